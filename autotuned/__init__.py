@@ -1,0 +1,37 @@
+"""Choose the right configuration of a GPU kernel once, keep it, and launch it cheaply."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from triton import Config as Config
+
+    from autotuned import errors as errors
+    from autotuned.decorator import autotune as autotune
+    from autotuned.env import mode as mode
+    from autotuned.key import pow2 as pow2
+    from autotuned.store import register_configs as register_configs
+
+__version__ = "0.1.0"
+__all__ = ["Config", "autotune", "errors", "mode", "pow2", "register_configs"]
+
+# Imported at first use: importing this package must cost neither torch (1 s) nor triton (0.24 s).
+_HOMES = {
+    "Config": "triton",
+    "autotune": "autotuned.decorator",
+    "mode": "autotuned.env",
+    "pow2": "autotuned.key",
+    "register_configs": "autotuned.store",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "errors":
+        return importlib.import_module("autotuned.errors")
+    if name not in _HOMES:
+        raise AttributeError(f"module 'autotuned' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value

@@ -1,0 +1,152 @@
+"""The launch table in Python: words of a call's arguments to the bound kernel for them.
+
+The words refine the key: each determines dtype, shape, strides, alignment and device of every tensor, the type of
+every argument, and of every other argument what Triton specializes on or what is in the key. Many words may map to
+one key, never the reverse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+from autotuned.codegen import MISSING, private_prefix
+from autotuned.key import KeySpec
+
+if TYPE_CHECKING:
+    from autotuned.bound import Bound
+
+LIMIT = 4096  # entries of one kernel; 5,000 distinct shapes must not grow memory without end
+_TENSOR_MODULES = ("torch", "torch.nn.parameter")
+
+
+def integer_class(value: int) -> tuple[bool, bool, int]:
+    """What Triton specializes an integer on, or finer: is it 1, is it divisible by 16, how wide is it."""
+    width = 32 if -0x80000000 <= value < 0x80000000 else 64 if value < 0x8000000000000000 else 65
+    return value == 1, value % 16 == 0, width
+
+
+def typed(value: Any) -> Any:
+    """The answer of a key function as a word: 1, True and 1.0 are three, as they are in the key."""
+    return (tuple, *map(typed, value)) if type(value) is tuple else (type(value), value)
+
+
+class Plan:
+    """How to make words of calls whose arguments have certain types, and what is bound for those words."""
+
+    def __init__(self, words: Callable[..., tuple[Any, ...]]) -> None:
+        self.words = words
+        self.table: dict[tuple[Any, ...], Bound] = {}
+
+
+class PyLauncher:
+    """The table of one tuned function, with the counters of `cache_info()`.
+
+    Args:
+        names: The parameters that are not tuned, in order.
+        spec: What of a call is in its key.
+        device: Returns the current device's index, or a constant where there is but one.
+    """
+
+    name = "python"
+
+    def __init__(self, names: Sequence[str], spec: KeySpec, device: Callable[[], int]) -> None:
+        self._names = tuple(names)
+        self._spec = spec
+        self._device = device
+        self._plans: dict[tuple[type, ...], Plan] = {}
+        self.hits = 0
+        self.evictions = 0
+
+    def find(self, values: tuple[Any, ...]) -> Bound | None:
+        """The bound kernel for these argument values; None if nothing is bound for them."""
+        # hot path: no environment, log, lock or object of ours is touched here
+        plan = self._plans.get(tuple(map(type, values)))
+        if plan is None:
+            return None
+        try:
+            bound = plan.table.get(plan.words(self._device(), *values))
+        except Exception:
+            return None  # a tracing object without memory, or an unhashable value: the safe path decides
+        if bound is not None:
+            self.hits += 1
+        return bound
+
+    def bind(self, values: tuple[Any, ...], bound: Bound) -> bool:
+        """Bind these argument values; False if their types do not fit the fast path."""
+        types = tuple(map(type, values))
+        plan = self._plans.get(types)
+        if plan is None:
+            words = self._words(types)
+            if words is None:
+                return False
+            plan = self._plans.setdefault(types, Plan(words))
+        try:
+            plan.table[plan.words(self._device(), *values)] = bound
+        except Exception:
+            return False
+        self._bound_size()
+        return True
+
+    def _bound_size(self) -> None:
+        while len(self) > LIMIT:
+            # Of the fullest plan: evicting from the plan just bound to would empty it again and again.
+            table = max(self._plans.values(), key=lambda plan: len(plan.table)).table
+            table.pop(next(iter(table)), None)  # the oldest: insertion order is kept by dict
+            self.evictions += 1
+
+    def clear(self) -> None:
+        """Forget everything bound."""
+        self._plans = {}
+
+    def __len__(self) -> int:
+        return sum(len(plan.table) for plan in self._plans.values())
+
+    def _words(self, types: tuple[type, ...]) -> Callable[..., tuple[Any, ...]] | None:
+        """Write the function that makes words of arguments of these types, or None if one has no words."""
+        ours = private_prefix(self._names)
+        parts: list[str] = [f"{ours}device"]
+        scope: dict[str, Any] = {f"{ours}integer_class": integer_class, f"{ours}typed": typed}
+        for name, kind in zip(self._names, types):
+            part = self._word(name, kind, ours, scope)
+            if part is None:
+                return None
+            parts += [part] if part else []
+        for index, function in enumerate(self._spec.functions.values()):
+            scope[f"{ours}function_{index}"] = function
+            items = ", ".join(f"{name!r}: {name}" for name in self._names)
+            parts.append(f"{ours}typed({ours}function_{index}({{{items}}}))")
+        source = f"def words({', '.join([f'{ours}device', *self._names])}):\n    return ({', '.join(parts)},)"
+        exec(source, scope)  # noqa: S102 - parameter names and the literals of this file only
+        words: Callable[..., tuple[Any, ...]] = scope["words"]
+        return words
+
+    def _word(self, name: str, kind: type, ours: str, scope: dict[str, Any]) -> str | None:
+        """Source of one argument's words: "" if its type says it all, None if it has none."""
+        if kind.__module__ in _TENSOR_MODULES and kind.__name__ in ("Tensor", "Parameter"):
+            return f"{name}.dtype, {name}.shape, {name}.stride(), {name}.data_ptr() & 15 == 0, {name}.get_device()"
+        if kind.__module__ == "numpy" and kind.__name__ == "ndarray":
+            return f"{name}.dtype, {name}.shape, {name}.strides"
+        if kind is type(None):
+            return ""
+        return self._scalar_word(name, kind, ours, scope)
+
+    def _scalar_word(self, name: str, kind: type, ours: str, scope: dict[str, Any]) -> str | None:
+        in_key = self._spec.names is not None and name in self._spec.names or name in self._spec.constexprs
+        if kind is int:
+            # A constexpr is compiled in: its bucket may be in the key, but the bound kernel is for the value.
+            if name in self._spec.buckets and name not in self._spec.constexprs:
+                scope[f"{ours}bucket_{name}"] = self._spec.buckets[name]
+                return f"{ours}bucket_{name}({name}), {ours}integer_class({name})"
+            return name if in_key or self._spec.names is None else f"{ours}integer_class({name})"
+        if kind is float:  # by hex: -0.0 == 0.0 and NaN != NaN, and a constexpr is compiled in with its sign
+            return f"{name}.hex()" if in_key else ""
+        if kind in (bool, str) or kind.__name__ == "dtype" or issubclass(kind, Enum):
+            return name
+        return None
+
+
+def unbound(values: tuple[Any, ...]) -> bool:
+    """Whether an argument without a default is missing."""
+    return any(value is MISSING for value in values)

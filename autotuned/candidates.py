@@ -1,0 +1,210 @@
+"""The configs a call may use: listed or computed, pruned, and each with an identity of its own."""
+
+from __future__ import annotations
+
+import difflib
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from autotuned.errors import AutotunedError, ConfigError, PruningError
+from autotuned.values import Fallback, Json, canonical, encode
+
+log = logging.getLogger("autotuned")
+
+# Every field of triton.Config in 3.6 to 3.9, with its default. A field that is not here must be an error: dropping
+# it would give two different configs one identity.
+_FIELDS = {"num_warps": 4, "num_stages": 3, "num_ctas": 1, "maxnreg": None, "ir_override": None}
+Config = Any
+
+
+@dataclass(frozen=True)
+class Pruner:
+    """The parts of `prune_configs_by`, with Triton's meaning."""
+
+    early: Callable[..., Any] | None = None
+    perf_model: Callable[..., float] | None = None
+    top_k: float = 1.0
+
+
+def is_config(value: object) -> bool:
+    """Whether a value looks like `triton.Config`; a subclass or a fork's own class counts."""
+    return all(hasattr(value, name) for name in ("kwargs", "all_kwargs", "num_warps", "pre_hook"))
+
+
+def to_json(config: Config, kernel: str, fallback: Fallback | None = None) -> dict[str, Json]:
+    """The full canonical form of a config: every field, defaults filled in, `pre_hook` only as a mark.
+
+    Raises:
+        ConfigError: The config has a field this version does not know.
+        EncodingError: A value of `kwargs` cannot be written as typed JSON.
+    """
+    fields = dict(vars(config))
+    kwargs = fields.pop("kwargs")
+    hook = fields.pop("pre_hook")
+    unknown = {name for name, value in fields.items() if name not in _FIELDS and value is not None}
+    if unknown:
+        raise ConfigError(
+            f"`{kernel}`: expected configs with the fields kwargs, {', '.join(_FIELDS)} and pre_hook, "
+            f"got also {', '.join(sorted(unknown))}. Upgrade autotuned, or put options into kwargs.",
+            kernel=kernel,
+        )
+    form = {name: fields.get(name, default) for name, default in _FIELDS.items()}
+    values = {name: encode(value, f"config of '{kernel}', {name}", fallback) for name, value in kwargs.items()}
+    return {"kwargs": values, **form, "pre_hook": hook is not None}
+
+
+def identity(config: Config, kernel: str, fallback: Fallback | None = None) -> str:
+    """The text that two configs share exactly when they are one and the same candidate."""
+    return canonical(to_json(config, kernel, fallback))
+
+
+def label(form: Mapping[str, Json]) -> str:
+    """A config's canonical form in a few words for people: `BLOCK=1024 num_warps=4 num_stages=3`."""
+    words = [
+        f"{name}={value if not isinstance(value, (dict, list)) else canonical(value)}"
+        for name, value in form["kwargs"].items()
+    ]
+    words += [f"{name}={form[name]}" for name in ("num_warps", "num_stages")]
+    words += [
+        f"{name}={form[name]}"
+        for name, default in _FIELDS.items()
+        if name not in ("num_warps", "num_stages") and form[name] != default
+    ]
+    return " ".join(words + ["pre_hook"] * bool(form["pre_hook"]))
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """The tail of an error about an unknown name: the nearest known one, then all of them."""
+    known = list(known)
+    near = difflib.get_close_matches(name, known, 1)
+    hint = f" Did you mean {near[0]!r}?" if near else ""
+    return f"{hint} Arguments are: {', '.join(known) or 'none'}."
+
+
+def listed(configs: Any, kernel: str) -> list[Config]:
+    """Check a list (or generator) of configs and return it as a list without duplicates.
+
+    Raises:
+        ConfigError: Something in it is no config, or two configs differ in nothing but their hook.
+    """
+    try:
+        configs = list(configs)
+    except TypeError:
+        raise ConfigError(
+            f"`{kernel}`: configs: expected a list of triton.Config, or a callable returning one, "
+            f"got {type(configs).__name__}.",
+            kernel=kernel,
+        ) from None
+    for config in configs:
+        if not is_config(config):
+            raise ConfigError(
+                f"`{kernel}`: configs: expected triton.Config objects, got {type(config).__name__}: {config!r:.80}. "
+                "Write Config({'BLOCK': 64}, num_warps=4).",
+                kernel=kernel,
+            )
+    return _without_duplicates(configs, kernel)
+
+
+def _without_duplicates(configs: Sequence[Config], kernel: str) -> list[Config]:
+    seen: dict[str, Config] = {}
+    for config in configs:
+        # Identities are compared by what Python can tell apart here; values that JSON cannot write count by object.
+        name = identity(config, kernel, lambda value, where: {"object": id(value)})
+        if name not in seen:
+            seen[name] = config
+        elif seen[name].pre_hook is not config.pre_hook:
+            raise ConfigError(
+                f"`{kernel}`: configs: two configs have the same values ({config}) and different pre_hooks, so a "
+                "stored choice could not say which one it is. Remove one, or give them different values.",
+                kernel=kernel,
+            )
+        else:
+            log.info("`%s`: config listed twice, kept once: %s", kernel, config)
+    return list(seen.values())
+
+
+def check_kwargs(configs: Iterable[Config], kernel: str, allowed: Callable[[str], bool], known: Sequence[str]) -> None:
+    """Refuse configs that set something the kernel has no parameter for.
+
+    Args:
+        allowed: Whether a name may stand in `Config.kwargs`: a parameter, or an option of the back end.
+        known: The parameters, for the suggestion.
+
+    Raises:
+        ConfigError: Names the first such key with the nearest parameter.
+    """
+    for config in configs:
+        for name in config.kwargs:
+            if not allowed(name):
+                raise ConfigError(
+                    f"`{kernel}`: a config sets {name!r}, which is no parameter of the kernel."
+                    + suggestion(name, known),
+                    kernel=kernel,
+                )
+
+
+def prune(
+    configs: Sequence[Config], pruner: Pruner, named: Mapping[str, Any], keywords: Mapping[str, Any], kernel: str
+) -> list[Config]:
+    """The configs left after the user's pruners; these may be generators and may return new configs.
+
+    Args:
+        named: Positional arguments by name, as `early_config_prune` gets them.
+        keywords: Keyword arguments of the call.
+
+    Raises:
+        PruningError: A pruner left nothing, or gave something that is no config. What a pruner raises is not caught.
+    """
+    left = list(configs)
+    if pruner.early is not None:
+        left = _early(left, pruner.early, named, keywords, kernel)
+    if pruner.perf_model is not None:
+        left = _fastest_by_model(left, pruner.perf_model, pruner.top_k, named, keywords, kernel)
+    return left
+
+
+def _early(
+    configs: list[Config], early: Callable[..., Any], named: Mapping[str, Any], keywords: Mapping[str, Any], kernel: str
+) -> list[Config]:
+    pruner_name = getattr(early, "__name__", repr(early))
+    # A copy goes out: a pruner that edits its list must not change what the next call starts from.
+    result = early(list(configs), dict(named), **keywords)
+    if result is None:
+        raise PruningError(
+            f"`{kernel}`: pruner {pruner_name}: expected a list of configs, got None. Return the configs to keep.",
+            kernel=kernel,
+        )
+    try:
+        left = listed(result, kernel)
+    except AutotunedError as error:
+        raise PruningError(f"`{kernel}`: pruner {pruner_name}: {error}", kernel=kernel) from error
+    if not left:
+        raise PruningError(
+            f"`{kernel}`: pruner {pruner_name} left none of {len(configs)} configs for this call. "
+            "Keep at least one, or give @autotune a default=.",
+            kernel=kernel,
+        )
+    return left
+
+
+def _fastest_by_model(
+    configs: list[Config],
+    model: Callable[..., float],
+    top_k: float,
+    named: Mapping[str, Any],
+    keywords: Mapping[str, Any],
+    kernel: str,
+) -> list[Config]:
+    is_count = isinstance(top_k, int) and not isinstance(top_k, bool) and top_k >= 1
+    if not is_count and not (isinstance(top_k, float) and 0 < top_k <= 1):
+        raise PruningError(
+            f"`{kernel}`: top_k: expected an int of 1 or more, or a float above 0 and at most 1, got {top_k!r}.",
+            kernel=kernel,
+        )
+    keep = int(top_k) if is_count else max(1, int(len(configs) * top_k))
+    if len(configs) <= keep:
+        return configs
+    times = {index: model(**named, **keywords, **config.all_kwargs()) for index, config in enumerate(configs)}
+    return [configs[index] for index in sorted(times, key=lambda index: times[index])[:keep]]

@@ -1,0 +1,79 @@
+"""Small functions written out for one signature, so that the hot path has no loop over arguments.
+
+The source of each is made of parameter names only, which Python has already accepted as identifiers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+
+def _define(source: str, scope: Mapping[str, Any]) -> Callable[..., Any]:
+    space = dict(scope)
+    exec(source, space)  # noqa: S102 - names only, see the module's docstring
+    function: Callable[..., Any] = space["written"]
+    return function
+
+
+def private_prefix(names: Iterable[str]) -> str:
+    """Longer than every parameter's name, so that no variable of ours that starts with it hides one of them."""
+    return "_" * (1 + max(map(len, names), default=0))
+
+
+def binder(
+    names: Sequence[str], defaults: Mapping[str, Any], by_place: int | None = None
+) -> Callable[..., tuple[Any, ...]]:
+    """`f(*args, **kwargs)` returning the values of `names` in order, defaults filled in; TypeError on anything else.
+
+    A parameter after one with a default gets a private default of its own, which Python's grammar asks for.
+
+    Args:
+        by_place: How many of `names` may be passed by position; None for all.
+    """
+    seen_default = False
+    parameters = []
+    for place, name in enumerate(names):
+        if place == by_place:
+            parameters.append("*")
+        seen_default = place != by_place and seen_default or name in defaults
+        parameters.append(f"{name}=defaults[{name!r}]" if seen_default else name)
+    filled = {name: defaults.get(name, MISSING) for name in names}
+    body = f"def written({', '.join(parameters)}):\n    return ({''.join(f'{name}, ' for name in names)})"
+    return _define(body, {"defaults": filled})
+
+
+class _Missing:
+    """Stands for an argument that was not given although it has no default."""
+
+
+MISSING = _Missing()
+
+
+def full_values(names: Sequence[str], order: Sequence[str], constants: Mapping[str, Any]) -> Callable[..., Any]:
+    """`f(*values of names)` returning the values of all parameters in `order`, those of a config included."""
+    ours = private_prefix(names)
+    folded = {f"{ours}{i}": constants[name] for i, name in enumerate(order) if name not in names}
+    parts = [name if name in names else f"{ours}{i}" for i, name in enumerate(order)]
+    return _define(f"def written({', '.join(names)}):\n    return ({''.join(f'{part}, ' for part in parts)})", folded)
+
+
+def mapping(names: Sequence[str], constants: Mapping[str, Any]) -> Callable[..., dict[str, Any]]:
+    """`f(*values of names)` returning a dictionary of them by name, and of `constants`."""
+    ours = private_prefix(names)
+    items = "".join(f"{name!r}: {name}, " for name in names)
+    return _define(f"def written({', '.join(names)}):\n    return {{{items}**{ours}}}", {ours: constants})
+
+
+def by_name(
+    function: Callable[..., Any], names: Sequence[str], positional: Sequence[str], constants: Mapping[str, Any]
+) -> Callable[..., Any]:
+    """`f(values, **extra)` calling `function` with the values by name (`positional` ones by place) and `constants`."""
+    ours = private_prefix(names)
+    passed = [name if name in positional else f"{name}={name}" for name in names]
+    unpacked = f"    ({''.join(f'{name}, ' for name in names)}) = {ours}values\n" if names else ""
+    call = ", ".join([*passed, f"**{ours}constants", f"**{ours}extra"])
+    return _define(
+        f"def written({ours}values, /, **{ours}extra):\n{unpacked}    return {ours}function({call})",
+        {f"{ours}function": function, f"{ours}constants": constants},
+    )

@@ -1,0 +1,391 @@
+"""`@autotune`: checks what it was given and wraps a Triton kernel or a plain callable."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import logging
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from autotuned import candidates, source, tune
+from autotuned import toolchain as triton_names
+from autotuned.choose import Options
+from autotuned.errors import ArgumentNameError, DecorationError
+from autotuned.key import KeySpec
+from autotuned.target import Call, HostTarget, KernelTarget, Target
+from autotuned.tuner import CacheInfo, Tuner
+
+log = logging.getLogger("autotuned")
+CaseGenerator = Callable[[Any], Iterator[Mapping[str, Any]]]
+_explicit_names: dict[str, str] = {}  # name given by the user -> fingerprint of what has it
+
+
+def autotune(
+    configs: Any,
+    key: Sequence[str | Callable[..., Any]] | None = None,
+    prune_configs_by: Mapping[str, Any] | None = None,
+    reset_to_zero: Sequence[str] | None = None,
+    restore_value: Sequence[str] | str | None = None,
+    pre_hook: Callable[..., Any] | None = None,
+    post_hook: Callable[..., Any] | None = None,
+    warmup: int | None = None,
+    rep: int | None = None,
+    use_cuda_graph: bool = False,
+    do_bench: Callable[..., Any] | None = None,
+    cache_results: bool = True,
+    *,
+    name: str | None = None,
+    default: Any = None,
+    bucket: Mapping[str, Callable[[Any], Any]] | None = None,
+    version: Any = None,
+    toolchain: Sequence[str] | None = None,
+    budget_s: float | None = None,
+) -> Callable[[Any], Any]:
+    """Choose among configs by measuring them once, remember the choice on disk, and launch cheaply.
+
+    Over `@triton.jit` and `heuristics` the result is used like the kernel, `kernel[grid](...)`; over a plain
+    callable that takes its tunables by keyword, like the callable. The first twelve parameters are those of
+    `triton.autotune`, in its order; `docs/migration.md` says where they mean something else.
+
+    Args:
+        configs: List of `triton.Config`, or a callable of the bound arguments (by keyword) returning one. An empty
+            list means one default config.
+        key: Argument names (a scalar enters by type and value, a tensor by shape) and callables of the bound
+            arguments (one dict). None: every tensor's shape and every integer that is no constexpr. dtypes, stride
+            patterns and None-ness of all tensors are always in the key.
+        prune_configs_by: `early_config_prune`, `perf_model`, `top_k`, as in Triton; pruners may be generators.
+        reset_to_zero: Arguments that the kernel adds into: zeroed before every launch, trial or not.
+        restore_value: Arguments put back after each trial. None or "auto": found out. []: nothing is protected.
+        pre_hook, post_hook: Called around each trial with all arguments, `reset_only=` and `exception=`.
+        warmup, rep, use_cuda_graph: Measure with Triton's `do_bench` and these (milliseconds).
+        do_bench: Measures instead of this package: `do_bench(call, quantiles=)` in milliseconds.
+        cache_results: False keeps choices in this process.
+        name: Stable public name of the kernel; default `module.qualname`.
+        default: Config, or callable of the bound arguments returning one, used where nothing is stored. With it
+            a kernel never searches by itself.
+        bucket: `{"M": autotuned.pow2}`: the key holds the bucket of a key argument, the launch its true value.
+        version: A salt: change it to tune again.
+        toolchain: For plain callables: distributions whose versions are in the key, such as "cupy-cuda13x".
+        budget_s: One search stops after this many seconds with the best so far.
+
+    Returns:
+        A decorator giving a `Tuned` (a subclass of Triton's `Autotuner`) or a `TunedFunction`.
+
+    Raises:
+        DecorationError: What is decorated cannot be, or options contradict each other.
+        ArgumentNameError: A list names an argument that the kernel does not have.
+        ConfigError: A config is none, or sets something that is no parameter.
+    """
+    given = _Given(
+        configs,
+        key,
+        prune_configs_by,
+        reset_to_zero,
+        restore_value,
+        pre_hook,
+        post_hook,
+        _benchmark(do_bench, warmup, rep, use_cuda_graph),
+        cache_results,
+        name,
+        default,
+        bucket or {},
+        version,
+        tuple(toolchain or ()),
+        budget_s,
+    )
+    return given.decorate
+
+
+def _benchmark(
+    do_bench: Callable[..., Any] | None, warmup: int | None, rep: int | None, use_cuda_graph: bool
+) -> Callable[..., Any] | None:
+    """The user's benchmark, or Triton's with the user's times; None for this package's own."""
+    if do_bench is not None or (warmup is None and rep is None and not use_cuda_graph):
+        return do_bench
+    reps = 100 if rep is None else rep
+
+    def bench(call: Callable[[], None], quantiles: Sequence[float]) -> Any:
+        import triton.testing
+
+        if use_cuda_graph:
+            return triton.testing.do_bench_cudagraph(call, rep=reps, quantiles=quantiles)
+        return triton.testing.do_bench(call, warmup=25 if warmup is None else warmup, rep=reps, quantiles=quantiles)
+
+    return bench
+
+
+class _Given:
+    """The decorator's arguments; `decorate` checks them against what is decorated."""
+
+    def __init__(
+        self,
+        configs: Any,
+        key: Any,
+        prune: Any,
+        zero: Any,
+        restore: Any,
+        pre_hook: Any,
+        post_hook: Any,
+        do_bench: Any,
+        cache_results: bool,
+        name: str | None,
+        default: Any,
+        bucket: Mapping[str, Any],
+        version: Any,
+        distributions: tuple[str, ...],
+        budget_s: float | None,
+    ) -> None:
+        self.configs, self.key, self.prune, self.zero, self.restore = configs, key, prune, zero, restore
+        self.hooks = tune.Hooks(pre_hook, post_hook)
+        self.do_bench, self.cache_results, self.name, self.default = do_bench, cache_results, name, default
+        self.bucket, self.version, self.distributions, self.budget_s = bucket, version, distributions, budget_s
+
+    def decorate(self, fn: Any) -> Any:
+        """Wrap `fn`."""
+        function = _decorated_function(fn)
+        name = self.name or source.public_name(function)
+        if triton_names.is_kernel(fn):
+            return self._kernel(KernelTarget(fn, function, name))
+        return self._function(HostTarget(fn, name, self.distributions))
+
+    def _kernel(self, target: KernelTarget) -> Any:
+        from autotuned.tuned import Tuned
+
+        self._refuse_shared_name(target)
+        listed = self._checked_configs(target)
+        return Tuned(
+            target,
+            self._names(target),
+            listed,
+            self.prune,
+            self.hooks,
+            self.do_bench,
+            lambda configs, pruner: self._options(target, configs, pruner),
+        )
+
+    def _function(self, target: HostTarget) -> TunedFunction:
+        self._refuse_shared_name(target)
+        return TunedFunction(
+            target,
+            self._names(target),
+            self._checked_configs(target),
+            lambda configs: self._options(target, configs, lambda: pruner_of(self.prune)),
+        )
+
+    def _refuse_shared_name(self, target: Target) -> None:
+        if self.name is None:
+            return
+        if _explicit_names.setdefault(self.name, target.source) != target.source:
+            raise DecorationError(
+                f"@autotune: name={self.name!r} is taken by a kernel with different source. Names must be unique: "
+                "records and config files are found by them."
+            )
+
+    def _names(self, target: Target) -> Names:
+        known = [parameter.name for parameter in target.parameters]
+        names = Names(
+            *(
+                _checked_names(label, given, known, target.name)
+                for label, given in (
+                    ("key", self.key),
+                    ("reset_to_zero", self.zero),
+                    ("restore_value", _declared(self.restore)),
+                )
+            )
+        )
+        both = set(names.zero) & set(names.restore or ())
+        if both:
+            raise ArgumentNameError(
+                f"`{target.name}`: {sorted(both)[0]!r} is in both restore_value and reset_to_zero. The first keeps the "
+                "caller's data, the second destroys it: name it in one.",
+                name=sorted(both)[0],
+                kernel=target.name,
+            )
+        for argument in self.bucket:
+            if self.key is None or argument not in self.key:
+                raise DecorationError(
+                    f"`{target.name}`: bucket: {argument!r} must be listed in key=[...]; without a list every exact "
+                    "shape is in the key and a bucket changes nothing."
+                )
+        return names
+
+    def _checked_configs(self, target: Target) -> list[Any]:
+        if callable(self.configs):
+            return []
+        listed = candidates.listed(self.configs, target.name) or [_one_config()]
+        known = [parameter.name for parameter in target.parameters]
+        candidates.check_kwargs(listed, target.name, target.allows, known)
+        if candidates.is_config(self.default):
+            candidates.check_kwargs([self.default], target.name, target.allows, known)
+        return listed
+
+    def _options(
+        self, target: Target, configs: Callable[[], list[Any]], pruner: Callable[[], candidates.Pruner]
+    ) -> Options:
+        names = self._names(target)
+        functions = {_function_name(f, i): f for i, f in enumerate(self.key or ()) if callable(f)}
+        spec = KeySpec(
+            None if self.key is None else tuple(names.key),
+            functions,
+            dict(self.bucket),
+            frozenset(p.name for p in target.parameters if p.constexpr),
+        )
+        return Options(
+            configs,
+            spec,
+            self.configs if callable(self.configs) else None,
+            pruner,
+            None if names.restore is None else tuple(names.restore),
+            tuple(names.zero),
+            self.hooks,
+            self.do_bench,
+            self.default,
+            self.version,
+            self.cache_results,
+            self.budget_s,
+        )
+
+
+class Names:
+    """The checked name lists of one decoration; `restore` is None where it is to be found out."""
+
+    def __init__(self, key: list[str] | None, zero: list[str] | None, restore: list[str] | None) -> None:
+        self.key = key or []
+        self.zero = zero or []
+        self.restore = restore
+
+
+def _one_config() -> Any:
+    import triton
+
+    return triton.Config({}, num_warps=4, num_stages=3, num_ctas=1)
+
+
+def _declared(restore: Any) -> Any:
+    return None if restore == "auto" else restore
+
+
+def pruner_of(prune: Mapping[str, Any] | None) -> candidates.Pruner:
+    """`prune_configs_by` as a pruner."""
+    given = prune or {}
+    return candidates.Pruner(given.get("early_config_prune"), given.get("perf_model"), given.get("top_k", 1.0))
+
+
+def _decorated_function(fn: Any) -> Any:
+    """The plain function inside what is decorated.
+
+    Raises:
+        DecorationError: There is none, or a tuner is inside already.
+    """
+    if triton_names.is_kernel(fn):
+        if any(triton_names.is_tuner(layer) for layer in triton_names.layers(fn)):
+            raise DecorationError(
+                "@autotune: expected a kernel that is not tuned yet, got one under another autotune. "
+                "Keep one of the two decorators."
+            )
+    elif isinstance(fn, TunedFunction):
+        raise DecorationError("@autotune: this callable is tuned already. Keep one of the two decorators.")
+    elif inspect.isclass(fn) or not callable(fn):
+        raise DecorationError(
+            f"@autotune: expected a @triton.jit kernel or a function, got {fn!r:.80}. The order is "
+            "@autotune(...) on top, then @triton.heuristics if any, then @triton.jit."
+        )
+    function = source.python_function(fn)
+    if function is None:
+        raise DecorationError(f"@autotune: expected something with a Python function inside, got {fn!r:.80}.")
+    return function
+
+
+def _checked_names(label: str, given: Any, known: Sequence[str], kernel: str) -> list[str] | None:
+    if given is None:
+        return None
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise DecorationError(
+            f"`{kernel}`: {label}: expected a list of argument names, got {given!r:.60}. Write {label}=[{given!r:.60}]."
+        )
+    names = [name for name in given if not (label == "key" and callable(name))]
+    for name in names:
+        if not isinstance(name, str) or name not in known:
+            raise ArgumentNameError(
+                f"`{kernel}`: {label} names no argument: {name!r}." + candidates.suggestion(str(name), known),
+                name=str(name),
+                kernel=kernel,
+            )
+    return names
+
+
+def _function_name(function: Callable[..., Any], index: int) -> str:
+    name = getattr(function, "__name__", "<lambda>")
+    return f"function{index}" if name == "<lambda>" else name
+
+
+class TunedFunction:
+    """A plain callable with its tunables chosen; used as `f(*args)`, without a grid."""
+
+    def __init__(
+        self,
+        target: HostTarget,
+        names: Names,
+        configs: list[Any],
+        options: Callable[[Callable[[], list[Any]]], Options],
+    ) -> None:
+        functools.update_wrapper(self, target.fn)
+        self.fn = target.fn
+        self.configs = configs
+        self.keys = names.key
+        self.arg_names = [parameter.name for parameter in target.parameters]
+        self.restore_value: list[str] = list(names.restore or ())
+        self.reset_to_zero = names.zero
+        self.cases: list[CaseGenerator] = []
+        self._local = threading.local()
+        self.tuner = Tuner(target, options(lambda: self.configs), self._note, lambda call: None, self._note_written)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function with the config chosen for these arguments.
+
+        Raises:
+            CallError: The arguments do not fit.
+            NotTunedError, AllConfigsFailedError: As the mode says; see `docs/modes.md`.
+        """
+        tuner = self.tuner
+        try:
+            values = tuner.order(*args, **kwargs)
+        except TypeError:
+            return tuner.miss(args, kwargs, None)
+        bound = tuner.launcher.find(values)
+        if bound is None:
+            return tuner.miss(args, kwargs, None)
+        self._local.best_config = bound.config
+        return bound.run(values, None)
+
+    def __getitem__(self, grid: Any) -> Any:
+        raise DecorationError(
+            f"`{self.tuner.target.name}`: this is a plain callable and takes no grid. If it is a Triton "
+            "kernel, put @triton.jit between @autotune and the function."
+        )
+
+    @property
+    def best_config(self) -> Any:
+        """The config of this thread's last call; None before the first."""
+        return getattr(self._local, "best_config", None)
+
+    def _note(self, call: Call, config: Any) -> None:
+        self._local.best_config = config
+
+    def _note_written(self, names: list[str]) -> None:
+        self.restore_value[:] = names
+
+    def cache_info(self) -> CacheInfo:
+        """Counters of this function in this process."""
+        return self.tuner.cache_info()
+
+    def cache_clear(self) -> None:
+        """Forget this process's choices; records on disk stay."""
+        self.tuner.forget()
+
+    def case(self, generator: CaseGenerator) -> CaseGenerator:
+        """Register a generator `fn(device)` of calls worth tuning, each `dict(args=(...), kwargs={...})`."""
+        self.cases.append(generator)
+        return generator

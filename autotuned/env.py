@@ -1,0 +1,157 @@
+"""The options read from environment variables, and the only file that touches `os.environ`."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+MODES = ("auto", "serve", "strict", "search", "off")
+LAUNCHERS = ("c", "python", "triton")
+DEVICES = ("cuda", "interpreter")
+log = logging.getLogger("autotuned")
+
+
+@dataclass(frozen=True)
+class Option:
+    """One environment variable: its name, its default in words, and what it does."""
+
+    name: str
+    default: str
+    help: str
+
+
+OPTIONS = (
+    Option("AUTOTUNED_MODE", "auto", f"What a call does when nothing is stored for it: {', '.join(MODES)}."),
+    Option("AUTOTUNED_CACHE_DIR", "the user's cache folder", "Where records are kept. '~' is expanded."),
+    Option("AUTOTUNED_CONFIG_PATH", "none", f"Folders of config files, separated by '{os.pathsep}'."),
+    Option("AUTOTUNED_LOG", "warning", "Log level on stderr: debug, info, warning, error."),
+    Option("AUTOTUNED_LAUNCHER", "python", "Launch path of tuned kernels: python, or triton (Triton's own)."),
+    Option("AUTOTUNED_DEVICE", "cuda if there is a GPU", "For the command line: cuda or interpreter."),
+)
+
+# Modes pushed by `with autotuned.mode(...)`. Process-wide on purpose: autograd runs backward kernels on threads of
+# its own, which must follow the mode of the program and not a thread-local default.
+_pushed: list[str] = []
+_on_mode_change: list[Callable[[], None]] = []
+
+
+def _get(name: str) -> str:
+    return os.environ.get(name, "").strip()
+
+
+def _choice(name: str, allowed: tuple[str, ...], default: str) -> str:
+    value = _get(name).lower()
+    if not value:
+        return default
+    if value not in allowed:
+        raise ValueError(f"{name}: expected one of {', '.join(allowed)}, got {value!r}. Unset it for {default!r}.")
+    return value
+
+
+def current_mode() -> str:
+    """The mode in force: the innermost `autotuned.mode(...)`, else `AUTOTUNED_MODE`, else "auto".
+
+    Raises:
+        ValueError: `AUTOTUNED_MODE` holds no mode.
+    """
+    return _pushed[-1] if _pushed else _choice("AUTOTUNED_MODE", MODES, "auto")
+
+
+@contextmanager
+def mode(name: str) -> Iterator[None]:
+    """Set what calls do when nothing is stored for them, for the whole process, inside a `with` block.
+
+    Args:
+        name: "auto", "serve", "strict", "search" or "off"; `docs/modes.md` says what each does.
+
+    Raises:
+        ValueError: `name` is no mode.
+    """
+    if name not in MODES:
+        raise ValueError(f"autotuned.mode: expected one of {', '.join(MODES)}, got {name!r}.")
+    _pushed.append(name)
+    _tell_mode_change()
+    try:
+        yield
+    finally:
+        # Not a plain pop: two threads may leave their blocks in either order.
+        _pushed.reverse()
+        _pushed.remove(name)
+        _pushed.reverse()
+        _tell_mode_change()
+
+
+def on_mode_change(callback: Callable[[], None]) -> None:
+    """Call `callback` whenever `autotuned.mode` begins or ends, so that bound choices can be dropped."""
+    _on_mode_change.append(callback)
+
+
+def _tell_mode_change() -> None:
+    for callback in _on_mode_change:
+        callback()
+
+
+def launcher() -> str:
+    """The launch path asked for: "c", "python" or "triton"."""
+    return _choice("AUTOTUNED_LAUNCHER", LAUNCHERS, "python")
+
+
+def command_line_device() -> str:
+    """The device asked for on the command line: "cuda", "interpreter", or "" for whichever is there."""
+    return _choice("AUTOTUNED_DEVICE", DEVICES, "")
+
+
+def config_path() -> list[Path]:
+    """The folders of `AUTOTUNED_CONFIG_PATH`, in order, `~` expanded."""
+    return [Path(part).expanduser() for part in _get("AUTOTUNED_CONFIG_PATH").split(os.pathsep) if part.strip()]
+
+
+def cache_dir_setting() -> str:
+    """`AUTOTUNED_CACHE_DIR` as it stands; empty means unset."""
+    return _get("AUTOTUNED_CACHE_DIR")
+
+
+def values() -> dict[str, str]:
+    """Each option's name and its value in the environment ("" if unset), for `autotuned doctor`."""
+    return {option.name: _get(option.name) for option in OPTIONS}
+
+
+def use_interpreter() -> None:
+    """Make Triton interpret kernels on the CPU.
+
+    Raises:
+        RuntimeError: Triton is imported already; it decides at import and at decoration, so it is too late.
+    """
+    if "triton" in sys.modules and not interpreter_requested():
+        raise RuntimeError("Triton was imported before TRITON_INTERPRET=1 was set: set it before the first import.")
+    os.environ["TRITON_INTERPRET"] = "1"
+
+
+def interpreter_requested() -> bool:
+    """Whether `TRITON_INTERPRET` asks for Triton's interpreter."""
+    return _get("TRITON_INTERPRET").lower() in ("1", "true", "on", "yes", "y")
+
+
+def triton_tool(name: str) -> str:
+    """The path in one of Triton's tool variables such as `TRITON_PTXAS_PATH`; empty if unset."""
+    return _get(name)
+
+
+def configure_logging() -> None:
+    """Send this package's log to stderr at `AUTOTUNED_LOG`'s level; without the variable nothing is set up."""
+    level = _get("AUTOTUNED_LOG").upper()
+    if not level:
+        return
+    if not isinstance(logging.getLevelName(level), int):
+        log.warning("AUTOTUNED_LOG: expected debug, info, warning or error, got %r; ignored.", level.lower())
+        return
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("autotuned: %(message)s"))
+    log.addHandler(handler)
+    log.setLevel(level)
+    log.propagate = False

@@ -1,0 +1,98 @@
+"""Every exception raised on purpose."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+
+class AutotunedError(Exception):
+    """Base of every error this package raises on purpose.
+
+    The facts of a message are also attributes of the exception (each class names its own), and every error
+    survives pickling, so that a worker process can hand it to its parent.
+    """
+
+    def __init__(self, message: str, **facts: object) -> None:
+        super().__init__(message)
+        self.__dict__.update(facts)
+
+
+class DecorationError(AutotunedError, TypeError):
+    """`@autotune` was given something it cannot decorate, or options that contradict each other."""
+
+
+class ArgumentNameError(AutotunedError, ValueError):
+    """A list of argument names holds one that the kernel does not have (`.name`, `.kernel`)."""
+
+    name: str
+    kernel: str
+
+
+class ConfigError(AutotunedError, ValueError):
+    """A candidate config cannot belong to this kernel (`.kernel`)."""
+
+    kernel: str
+
+
+class PruningError(AutotunedError, ValueError):
+    """A pruner, or a callable list of configs, left nothing or gave something that is no config (`.kernel`)."""
+
+    kernel: str
+
+
+class CallError(AutotunedError, TypeError):
+    """A kernel was called in a way that cannot be launched, for example without a grid (`.kernel`)."""
+
+    kernel: str
+
+
+class NoDeviceError(AutotunedError, RuntimeError):
+    """A compiled kernel was launched where there is no GPU."""
+
+
+class DeviceLostError(AutotunedError, RuntimeError):
+    """A config left the device in an error state that this process cannot leave (`.kernel`, `.config`)."""
+
+    kernel: str
+    config: str
+
+
+class EncodingError(AutotunedError, TypeError):
+    """A value cannot be written as typed JSON, so it can be no part of a stored key (`.where`)."""
+
+    where: str
+
+
+class RecordError(AutotunedError, ValueError):
+    """A stored record is not what its schema says (`.where` names the field)."""
+
+    where: str
+
+
+class ConfigFileError(AutotunedError, ValueError):
+    """A shipped config file cannot be read or is not what its schema says (`.path`)."""
+
+    path: str
+
+
+class TargetError(AutotunedError, ValueError):
+    """A target of `autotuned tune` cannot be imported, or has nothing to tune (`.target`)."""
+
+    target: str
+
+
+class NotTunedError(AutotunedError, LookupError):
+    """No stored choice for this call, and a search is not allowed here (`.kernel`, `.digest`)."""
+
+    kernel: str
+    digest: str
+
+
+class AllConfigsFailedError(AutotunedError, RuntimeError):
+    """Every candidate failed to compile, launch or give a usable time (`.kernel`, `.reasons`).
+
+    `.reasons` maps the text of each failure to the labels of the configs that ended that way.
+    """
+
+    kernel: str
+    reasons: Mapping[str, Sequence[str]]

@@ -1,0 +1,197 @@
+"""What makes two calls the same: named parts, their digest, and the parts in which two keys differ."""
+
+from __future__ import annotations
+
+import math
+import numbers
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from autotuned.values import Fallback, Json, canonical, digest, encode, is_numpy_scalar
+
+
+@dataclass(frozen=True, eq=False)
+class Key:
+    """One problem to tune: the call, and the context its answer holds in. Equal keys exactly when equal digests."""
+
+    kernel: str
+    call: Json
+    context: Json
+
+    def __eq__(self, other: object) -> bool:
+        # Not by fields: to Python 1 == True, and a dict of them is equal too.
+        return self.digest == other.digest if isinstance(other, Key) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of kernel name, call part and context part, in hex."""
+        return digest({"kernel": self.kernel, "call": self.call, "context": self.context})
+
+    def to_json(self) -> dict[str, Json]:
+        """Both parts, as a record stores them."""
+        return {"call": self.call, "context": self.context}
+
+
+@dataclass(frozen=True)
+class KeySpec:
+    """What of a call enters its key.
+
+    Attributes:
+        names: Key arguments, or None for every tensor's shape and every integer that is no constexpr.
+        functions: Further parts, each a name and a callable of the bound arguments.
+        buckets: Callables that replace the value of a key argument, or each size of a tensor, by its bucket.
+        constexprs: Parameters whose value is compiled in; those the caller passes are always in the key.
+    """
+
+    names: tuple[str, ...] | None = None
+    functions: Mapping[str, Callable[[Mapping[str, Any]], Any]] = field(default_factory=dict)
+    buckets: Mapping[str, Callable[[Any], Any]] = field(default_factory=dict)
+    constexprs: frozenset[str] = frozenset()
+
+    def has_shape(self, name: str) -> bool:
+        """Whether the shape of tensor argument `name` is in the key."""
+        return self.names is None or name in self.names
+
+    def has_value(self, name: str, value: Any) -> bool:
+        """Whether the value of scalar argument `name` is in the key."""
+        if name in self.constexprs:
+            return True
+        return isinstance(value, numbers.Integral) if self.names is None else name in self.names
+
+
+def is_tensor(value: Any) -> bool:
+    """Whether a value has dtype, shape and strides: a torch tensor, a NumPy or CuPy array, but no NumPy scalar."""
+    has_layout = hasattr(value, "shape") and (hasattr(value, "stride") or hasattr(value, "strides"))
+    return has_layout and hasattr(value, "dtype") and not is_numpy_scalar(value)
+
+
+def strides_of(tensor: Any) -> tuple[int, ...]:
+    """Strides in elements; array libraries that count bytes are converted."""
+    if hasattr(tensor, "stride"):
+        return tuple(tensor.stride())
+    return tuple(step // tensor.itemsize for step in tensor.strides)
+
+
+def stride_pattern(shape: Sequence[int], strides: Sequence[int]) -> str:
+    """One character a dimension: '0' broadcast, '1' dense, '*' any other stride.
+
+    The stride of a dimension of size 1, and every stride of an empty tensor, moves nothing and differs between
+    libraries; such a dimension counts as it would in a contiguous tensor of that shape, so that a batch of one and
+    a batch of many share a pattern.
+    """
+    empty = 0 in shape
+    pattern = []
+    for dim, (size, stride) in enumerate(zip(shape, strides)):
+        if size == 1 or empty:
+            stride = math.prod(max(following, 1) for following in shape[dim + 1 :])
+        pattern.append(str(stride) if stride in (0, 1) else "*")
+    return "".join(pattern)
+
+
+def call_part(
+    spec: KeySpec,
+    arguments: Mapping[str, Any],
+    options: Mapping[str, Any],
+    kernel: str,
+    fallback: Fallback | None = None,
+) -> dict[str, Json]:
+    """The call part of a key.
+
+    Args:
+        arguments: Every bound argument that is not tuned, by name, defaults filled in.
+        options: Launch options given at the call, such as `num_warps`.
+
+    Raises:
+        EncodingError: A value in the key has no JSON spelling and `fallback` gave none.
+    """
+    part: dict[str, Json] = {"tensors": {}, "values": {}, "none": []}
+    for name, value in arguments.items():
+        _add_argument(part, spec, name, name, value, kernel, fallback)
+    for name, function in spec.functions.items():
+        part["values"][f"{name}()"] = encode(function(arguments), f"key function {name!r} of '{kernel}'", fallback)
+    if options:
+        part["options"] = {
+            name: encode(value, f"option {name!r} of '{kernel}'", fallback) for name, value in options.items()
+        }
+    return part
+
+
+def _add_argument(
+    part: dict[str, Json], spec: KeySpec, name: str, path: str, value: Any, kernel: str, fallback: Fallback | None
+) -> None:
+    if value is None:
+        part["none"].append(path)
+    elif is_tensor(value):
+        part["tensors"][path] = _tensor(value, spec, name)
+    elif _is_descriptor(value):
+        part["tensors"][path] = {
+            "dtype": str(value.base.dtype),
+            **_layout(value.shape, value.strides, spec, name),
+        }
+    elif isinstance(value, tuple) and name not in spec.constexprs:
+        for index, item in enumerate(value):
+            _add_argument(part, spec, name, f"{path}[{index}]", item, kernel, fallback)
+    elif spec.has_value(name, value):
+        bucket = spec.buckets.get(name)
+        part["values"][path] = encode(bucket(value) if bucket else value, f"argument {path!r} of '{kernel}'", fallback)
+
+
+def _is_descriptor(value: Any) -> bool:
+    # Triton's TensorDescriptor has no dtype of its own; its block_shape is set by tuned hooks and stays out.
+    return hasattr(value, "base") and hasattr(value, "block_shape") and hasattr(value, "strides")
+
+
+def _tensor(value: Any, spec: KeySpec, name: str) -> dict[str, Json]:
+    return {"dtype": str(value.dtype), **_layout(tuple(value.shape), strides_of(value), spec, name)}
+
+
+def _layout(shape: Sequence[int], strides: Sequence[int], spec: KeySpec, name: str) -> dict[str, Json]:
+    layout: dict[str, Json] = {"strides": stride_pattern(shape, strides)}
+    if spec.has_shape(name):
+        bucket = spec.buckets.get(name, int)
+        layout["shape"] = [int(bucket(int(size))) for size in shape]
+    return layout
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One place in which two keys differ; a part that one of them lacks is None."""
+
+    path: str
+    ours: Json
+    theirs: Json
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.ours!r} here, {self.theirs!r} there"
+
+
+def differences(ours: Json, theirs: Json, path: str = "") -> Iterator[Difference]:
+    """Every leaf in which two key parts differ, in a stable order."""
+    # Compared as text: in Python 1 == True, and a dict of them is equal too.
+    if canonical(ours) == canonical(theirs):
+        return
+    if not (isinstance(ours, dict) and isinstance(theirs, dict)):
+        yield Difference(path, ours, theirs)
+        return
+    for name in sorted({*ours, *theirs}):
+        below = f"{path}.{name}" if path else name
+        if name in ours and name in theirs:
+            yield from differences(ours[name], theirs[name], below)
+        else:  # a difference also where the other side holds None
+            yield Difference(below, ours.get(name), theirs.get(name))
+
+
+def pow2(n: int) -> int:
+    """The bucket of `n` among powers of two: the smallest one not below it; 0 stays 0.
+
+    Raises:
+        ValueError: `n` is negative.
+    """
+    if n < 0:
+        raise ValueError(f"pow2: expected a size of 0 or more, got {n}.")
+    return n if n == 0 else 1 << (n - 1).bit_length()

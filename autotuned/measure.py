@@ -1,0 +1,271 @@
+"""Timing: one launch of one config without its preparations, and a race of many configs."""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+# The race. Counts and thresholds were validated by replaying recorded GPU timings (see docs/tuning.md): three
+# samples tell a config that is far off, nothing within the guard band is dropped before twelve, finalists get forty.
+FIRST_SAMPLES, GUARD_SAMPLES, FINAL_SAMPLES, FINAL_ROUND = 3, 12, 40, 8
+FAR_OFF = 1.5  # after the first samples, this many times the leader's median is out
+GUARD_BAND = 0.04  # relative; closer than this to the leader stays in until GUARD_SAMPLES
+FINAL_BAND, FINALISTS = 0.03, 6
+TIE_BAND = 0.005  # relative; two configs this close are a tie, whatever the sample says
+NOISE_FLOOR = 0.003  # relative spread below which a sample is not believed
+# A config that has been measured this long takes part with the samples it has: in Triton's interpreter one launch
+# takes tens of milliseconds, and forty of them would tell nothing that three do not.
+CONFIG_BUDGET_S = 0.25
+
+
+@dataclass
+class Trial:
+    """One config in the race.
+
+    Attributes:
+        index: Place in the list of candidates; earlier wins a tie.
+        prepare: Restores, zeroes and runs hooks; not timed.
+        launch: Launches the config once; timed.
+        finish: Runs after the launch; not timed.
+    """
+
+    index: int
+    prepare: Callable[[], None]
+    launch: Callable[[], Any]
+    finish: Callable[[], None] = lambda: None
+    samples_us: list[float] = field(default_factory=list)
+    error: str | None = None
+
+    @property
+    def median_us(self) -> float:
+        """Median of the samples so far, in microseconds."""
+        return statistics.median(self.samples_us)
+
+    @property
+    def relative_error(self) -> float:
+        """Standard error of the median, relative: 1.2533 sigma / sqrt(n), sigma from the median deviation."""
+        deviation = statistics.median(abs(sample - self.median_us) for sample in self.samples_us)
+        spread = max(1.4826 * deviation / self.median_us, NOISE_FLOOR)
+        return 1.2533 * spread / math.sqrt(len(self.samples_us))
+
+    def percentile(self, share: float) -> float:
+        """The sample below which `share` of all lie, in microseconds."""
+        return sorted(self.samples_us)[min(int(share * len(self.samples_us)), len(self.samples_us) - 1)]
+
+
+class Timer(Protocol):
+    """What measures launches on one kind of device."""
+
+    resolution_us: float
+
+    def sample(self, trial: Trial, count: int) -> list[float]:
+        """Times of `count` launches in microseconds, each after its own preparation."""
+
+    def synchronize(self) -> None:
+        """Wait until the device is idle; raises the device's error if it has one."""
+
+
+class HostTimer:
+    """Wall clock of the CPU, for the interpreter and for callables that run on the CPU."""
+
+    resolution_us = 0.1
+
+    def sample(self, trial: Trial, count: int) -> list[float]:
+        """Times of `count` calls in microseconds."""
+        return [self._once(trial) for _ in range(count)]
+
+    @staticmethod
+    def _once(trial: Trial) -> float:
+        trial.prepare()
+        start = time.perf_counter_ns()
+        trial.launch()
+        elapsed = time.perf_counter_ns() - start
+        trial.finish()
+        return elapsed / 1e3
+
+    def synchronize(self) -> None:
+        """Nothing to wait for."""
+
+
+class CudaTimer:
+    """Events on the caller's current stream, with the L2 cache flushed before each launch.
+
+    The stream is held by a sleeping kernel while the host enqueues a block of samples, so that launch overhead on
+    the host is not measured. Only the launch lies between the two events.
+    """
+
+    resolution_us = 0.5  # documented resolution of CUDA events
+    _CYCLES_PER_US = 2000  # about 2 GHz; a longer sleep only costs tuning time
+    _SHORTEST_HOLD_US, _LONGEST_HOLD_US = 50.0, 20_000.0
+
+    def __init__(self) -> None:
+        import torch
+
+        self._torch = torch
+        self._host_us = 50.0  # enqueueing one sample: a first guess, corrected by every block
+        self._flush = self._flush_buffer()
+
+    def _flush_buffer(self) -> Any:
+        """Twice the L2 cache; None where there is no room for it, and then the cache stays warm."""
+        l2_bytes = getattr(self._torch.cuda.get_device_properties(), "L2_cache_size", 0) or 64 << 20
+        try:
+            return self._torch.empty(2 * l2_bytes, dtype=self._torch.int8, device="cuda")
+        except self._torch.OutOfMemoryError:
+            return None
+
+    def sample(self, trial: Trial, count: int) -> list[float]:
+        """Times of `count` launches in microseconds."""
+        events = [self._event_pair() for _ in range(count)]
+        hold_us = min(max(2 * count * self._host_us, self._SHORTEST_HOLD_US), self._LONGEST_HOLD_US)
+        self._torch.cuda._sleep(int(hold_us * self._CYCLES_PER_US))
+        start = time.perf_counter()
+        for before, after in events:
+            self._enqueue(trial, before, after)
+        self._host_us = (time.perf_counter() - start) / count * 1e6
+        self._torch.cuda.current_stream().synchronize()
+        return [before.elapsed_time(after) * 1e3 for before, after in events]
+
+    def _event_pair(self) -> tuple[Any, Any]:
+        return self._torch.cuda.Event(enable_timing=True), self._torch.cuda.Event(enable_timing=True)
+
+    def _enqueue(self, trial: Trial, before: Any, after: Any) -> None:
+        trial.prepare()
+        if self._flush is not None:
+            self._flush.zero_()
+        before.record()
+        trial.launch()
+        after.record()
+        trial.finish()
+
+    def synchronize(self) -> None:
+        """Wait for the device; a sticky error of an earlier launch is raised here."""
+        self._torch.cuda.synchronize()
+
+
+class GivenTimer:
+    """The user's `do_bench`, with Triton's meaning: it calls a closure that restores, runs hooks and launches."""
+
+    resolution_us = 0.0
+
+    def __init__(self, do_bench: Callable[..., Any], synchronize: Callable[[], None]) -> None:
+        self._do_bench = do_bench
+        self.synchronize = synchronize
+
+    def sample(self, trial: Trial, count: int) -> list[float]:
+        """The three quantiles that `do_bench` gives, in microseconds, once; it repeats as it sees fit."""
+        if trial.samples_us:
+            return []
+
+        def call() -> None:
+            trial.prepare()
+            trial.launch()
+            trial.finish()
+
+        times = self._do_bench(call, quantiles=(0.5, 0.2, 0.8))
+        times = times if isinstance(times, (list, tuple)) else [times]
+        return [float(milliseconds) * 1e3 for milliseconds in times]
+
+
+def check_samples(samples_us: Sequence[float]) -> None:
+    """Refuse times that no clock can have measured.
+
+    Raises:
+        ValueError: A time is zero, negative, NaN or infinite; that is a failure of the config, not a fast one.
+    """
+    for sample in samples_us:
+        if not math.isfinite(sample) or sample <= 0:
+            raise ValueError(f"expected a time above 0 us, got {sample!r}.")
+
+
+Sampler = Callable[[Trial, int], None]
+
+
+def race(trials: Sequence[Trial], sampler: Sampler, seed: int = 0) -> None:
+    """Give each trial as many samples as it takes to tell it from the fastest.
+
+    Rounds are interleaved and shuffled, so that drift of clocks and temperature falls on all alike and the order of
+    candidates decides nothing.
+
+    Args:
+        trials: Configs that have been launched at least once; losers simply stop being sampled.
+        sampler: `sampler(trial, count)` appends samples, or sets `trial.error`.
+        seed: Of the shuffle, so that a search can be repeated.
+    """
+    shuffle = random.Random(seed)
+    _round(trials, FIRST_SAMPLES, sampler, shuffle)
+    alive = _within(trials, lambda trial, lead: FAR_OFF * lead.median_us)
+    while behind := [trial for trial in _open(alive) if len(trial.samples_us) < GUARD_SAMPLES]:
+        if not _round(behind, FIRST_SAMPLES, sampler, shuffle):
+            break
+        alive = _within(alive, _guard_limit)
+    finalists = sorted(
+        _within(alive, lambda trial, lead: (1 + max(FINAL_BAND, 2 * trial.relative_error)) * lead.median_us),
+        key=lambda trial: trial.median_us,
+    )[:FINALISTS]
+    while len(finalists) > 1 and (unsure := _unsure(finalists)):
+        if not _round(unsure, FINAL_ROUND, sampler, shuffle):
+            break
+        finalists = _within(finalists, _guard_limit)
+
+
+def _guard_limit(trial: Trial, lead: Trial) -> float:
+    """Above this median a trial is out: three standard errors, and never inside the guard band."""
+    doubt = 3 * math.hypot(trial.relative_error, lead.relative_error)
+    return (1 + max(GUARD_BAND, doubt)) * lead.median_us
+
+
+def _open(trials: Sequence[Trial]) -> list[Trial]:
+    """Trials that may still be sampled: no error, and not measured for longer than their budget."""
+    return [trial for trial in trials if not trial.error and sum(trial.samples_us) < CONFIG_BUDGET_S * 1e6]
+
+
+def _unsure(finalists: Sequence[Trial]) -> list[Trial]:
+    return [
+        trial for trial in _open(finalists) if len(trial.samples_us) < FINAL_SAMPLES and trial.relative_error > 0.002
+    ]
+
+
+def _round(trials: Sequence[Trial], count: int, sampler: Sampler, shuffle: random.Random) -> bool:
+    """Sample each trial once, in random order; False if nothing came of it: out of time, or a timer with one answer."""
+    before = sum(len(trial.samples_us) for trial in trials)
+    order = list(trials)
+    shuffle.shuffle(order)
+    for trial in order:
+        sampler(trial, count)
+    return sum(len(trial.samples_us) for trial in trials) > before
+
+
+def _within(trials: Sequence[Trial], limit: Callable[[Trial, Trial], float]) -> list[Trial]:
+    measured = [trial for trial in trials if not trial.error and trial.samples_us]
+    if not measured:
+        return []
+    lead = min(measured, key=lambda trial: trial.median_us)
+    return [trial for trial in measured if trial is lead or trial.median_us <= limit(trial, lead)]
+
+
+def winner(trials: Sequence[Trial], resolution_us: float) -> tuple[Trial, str]:
+    """The trial to use, and the quality of that choice.
+
+    Within `TIE_BAND`, or three standard errors of the difference of two such medians, of the fastest the earlier in
+    the list wins, so that near ties do not flip from run to run.
+
+    Args:
+        trials: At least one, each with samples.
+
+    Returns:
+        The trial, and "ok", "tied", "noisy" (spread over 5%) or "unresolved" (below the clock's resolution).
+    """
+    lead = min(trials, key=lambda trial: trial.median_us)
+    # By the leader's error, not each trial's own: one that was dropped after three samples has a large one.
+    limit_us = (1 + max(TIE_BAND, 3 * math.sqrt(2) * lead.relative_error)) * lead.median_us
+    tied = [trial for trial in trials if trial.median_us <= limit_us]
+    best = min(tied, key=lambda trial: trial.index)
+    if best.median_us <= resolution_us:
+        return best, "unresolved"
+    spread = (best.percentile(0.8) - best.percentile(0.2)) / best.median_us
+    return best, "noisy" if spread > 0.05 else "tied" if len(tied) > 1 else "ok"

@@ -1,0 +1,181 @@
+"""One tuned result: what was measured, what won, and how both are written and checked."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from autotuned.errors import RecordError
+from autotuned.key import Key
+from autotuned.values import Json, canonical
+
+SCHEMA = 1
+QUALITIES = ("ok", "tied", "noisy", "unresolved")
+STATUSES = ("ok", "failed")
+
+
+@dataclass(frozen=True)
+class Timing:
+    """What measuring one config gave; microseconds, and None where it failed.
+
+    Attributes:
+        config: Canonical form (`candidates.to_json`).
+        samples: How many were taken.
+        low_us, high_us: 20th and 80th percentile.
+        status: "ok" or "failed"; `error` then holds type and text of the exception, never the exception.
+    """
+
+    config: Mapping[str, Json]
+    median_us: float | None = None
+    low_us: float | None = None
+    high_us: float | None = None
+    samples: int = 0
+    status: str = "ok"
+    error: str | None = None
+
+    @property
+    def identity(self) -> str:
+        """The text that says which config this is."""
+        return canonical(self.config)
+
+
+@dataclass(frozen=True)
+class Record:
+    """The stored answer for one key; `winner` is None while a search is not finished."""
+
+    key: Key
+    winner: Mapping[str, Json] | None
+    median_us: float | None
+    quality: str
+    timings: tuple[Timing, ...]
+    provenance: Mapping[str, Json] = field(default_factory=dict)
+
+    def timing_of(self, config: Mapping[str, Json]) -> Timing | None:
+        """The timing of the config with this canonical form."""
+        wanted = canonical(config)
+        return next((timing for timing in self.timings if timing.identity == wanted), None)
+
+
+def dump(record: Record) -> dict[str, Json]:
+    """A record as JSON, the small fields first so that a listing can stop reading early."""
+    return {
+        "schema": SCHEMA,
+        "kernel": record.key.kernel,
+        "winner": record.winner,
+        "median_us": record.median_us,
+        "quality": record.quality,
+        "key": record.key.to_json(),
+        "timings": [asdict(timing) for timing in record.timings],
+        "provenance": dict(record.provenance),
+    }
+
+
+def load(data: Json) -> Record:
+    """Check JSON read from a file and return the record in it.
+
+    Raises:
+        RecordError: A field is missing, unknown, of another type, or a number is not finite. `.where` names it.
+    """
+    fields = _fields(
+        data, "record", {"schema", "kernel", "winner", "median_us", "quality", "key", "timings", "provenance"}
+    )
+    if _typed(fields["schema"], int, "schema") != SCHEMA:
+        raise _bad("schema", f"schema {SCHEMA}", fields["schema"])
+    parts = _fields(fields["key"], "key", {"call", "context"})
+    key = Key(
+        _typed(fields["kernel"], str, "kernel"),
+        _typed(parts["call"], dict, "key.call"),
+        _typed(parts["context"], dict, "key.context"),
+    )
+    winner = None if fields["winner"] is None else check_config(fields["winner"], "winner")
+    if fields["quality"] not in QUALITIES:
+        raise _bad("quality", f"one of {', '.join(QUALITIES)}", fields["quality"])
+    timings = tuple(
+        _timing(entry, f"timings[{i}]") for i, entry in enumerate(_typed(fields["timings"], list, "timings"))
+    )
+    return Record(
+        key,
+        winner,
+        _us(fields["median_us"], "median_us"),
+        fields["quality"],
+        timings,
+        _typed(fields["provenance"], dict, "provenance"),
+    )
+
+
+def check_config(data: Json, where: str) -> dict[str, Json]:
+    """Check a config's canonical form.
+
+    Raises:
+        RecordError: A field is missing, unknown or of another type.
+    """
+    form = _fields(data, where, {"kwargs", "num_warps", "num_stages", "num_ctas", "maxnreg", "ir_override", "pre_hook"})
+    _typed(form["kwargs"], dict, f"{where}.kwargs")
+    _typed(form["pre_hook"], bool, f"{where}.pre_hook")
+    if form["ir_override"] is not None:
+        _typed(form["ir_override"], str, f"{where}.ir_override")
+    for name in ("num_warps", "num_stages", "num_ctas", "maxnreg"):
+        if name != "maxnreg" or form[name] is not None:
+            _count(form[name], f"{where}.{name}")
+    return form
+
+
+def _timing(data: Json, where: str) -> Timing:
+    entry = _fields(data, where, {"config", "median_us", "low_us", "high_us", "samples", "status", "error"})
+    if entry["status"] not in STATUSES:
+        raise _bad(f"{where}.status", f"one of {', '.join(STATUSES)}", entry["status"])
+    error = None if entry["error"] is None else _typed(entry["error"], str, f"{where}.error")
+    return Timing(
+        check_config(entry["config"], f"{where}.config"),
+        _us(entry["median_us"], f"{where}.median_us"),
+        _us(entry["low_us"], f"{where}.low_us"),
+        _us(entry["high_us"], f"{where}.high_us"),
+        _count(entry["samples"], f"{where}.samples"),
+        entry["status"],
+        error,
+    )
+
+
+def _fields(data: Json, where: str, names: set[str]) -> dict[str, Json]:
+    fields: dict[str, Json] = _typed(data, dict, where)
+    for name in sorted(names - fields.keys()):
+        raise _bad(f"{where}.{name}", "a value", None)
+    for name in sorted(fields.keys() - names):
+        raise _bad(f"{where}.{name}", "no such field", fields[name])
+    return fields
+
+
+def _typed(value: Json, kind: type, where: str) -> Any:
+    # bool is an int in Python, and never meant where a number is asked for.
+    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+        raise _bad(where, kind.__name__, value)
+    return value
+
+
+def _count(value: Json, where: str) -> int:
+    count: int = _typed(value, int, where)
+    if count < 0:
+        raise _bad(where, "a number of 0 or more", value)
+    return count
+
+
+def _us(value: Json, where: str) -> float | None:
+    if value is None:
+        return None
+    if not is_finite(value) or value < 0:
+        raise _bad(where, "microseconds, finite and not negative", value)
+    return float(value)
+
+
+def is_finite(value: Json) -> bool:
+    """Whether a JSON value is a number that a float can hold."""
+    try:
+        return not isinstance(value, bool) and isinstance(value, (int, float)) and math.isfinite(value)
+    except OverflowError:  # an int of more than 308 digits
+        return False
+
+
+def _bad(where: str, expected: str, got: Json) -> RecordError:
+    return RecordError(f"{where}: expected {expected}, got {type(got).__name__} {got!r:.60}.", where=where)

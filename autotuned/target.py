@@ -1,0 +1,299 @@
+"""What is tuned, behind one interface: a Triton kernel, or a plain callable that takes its tunables by keyword."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from importlib import metadata
+from pathlib import Path
+from types import FunctionType
+from typing import Any, Protocol
+
+from autotuned import device, source, toolchain
+from autotuned.device import Device
+from autotuned.errors import CallError, DecorationError
+from autotuned.key import is_tensor
+from autotuned.measure import CudaTimer, HostTimer, Timer
+from autotuned.values import Json
+
+EMPTY = inspect.Parameter.empty
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of a tuned function.
+
+    Attributes:
+        args, kwargs: As the caller gave them; pruners and hooks see this split.
+        arguments: Every parameter that is not tuned, by name and in order, defaults filled in.
+        options: Launch options among the keywords, such as `num_warps`.
+        grid: As the caller gave it; None for plain callables.
+    """
+
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    arguments: Mapping[str, Any]
+    options: Mapping[str, Any] = field(default_factory=dict)
+    grid: Any = None
+
+    def full(self, config: Any) -> dict[str, Any]:
+        """All arguments by name, the config's values included, as Triton's hooks get them."""
+        return {**self.arguments, **self.options, **config.all_kwargs()}
+
+
+class Target(Protocol):
+    """What the miss path needs to know of the thing that is tuned."""
+
+    fn: Any
+    name: str
+    parameters: Sequence[toolchain.Parameter]
+    filled: frozenset[str]  # parameters that heuristics under the tuner fill in: no caller passes them
+
+    def allows(self, name: str) -> bool:
+        """Whether a config may set `name`."""
+
+    def settings(self, config: Any) -> Mapping[str, Any]:
+        """What a launch with this config sets: parameters and launch options."""
+
+    def device(self, call: Call) -> Device:
+        """The device this call runs on."""
+
+    def toolchain(self, where: Device, cache_dir: Path) -> dict[str, Json]:
+        """What compiles it, as the key's context holds it."""
+
+    def environment(self) -> dict[str, str]:
+        """Environment variables that change the code."""
+
+    def launch(self, call: Call, config: Any) -> Any:
+        """Run once with a config, without the hooks and the protection around it."""
+
+    def compile(self, call: Call, config: Any) -> None:
+        """Compile and load without launching; raises what the compiler raises."""
+
+    def timer(self, where: Device) -> Timer:
+        """What measures it there."""
+
+    @property
+    def source(self) -> str:
+        """Fingerprint of its code."""
+
+
+def make_timer(where: Device) -> Timer:
+    """The timer for a device."""
+    return CudaTimer() if where.kind == "cuda" else HostTimer()
+
+
+def bind(
+    target: Target,
+    tuned: frozenset[str],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    grid: Any,
+    lenient: bool = False,
+) -> Call:
+    """Bind a call's arguments to names; names that are no parameters are launch options.
+
+    Args:
+        tuned: Parameters that configs set; they are no arguments of the call.
+        lenient: Leave out what is missing: a computed list of configs may set it.
+
+    Raises:
+        CallError: An argument is missing, given twice, or one too many.
+        ValueError: The caller passes what the configs set.
+    """
+    names = [parameter.name for parameter in target.parameters]
+    refuse_conflicts(target, args, kwargs, tuned)
+    if len(args) > len(names):
+        raise CallError(
+            f"`{target.name}`: expected at most {len(names)} positional arguments, got {len(args)}.", kernel=target.name
+        )
+    given = dict(zip(names, args))
+    twice = given.keys() & kwargs.keys()
+    if twice:
+        raise CallError(
+            f"`{target.name}`: argument {sorted(twice)[0]!r} came twice, by position and by name.", kernel=target.name
+        )
+    given.update(kwargs)
+    arguments = {}
+    for parameter in target.parameters:
+        value = given.pop(parameter.name, parameter.default)
+        if parameter.name in tuned or parameter.name in target.filled:
+            continue
+        if value is EMPTY and lenient:
+            continue
+        if value is EMPTY:
+            raise CallError(
+                f"`{target.name}`: argument {parameter.name!r} is missing. Expected: "
+                f"{', '.join(n for n in names if n not in tuned and n not in target.filled)}.",
+                kernel=target.name,
+            )
+        arguments[parameter.name] = value
+    return Call(args, kwargs, arguments, given, grid)
+
+
+def refuse_conflicts(target: Target, args: Sequence[Any], kwargs: Mapping[str, Any], tuned: Container[str]) -> None:
+    """Refuse a call that passes what its configs set.
+
+    Args:
+        tuned: Names of parameters and launch options.
+
+    Raises:
+        ValueError: In Triton's own words, which callers may match on.
+    """
+    by_place = [parameter.name for parameter in target.parameters[: len(args)]]
+    conflicts = [name for name in (*by_place, *kwargs) if name in tuned]
+    if conflicts:
+        raise ValueError(
+            f"Conflicting meta-parameters: {', '.join(conflicts)}. Make sure that you don't re-define "
+            f"auto-tuned symbols. (`{target.name}`: its configs set them.)"
+        )
+
+
+class KernelTarget:
+    """A Triton kernel, with or without `heuristics` under the tuner."""
+
+    def __init__(self, fn: Any, function: FunctionType, name: str) -> None:
+        toolchain.remember_originals()
+        self.fn = fn
+        self.function = function
+        self.name = name
+        self.parameters: Sequence[toolchain.Parameter] = toolchain.parameters(fn, function)
+        self.filled = toolchain.filled(fn)
+        self.interpreted = toolchain.is_interpreted(fn)
+        self.bindable = not self.interpreted and toolchain.is_plain_jit(fn)
+        self._names = frozenset(parameter.name for parameter in self.parameters)
+
+    def allows(self, name: str) -> bool:
+        """A parameter, or a compile option of a back end."""
+        return name in self._names or name in toolchain.option_names()
+
+    def settings(self, config: Any) -> Mapping[str, Any]:
+        """Parameters and every option, `num_warps` and the like."""
+        settings: Mapping[str, Any] = config.all_kwargs()
+        return settings
+
+    def device(self, call: Call) -> Device:
+        """The current GPU, whose name, architecture and size are asked anew; the interpreter is one device."""
+        return device.INTERPRETER if self.interpreted else device.cuda()
+
+    def toolchain(self, where: Device, cache_dir: Path) -> dict[str, Json]:
+        """Version of Triton, hash of all of it, version of ptxas."""
+        return toolchain.fingerprint(where.arch, cache_dir)
+
+    def environment(self) -> dict[str, str]:
+        """Triton's cache-invalidating variables."""
+        return toolchain.environment()
+
+    @cached_property
+    def source(self) -> str:
+        """Kernel, callees, used globals, and heuristics between the tuner and the kernel."""
+        parts = [source.fingerprint(self.function)]
+        for layer in toolchain.layers(self.fn):
+            heuristics = getattr(layer, "values", None) or {}
+            parts += [
+                f"{name}:{source.fingerprint(function)}"
+                for name, function in sorted(heuristics.items())
+                if isinstance(function, FunctionType)
+            ]
+        return parts[0] if len(parts) == 1 else _joined(parts)
+
+    def launch(self, call: Call, config: Any) -> Any:
+        """Through Triton's own launch; returns what that returns."""
+        return self.fn.run(*call.args, grid=call.grid, warmup=False, **call.kwargs, **self.settings(config))
+
+    def compile(self, call: Call, config: Any) -> None:
+        """Through Triton's warm-up; reading `.run` loads the binary, which is where it may turn out too large."""
+        compiled = self.fn.run(*call.args, grid=call.grid, warmup=True, **call.kwargs, **self.settings(config))
+        getattr(compiled, "run", None)
+
+    def timer(self, where: Device) -> Timer:
+        """Events on the GPU; the wall clock in the interpreter."""
+        return make_timer(where)
+
+
+def _joined(parts: list[str]) -> str:
+    import hashlib
+
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
+class HostTarget:
+    """A plain callable: CPU code, or a function that launches CuPy, CUDA or other kernels."""
+
+    filled: frozenset[str] = frozenset()
+
+    def __init__(self, fn: Callable[..., Any], name: str, distributions: Sequence[str]) -> None:
+        self.fn = fn
+        self.name = name
+        self.parameters: Sequence[toolchain.Parameter] = toolchain.parameters(fn, fn)
+        self.positional_only = [
+            name
+            for name, parameter in inspect.signature(fn).parameters.items()
+            if parameter.kind is parameter.POSITIONAL_ONLY
+        ]
+        self._names = frozenset(parameter.name for parameter in self.parameters)
+        self._distributions = {distribution: _installed(distribution, name) for distribution in distributions}
+
+    def allows(self, name: str) -> bool:
+        """A parameter of the callable."""
+        return name in self._names
+
+    def settings(self, config: Any) -> Mapping[str, Any]:
+        """Parameters only: `num_warps` and the like mean nothing to a plain callable."""
+        settings: Mapping[str, Any] = config.kwargs
+        return settings
+
+    def device(self, call: Call) -> Device:
+        """The GPU of the first GPU array among the arguments, else this machine's CPU."""
+        for value in call.arguments.values():
+            if is_tensor(value) and (index := gpu_index(value)) is not None:
+                return device.cuda(index)
+        return device.cpu()
+
+    def toolchain(self, where: Device, cache_dir: Path) -> dict[str, Json]:
+        """Versions of the distributions named in `toolchain=`."""
+        return {"distributions": dict(self._distributions)}
+
+    def environment(self) -> dict[str, str]:
+        """None: only Triton says which variables change its code."""
+        return {}
+
+    @cached_property
+    def source(self) -> str:
+        """The callable, what it calls in its own package, and the globals and closure cells it uses."""
+        function = source.python_function(self.fn)
+        if function is None:
+            raise DecorationError(f"@autotune: expected a Python function, got {self.fn!r:.80}.")
+        return source.fingerprint(function)
+
+    def launch(self, call: Call, config: Any) -> Any:
+        """Call it with the config's values as keywords."""
+        return self.fn(*call.args, **call.kwargs, **self.settings(config))
+
+    def compile(self, call: Call, config: Any) -> None:
+        """Nothing to compile ahead of a call."""
+
+    def timer(self, where: Device) -> Timer:
+        """Events if it runs on a GPU, else the wall clock."""
+        return make_timer(where)
+
+
+def gpu_index(array: Any) -> int | None:
+    """Index of the GPU an array lies on; None for one in host memory."""
+    if hasattr(array, "is_cuda"):
+        return array.get_device() if array.is_cuda else None
+    if hasattr(array, "__cuda_array_interface__"):
+        return int(getattr(getattr(array, "device", None), "id", 0))
+    return None
+
+
+def _installed(distribution: str, name: str) -> str:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        raise DecorationError(
+            f"`{name}`: toolchain: expected names of installed distributions, got {distribution!r}, which is not "
+            "installed. Use the name that pip shows."
+        ) from None

@@ -1,0 +1,229 @@
+"""`Tuned`: the decorated Triton kernel, a subclass of Triton's own tuner so that torch and others accept it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from triton.runtime.autotuner import Autotuner
+
+from autotuned.candidates import Pruner
+from autotuned.choose import Options
+from autotuned.decorator import CaseGenerator, Names
+from autotuned.errors import CallError
+from autotuned.key import is_tensor
+from autotuned.target import Call, KernelTarget
+from autotuned.tune import Hooks
+from autotuned.tuner import CacheInfo, Tuner
+
+_TRITON_RUN = Autotuner.run
+_NO_GRID: Any = object()
+
+
+class Mirror(dict[Any, Any]):
+    """The choices of this process in Triton's layout: what a user writes is a pin, what a user deletes is forgotten."""
+
+    def __init__(self, on_change: Callable[[], None]) -> None:
+        super().__init__()
+        self._on_change = on_change
+        self.pins: set[Any] = set()
+
+    def note(self, key: Any, config: Any) -> None:
+        """Show a choice of ours."""
+        super().__setitem__(key, config)
+
+    def __setitem__(self, key: Any, config: Any) -> None:
+        super().__setitem__(key, config)
+        self.pins.add(key)
+        self._on_change()
+
+    def __delitem__(self, key: Any) -> None:
+        super().__delitem__(key)
+        self._forget(key)
+
+    def pop(self, key: Any, *default: Any) -> Any:
+        """Remove a choice and return it."""
+        value = super().pop(key, *default)
+        self._forget(key)
+        return value
+
+    def popitem(self) -> tuple[Any, Any]:
+        """Remove the newest choice."""
+        key, value = super().popitem()
+        self._forget(key)
+        return key, value
+
+    def clear(self) -> None:
+        """Remove all choices."""
+        super().clear()
+        self.pins.clear()
+        self._on_change()
+
+    def update(self, *args: Any, **kwargs: Any) -> None:
+        """Pin several choices."""
+        for key, config in dict(*args, **kwargs).items():
+            self[key] = config
+
+    def setdefault(self, key: Any, default: Any = None) -> Any:
+        """Pin a choice unless there is one."""
+        if key not in self:
+            self[key] = default
+        return self[key]
+
+    def _forget(self, key: Any) -> None:
+        self.pins.discard(key)
+        self._on_change()
+
+
+class Tuned(Autotuner):  # type: ignore[misc]  # Triton is untyped
+    """A Triton kernel whose config is chosen, stored and launched by this package.
+
+    A subclass of Triton's `Autotuner`, one level deep, because torch.compile, vLLM and others accept a tuner by
+    `isinstance`. It keeps the base's attributes; `docs/migration.md` lists what differs.
+    """
+
+    def __init__(
+        self,
+        target: KernelTarget,
+        names: Names,
+        configs: list[Any],
+        prune: Mapping[str, Any] | None,
+        hooks: Hooks,
+        do_bench: Callable[..., Any] | None,
+        options: Callable[[Callable[[], list[Any]], Callable[[], Pruner]], Options],
+    ) -> None:
+        # Plain lists always: Triton 3.9 refuses key=None, and others read these attributes.
+        super().__init__(
+            fn=target.fn,
+            arg_names=[parameter.name for parameter in target.parameters],
+            configs=configs,
+            key=list(names.key),
+            reset_to_zero=list(names.zero),
+            restore_value=list(names.restore or ()),
+            pre_hook=hooks.before,
+            post_hook=hooks.after,
+            prune_configs_by=prune,
+            do_bench=do_bench,
+        )
+        self.cases: list[CaseGenerator] = []
+        self.cache = Mirror(self._forget_bound)
+        self._local = threading.local()
+        self._seen = (self.configs, len(self.configs))
+        self.tuner = Tuner(
+            target, options(lambda: self.configs, self._pruner), self._note, self._pinned, self._note_written
+        )
+
+    def run(self, *args: Any, grid: Any = _NO_GRID, warmup: bool = False, **kwargs: Any) -> Any:
+        """Launch with the config chosen for these arguments; `kernel[grid](...)` arrives here.
+
+        Args:
+            grid: Tuple or list of 1 to 3 sizes, or a callable of all arguments by name, evaluated at every launch.
+            warmup: Compile the chosen config (or the first) without launching and without a search.
+
+        Returns:
+            What Triton's launch returns: the compiled kernel, None in the interpreter.
+
+        Raises:
+            CallError: Arguments or grid are missing.
+            NoDeviceError: There is no GPU, and Triton does not interpret.
+            NotTunedError, AllConfigsFailedError: As the mode says; see `docs/modes.md`.
+        """
+        # hot path
+        if Autotuner.run is not _TRITON_RUN:
+            return super().run(*args, grid=grid, warmup=warmup, **kwargs)  # somebody patched it, and means this too
+        seen = self._seen
+        if self.configs is not seen[0] or len(self.configs) != seen[1]:
+            self._configs_changed()
+        if grid is _NO_GRID or warmup:
+            return self._compile_only(args, kwargs, grid, warmup)
+        tuner = self.tuner
+        try:
+            values = tuner.order(*args, **kwargs)
+        except TypeError:
+            return tuner.miss(args, kwargs, grid)
+        bound = tuner.launcher.find(values)
+        if bound is None:
+            return tuner.miss(args, kwargs, grid)
+        self._local.best_config = bound.config
+        return bound.run(values, grid)
+
+    # -- cold path -----------------------------------------------------------------------------------------------
+
+    def _compile_only(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], grid: Any, warmup: bool) -> Any:
+        name = self.tuner.target.name
+        if not warmup:
+            raise CallError(
+                f"`{name}`: expected a grid, got none. Write kernel[grid](...), or .run(..., grid=grid).", kernel=name
+            )
+        config = self.tuner.chooser.without_search(self.tuner.call(args, kwargs, grid))
+        return self.fn.run(*args, grid=grid, warmup=True, **kwargs, **config.all_kwargs())
+
+    def _configs_changed(self) -> None:
+        self._seen = (self.configs, len(self.configs))
+        self.tuner.configs_changed()
+
+    def _pruner(self) -> Pruner:
+        return Pruner(self.early_config_prune, self.perf_model, self.configs_top_k)
+
+    def _forget_bound(self) -> None:
+        self.tuner.forget()
+
+    def _triton_key(self, call: Call) -> tuple[Any, ...] | None:
+        """Triton's own key of a call; None where it cannot be hashed."""
+        arguments = call.arguments
+        parts = [_without_memory(arguments[name]) for name in self.keys if name in arguments]
+        parts += [str(value.dtype) for value in arguments.values() if hasattr(value, "dtype")]
+        try:
+            hash(tuple(parts))
+        except TypeError:
+            return None
+        return tuple(parts)
+
+    def _pinned(self, call: Call) -> Any:
+        if not self.cache.pins:
+            return None
+        key = self._triton_key(call)
+        return self.cache.get(key) if key in self.cache.pins else None
+
+    def _note(self, call: Call, config: Any) -> None:
+        self._local.best_config = config
+        key = self._triton_key(call)
+        if key is not None and key not in self.cache.pins:
+            self.cache.note(key, config)
+
+    def _note_written(self, names: list[str]) -> None:
+        self.restore_value[:] = names
+
+    # -- what users ask ------------------------------------------------------------------------------------------
+
+    @property
+    def best_config(self) -> Any:
+        """The config of this thread's last launch.
+
+        Raises:
+            AttributeError: Nothing was launched on this thread yet, as with Triton's tuner.
+        """
+        return self._local.best_config
+
+    @best_config.setter
+    def best_config(self, config: Any) -> None:
+        self._local.best_config = config
+
+    def cache_info(self) -> CacheInfo:
+        """Counters of this kernel in this process."""
+        return self.tuner.cache_info()
+
+    def cache_clear(self) -> None:
+        """Forget this process's choices and pins; records on disk stay."""
+        self.cache.clear()
+
+    def case(self, generator: CaseGenerator) -> CaseGenerator:
+        """Register a generator `fn(device)` of calls worth tuning, each `dict(args=(...), kwargs={...}, grid=...)`."""
+        self.cases.append(generator)
+        return generator
+
+
+def _without_memory(value: Any) -> Any:
+    """A tensor's shape in place of the tensor: a mirror must not keep memory alive."""
+    return tuple(value.shape) if is_tensor(value) else value

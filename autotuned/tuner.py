@@ -1,0 +1,224 @@
+"""The miss path of one tuned function: bind the arguments, choose, launch, and put the launch into the table."""
+
+from __future__ import annotations
+
+import atexit
+import inspect
+import logging
+import time
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from itertools import takewhile
+from typing import Any, NamedTuple
+
+from autotuned import bound, candidates, codegen, env, launch, toolchain
+from autotuned.choose import Chooser, Options, Question
+from autotuned.store import Choice
+from autotuned.target import Call, HostTarget, KernelTarget, Target, bind
+from autotuned.tune import Observer
+
+log = logging.getLogger("autotuned")
+env.configure_logging()
+
+
+class CacheInfo(NamedTuple):
+    """Counters of one tuned function in this process, in the manner of `functools.lru_cache`.
+
+    `hits` are calls answered by the launch table, `misses` all others, `size` entries of that table, `searches`
+    searches run. The last four are seconds: finding choices, searching, compiling or loading with the first launch,
+    and making kernels ready to launch.
+    """
+
+    hits: int
+    misses: int
+    size: int
+    evictions: int
+    searches: int
+    lookup_s: float
+    search_s: float
+    compile_s: float
+    bind_s: float
+
+
+_tuners: weakref.WeakSet[Tuner] = weakref.WeakSet()
+
+
+class Tuner:
+    """Chooses and launches for one tuned function; shared by `Tuned` and `TunedFunction`.
+
+    Args:
+        on_choice: Told of each choice before its launch, with the call and the config.
+        pinned: Asked for a config that the user pinned for a call, or None.
+        on_written: Told the names a search found to be written.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        options: Options,
+        on_choice: Callable[[Call, Any], None],
+        pinned: Callable[[Call], Any],
+        on_written: Callable[[list[str]], None],
+    ) -> None:
+        self.target = target
+        self.options = options
+        self.chooser = Chooser(target, options, self._learn, on_written)
+        self._on_choice, self._pinned = on_choice, pinned
+        self._bind_failed = False
+        self._misses = 0
+        self._rebuild(_tuned_names(options.configs(), target))
+        _tuners.add(self)
+
+    # -- arguments -----------------------------------------------------------------------------------------------
+
+    def _rebuild(self, tuned: frozenset[str]) -> None:
+        """Write the binder and an empty launch table for a set of tuned parameters."""
+        self.tuned = tuned
+        taken = tuned | self.target.filled
+        free = [parameter for parameter in self.target.parameters if parameter.name not in taken]
+        self.names = tuple(parameter.name for parameter in free)
+        defaults = {p.name: p.default for p in free if p.default is not inspect.Parameter.empty}
+        # The binder checks nothing: what it cannot place is bound again, with words, on the miss path.
+        # Positions count the parameters that are not free too: behind the first of these only names are clear.
+        places = takewhile(lambda parameter: parameter.name not in taken, self.target.parameters)
+        self.order = codegen.binder(self.names, defaults, len(list(places)))
+        self.launcher = launch.make(self.names, self.options.spec, self._device_getter())
+
+    def _device_getter(self) -> Callable[[], int]:
+        if isinstance(self.target, KernelTarget) and not self.target.interpreted:
+            return _LazyDevice()
+        return lambda: -1
+
+    def _learn(self, configs: list[Any]) -> None:
+        """Take in what a computed list of configs sets."""
+        candidates.check_kwargs(configs, self.target.name, self.target.allows, self.names)
+        tuned = _tuned_names(configs, self.target)
+        if not tuned <= self.tuned:
+            self._rebuild(self.tuned | tuned)
+
+    def configs_changed(self) -> None:
+        """Start over with the present list of configs: the user reassigned or edited it."""
+        self._rebuild(_tuned_names(self.options.configs(), self.target))
+
+    def call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], grid: Any) -> Call:
+        """Bind a call's arguments.
+
+        Raises:
+            CallError: They do not fit.
+            ValueError: They set what the configs set.
+        """
+        return bind(self.target, self.tuned, args, kwargs, grid, lenient=self.options.computed is not None)
+
+    # -- the miss ------------------------------------------------------------------------------------------------
+
+    def miss(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], grid: Any) -> Any:
+        """Everything that a call does which the launch table does not answer; returns what the launch returns."""
+        self._misses += 1
+        call = self.call(args, kwargs, grid)
+        choice = self.chooser.choose(call, self._pinned(call))
+        return self._launch(call, choice)
+
+    def tune(
+        self, call: Call, force: bool = False, observer: Observer | None = None, budget_s: float | None = None
+    ) -> tuple[Question, Choice]:
+        """Find or search the choice for a call without launching it, as the command line's `tune` does.
+
+        Args:
+            call: The bound call.
+            force: Measure again whatever is stored.
+            observer: Told of a search's progress.
+            budget_s: A search stops after this many seconds, or the decorator's `budget_s` if that is less.
+        """
+        chooser = self.chooser
+        question = Question(call, chooser.key(call), chooser.candidates(call), "auto", True, force, observer, budget_s)
+        return question, chooser.answer(question)
+
+    def _launch(self, call: Call, choice: Choice) -> Any:
+        config = choice.config
+        self._on_choice(call, config)
+        values = tuple(call.arguments.values())
+        before = bound.prologue(self.target, config, tuple(call.arguments), self.options.zero)
+        if before is not None:
+            before(values)
+        start = time.perf_counter()
+        result = self.target.launch(call, config)
+        launched = time.perf_counter()
+        if not call.options and tuple(call.arguments) == self.names:
+            run = bound.with_prologue(self._run_of(config, result), before)
+            self.launcher.bind(values, bound.Bound(config, run))
+        self.chooser.seconds.compile += launched - start
+        self.chooser.seconds.bind += time.perf_counter() - launched
+        return result
+
+    def _run_of(self, config: Any, result: Any) -> bound.Run:
+        """The launch to put into the table."""
+        target = self.target
+        if isinstance(target, HostTarget):
+            return bound.host_call(target, self.names, config, target.positional_only)
+        if isinstance(target, KernelTarget) and self._binds_directly(target):
+            try:
+                return bound.direct(target, self.names, config, result, toolchain.current_device())
+            except toolchain.UnbindableError as error:
+                self._bind_failed = True
+                log.warning(
+                    "`%s` cannot be launched directly (%s); Triton's own launch is used from now on.",
+                    target.name,
+                    error,
+                )
+        return bound.through_triton(target, self.names, config)
+
+    def _binds_directly(self, target: KernelTarget) -> bool:
+        return target.bindable and not self._bind_failed and launch.binds_directly()
+
+    # -- what users ask ------------------------------------------------------------------------------------------
+
+    def cache_info(self) -> CacheInfo:
+        """The counters."""
+        launcher, chooser, seconds = self.launcher, self.chooser, self.chooser.seconds
+        return CacheInfo(
+            launcher.hits, self._misses, len(launcher), launcher.evictions, chooser.searches,
+            seconds.lookup, seconds.search, seconds.compile, seconds.bind,
+        )  # fmt: skip
+
+    def forget(self) -> None:
+        """Drop this process's choices; records on disk stay."""
+        self.chooser.forget()
+        self.launcher.clear()
+
+
+class _LazyDevice:
+    """The current device's index, asked of a driver found at the first call: decorating must not initialise CUDA."""
+
+    def __init__(self) -> None:
+        self._get: Callable[[], int] | None = None
+
+    def __call__(self) -> int:
+        if self._get is None:
+            self._get = toolchain.current_device_getter()
+        return self._get()
+
+
+def _tuned_names(configs: Sequence[Any], target: Target) -> frozenset[str]:
+    return frozenset(name for config in configs for name in target.settings(config))
+
+
+def _on_mode_change() -> None:
+    """Nothing bound under one mode may answer under another."""
+    for tuner in list(_tuners):
+        tuner.launcher.clear()
+
+
+env.on_mode_change(_on_mode_change)
+
+
+@atexit.register
+def _summary() -> None:
+    infos = [tuner.cache_info() for tuner in list(_tuners)]
+    misses = sum(info.misses for info in infos)
+    if misses:
+        log.info(
+            "%d hits, %d misses, %d searches; seconds: look-up %.2f, search %.2f, compile %.2f, bind %.3f",
+            sum(info.hits for info in infos), misses, sum(info.searches for info in infos),
+            sum(info.lookup_s for info in infos), sum(info.search_s for info in infos),
+            sum(info.compile_s for info in infos), sum(info.bind_s for info in infos),
+        )  # fmt: skip

@@ -1,0 +1,122 @@
+"""Typed JSON: one spelling for each Python value that may stand in a key or a config."""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import json
+from collections.abc import Callable
+from typing import Any
+
+from autotuned.errors import EncodingError
+
+Json = Any
+Fallback = Callable[[Any, str], Json]
+
+
+def encode(value: Any, where: str, fallback: Fallback | None = None) -> Json:
+    """Write a value as JSON that keeps its type: 1, True, 1.0, "1" and an enum of 1 are five values.
+
+    None, bool, int and str stand for themselves; everything else is a one-field object that names its type, such as
+    `{"float": "0x1.8p+0"}`. A `tl.constexpr` is spelled as what it holds.
+
+    Args:
+        value: What to write.
+        where: Its place, for the error ("argument 'ACT' of 'app.gemm'").
+        fallback: Asked about values of an unknown type: its answer is taken as their JSON.
+
+    Raises:
+        EncodingError: The type has no spelling and `fallback` gave none.
+    """
+    if isinstance(value, enum.Enum):
+        # Flags by number: a combination such as R|W has no name in Python 3.10, and "R|W" in 3.11.
+        member = value.value if isinstance(value, enum.Flag) else value.name
+        # Without its module, which has another name when the file runs as a script; with its value instead.
+        return {"enum": [f"{type(value).__qualname__}.{member}", encode(value.value, where, fallback)]}
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return _text(value)
+    writer = _WRITERS.get(_type_name(value))
+    if writer is not None:
+        return writer(value, where, fallback)
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
+        return _float(value, where, fallback)
+    if isinstance(value, tuple):
+        return {"tuple": _items(value, where, fallback)}
+    if is_numpy_scalar(value) and type(item := value.item()) is not type(value):  # a long double is its own item
+        return {"numpy": [str(value.dtype), encode(item, where, fallback)]}
+    if fallback is not None:
+        return fallback(value, where)
+    return unencodable(value, where)
+
+
+def is_numpy_scalar(value: Any) -> bool:
+    """Whether a value is a NumPy scalar: it has dtype, shape and strides like an array, and is none."""
+    return any(base.__module__ == "numpy" and base.__qualname__ == "generic" for base in type(value).__mro__)
+
+
+def unencodable(value: Any, where: str) -> Json:
+    """Refuse a value that has no spelling."""
+    raise EncodingError(
+        f"{where}: expected None, bool, int, float, str, bytes, tuple, list, dict, enum, dtype, device or a numpy "
+        f"scalar, got {type(value).__module__}.{type(value).__qualname__}. Pass one of these, or leave it out of key.",
+        where=where,
+    )
+
+
+def canonical(data: Json) -> str:
+    """The one text of a JSON value: sorted fields, no spaces, ASCII; NaN and Infinity are refused."""
+    return json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+
+
+def digest(data: Json) -> str:
+    """SHA-256 of the canonical text, in hex."""
+    return hashlib.sha256(canonical(data).encode("ascii")).hexdigest()
+
+
+def _type_name(value: Any) -> str:
+    return f"{type(value).__module__}.{type(value).__qualname__}"
+
+
+def _items(value: Any, where: str, fallback: Fallback | None) -> list[Json]:
+    return [encode(item, f"{where}[{i}]", fallback) for i, item in enumerate(value)]
+
+
+def _text(value: str) -> Json:
+    try:
+        value.encode()
+    except UnicodeEncodeError:  # JSON writes a pair of lone surrogates and the character they would make alike
+        return {"text": value.encode("utf-8", "surrogatepass").hex()}
+    return value
+
+
+def _float(value: float, where: str, fallback: Fallback | None) -> Json:
+    # x + 0.0 turns -0.0 into 0.0; every NaN is spelled "nan" by hex() whatever its payload.
+    return {"float": (value + 0.0).hex()}
+
+
+def _list(value: list[Any], where: str, fallback: Fallback | None) -> Json:
+    return _items(value, where, fallback)
+
+
+def _dict(value: dict[Any, Any], where: str, fallback: Fallback | None) -> Json:
+    pairs = [[encode(k, where, fallback), encode(v, f"{where}[{k!r}]", fallback)] for k, v in value.items()]
+    return {"dict": sorted(pairs, key=canonical)}
+
+
+# Types of torch and triton are known by name, so that this file needs neither.
+_WRITERS: dict[str, Callable[[Any, str, Fallback | None], Json]] = {
+    "builtins.float": _float,
+    "builtins.list": _list,
+    "builtins.dict": _dict,
+    "builtins.bytes": lambda v, w, f: {"bytes": v.hex()},
+    "builtins.complex": lambda v, w, f: {"complex": [_float(v.real, w, f), _float(v.imag, w, f)]},
+    "torch.dtype": lambda v, w, f: {"dtype": str(v)},
+    "torch.device": lambda v, w, f: {"device": str(v)},
+    "triton.language.core.dtype": lambda v, w, f: {"dtype": f"triton.{v}"},
+    "triton.language.core.constexpr": lambda v, w, f: encode(v.value, w, f),
+    "numpy.bool": lambda v, w, f: {"numpy": ["bool", bool(v)]},
+}

@@ -1,0 +1,98 @@
+"""What every test starts from: an empty store, no options in the environment, and the interpreter where no GPU is."""
+
+import ctypes
+import importlib
+import itertools
+import logging
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+
+def _gpu_is_there() -> bool:
+    # Asked of the driver itself: importing torch takes a second, and triton must not be imported before the
+    # interpreter is chosen below.
+    try:
+        cuda = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return False
+    count = ctypes.c_int()
+    return cuda.cuInit(0) == 0 and cuda.cuDeviceGetCount(ctypes.byref(count)) == 0 and count.value > 0
+
+
+GPU = _gpu_is_there()
+# Kernels for a pretended GPU are compiled in a process of their own: see `tests/test_compiled.py`.
+if not GPU and os.environ.get("AUTOTUNED_TESTS") != "compiled":
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+
+# Module state that outlives a call, by module; modules that are not imported have none.
+_STATE = {
+    "autotuned.store": ("_registered", "_files", "_warned"),
+    "autotuned.disk": ("_cache_dirs",),
+    "autotuned.decorator": ("_explicit_names",),
+    "autotuned.env": ("_pushed",),
+}
+_numbers = itertools.count()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what needs a GPU where there is none."""
+    for item in items:
+        if not GPU and item.get_closest_marker("gpu"):
+            item.add_marker(pytest.mark.skip(reason="needs a GPU"))
+
+
+@pytest.fixture(autouse=True)
+def fresh_state(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A cache folder of its own for each test, and nothing left over from the test before."""
+    for name in [name for name in os.environ if name.startswith("AUTOTUNED_")]:
+        monkeypatch.delenv(name)
+    # Not `tmp_path`: most tests never touch the folder, and making a thousand takes a second.
+    folder = tmp_path_factory.getbasetemp() / f"cache-{next(_numbers)}"
+    monkeypatch.setenv("AUTOTUNED_CACHE_DIR", str(folder))
+    _forget()
+    yield
+    _forget()
+
+
+@pytest.fixture
+def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., ModuleType]]:
+    """Writes files into a folder of their own and imports one of them."""
+    numbers = itertools.count()
+    imported: set[str] = set()
+
+    def write_and_import(module: str, **files: str) -> ModuleType:
+        folder = tmp_path / f"version-{next(numbers)}"
+        for name, text in files.items():
+            path = folder / (name.replace("__", "/") + ".py")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            for parent in path.relative_to(folder).parents[:-1]:
+                (folder / parent / "__init__.py").touch()
+            path.write_text(text, encoding="utf-8")
+        before = set(sys.modules)
+        with monkeypatch.context() as patch:
+            patch.syspath_prepend(str(folder))
+            found = importlib.import_module(module)
+        for name in set(sys.modules) - before:
+            if str(folder) in str(getattr(sys.modules[name], "__file__", "")):
+                del sys.modules[name]
+                imported.add(name)
+        return found
+
+    yield write_and_import
+    assert not imported & set(sys.modules)
+
+
+def _forget() -> None:
+    for module, names in _STATE.items():
+        loaded = sys.modules.get(module)
+        for name in names if loaded else ():
+            getattr(loaded, name).clear()
+    log = logging.getLogger("autotuned")
+    log.handlers.clear()
+    log.setLevel(logging.NOTSET)
+    log.propagate = True

@@ -1,0 +1,137 @@
+"""A stand-in for Triton's CUDA driver: real JIT, real ptxas, real caches and hooks; launches are recorded, not run."""
+
+from __future__ import annotations
+
+import ctypes
+from types import SimpleNamespace
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.backends.driver import GPUDriver
+
+
+class Launcher:
+    """What `CompiledKernel.run` becomes: notes grid, stream and arguments."""
+
+    launches: list[SimpleNamespace] = []
+
+    def __init__(self, src, metadata):
+        self.metadata = metadata
+        self.names = src.fn.arg_names
+
+    def __call__(self, x, y, z, stream, function, packed, launch_metadata, enter, leave, *args):
+        if enter is not None:
+            enter(launch_metadata)
+        if x * y * z == 0:
+            return  # the real one launches nothing either
+        Launcher.launches.append(
+            SimpleNamespace(
+                grid=(x, y, z), stream=stream, function=function, args=args, name=self.metadata.name,
+                arguments=dict(zip(self.names, args)), warps=self.metadata.num_warps, shared=self.metadata.shared,
+            )  # fmt: skip
+        )
+        if leave is not None:
+            leave(launch_metadata)
+
+
+def by_config(times, tunables=("BLOCK",)):
+    """A `do_bench` that launches once and gives each config the time it has in `times`, by the tuned arguments' values.
+
+    `bench.calls` lists those values in the order in which configs were measured.
+    """
+
+    def bench(call, quantiles):
+        call()
+        launch = Launcher.launches[-1]
+        values = tuple(launch.arguments[name] for name in tunables)
+        bench.calls.append(values if len(values) > 1 else values[0])
+        return [times[bench.calls[-1]]] * 3
+
+    bench.calls = []
+    return bench
+
+
+def same(one, other):
+    """Whether two recorded launches are of one binary on one stream, with the very same tensors and equal scalars."""
+    return (one.function, one.grid, one.stream) == (other.function, other.grid, other.stream) and all(
+        a is b or type(a) is type(b) and a == b for a, b in zip(one.args, other.args, strict=True)
+    )
+
+
+class Utils:
+    """Device properties of an H100 and binaries that load without a device."""
+
+    loads = 0
+
+    def load_binary(self, name, kernel, shared, device):
+        Utils.loads += 1
+        return Utils.loads, Utils.loads, 32, 0, 1024
+
+    def unload_module(self, module):
+        pass
+
+    def get_device_properties(self, device):
+        return {"max_shared_mem": 232448, "multiprocessor_count": 132, "warpSize": 32, "max_num_regs": 65536,
+                "sm_clock_rate": 1980000, "mem_clock_rate": 2619000, "mem_bus_width": 5120}  # fmt: skip
+
+
+class Driver(GPUDriver):
+    """One or more devices of compute capability 9.0."""
+
+    def __init__(self):
+        self.utils = Utils()
+        self.launcher_cls = Launcher
+        self.device, self.stream = 0, 0
+        self.get_current_device = lambda: self.device
+        self.set_current_device = lambda index: setattr(self, "device", index)
+        self.get_current_stream = lambda index: self.stream
+        self.get_device_capability = lambda index: (9, 0)
+
+    def get_current_target(self):
+        return GPUTarget("cuda", 90, 32)
+
+    @staticmethod
+    def is_active():
+        return True
+
+    def map_python_to_cpp_type(self, ty):
+        return ty
+
+    def get_active_torch_device(self):
+        return torch.device("cpu")
+
+    def get_device_interface(self):
+        return torch.cuda
+
+    def get_benchmarker(self):
+        return lambda call, quantiles: [1.0, 1.0, 1.0]
+
+    def get_empty_cache_for_benchmark(self):
+        return torch.empty(0)
+
+    def clear_cache(self, cache):
+        pass
+
+
+def install(monkeypatch) -> Driver:
+    """Make Triton and torch believe that there is one H100; undone by `monkeypatch`."""
+    driver = Driver()
+    monkeypatch.setattr(triton.runtime.driver, "_active", driver)
+    properties = SimpleNamespace(name="NVIDIA H100 80GB HBM3", major=9, minor=0, multi_processor_count=132,
+                                 L2_cache_size=50 << 20)  # fmt: skip
+    for name, value in {
+        "is_available": lambda: True,
+        "is_initialized": lambda: False,
+        "current_device": lambda: driver.device,
+        "get_device_properties": lambda index=None: properties,
+        "synchronize": lambda: None,
+    }.items():
+        monkeypatch.setattr(torch.cuda, name, value)
+    Launcher.launches.clear()
+    return driver
+
+
+def pointer(value) -> int:
+    """The address a recorded argument stands for."""
+    return ctypes.c_void_p(value.data_ptr()).value if hasattr(value, "data_ptr") else value

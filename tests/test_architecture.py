@@ -1,0 +1,134 @@
+"""The layers, and the one home of each concern."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+LIBRARY = sorted((ROOT / "autotuned").glob("*.py"))
+EVERYTHING = sorted([*LIBRARY, *(ROOT / "autotuned" / "kernels").glob("*.py"), *(ROOT / "cli").glob("*.py")])
+
+# Each module may import those of its own rank only where listed together, and of lower ranks freely.
+RANKS = [
+    {"errors"},
+    {"values"},
+    {"env", "disk", "device", "codegen"},
+    {"candidates", "key", "source"},
+    {"record", "measure", "toolchain", "state", "_launch_py"},
+    {"target", "configfile", "launch"},
+    {"store", "bound", "tune"},
+    {"choose"},
+    {"tuner"},
+    {"decorator"},
+    {"tuned"},
+    {"cases"},
+    {"__init__"},
+]
+RANK = {name: rank for rank, names in enumerate(RANKS) for name in names}
+# Imported inside a function of the decorator, since `tuned` imports triton: the one edge that points up.
+ALLOWED_UP = {("decorator", "tuned")}
+
+
+def imports_of(path: Path, inside_functions: bool = True) -> set[str]:
+    """Modules of this package that a file imports, type-checking imports left out."""
+    tree = ast.parse(path.read_text())
+    typing_only = {
+        child
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and getattr(node.test, "id", "") == "TYPE_CHECKING"
+        for child in ast.walk(node)
+    }
+    found = set()
+    for node in ast.walk(tree):
+        if node in typing_only:
+            continue
+        if isinstance(node, ast.ImportFrom) and node.module == "autotuned":
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("autotuned."):
+            found.add(node.module.split(".")[1])
+        elif isinstance(node, ast.Import):
+            found.update(a.name.split(".")[1] for a in node.names if a.name.startswith("autotuned."))
+    return found & (RANK.keys() | {"cli", "kernels", "configs"})
+
+
+def test_every_module_has_a_rank():
+    assert {path.stem for path in LIBRARY} == set(RANK)
+
+
+@pytest.mark.parametrize("path", LIBRARY, ids=lambda path: path.stem)
+def test_imports_point_down(path):
+    up = {name for name in imports_of(path) if RANK.get(name, 99) >= RANK[path.stem]}
+    assert {name for name in up if (path.stem, name) not in ALLOWED_UP} == set()
+
+
+@pytest.mark.parametrize("path", EVERYTHING, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_nothing_imports_the_command_line(path):
+    assert path.parent.name == "cli" or "cli" not in imports_of(path)
+
+
+def uses(pattern: str, files=EVERYTHING) -> set[str]:
+    """Files whose code, comments and strings left out, matches a pattern."""
+    return {path.relative_to(ROOT).as_posix() for path in files if re.search(pattern, code_of(path))}
+
+
+def code_of(path: Path) -> str:
+    """A file's code without docstrings and comments."""
+    tree = ast.parse(path.read_text())
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        if isinstance(body, list) and body and isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant):
+            body[0].value.value = ""
+    return ast.unparse(tree)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "home"),
+    [
+        pytest.param(r"os\.(environ|getenv|putenv)", {"autotuned/env.py"}, id="environment variables"),
+        pytest.param(r"\bos\.replace\b|\btempfile\b", {"autotuned/disk.py"}, id="temporary files and replace"),
+        pytest.param(r"\bfilelock\b", {"autotuned/disk.py"}, id="file locks"),
+        pytest.param(r"\bplatformdirs\b", {"autotuned/disk.py"}, id="the user's cache folder"),
+        pytest.param(
+            r"triton\._C|triton\.runtime\.(jit|driver|cache|interpreter)|triton\.backends|triton\.compiler|"
+            r"device_caches|used_global_vals|pre_run_hooks|packed_metadata",
+            {"autotuned/toolchain.py"},
+            id="Triton's private names",
+        ),
+        pytest.param(r"\bexec\(", {"autotuned/codegen.py", "autotuned/_launch_py.py"}, id="generated code"),
+        pytest.param(r"\b(eval|pickle|marshal)\b", set(), id="nothing that runs stored data"),
+    ],
+)
+def test_each_concern_has_one_home(pattern, home):
+    assert uses(pattern) == home
+
+
+def test_the_library_never_prints():
+    quiet = [path for path in EVERYTHING if path.parent.name != "cli"]
+    assert uses(r"\bprint\(|sys\.(stdout|stderr)", quiet) == set()
+
+
+def test_no_file_holds_more_than_one_concern_can_need():
+    long = {path.relative_to(ROOT).as_posix(): len(path.read_text().splitlines()) for path in EVERYTHING}
+    assert {name: lines for name, lines in long.items() if lines > 450} == {}
+
+
+def test_functions_are_short():
+    lengths = []
+    for path in [*LIBRARY, *(ROOT / "cli").glob("*.py")]:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef):
+                lengths.append(node.end_lineno - node.body[0].lineno + 1 if node.body else 0)
+    lengths.sort()
+    assert lengths[len(lengths) // 2] < 10
+    assert lengths[len(lengths) * 9 // 10] < 30
+
+
+@pytest.mark.parametrize("path", EVERYTHING, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_every_module_says_in_one_sentence_what_lives_there(path):
+    first = (ast.get_docstring(ast.parse(path.read_text())) or "").split("\n\n")[0]
+    assert first.rstrip(".:").strip() != ""
+    assert first.endswith((".", ":"))

@@ -1,0 +1,57 @@
+import inspect
+import pickle
+
+import pytest
+
+from autotuned import errors
+
+CLASSES = [
+    value
+    for value in vars(errors).values()
+    if inspect.isclass(value) and issubclass(value, errors.AutotunedError) and value is not errors.AutotunedError
+]
+BUILTINS = {
+    "DecorationError": TypeError,
+    "ArgumentNameError": ValueError,
+    "ConfigError": ValueError,
+    "PruningError": ValueError,
+    "CallError": TypeError,
+    "NoDeviceError": RuntimeError,
+    "DeviceLostError": RuntimeError,
+    "EncodingError": TypeError,
+    "RecordError": ValueError,
+    "ConfigFileError": ValueError,
+    "TargetError": ValueError,
+    "NotTunedError": LookupError,
+    "AllConfigsFailedError": RuntimeError,
+}
+
+
+def facts(kind: type) -> dict[str, object]:
+    return {name: {"reason": ["config"]} if name == "reasons" else name for name in inspect.get_annotations(kind)}
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+def test_an_error_survives_pickling_with_its_text_and_its_facts(kind: type[errors.AutotunedError]) -> None:
+    error = pickle.loads(pickle.dumps(kind("`k`: what, got 5.", **facts(kind))))
+    assert type(error) is kind
+    assert str(error) == "`k`: what, got 5."
+    assert vars(error) == facts(kind)
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+def test_each_error_is_also_the_builtin_that_fits_and_says_what_its_facts_are(kind: type) -> None:
+    builtin = BUILTINS.get(kind.__name__)
+    assert builtin is None or issubclass(kind, builtin)
+    assert len(kind.__bases__) == 2
+    for name in facts(kind):
+        assert f"`.{name}`" in (kind.__doc__ or "")
+
+
+def test_no_error_of_this_table_is_gone() -> None:
+    assert BUILTINS.keys() <= {kind.__name__ for kind in CLASSES}
+
+
+def test_the_base_carries_facts_too() -> None:
+    error = errors.AutotunedError("text", kernel="k")
+    assert (str(error), vars(error)) == ("text", {"kernel": "k"})

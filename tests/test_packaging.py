@@ -1,0 +1,85 @@
+"""What a wheel holds, and what importing it costs."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = {"autotuned": "autotuned", "autotuned.cli": "cli", "autotuned.configs": "configs"}
+
+
+def declared_packages() -> set[str]:
+    """The list in pyproject.toml (tomllib is new in Python 3.11)."""
+    text = (ROOT / "pyproject.toml").read_text()
+    return set(re.findall(r'"([^"]+)"', re.search(r"^packages = \[(.*?)\]", text, re.MULTILINE | re.DOTALL)[1]))
+
+
+def test_every_folder_with_an_init_file_is_shipped():
+    folders = set()
+    for package, folder in PACKAGES.items():
+        for init in (ROOT / folder).rglob("__init__.py"):
+            parts = init.parent.relative_to(ROOT / folder).parts
+            folders.add(".".join([package, *parts]))
+    assert folders == declared_packages()
+
+
+def test_import_costs_neither_torch_nor_triton_nor_filelock():
+    code = "import sys, autotuned; print([m for m in ('torch', 'triton', 'filelock', 'numpy') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_public_names_resolve_and_others_do_not():
+    import autotuned
+
+    for name in autotuned.__all__:
+        assert getattr(autotuned, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        autotuned.nonsense  # noqa: B018
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory) -> Path:
+    """A wheel built without network, by the setuptools of this environment."""
+    pytest.importorskip("setuptools", minversion="77")
+    folder = tmp_path_factory.mktemp("wheel")
+    source = tmp_path_factory.mktemp("source")
+    for name in ("autotuned", "cli", "configs"):
+        copy_sources(ROOT / name, source / name)
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        (source / name).write_bytes((ROOT / name).read_bytes())
+    command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", folder, source]
+    subprocess.run(command, check=True, capture_output=True, text=True)
+    return next(folder.glob("*.whl"))
+
+
+def copy_sources(source: Path, target: Path) -> None:
+    """Everything but what running leaves behind."""
+    for path in source.rglob("*"):
+        if path.is_file() and "__pycache__" not in path.parts and path.suffix not in (".so", ".pyc"):
+            (target / path.relative_to(source)).parent.mkdir(parents=True, exist_ok=True)
+            (target / path.relative_to(source)).write_bytes(path.read_bytes())
+
+
+def test_wheel_holds_every_source_file_and_schema(wheel):
+    names = set(zipfile.ZipFile(wheel).namelist())
+    expected = {"autotuned/py.typed"}
+    for package, folder in PACKAGES.items():
+        for path in (ROOT / folder).rglob("*"):
+            if path.suffix in (".py", ".json", ".pyi", ".typed") and "__pycache__" not in path.parts:
+                expected.add(f"{package.replace('.', '/')}/{path.relative_to(ROOT / folder).as_posix()}")
+    assert {name for name in names if ".dist-info" not in name} == expected
+    assert {name.split("/")[0] for name in names if ".dist-info" not in name} == {"autotuned"}
+
+
+def test_wheel_declares_the_console_script_and_licence(wheel):
+    archive = zipfile.ZipFile(wheel)
+    info = next(name for name in archive.namelist() if name.endswith("entry_points.txt"))
+    assert "autotuned = autotuned.cli.main:app" in archive.read(info).decode()
+    assert any(name.endswith("LICENSE") for name in archive.namelist())

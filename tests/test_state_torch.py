@@ -1,0 +1,216 @@
+"""`state.py` on torch tensors: views, dtypes, and what autograd must not see."""
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from fakes import FakeDescriptor
+
+from autotuned.state import Protection, Snapshot, aliases, zero_named
+
+
+def matrix() -> torch.Tensor:
+    return torch.arange(1, 25, dtype=torch.float32).reshape(4, 6)
+
+
+# The buffer, and the view of it that a kernel gets.
+VIEWS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "whole": lambda buffer: buffer,
+    "strided": lambda buffer: buffer.view(-1)[::2],
+    "every other row": lambda buffer: buffer[::2],
+    "columns": lambda buffer: buffer[:, 1:3],
+    "transposed": lambda buffer: buffer.t(),
+    "storage offset": lambda buffer: buffer.view(-1)[3:],
+    "row expanded": lambda buffer: buffer[1:2].expand(9, 6),
+    "column expanded": lambda buffer: buffer[:, :1].expand(4, 9),
+    "element expanded": lambda buffer: buffer[2, 3].expand(8, 8),
+    "overlapping windows": lambda buffer: buffer.view(-1).as_strided((5, 4), (2, 1), 2),
+    "overlapping in both": lambda buffer: buffer.view(-1).as_strided((3, 3), (1, 1)),
+    "windows, expanded": lambda buffer: buffer.view(-1).as_strided((2, 5, 4), (0, 2, 1), 2),
+    "channels last": lambda buffer: buffer.view(1, 4, 2, 3).permute(0, 2, 3, 1),
+    "no dimensions": lambda buffer: buffer[1, 1],
+    "zero-size": lambda buffer: buffer[:0],
+    "zero-size, expanded": lambda buffer: buffer[:1, :0].expand(4, 0),
+}
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_restoring_puts_back_the_elements_of_a_view_and_touches_nothing_between_them(view: str) -> None:
+    buffer = matrix()
+    tensor = VIEWS[view](buffer)
+    seen = tensor.data_ptr(), tensor.stride(), tensor.shape
+    snapshot = Snapshot("x", tensor)
+    assert not snapshot.changed()
+    buffer += 100  # the elements, and what lies between them
+    assert snapshot.changed() is (tensor.numel() > 0)
+    snapshot.restore()
+    assert not snapshot.changed()
+    assert torch.equal(tensor, VIEWS[view](matrix()))
+    assert (tensor.data_ptr(), tensor.stride(), tensor.shape) == seen
+    members = torch.zeros_like(buffer)
+    elements = VIEWS[view](members)
+    for index in itertools.product(*map(range, elements.shape)):
+        elements[index] = 1
+    outside = members == 0
+    assert torch.equal(buffer[outside], matrix()[outside] + 100)
+
+
+DTYPES = [
+    torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2,
+    torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64, torch.bool, torch.complex64,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_each_dtype_is_compared_and_restored_by_its_bits(dtype: torch.dtype) -> None:
+    tensor = torch.ones(4, 6).to(dtype)[:, ::2]
+    snapshot = Snapshot("x", tensor)
+    assert not snapshot.changed()
+    tensor[3, 2] = 0
+    assert snapshot.changed()
+    snapshot.restore()
+    assert not snapshot.changed()
+    assert torch.equal(tensor.to(torch.complex64), torch.ones(4, 3, dtype=torch.complex64))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "changed"),
+    [
+        pytest.param(0x7FC00000, 0x7FC00000, False, id="the same NaN"),
+        pytest.param(0x7FC00000, 0x7FC00001, True, id="a NaN of another payload"),
+        pytest.param(0x00000000, -0x80000000, True, id="minus zero"),
+    ],
+)
+def test_a_change_is_a_change_of_bits(before: int, after: int, changed: bool) -> None:
+    bits = torch.tensor([before], dtype=torch.int32)
+    snapshot = Snapshot("x", bits.view(torch.float32))
+    bits[0] = after
+    assert snapshot.changed() is changed
+    snapshot.restore()
+    assert bits.tolist() == [before]
+
+
+def trial(protection: Protection, *written: torch.Tensor) -> None:
+    """A launch that writes memory, as a kernel does: without autograd's knowledge."""
+    protection.prepare()
+    for tensor in written:
+        tensor.data.fill_(9)
+    protection.learn()
+
+
+def test_autograd_sees_no_write_to_what_it_saved() -> None:
+    x = torch.ones(3, requires_grad=True)
+    saved = x.exp()
+    loss = (saved * saved).sum()  # saves `saved` for its backward
+    version = saved._version
+    for restore, zeroed in ((None, []), (["out"], []), ([], ["out"])):
+        protection = Protection({"out": saved}, restore, zeroed)
+        trial(protection, saved)
+        protection.release()
+        saved.data.copy_(x.data.exp())  # what zeroing without protection leaves behind
+    assert saved._version == version
+    loss.backward()
+    assert torch.allclose(x.grad, 2 * x.detach().exp() ** 2)
+
+
+@pytest.mark.parametrize("grad", [True, False], ids=["grad mode", "no_grad"])
+def test_a_leaf_that_requires_grad_is_protected(grad: bool) -> None:
+    weight = torch.ones(3, requires_grad=True)
+    view = torch.ones(3, 3, requires_grad=True)[::2]
+    with torch.set_grad_enabled(grad):
+        protection = Protection({"weight": weight, "view": view}, None, [])
+        trial(protection, weight, view)
+        assert protection.written == ["weight", "view"]
+        protection.release()
+        assert (weight._version, weight.grad_fn, weight.requires_grad) == (0, None, True)
+        assert torch.equal(weight, torch.ones(3))
+        assert torch.equal(view, torch.ones(2, 3))
+        zero_named({"weight": weight}, ["weight"])
+        assert torch.equal(weight, torch.zeros(3))
+        assert (weight._version, weight.requires_grad) == (0, True)
+
+
+@pytest.mark.parametrize("made_inside", [True, False], ids=["inference tensor", "ordinary tensor"])
+@pytest.mark.parametrize("used_inside", [True, False], ids=["in inference mode", "outside"])
+def test_inference_tensors_are_protected_in_and_out_of_inference_mode(made_inside: bool, used_inside: bool) -> None:
+    with torch.inference_mode(made_inside):
+        x, out = torch.ones(4, 4), torch.full((4,), 7.0)
+    assert x.is_inference() is made_inside
+    with torch.inference_mode(used_inside):
+        protection = Protection({"x": x[:, ::2], "out": out}, None, ["out"])
+        for _ in range(2):
+            protection.prepare()
+            assert out.tolist() == [0] * 4
+            assert torch.equal(x[:, ::2], torch.ones(4, 2))
+            with torch.inference_mode(made_inside):
+                x.data.fill_(9)
+            protection.learn()
+        protection.release()
+    assert torch.equal(x[:, ::2], torch.ones(4, 2))
+    assert out.tolist() == [7] * 4
+
+
+def test_tensors_in_tuples_and_descriptors_are_protected_and_none_is_skipped() -> None:
+    first, second, third = (torch.ones(2) for _ in range(3))
+    arguments = {"pair": (first, (None, second)), "desc": FakeDescriptor(third), "none": None, "n": 5}
+    protection = Protection(arguments, ["pair", "desc", "none", "n", "absent"], [])
+    trial(protection, first, second, third)
+    protection.release()
+    assert all(torch.equal(tensor, torch.ones(2)) for tensor in (first, second, third))
+    assert Protection(arguments, ["none", "n"], []).written == []
+
+
+@pytest.mark.parametrize(
+    "other", [lambda x: x, lambda x: x[1:], lambda x: x.view(2, 4).t(), lambda x: x[2:3].expand(5)],
+    ids=["same", "partial", "transposed", "expanded"],
+)  # fmt: skip
+@pytest.mark.parametrize("restore", [None, ["x", "out"]], ids=["watching", "declared"])
+def test_arguments_that_share_memory_are_restored_together(other: Callable[[Any], Any], restore: Any) -> None:
+    x = torch.arange(8)
+    protection = Protection({"x": x, "out": other(x)}, restore, [])
+    for _ in range(2):
+        trial(protection, x)
+    protection.release()
+    assert torch.equal(x, torch.arange(8))
+
+
+@pytest.mark.parametrize(
+    ("make", "shared"),
+    [
+        pytest.param(lambda x: x, True, id="same"),
+        pytest.param(lambda x: x[-1:], True, id="the last element"),
+        pytest.param(lambda x: x.view(torch.int32)[1:2], True, id="another dtype"),
+        pytest.param(lambda x: x[:0], False, id="empty"),
+        pytest.param(lambda x: torch.ones(8), False, id="another tensor"),
+    ],
+)
+def test_which_tensors_share_memory(make: Callable[[torch.Tensor], torch.Tensor], shared: bool) -> None:
+    x = torch.ones(8)
+    assert aliases({"out": make(x), "x": x}, ["out"]) == (("out", "x") if shared else None)
+
+
+def test_halves_of_a_buffer_share_no_memory() -> None:
+    buffer = torch.ones(8)
+    assert aliases({"out": buffer[:4], "x": buffer[4:]}, ["out"]) is None
+
+
+def test_where_the_device_is_full_the_copy_lies_in_host_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.ones(4)
+    cpu, copied = torch.Tensor.cpu, []
+
+    def full(self: torch.Tensor) -> torch.Tensor:
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    def to_host(self: torch.Tensor) -> torch.Tensor:
+        copied.append(1)
+        return torch.empty_like(self).copy_(cpu(self))  # cpu() of a CPU tensor is the tensor itself
+
+    monkeypatch.setattr(torch.Tensor, "clone", full)
+    monkeypatch.setattr(torch.Tensor, "cpu", to_host)
+    protection = Protection({"x": x}, None, [])
+    trial(protection, x)
+    protection.release()
+    assert copied == [1]
+    assert x.tolist() == [1] * 4
