@@ -1,0 +1,288 @@
+"""The calls worth tuning that modules register: targets are imported, tuned objects found, their cases bound."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import importlib.util
+import os
+import pkgutil
+import sys
+import sysconfig
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from autotuned import source, toolchain
+from autotuned.decorator import CaseGenerator as CaseGenerator
+from autotuned.decorator import TunedFunction
+from autotuned.errors import CallError, TargetError
+from autotuned.target import Call
+from autotuned.tuner import Tuner
+
+EXPECTED = "expected a module (app.kernels), one kernel of it (app.kernels:matmul) or a file (kernels.py)"
+
+
+@dataclass(frozen=True)
+class Found:
+    """A tuned object of a module.
+
+    Attributes:
+        tuned: The `Tuned` or `TunedFunction`.
+        outer: `heuristics` around it, outermost first: each adds arguments to a call before the tuner sees it.
+    """
+
+    tuned: Any
+    outer: tuple[Any, ...] = ()
+
+    @property
+    def tuner(self) -> Tuner:
+        """What chooses for it."""
+        tuner: Tuner = self.tuned.tuner
+        return tuner
+
+    @property
+    def name(self) -> str:
+        """Its public name."""
+        return self.tuner.target.name
+
+
+def load(target: str) -> list[Found]:
+    """Import a target and find what is tuned in it, each object once, in the order of definition.
+
+    The current folder can be imported from, as with `python -m`. A file is imported under its dotted name, with the
+    folder that holds its outermost package on the path, so that a kernel has the same name and key as when a program
+    imports it; where that name belongs to another module (`math.py`), the file is loaded under a name of its own.
+
+    Args:
+        target: `pkg.module`, `pkg.module:kernel`, `path/to/file.py` or `path/to/file.py:kernel`.
+
+    Raises:
+        TargetError: There is no such module, file or kernel, importing it fails, or nothing in it is tuned.
+    """
+    place, kernel = _split(target)
+    module = _import_file(Path(place), target) if place.endswith(".py") else _import_module(place, target)
+    if kernel:
+        return [_named(module, kernel, target)]
+    found = list(tuned_objects(module))
+    if not found:
+        raise TargetError(_nothing_tuned(module, target), target=target)
+    return found
+
+
+def tuned_objects(module: ModuleType) -> Iterator[Found]:
+    """What is tuned among a module's attributes; an object with several names comes once."""
+    seen: set[int] = set()
+    for value in list(vars(module).values()):
+        found = _as_found(value)
+        if found is not None and id(found.tuned) not in seen:
+            seen.add(id(found.tuned))
+            yield found
+
+
+def bind(found: Found, case: Any) -> Call:
+    """The call that a case describes.
+
+    Args:
+        case: `dict(args=(...), kwargs={...}, grid=...)`, each field optional; no grid for a plain callable.
+
+    Raises:
+        CallError: It is no such dict, has no grid, or its arguments do not fit.
+    """
+    _check_case(found, case)
+    args, kwargs = tuple(case.get("args", ())), dict(case.get("kwargs", {}))
+    for layer in found.outer:
+        for name, function in layer.values.items():
+            kwargs[name] = function({**dict(zip(layer.arg_names, args)), **kwargs})
+    return found.tuner.call(args, kwargs, case.get("grid"))
+
+
+def _check_case(found: Found, case: Any) -> None:
+    if not isinstance(case, Mapping) or not case.keys() <= {"args", "kwargs", "grid"}:
+        got = f"the fields {', '.join(map(str, case))}" if isinstance(case, Mapping) else type(case).__name__
+        raise CallError(
+            f"`{found.name}`: case: expected dict(args=(...), kwargs={{...}}, grid=...), got {got}.", kernel=found.name
+        )
+    launches = not isinstance(found.tuned, TunedFunction)
+    if launches == (case.get("grid") is None):
+        problem = "a kernel's case needs a grid, got none" if launches else "a plain callable takes no grid, got one"
+        raise CallError(f"`{found.name}`: case: {problem}.", kernel=found.name)
+
+
+# -- from a target to a module ------------------------------------------------------------------------------------
+
+
+def _split(target: str) -> tuple[str, str]:
+    """Module or file, and the kernel's name or ""."""
+    place, colon, kernel = target.rpartition(":")
+    if not colon or set(kernel) & set("/\\"):  # no colon, or that of a Windows drive
+        place, kernel = target, ""
+    is_file = place.endswith(".py")
+    if not is_file and (set(place) & set("/\\") or not all(place.split("."))):
+        raise TargetError(f"target {target!r}: {EXPECTED}.{_file_hint(place)}", target=target)
+    return place, kernel
+
+
+def _file_hint(place: str) -> str:
+    if Path(place).is_dir():
+        return " This is a folder: name a file in it, or the package's dotted name."
+    return f" Did you mean {place + '.py'!r}?" if Path(place + ".py").is_file() else ""
+
+
+def _import_module(name: str, target: str) -> ModuleType:
+    if not {"", os.getcwd()} & set(sys.path):
+        sys.path.insert(0, os.getcwd())
+    with _importing(target):
+        try:
+            return importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            if not _is_missing(error, name):
+                raise
+            raise TargetError(_module_missing(name, error.name or name, target), target=target) from error
+
+
+def _is_missing(error: ModuleNotFoundError, name: str) -> bool:
+    """Whether it is the module itself or a package around it that is not there, and not what it imports."""
+    return error.name is not None and f"{name}.".startswith(f"{error.name}.")
+
+
+def _module_missing(name: str, missing: str, target: str) -> str:
+    parent, _, last = missing.rpartition(".")
+    if name == missing and parent and _as_found(getattr(sys.modules.get(parent), last, None)):
+        hint = f" A kernel of a module is written {parent + ':' + last!r}."
+    else:
+        places = getattr(sys.modules.get(parent), "__path__", []) if parent else None  # None: wherever Python looks
+        known = [module.name for module in pkgutil.iter_modules(places)]
+        near = difflib.get_close_matches(last, known, 1, cutoff=0.75)  # of hundreds of names some are always alike
+        hint = f" Did you mean {(parent + '.' if parent else '') + near[0]!r}?" if near else ""
+    return (
+        f"target {target!r}: no module named {missing!r}; looked in the current folder, PYTHONPATH and the installed "
+        f"packages.{hint} Run this where the module can be imported, or set PYTHONPATH."
+    )
+
+
+def _import_file(path: Path, target: str) -> ModuleType:
+    path = path.expanduser().absolute()
+    if not path.is_file():
+        near = difflib.get_close_matches(path.name, [file.name for file in path.parent.glob("*.py")], 1)
+        hint = f" Did you mean {str(path.with_name(near[0]))!r}?" if near else ""
+        raise TargetError(f"target {target!r}: there is no file {path}.{hint}", target=target)
+    name = source.module_name(path)
+    depth = len(name.split(".")) - (path.stem != "__init__")
+    folder = str(path.parents[depth])  # what holds the outermost package, or a lone file
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    with _importing(target):
+        if _gives(name, path):
+            return importlib.import_module(name)
+        return _load_file(path)
+
+
+def _gives(name: str, path: Path) -> bool:
+    """Whether importing `name` gives the file at `path`."""
+    if "." in path.stem:
+        return False
+    try:
+        spec = importlib.util.find_spec(name)  # imports the packages around it
+    except ValueError:  # a module without a spec has the name
+        return False
+    except ModuleNotFoundError as error:
+        if _is_missing(error, name):
+            return False  # a package of another place has the name
+        raise
+    origin = spec.origin if spec is not None else None
+    return origin is not None and os.path.isfile(origin) and os.path.samefile(origin, path)
+
+
+def _load_file(path: Path) -> ModuleType:
+    name = source.BY_PATH_PREFIX + path.stem
+    loaded = sys.modules.get(name)
+    if loaded is not None and loaded.__file__ == str(path):
+        return loaded
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None  # a file that ends in .py always has a loader
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+@contextmanager
+def _importing(target: str) -> Iterator[None]:
+    """Say in one error where importing a target failed and why."""
+    try:
+        yield
+    except TargetError:
+        raise
+    except SyntaxError as error:
+        where = f"{error.filename}:{error.lineno}" if error.filename else _line_of(error)
+        raise TargetError(f"target {target!r}: syntax error at {where}: {error.msg}.", target=target) from error
+    except (Exception, SystemExit) as error:  # whatever a module's top level may raise
+        raise TargetError(_import_failed(error, target), target=target) from error
+
+
+def _import_failed(error: BaseException, target: str) -> str:
+    hint = ""
+    if isinstance(error, ModuleNotFoundError):
+        hint = " Install it, or set PYTHONPATH so that it is found."
+    elif isinstance(error, SystemExit):
+        hint = ' Put what runs as a script under `if __name__ == "__main__":`.'
+    text = " ".join(f"{type(error).__name__}: {error}".split()).rstrip(": .")
+    return f"target {target!r}: importing it failed at {_line_of(error)}: {text}.{hint}"
+
+
+def _line_of(error: BaseException) -> str:
+    """`file:line` of the innermost frame of the user's own code, else of the innermost frame."""
+    frames = traceback.extract_tb(error.__traceback__)
+    installed = (sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib"))
+    foreign = (str(Path(__file__).parent), "<frozen", *installed)
+    own = [frame for frame in frames if not frame.filename.startswith(foreign)]
+    frame = (own or frames)[-1]
+    return f"{frame.filename}:{frame.lineno}"
+
+
+# -- from a module to what is tuned in it -------------------------------------------------------------------------
+
+
+def _as_found(value: Any) -> Found | None:
+    if isinstance(value, TunedFunction):
+        return Found(value)
+    # Looked up, not imported: without it nothing has decorated a Triton kernel, and Triton need not be there.
+    module = sys.modules.get("autotuned.tuned")
+    layers = list(toolchain.layers(value)) if module is not None else []
+    for depth, layer in enumerate(layers):
+        if module is not None and isinstance(layer, module.Tuned):
+            return Found(layer, tuple(layers[:depth]))
+    return None
+
+
+def _named(module: ModuleType, kernel: str, target: str) -> Found:
+    value: Any = module
+    for part in kernel.split("."):
+        value = getattr(value, part, None)
+    found = _as_found(value)
+    if found is None:
+        names = [name for name, member in vars(module).items() if _as_found(member)]
+        what = f"{kernel!r} is not tuned: put @autotune on it" if value is not None else f"no kernel {kernel!r}"
+        raise TargetError(f"target {target!r}: {what}.{_kernel_hint(kernel, names)}", target=target)
+    return found
+
+
+def _kernel_hint(name: str, known: Sequence[str]) -> str:
+    near = difflib.get_close_matches(name, known, 1)
+    hint = f" Did you mean {near[0]!r}?" if near else ""
+    return f"{hint} Tuned in it: {', '.join(known) or 'nothing'}."
+
+
+def _nothing_tuned(module: ModuleType, target: str) -> str:
+    text = f"target {target!r}: nothing in it is tuned by @autotune."
+    inside = [f"{module.__name__}.{part.name}" for part in pkgutil.iter_modules(getattr(module, "__path__", []))]
+    inside = [name for name in inside if not name.rpartition(".")[2].startswith("_")]
+    return text + (f" It is a package; name modules of it: {', '.join(inside[:8])}." if inside else "")

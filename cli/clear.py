@@ -1,0 +1,50 @@
+"""`autotuned clear`: deletes records of the user's store."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from autotuned import store
+
+from . import output
+from .stored import one
+
+
+def clear(
+    kernel: Annotated[
+        str | None, typer.Argument(help="Only this kernel's records; its name, or the end of it.")
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    as_json: output.AsJson = False,
+) -> None:
+    """Delete stored records, so that kernels are tuned again.
+
+    Config files are never touched.
+
+    JSON: `kernel` (null: all), `deleted` (how many records) and `cache` (the store's folder).
+    """
+    names = [record.key.kernel for _, record in store.all_records()]
+    name = one(names, kernel) if kernel is not None and names else kernel
+    count = names.count(name) if name is not None else len(names)
+    what = f"records of {name or 'all kernels'} in {store.root()}"
+    if count and not yes:
+        _ask(f"Delete {count} {what}?")
+    deleted = store.clear(name) if count else 0
+    if as_json:
+        output.print_json({"kernel": name, "deleted": deleted, "cache": str(store.root())})
+    else:
+        output.say(f"deleted {deleted} {what}")
+
+
+def _ask(question: str) -> None:
+    if not _has_terminal():
+        raise typer.BadParameter("without a terminal nobody can be asked: give --yes", param_hint="--yes")
+    if not typer.confirm(question, err=True):
+        raise output.fail("nothing was deleted.")
+
+
+def _has_terminal() -> bool:
+    return sys.stdin is not None and sys.stdin.isatty()

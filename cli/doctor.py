@@ -1,0 +1,191 @@
+"""`autotuned doctor`: what this installation sees and uses, and what is wrong with it."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import autotuned
+from autotuned import env, store
+
+from . import output
+
+Json = Any
+T = TypeVar("T")
+
+
+def doctor(as_json: output.AsJson = False) -> None:
+    """Show devices, toolchain, folders and options.
+
+    JSON: `versions` (autotuned, python, torch, triton, ptxas), `devices` (each with `name`, `arch`, `sm_count`, `mig`,
+    `slug`), `no_gpu` (why there is none, or null), `launcher` and `launcher_reason`, `mode`, `cache` (`path`,
+    `unwritable`: why, or null; `records`, `bytes`), `config_folders` (in the order they are asked, each with `path`
+    and `files`: null where there is no folder), `options` (`name`, `value`, `default`, `help`) and `problems` (in
+    words; what failed is null in the other fields).
+    """
+    report = _Report()
+    data = report.collect()
+    if as_json:
+        output.print_json(data)
+    else:
+        _print(data)
+
+
+class _Report:
+    """Collects facts; one that cannot be had is a problem and no crash."""
+
+    def __init__(self) -> None:
+        self.problems: list[str] = []
+
+    def _ask(self, what: str, question: Callable[[], T]) -> T | None:
+        # Anything may be broken in the installation that a doctor looks at, and then the rest is still wanted.
+        try:
+            return question()
+        except Exception as error:
+            self.problems.append(f"{what}: {' '.join(f'{type(error).__name__}: {error}'.split())}")
+            return None
+
+    def collect(self) -> dict[str, Json]:
+        """Everything that is shown."""
+        versions: dict[str, Json] = {"autotuned": autotuned.__version__, "python": platform.python_version()}
+        versions["torch"] = self._ask("torch", _torch_version)
+        devices, no_gpu = self._devices()
+        versions["triton"] = self._ask("triton", _triton_version)
+        arch = devices[0]["arch"] if devices else "sm_90"  # without a GPU: whether ptxas can be run at all
+        versions["ptxas"] = self._ask("ptxas", lambda: _ptxas_version(arch)) if versions["triton"] else None
+        launcher, reason = self._ask("launcher", _launcher) or (None, None)
+        return {
+            "versions": versions,
+            "devices": devices,
+            "no_gpu": no_gpu,
+            "launcher": launcher,
+            "launcher_reason": reason,
+            "mode": self._ask("mode", env.current_mode),
+            "cache": self._cache(),
+            "config_folders": self._ask("config folders", _config_folders) or [],
+            "options": self._options(),
+            "problems": self.problems,
+        }
+
+    def _devices(self) -> tuple[list[dict[str, Json]], str | None]:
+        if "torch" not in sys.modules:
+            return [], "torch cannot be imported"
+        return self._ask("devices", _gpus) or [], self._ask("CUDA", _why_no_gpu)
+
+    def _cache(self) -> dict[str, Json]:
+        root = self._ask("cache folder", store.root)
+        if root is None:
+            return {"path": None, "unwritable": None, "records": None, "bytes": None}
+        sizes = self._ask("records", lambda: [path.stat().st_size for path in root.glob("v*/*/*.json")])
+        unwritable = self._ask("cache folder", lambda: store.unwritable(root))
+        if unwritable:
+            self.problems.append(f"cache folder: cannot be written: {unwritable}. Set AUTOTUNED_CACHE_DIR.")
+        return {
+            "path": str(root),
+            "unwritable": unwritable or None,
+            "records": None if sizes is None else len(sizes),
+            "bytes": None if sizes is None else sum(sizes),
+        }
+
+    def _options(self) -> list[dict[str, Json]]:
+        self._ask("AUTOTUNED_DEVICE", env.command_line_device)
+        values = env.values()
+        return [
+            {"name": option.name, "value": values[option.name], "default": option.default, "help": option.help}
+            for option in env.OPTIONS
+        ]
+
+
+def _torch_version() -> str:
+    import torch
+
+    return str(torch.__version__)
+
+
+def _triton_version() -> str:
+    from autotuned import toolchain
+
+    return toolchain.version()
+
+
+def _ptxas_version(arch: str) -> Json:
+    from autotuned import toolchain
+
+    return toolchain.fingerprint(arch, store.root())["ptxas"]
+
+
+def _launcher() -> tuple[str, str]:
+    from autotuned import launch
+
+    return launch.in_use()
+
+
+def _gpus() -> list[dict[str, Json]]:
+    import torch
+
+    from autotuned import device
+
+    if not torch.cuda.is_available():
+        return []
+    found = [device.cuda(index) for index in range(torch.cuda.device_count())]
+    return [{**gpu.to_json(), "slug": gpu.slug} for gpu in found]
+
+
+def _why_no_gpu() -> str | None:
+    """What torch says when it is made to look for a GPU; None if there is one."""
+    import torch
+
+    if torch.cuda.is_available():
+        return None
+    if not torch.version.cuda and not torch.version.hip:
+        return f"torch {torch.__version__} is built without GPU support"
+    try:
+        torch.cuda.init()
+    except (RuntimeError, AssertionError) as error:
+        return " ".join(str(error).split())
+    return "torch.cuda.is_available() is False"
+
+
+def _config_folders() -> list[dict[str, Json]]:
+    return [
+        {"path": str(folder), "files": _count(folder) if folder.is_dir() else None} for folder in store.config_folders()
+    ]
+
+
+def _count(folder: Any) -> int:
+    devices = [device for device in folder.iterdir() if device.is_dir() and device.name != "schema"]
+    return sum(file.name.endswith(".json") for device in devices for file in device.iterdir())
+
+
+def _print(data: dict[str, Json]) -> None:
+    rows = [(name, version or "not usable") for name, version in data["versions"].items()]
+    rows += [
+        ("device", f"{gpu['name']}, {gpu['arch']}, {gpu['sm_count']} SMs: {gpu['slug']}") for gpu in data["devices"]
+    ]
+    if data["no_gpu"]:
+        rows.append(("device", f"no GPU: {data['no_gpu']}. `tune` uses Triton's interpreter."))
+    rows.append(("launcher", f"{data['launcher'] or 'n/a'}: {data['launcher_reason'] or 'see problems'}"))
+    rows.append(("mode", data["mode"] or "n/a"))
+    rows.append(("cache", _cache_words(data["cache"])))
+    rows += [("configs", _folder_words(folder)) for folder in data["config_folders"]]
+    output.print_facts(rows)
+    output.say("")
+    options = [
+        (option["name"], option["value"] or f"({option['default']})", option["help"]) for option in data["options"]
+    ]
+    output.print_table(("option", "value", "what it does"), options, stack=(1, 1, 1))
+    for problem in data["problems"]:
+        output.say(f"problem: {problem}")
+
+
+def _cache_words(cache: dict[str, Json]) -> str:
+    if cache["path"] is None:
+        return "n/a"
+    writable = "cannot be written" if cache["unwritable"] else "can be written"
+    return f"{cache['path']} ({writable}; {cache['records']} records, {cache['bytes']} bytes)"
+
+
+def _folder_words(folder: dict[str, Json]) -> str:
+    return f"{folder['path']} ({'no such folder' if folder['files'] is None else str(folder['files']) + ' files'})"

@@ -1,0 +1,70 @@
+"""The entry point: commands, `--version`, and errors as one line."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+import typer.core
+
+import autotuned
+from autotuned.errors import AutotunedError
+
+from . import output
+from .clear import clear
+from .doctor import doctor
+from .list import list_
+from .show import show
+from .tune import tune
+
+DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212"  # what word processors make of "-" and "--"
+
+
+class Commands(typer.core.TyperGroup):
+    """All commands, with what holds for each of them."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Refuse arguments that begin with a typographic dash: copied from a web page, they would name a kernel."""
+        for arg in args:
+            if arg[:1] and arg[0] in DASHES:
+                ctx.fail(f"{arg!r} begins with a typographic dash; type --{arg.lstrip(DASHES + '-')}")
+        return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command; an expected failure is one line on stderr and exit code 1."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            raise  # `autotuned list | head`: typer ends it quietly
+        except (AutotunedError, OSError) as error:
+            raise output.fail(str(error)) from error
+        except KeyboardInterrupt:
+            output.remark("interrupted.")
+            raise typer.Exit(130) from None
+
+
+app = typer.Typer(
+    cls=Commands, add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True, rich_markup_mode=None
+)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        output.say(f"autotuned {autotuned.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = (
+        False
+    ),
+) -> None:
+    """Tune kernels ahead of time and look at what is stored."""
+
+
+app.command()(tune)
+app.command("list")(list_)
+app.command()(show)
+app.command()(clear)
+app.command()(doctor)

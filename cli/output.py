@@ -1,0 +1,184 @@
+"""What commands print and how: tables, JSON, and calls, configs and times in few words."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+Json = Any
+NARROW = 110  # columns; below this the long cells of a row are stacked instead of standing side by side
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else on stdout.")]
+
+
+def stdout() -> Console:
+    """The console for results; without a terminal plain text of 80 columns, or of COLUMNS."""
+    from rich.console import Console
+
+    # Labels and paths hold brackets and numbers, which are neither markup nor to be coloured.
+    return Console(markup=False, highlight=False, emoji=False)
+
+
+def stderr() -> Console:
+    """The console for progress."""
+    from rich.console import Console
+
+    return Console(stderr=True, markup=False, highlight=False, emoji=False)
+
+
+def say(text: str) -> None:
+    """Print a line of a result."""
+    typer.echo(text)
+
+
+def remark(text: str) -> None:
+    """Print one line on stderr, whatever line breaks the text has."""
+    typer.echo(" ".join(text.split()), err=True)
+
+
+def fail(text: str) -> typer.Exit:
+    """Say in one line why a command failed; the caller raises what this returns."""
+    remark(f"error: {text}")
+    return typer.Exit(1)
+
+
+def print_json(data: Json) -> None:
+    """Print a JSON document."""
+    typer.echo(json.dumps(data, indent=1, allow_nan=False))
+
+
+def print_table(headers: Sequence[str], rows: Iterable[Sequence[str]], stack: Sequence[int] = ()) -> None:
+    """Print rows under headers.
+
+    Args:
+        headers: One a column; one that ends in ">" is set flush right, without the ">".
+        rows: As many cells each.
+        stack: On a narrow console the first cells of a row go into one cell: so many into its first line, and so on.
+    """
+    from rich.table import Table
+
+    console = stdout()
+    if console.width < NARROW:
+        headers, rows = _stacked(headers, stack, ", "), [_stacked(row, stack, "\n  ") for row in rows]
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
+    for index, header in enumerate(headers):
+        # The long columns come first; numbers and short words are not broken.
+        flush: Literal["left", "right"] = "right" if header.endswith(">") else "left"
+        breaks = index < len(stack) and (console.width >= NARROW or index == 0)
+        table.add_column(header.rstrip(">"), justify=flush, no_wrap=not breaks, overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)
+
+
+def _stacked(cells: Sequence[str], stack: Sequence[int], between: str) -> list[str]:
+    lines, start = [], 0
+    for count in stack:
+        lines.append(", ".join(cell for cell in cells[start : start + count] if cell))
+        start += count
+    return [between.join(line for line in lines if line), *cells[start:]] if stack else list(cells)
+
+
+def print_facts(rows: Iterable[tuple[str, str]]) -> None:
+    """Print names and values; long values go on below themselves."""
+    from rich.table import Table
+
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_header=False)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    stdout().print(table)
+
+
+def print_heading(text: str) -> None:
+    """Print the line above a table."""
+    stdout().print(text, style="bold", soft_wrap=True)
+
+
+# -- in few words -------------------------------------------------------------------------------------------------
+
+
+def time_words(us: float | None) -> str:
+    """A time in the unit in which it has one to three digits before the point."""
+    if us is None:
+        return "n/a"
+    for factor, unit in ((1e6, "s"), (1e3, "ms")):
+        if us >= factor:
+            return f"{us / factor:.3g} {unit}"
+    return f"{us:.3g} us"
+
+
+def ratio_words(ratio: float | None) -> str:
+    """A speed-up."""
+    return "n/a" if ratio is None else f"{ratio:.2f}x"
+
+
+def call_words(call: Mapping[str, Json]) -> str:
+    """The call part of a key in few words: `N_COLS=4096 x,y fp16[64,4096] bias=None`."""
+    words = [f"{name}={value_words(value)}" for name, value in call.get("values", {}).items()]
+    words += _tensor_words(call.get("tensors", {}))
+    words += [f"{name}=None" for name in call.get("none", ())]
+    words += [f"{name}={value_words(value)}" for name, value in call.get("options", {}).items()]
+    return " ".join(words) or "any call"
+
+
+def _tensor_words(tensors: Mapping[str, Mapping[str, Json]]) -> list[str]:
+    """Tensors that look alike in one word; where all do and no shape is in the key, without their names."""
+    alike: dict[str, list[str]] = {}
+    for name, tensor in tensors.items():
+        alike.setdefault(_layout_words(tensor), []).append(name)
+    if len(alike) == 1 and not any("shape" in tensor for tensor in tensors.values()):
+        return list(alike)
+    return [f"{','.join(names)} {layout}" for layout, names in alike.items()]
+
+
+def _layout_words(tensor: Mapping[str, Json]) -> str:
+    shape = f"[{','.join(map(str, tensor['shape']))}]" if "shape" in tensor else ""
+    strides = tensor["strides"]
+    plain = not strides or (strides.endswith("1") and not strides[:-1].strip("*"))
+    return dtype_words(tensor["dtype"]) + shape + ("" if plain else f" strides {strides}")
+
+
+def dtype_words(dtype: str) -> str:
+    """A dtype as kernels' authors write it: fp16, bf16, i32, u8."""
+    name = dtype.rpartition(".")[2]
+    for long, short in (("bfloat", "bf"), ("float", "fp"), ("uint", "u"), ("int", "i")):
+        if name.startswith(long):
+            return short + name.removeprefix(long)
+    return name
+
+
+def value_words(value: Json) -> str:
+    """A value of a key, from its typed JSON."""
+    if isinstance(value, list):
+        return f"[{', '.join(map(value_words, value))}]"
+    if not isinstance(value, dict) or len(value) != 1:
+        return str(value)
+    [(kind, inner)] = value.items()
+    match kind:
+        case "float":
+            return repr(float.fromhex(inner))
+        case "tuple":
+            return f"({', '.join(map(value_words, inner))})"
+        case "dtype":
+            return dtype_words(inner)
+        case "enum":
+            return ".".join(inner.split(".")[-2:])
+        case "function":
+            return str(inner[0])
+        case "numpy":
+            return value_words(inner[1])
+    return str(inner)
+
+
+def config_words(form: Mapping[str, Json] | None) -> str:
+    """A config's label; "unfinished" where a search has not chosen yet."""
+    from autotuned.candidates import label
+
+    return "unfinished" if form is None else label(form)

@@ -1,0 +1,104 @@
+"""`autotuned show`: everything that is known of a kernel's keys."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import typer
+
+from autotuned.record import Record, Timing
+
+from . import output
+from .stored import Stored, everything, one
+
+Json = Any
+
+
+def show(
+    kernel: Annotated[str, typer.Argument(help="The kernel's name, or the end of it after a dot.")],
+    digest: Annotated[str | None, typer.Argument(metavar="[KEY]", help="Only keys that begin so.")] = None,
+    as_json: output.AsJson = False,
+) -> None:
+    """Show a kernel's keys and the timings of every config.
+
+    JSON: `kernel` and `keys`, each with the fields of `list --json`, and `key` (`call` and `context`), `timings`
+    (fastest first, then those that failed with `error`) and `provenance`; these two are null for config files.
+    """
+    found = everything()
+    name = one((stored.key.kernel for stored in found), kernel)
+    found = [stored for stored in found if stored.key.kernel == name]
+    chosen = [stored for stored in found if stored.key.digest.startswith(digest or "")]
+    if not chosen:
+        known = ", ".join(dict.fromkeys(stored.key.digest[:12] for stored in found))
+        raise output.fail(f"`{name}`: no key begins with {digest!r}. Its keys are {known}.")
+    if as_json:
+        output.print_json({"kernel": name, "keys": [_json(stored) for stored in chosen]})
+        return
+    for stored in chosen:
+        _print(stored)
+
+
+def _json(stored: Stored) -> dict[str, Json]:
+    record = stored.record
+    return {
+        **stored.to_json(),
+        "key": stored.key.to_json(),
+        "timings": [_timing_json(timing) for timing in _sorted(record)] if record else None,
+        "provenance": dict(record.provenance) if record else None,
+    }
+
+
+def _timing_json(timing: Timing) -> dict[str, Json]:
+    return {**vars(timing), "config": dict(timing.config)}
+
+
+def _sorted(record: Record) -> list[Timing]:
+    """Fastest first; then those without a time, in the order of the list."""
+    return sorted(record.timings, key=lambda timing: float("inf") if timing.median_us is None else timing.median_us)
+
+
+def _print(stored: Stored) -> None:
+    output.print_heading(f"{stored.key.kernel}  {output.call_words(stored.key.call)}")
+    output.print_facts([("key", stored.key.digest), *_parts(stored.key.to_json()), *_facts(stored)])
+    if stored.record is not None:
+        output.say("")
+        output.print_table(
+            ("config", "failure", "time>", "20-80%", "samples>"),
+            [_timing_cells(timing, stored) for timing in _sorted(stored.record)],
+            stack=(1, 1),
+        )
+    output.say("")
+
+
+def _facts(stored: Stored) -> Iterator[tuple[str, str]]:
+    yield "chosen", output.config_words(stored.config)
+    yield "time", output.time_words(stored.median_us)
+    if stored.record is None:
+        yield "vs default", output.ratio_words(stored.vs_default)
+    else:
+        yield "quality", stored.record.quality
+        yield from _parts(stored.record.provenance, "provenance.")
+    yield "file", stored.path
+
+
+def _parts(data: Json, path: str = "") -> Iterator[tuple[str, str]]:
+    """The leaves of a key: `call.tensors.x.dtype` and its value."""
+    for name, value in data.items():
+        # What lies below these two is a value with its type, such as {"float": "0x1p+0"}, and not further parts.
+        if isinstance(value, dict) and not path.endswith(("values.", "options.")):
+            yield from _parts(value, f"{path}{name}.")
+        else:
+            yield f"{path}{name}", output.value_words(value)
+
+
+def _timing_cells(timing: Timing, stored: Stored) -> list[str]:
+    chosen = stored.config is not None and timing.identity == Timing(stored.config).identity
+    spread = f"{output.time_words(timing.low_us)} - {output.time_words(timing.high_us)}" if timing.low_us else "n/a"
+    return [
+        f"{'* ' if chosen else ''}{output.config_words(timing.config)}",
+        f"failed: {timing.error}" if timing.status == "failed" else "",
+        output.time_words(timing.median_us),
+        spread,
+        str(timing.samples),
+    ]

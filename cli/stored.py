@@ -1,0 +1,130 @@
+"""What the user's store and the config files hold, for the commands that show it."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from autotuned import store
+from autotuned.device import from_json
+from autotuned.key import Key
+from autotuned.record import Record
+
+from . import output
+
+Json = Any
+STORE = "store"
+
+
+@dataclass(frozen=True)
+class Stored:
+    """One choice.
+
+    Attributes:
+        config, median_us: What was chosen and its time; no config while a search is not finished.
+        vs_default: From a config file: time of the config used without tuning over that of this one.
+        path: The file it is in; `record` is set where that is a record of the store.
+    """
+
+    key: Key
+    config: Mapping[str, Json] | None
+    median_us: float | None
+    quality: str | None
+    vs_default: float | None
+    path: str
+    record: Record | None = None
+
+    @property
+    def source(self) -> str:
+        """The place it comes from."""
+        return STORE if self.record is not None else self.path
+
+    @property
+    def device(self) -> str:
+        """Slug of the device it holds for."""
+        return from_json(self.key.context["device"]).slug
+
+    @property
+    def toolchain(self) -> str:
+        """Version of Triton, or of what a plain callable names."""
+        versions = {"triton": self.key.context.get("triton"), **self.key.context.get("distributions", {})}
+        return " ".join(f"{name} {version}" for name, version in versions.items() if version) or "n/a"
+
+    def to_json(self) -> dict[str, Json]:
+        """What `list --json` prints of it."""
+        return {
+            "kernel": self.key.kernel,
+            "digest": self.key.digest,
+            "call": self.key.call,
+            "config": self.config,
+            "median_us": self.median_us,
+            "vs_default": self.vs_default,
+            "quality": self.quality,
+            "device": self.device,
+            "triton": self.key.context.get("triton"),
+            "source": self.source,
+            "path": self.path,
+        }
+
+
+def everything() -> list[Stored]:
+    """All records and entries of config files, by kernel, device, call and place."""
+    found = [stored for stored in (*_records(), *_entries()) if _is_sound(stored)]
+    return sorted(
+        found, key=lambda stored: (stored.key.kernel, stored.device, output.call_words(stored.key.call), stored.source)
+    )
+
+
+def _is_sound(stored: Stored) -> bool:
+    """Whether key and config are built as they should be; if not, their file is named. Somebody may have edited it."""
+    try:
+        output.call_words(stored.key.call)
+        output.config_words(stored.config)
+        return bool(stored.device and stored.toolchain)
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        output.remark(f"left out: {stored.path} is not as it was written ({type(error).__name__}: {error}).")
+        return False
+
+
+def _records() -> Iterator[Stored]:
+    for path, record in store.all_records():
+        yield Stored(record.key, record.winner, record.median_us, record.quality, None, str(path), record)
+
+
+def _entries() -> Iterator[Stored]:
+    for path, key, entry in store.shipped():
+        yield Stored(key, entry.config, entry.median_us, None, entry.vs_default, path)
+
+
+def matching(names: Iterable[str], wanted: str) -> list[str]:
+    """The kernel names that `wanted` stands for: that very name, else those that end in it after a dot."""
+    names = sorted(set(names))
+    return [wanted] if wanted in names else [name for name in names if name.endswith(f".{wanted}")]
+
+
+def unknown(names: Iterable[str], wanted: str) -> str:
+    """Why a kernel cannot be shown, with the nearest names."""
+    known = sorted(set(names))
+    if not known:
+        return f"no kernel {wanted!r}: nothing is stored in {store.root()}, and there are no config files."
+    short = {name.rpartition(".")[2]: name for name in known}
+    near = [short.get(name, name) for name in difflib.get_close_matches(wanted, [*known, *short], 3)]
+    hint = f"Did you mean {' or '.join(map(repr, dict.fromkeys(near)))}?" if near else f"Known are {', '.join(known)}."
+    return f"no kernel {wanted!r}. {hint}"
+
+
+def one(names: Iterable[str], wanted: str) -> str:
+    """The one kernel name that `wanted` stands for.
+
+    Raises:
+        typer.Exit: There is none, or there are several; which ones has been said.
+    """
+    names = list(names)
+    found = matching(names, wanted)
+    if not found:
+        raise output.fail(unknown(names, wanted))
+    if len(found) > 1:
+        raise output.fail(f"{wanted!r} is the end of several names: {', '.join(found)}. Give more of the name.")
+    return found[0]

@@ -1,0 +1,49 @@
+"""`autotuned tune`: measures every case of the targets, keeps the choices and writes config files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from autotuned import store
+
+from . import output
+
+
+def tune(
+    targets: Annotated[
+        list[str],
+        typer.Argument(metavar="TARGET", help="pkg.module, pkg.module:kernel, file.py or file.py:kernel."),
+    ],
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Write config files into this folder.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Measure again what is stored.")] = False,
+    budget: Annotated[
+        float | None,
+        typer.Option(metavar="SECONDS", help="Measure for so long, all cases together; run again to go on."),
+    ] = None,
+    as_json: output.AsJson = False,
+) -> None:
+    """Measure every case of the targets and keep the choices.
+
+    Choices go into the store, with --out also into config files; files that are there already are added to. Cases
+    are registered by `@kernel.case`. The device is the GPU if there is one, else Triton's interpreter;
+    AUTOTUNED_DEVICE says otherwise.
+
+    Exit codes: 0 done; 1 failed; 2 wrong usage; 3 some cases failed or were skipped; 130 interrupted (what was
+    measured is kept: run the same command again to go on).
+
+    JSON: `device` ("cuda" or "interpreter"), `cases`, `skipped` (kernels without cases), `files` (written by --out),
+    `interrupted` and `seconds`. Each case has `kernel`, `status` ("done", "failed" or "skipped"), `reason` (unless
+    done), and, null where they are not known: `digest`, `device` (slug), `call`, `config`, `median_us`, `vs_first` and
+    `vs_default` (speed-up against the first config and against `default=`), `quality`, `source` ("measured", "stored"
+    or the config file), `configs` and `measured_configs` (how many there are and how many have been measured).
+    """
+    if budget is not None and not budget > 0:
+        raise typer.BadParameter(f"expected seconds above 0, got {budget:g}", param_hint="--budget")
+    if out is not None and (reason := store.unwritable(out)):
+        raise output.fail(f"--out: nothing can be written to {out}: {reason}")
+    from . import session  # needs the measuring half of the library, which the other commands do without
+
+    raise typer.Exit(session.run(targets, session.Wishes(out, force, budget), as_json))
