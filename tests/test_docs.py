@@ -1,0 +1,325 @@
+"""The docs are true: links, the map of files, names and options, and every example runs."""
+
+import ast
+import functools
+import inspect
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+from test_architecture import RANKS
+
+import autotuned
+from autotuned import env, errors, measure
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted(DOCS.rglob("*.md"))]
+PATHS = [page.relative_to(ROOT).as_posix() for page in PAGES]
+FENCED = re.compile(r"^```(\w*)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"(?<!!)\[[^\]]+\]\(([^)\s]+)\)")
+ROW = re.compile(r"^\| `([^`]+)` \| (.*) \|$", re.MULTILINE)
+
+
+def read(path: str) -> str:
+    return (ROOT / path).read_text()
+
+
+def prose(text: str) -> str:
+    return FENCED.sub("", text)
+
+
+def section(text: str, heading: str) -> str:
+    return text.split(f"\n{heading}\n", 1)[1].split("\n## ", 1)[0]
+
+
+# -- links --------------------------------------------------------------------------------------------------------
+
+
+def anchors(text: str) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", prose(text), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_links_lead_somewhere(path):
+    for link in LINK.findall(re.sub(r"`[^`\n]+`", "", prose(read(path)))):
+        if link.startswith(("http://", "https://")):
+            continue
+        file, _, anchor = link.partition("#")
+        target = ((ROOT / path).parent / file).resolve() if file else ROOT / path
+        assert target.is_file(), f"{path}: {link}"
+        assert not anchor or anchor in anchors(target.read_text()), f"{path}: {link}"
+
+
+def test_the_index_has_every_page():
+    linked = {link.partition("#")[0] for link in LINK.findall(read("docs/index.md"))}
+    pages = {page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md")}
+    assert linked & pages == pages - {"index.md"}
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_pages_hold_no_line_longer_than_the_code_may(path):
+    lines = prose(read(path)).splitlines()
+    assert [line for line in lines if len(line) > 120 and not line.startswith("|")] == []
+
+
+# -- the map of files ---------------------------------------------------------------------------------------------
+
+
+def tree() -> Iterator[str]:
+    """Every file of ours below the folders that the map covers."""
+    for folder in ("autotuned", "cli", "configs", "tests"):
+        for path in sorted((ROOT / folder).rglob("*")):
+            parts = path.relative_to(ROOT).parts
+            is_made = path.suffix in (".pyc", ".so") or any(part[0] == "." or part == "__pycache__" for part in parts)
+            if path.is_file() and not is_made:
+                yield "/".join(parts)
+    yield ".ci/run"
+
+
+def row_of(path: str, rows: dict[str, str]) -> str | None:
+    """The row that names a file: its own, that of a folder of tests, or that of the shipped config files."""
+    parts = path.split("/")
+    folders = {"tests": f"tests/{parts[1]}/", "configs": "configs/<device slug>/"}
+    names = [path] if len(parts) < 3 or parts[1] == "schema" else [path, folders.get(parts[0], "")]
+    return next((name for name in names if name in rows), None)
+
+
+def first_sentence(path: Path) -> str | None:
+    docstring = ast.get_docstring(ast.parse(path.read_text()))
+    return re.split(r"(?<=\.)\s", " ".join(docstring.split("\n\n")[0].split()))[0] if docstring else None
+
+
+def map_of_files() -> dict[str, str]:
+    return dict(ROW.findall(section(read("docs/design.md"), "## What lives where")))
+
+
+def test_design_names_every_file_and_no_other():
+    rows = map_of_files()
+    found = {path: row_of(path, rows) for path in tree()}
+    missing = [f"| `{path}` | {_text_for(path)} |" for path, row in found.items() if row is None]
+    assert missing == [], "docs/design.md lacks these rows:\n" + "\n".join(missing)
+    optional = {"configs/<device slug>/"}
+    assert rows.keys() - set(found.values()) <= optional, "docs/design.md has rows for files that are not there"
+
+
+def _text_for(path: str) -> str:
+    return (first_sentence(ROOT / path) if path.endswith(".py") else None) or "..."
+
+
+def test_the_row_of_a_module_is_the_first_sentence_of_its_docstring():
+    rows = map_of_files()
+    for path in tree():
+        text = first_sentence(ROOT / path) if path.endswith(".py") and path in rows else None
+        assert text is None or rows[path] == text, f"docs/design.md: the row of {path} should be: {text}"
+
+
+def test_design_lists_the_layers_that_are_enforced():
+    lines = re.findall(r"^\d+\. (.+)$", section(read("docs/design.md"), "## Layers"), re.MULTILINE)
+    assert [set(re.findall(r"`(\w+)`", line)) for line in lines] == RANKS
+
+
+# -- names and options --------------------------------------------------------------------------------------------
+
+
+def test_reference_has_every_option():
+    rows = {name: (default, text) for name, default, text in table("docs/reference.md", "## Environment")}
+    assert rows.keys() == {option.name for option in env.OPTIONS}
+    for option in env.OPTIONS:
+        assert rows[option.name][0].replace("`", "") == option.default
+
+
+def table(path: str, heading: str) -> list[tuple[str, ...]]:
+    """The rows of a section's table whose first cell is a name."""
+    rows = []
+    for line in section(read(path), heading).splitlines():
+        cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", line.strip("|"))]
+        if line.startswith("| `"):
+            rows.append((cells[0].strip("`"), *cells[1:]))
+    return rows
+
+
+def test_reference_and_docstring_have_the_parameters_of_the_decorator():
+    parameters = inspect.signature(autotuned.autotune).parameters
+    rows = table("docs/reference.md", "## `autotuned.autotune`")
+    assert [row[0] for row in rows] == list(parameters)
+    for name, default, _ in rows:
+        value = parameters[name].default
+        assert default == ("" if value is inspect.Parameter.empty else f"`{value!r}`"), name
+    arguments = inspect.getdoc(autotuned.autotune).split("Args:")[1].split("Returns:")[0]
+    described = re.findall(r"^    (\w[\w, ]*):", arguments, re.MULTILINE)
+    assert [name for names in described for name in names.split(", ")] == list(parameters)
+
+
+def test_reference_has_every_public_name():
+    text = section(read("docs/reference.md"), "## `autotuned`")
+    assert set(autotuned.__all__) <= set(re.findall(r"`(\w+)[`(]", text))
+
+
+def test_reference_has_every_error_with_its_bases():
+    rows = {name: base for name, base, _ in table("docs/reference.md", "## `autotuned.errors`")}
+    kinds = {
+        name: kind
+        for name, kind in vars(errors).items()
+        if isinstance(kind, type) and issubclass(kind, errors.AutotunedError) and kind is not errors.AutotunedError
+    }
+    assert rows == {name: f"`{kind.__bases__[1].__name__}`" for name, kind in kinds.items()}
+
+
+def test_tuning_has_the_constants_of_the_race():
+    text = read("docs/tuning.md")
+    for constant in (
+        f"| 1 | {measure.FIRST_SAMPLES} | within {measure.FAR_OFF} times the leader |",
+        f"rounds of {measure.FIRST_SAMPLES}, up to {measure.GUARD_SAMPLES} | within {measure.GUARD_BAND:.0%} of",
+        f"rounds of {measure.FINAL_ROUND}, up to {measure.FINAL_SAMPLES} | at most {measure.FINALISTS} finalists, ",
+        f"finalists, within {measure.FINAL_BAND:.0%} or",
+        f"at least {measure.NOISE_FLOOR:.1%}",
+        f"Configs within {measure.TIE_BAND:.1%} of",
+        f"measured for {measure.CONFIG_BUDGET_S} s",
+        f"({measure.CudaTimer.resolution_us} us for CUDA events, {measure.HostTimer.resolution_us} us on the CPU)",
+    ):
+        assert constant in text
+
+
+def test_modes_has_every_mode():
+    rows = {name for name, _ in ROW.findall(read("docs/modes.md").replace("` (default) |", "` |"))}
+    assert set(env.MODES) <= rows
+
+
+def commands() -> dict[str, Any]:
+    """The commands of the console script, found as a shell would: through its entry point."""
+    [script] = entry_points(group="console_scripts", name="autotuned")
+    return typer.main.get_command(script.load()).commands
+
+
+def test_every_command_has_a_section_with_an_example_and_its_options():
+    text = read("docs/cli.md")
+    for name, command in commands().items():
+        part = section(text, f"## {name}")
+        assert any(f"autotuned {name}" in body for _, _, body in FENCED.findall(part)), name
+        for parameter in command.params:
+            for option in [option for option in parameter.opts if option.startswith("--")]:
+                assert option in part or option in ("--json", "--help"), f"docs/cli.md: {name} {option}"
+    documented = set(re.findall(r"^## (\w+)$", text, re.MULTILINE))
+    assert documented == commands().keys()
+
+
+def test_readme_has_exactly_two_commands():
+    blocks = [body for language, _, body in FENCED.findall(read("README.md")) if language != "python"]
+    assert blocks == [
+        "pip install . && autotuned tune autotuned.kernels.rmsnorm --out tuned/\n",
+        "pip install '.[test]' && pytest\n",
+    ]
+
+
+# -- examples -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Step:
+    """One thing that a reader does: put a file down, run a program, type a command."""
+
+    kind: str
+    text: str
+    line: int
+
+
+def steps(path: str) -> list[Step]:
+    """What a page asks for, in order. A program is all blocks of Python between two commands."""
+    text, found = read(path), []
+    for match in FENCED.finditer(text):
+        language, mark, body = match.groups()
+        line = text[: match.start()].count("\n") + 1
+        if language == "python" and "notest" not in mark:
+            name = re.match(r"# (\w+\.py)\n", body)
+            found.append(Step(name[1] if name else "program", body, line))
+        elif language == "sh" and "notest" not in mark:
+            commands = [command for command in body.splitlines() if command.startswith("autotuned ")]
+            found += [Step("command", command, line) for command in commands]
+    if path == "README.md":  # which has no block for it: only its two commands are in blocks
+        command = re.search(r"^`(autotuned tune [^`]+)`", text, re.MULTILINE)
+        found.append(Step("command", command[1], text[: command.start()].count("\n")))
+    return sorted(found, key=lambda step: step.line)
+
+
+WITH_STEPS = [path for path in PATHS if steps(path)]
+
+
+@functools.cache
+def script() -> list[str]:
+    beside = Path(sys.executable).with_name("autotuned")
+    found = str(beside) if beside.is_file() else shutil.which("autotuned")
+    return [found] if found else [sys.executable, "-c", "from autotuned.cli.main import app; app()"]
+
+
+def programs(path: str, folder: Path) -> Iterator[list[str]]:
+    """Write a page's files and programs into a folder; the commands that run them, in order."""
+    program: list[Step] = []
+    for step in [*steps(path), Step("end", "", 0)]:
+        if step.kind not in ("program", "command", "end"):
+            (folder / step.kind).write_text(step.text)
+            continue
+        if step.kind == "program":
+            program.append(step)
+            continue
+        if program:
+            yield [sys.executable, "-W", "error", _written(path, folder, program)]
+            program = []
+        if step.kind == "command":
+            yield [*script(), *step.text.split()[1:]]
+
+
+def _written(path: str, folder: Path, program: list[Step]) -> str:
+    """The blocks in one file, each at the line it has in the page, so that a traceback points into the page."""
+    lines: list[str] = []
+    for step in program:
+        lines += [""] * (step.line - len(lines)) + step.text.splitlines()
+    file = folder / f"{Path(path).stem.lower().replace('-', '_')}_from_line_{program[0].line}.py"
+    file.write_text("\n".join(lines) + "\n")
+    return str(file)
+
+
+def follow(path: str, folder: Path) -> str:
+    """Do what a page says in a folder of its own; returns what went wrong, or ""."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("AUTOTUNED_")}
+    environment |= {"TRITON_INTERPRET": "1", "AUTOTUNED_CACHE_DIR": str(folder / "cache"), "PYTHONPATH": str(folder)}
+    for command in programs(path, folder):
+        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
+        if done.returncode != 0:
+            return f"{path}: {' '.join(command)}\n{done.stdout}{done.stderr}"
+    return ""
+
+
+@pytest.fixture(scope="module")
+def followed(request, tmp_path_factory) -> Iterator[dict[str, Future[str]]]:
+    """All selected pages at once: each waits mostly for torch and triton to be imported."""
+    items = [item for item in request.session.items if item.nodeid.startswith(request.node.nodeid)]
+    pages = [item.callspec.params["path"] for item in items if item.originalname == "test_examples_run"]
+    with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
+        yield {path: pool.submit(follow, path, tmp_path_factory.mktemp("page")) for path in pages}
+
+
+@pytest.mark.parametrize("path", WITH_STEPS)
+def test_examples_run(path, followed):
+    assert followed[path].result() == ""
+
+
+def test_examples_of_files_on_disk_have_the_fields_of_the_schema():
+    for page, name in (("docs/config-files.md", "config-file"), ("docs/store.md", "record")):
+        [text] = [body for language, _, body in FENCED.findall(read(page)) if language == "json"]
+        example = json.loads(text.replace("{...}", "{}"))
+        schema = json.loads(read(f"configs/schema/{name}.json"))
+        assert list(example) == list(schema["properties"])
