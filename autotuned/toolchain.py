@@ -16,7 +16,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from autotuned import disk, env
+from autotuned import disk, env, ttir
 from autotuned.errors import DecorationError
 from autotuned.values import Json
 
@@ -337,3 +337,61 @@ def direct_launch(jit: Any, compiled: Any, device: int) -> Launch:
         return kernel
 
     return launch
+
+
+@dataclass(frozen=True)
+class Access:
+    """Names of a kernel's parameters that it reads and writes through, found in its code."""
+
+    read: frozenset[str]
+    written: frozenset[str]
+
+
+def accesses(compiled: Any) -> Access | None:
+    """What a compiled kernel reads and writes; None where its TTIR does not tell (see `ttir.access`).
+
+    TTIR names its arguments after the last variable they were assigned to, so they are matched by their order.
+    """
+    text = getattr(compiled, "asm", {}).get("ttir")
+    signature = getattr(getattr(compiled, "src", None), "signature", None)
+    if not isinstance(text, str) or not isinstance(signature, dict):
+        return None
+    names = [name for name, kind in signature.items() for _ in _memory_in(kind)]
+    found = ttir.access(text)
+    if found is None or found.count != len(names):
+        return None
+    return Access(frozenset(names[i] for i in found.read), frozenset(names[i] for i in found.written))
+
+
+def union(found: Sequence[Access | None]) -> Access | None:
+    """What several binaries of one kernel do together; None where one of them does not tell, or there is none."""
+    known = [access for access in found if access is not None]
+    if not known or len(known) < len(found):
+        return None
+    return Access(
+        frozenset().union(*(access.read for access in known)), frozenset().union(*(access.written for access in known))
+    )
+
+
+def _memory_in(kind: Any) -> Iterator[str]:
+    """The pointers and descriptors in one entry of a signature, which may be a tuple."""
+    if isinstance(kind, (tuple, list)):
+        for part in kind:
+            yield from _memory_in(part)
+    elif str(kind).startswith(("*", "tensordesc", "nvTmaDesc")):
+        yield str(kind)
+
+
+# What a launch takes from a kernel's metadata besides its code.
+_LAUNCHED_WITH = ("name", "shared", "num_warps", "num_ctas", "cluster_dims", "tmem_size", "launch_cooperative_grid",
+                  "launch_pdl", "global_scratch_size", "profile_scratch_size")  # fmt: skip
+
+
+def binary_identity(compiled: Any) -> str | None:
+    """A hash of the machine code and of what a launch takes along; None where there is no code to compare."""
+    code = getattr(compiled, "kernel", None)
+    if not isinstance(code, (bytes, str)):
+        return None
+    facts = [repr(getattr(compiled.metadata, name, None)) for name in _LAUNCHED_WITH]
+    binary = code.encode() if isinstance(code, str) else code
+    return hashlib.sha256("\n".join(facts).encode() + b"\0" + binary).hexdigest()
