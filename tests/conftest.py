@@ -34,6 +34,9 @@ _STATE = {
     "autotuned.store": ("_registered", "_files", "_warned"),
     "autotuned.disk": ("_cache_dirs",),
     "autotuned.decorator": ("_explicit_names",),
+    "autotuned.measure": ("_said",),
+    "autotuned.state": ("_said",),
+    "autotuned.failures": ("_refused",),
     "autotuned.env": ("_pushed",),
 }
 _numbers = itertools.count()
