@@ -9,14 +9,19 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from typing import Any
 
-from autotuned import candidates, env, source, state, store, toolchain, tune
-from autotuned.errors import AllConfigsFailedError, ConfigError, EncodingError, NotTunedError
+from autotuned import candidates, env, failures, state, store, toolchain, tune
+from autotuned.check import Check
+from autotuned.errors import AllConfigsFailedError, ConfigError, NotTunedError, OutOfMemoryError
+from autotuned.in_memory import has_object as _has_object
+from autotuned.in_memory import in_memory as _in_memory
+from autotuned.in_memory import portable as portable
+from autotuned.journal import Journal
 from autotuned.key import Key, KeySpec, call_part, differences
 from autotuned.measure import GivenTimer
 from autotuned.record import Record
 from autotuned.store import Choice, Rung
 from autotuned.target import Call, Target, refuse_conflicts
-from autotuned.values import Json, encode
+from autotuned.values import Json, canonical, encode
 
 log = logging.getLogger("autotuned")
 
@@ -34,6 +39,7 @@ class Options:
         restore: Names to protect, None to find out. `zero`: names zeroed before every launch.
         default: A config, a callable of the arguments returning one, or None.
         stored: Whether results are kept on disk.
+        check: What configs are compared with while they are tuned.
     """
 
     configs: Callable[[], list[Any]]
@@ -48,6 +54,7 @@ class Options:
     version: Any = None
     stored: bool = True
     budget_s: float | None = None
+    check: Check | None = None
 
 
 @dataclass(frozen=True)
@@ -110,6 +117,8 @@ class Chooser:
         self._on_configs, self._on_written = on_configs, on_written
         self._choices: dict[str, Choice] = {}
         self._said: set[str] = set()
+        self._unfit = failures.Unfit()
+        self._memory = failures.Backoff()
 
     # -- key and candidates --------------------------------------------------------------------------------------
 
@@ -205,9 +214,24 @@ class Chooser:
             known = self._known(Question(call, self.key(call), live, "serve"))
         return (known or self._default(call, live)).config
 
+    def refuse(self, call: Call, choice: Choice, error: Exception) -> None:
+        """Take note that a choice cannot be launched here, so that the next source is asked from now on.
+
+        Raises:
+            Exception: `error`, if this was noted before: asking again would not end.
+        """
+        key = self.key(call)
+        self._unfit.note(key.digest, candidates.identity(choice.config, self.target.name, _in_memory), error)
+        self._choices.pop(key.digest, None)
+        log.warning(
+            "`%s`: the config %s (%s) does not compile or launch here (%s); it is not used for calls like this.",
+            key.kernel, choice.config, choice.origin or choice.rung.name, failures.describe(error),
+        )  # fmt: skip
+
     def forget(self) -> None:
         """Drop this process's choices; records on disk stay."""
         self._choices.clear()
+        self._unfit.clear()
 
     def _may_search(self, question: Question) -> bool:
         if question.must_search or question.mode == "search":
@@ -231,7 +255,7 @@ class Chooser:
         if not self._is_stored(question.key):
             return None
         start = time.perf_counter()
-        found = store.find(question.key, question.live)
+        found = store.find(question.key, self._unfit.without(question.key.digest, question.live))
         self.seconds.lookup += time.perf_counter() - start
         if found is not None and found.record is not None and self.options.restore is None:
             self._on_written([str(name) for name in found.record.provenance.get("written", ())])
@@ -280,7 +304,7 @@ class Chooser:
             try:
                 self.target.compile(question.call, config)
             except Exception as error:
-                log.info("`%s`: %s does not compile here (%s)", self.target.name, config, tune.describe(error))
+                log.info("`%s`: %s does not compile here (%s)", self.target.name, config, failures.describe(error))
             else:
                 return config
         return next(iter(question.live.values()))  # its launch raises the compiler's own error
@@ -323,33 +347,54 @@ class Chooser:
     def _search(self, question: Question) -> Choice:
         key = question.key
         state.refuse_aliases(question.call.arguments, self.options.zero, self.target.name)
+        if not self._memory.is_due(key.digest):
+            return self._untuned(question)
         before = store.read(store.record_path(key)) if self._is_stored(key) else None
         known = {timing.identity: timing for timing in before.timings} if before and not question.fresh else {}
+        known = self._unfit.without(key.digest, known)
+        journal = Journal(store.journal_path(key) if self._is_stored(key) else None)
+        if question.fresh:
+            journal.crashed.clear()
         start = time.perf_counter()
         outcome = tune.Outcome()
         try:
-            tune.run(self._job(question, known), outcome)
+            tune.run(self._job(question, known, journal), outcome)
         except AllConfigsFailedError:
             if self.options.default is None:
                 raise
-            log.exception("`%s`: the search failed; its default= is used, untuned.", key.kernel)
+            if "failed" not in self._said:
+                log.exception("`%s`: the search failed; its default= is used, untuned.", key.kernel)
+            self._said.add("failed")
             return self._default(question.call, question.live)
+        except OutOfMemoryError as error:
+            self._memory.failed(key.digest)
+            self._say_once("memory", "`%s`: there is no room to tune now: it runs untuned until there is.", key)
+            log.info("%s", error)
+            return self._untuned(question)
         finally:
             result = self._finish(key, outcome, time.perf_counter() - start, before)
         self._announce(result, outcome)
         complete = question.live.keys() <= {timing.identity for timing in outcome.timings}  # else the budget ended it
         return Choice(question.live[outcome.winner or ""], Rung.SEARCH, result, complete)
 
-    def _job(self, question: Question, known: Mapping[str, Any]) -> tune.Job:
+    def _untuned(self, question: Question) -> Choice:
+        """What runs while there is no room for a search; nothing of it lasts."""
+        if self.options.default is not None:
+            return replace(self._default(question.call, question.live), lasting=False)
+        return Choice(self._first_that_compiles(question), Rung.DEFAULT, lasting=False)
+
+    def _job(self, question: Question, known: Mapping[str, Any], journal: Journal) -> tune.Job:
         options, target, call = self.options, self.target, question.call
         forms = {name: candidates.to_json(config, target.name, _in_memory) for name, config in question.live.items()}
         timer = target.timer(target.device(call))
         if options.do_bench is not None:
-            timer = GivenTimer(options.do_bench, timer.synchronize)
+            timer = GivenTimer(options.do_bench, timer)
+        words = None if question.fresh else target.compile_class(call)
         budgets = [seconds for seconds in (options.budget_s, question.budget_s) if seconds is not None]
         return tune.Job(
             target, call, forms, question.live, timer, options.restore, options.zero, options.hooks, known,
-            min(budgets, default=None), question.observer,
+            min(budgets, default=None), question.observer, options.check, log.isEnabledFor(logging.DEBUG),
+            (canonical(dict(question.key.context)), words) if words is not None else None, journal,
         )  # fmt: skip
 
     def _finish(self, key: Key, outcome: tune.Outcome, seconds: float, before: Record | None) -> Record:
@@ -385,36 +430,14 @@ class Chooser:
     def _announce(self, result: Record, outcome: tune.Outcome) -> None:
         if self.options.restore is None:
             self._on_written(outcome.written)
+        for about, text in outcome.advice(result.key.kernel, self.options.restore is None):
+            self._say_once(about, text, result.key)
         failed = sum(timing.status == "failed" for timing in result.timings)
         log.info(
             "`%s`: measured %d configs (%d failed) in %.2f s; chosen %s, %.1f us, %s",
             result.key.kernel, len(result.timings), failed, result.provenance["seconds"],
             candidates.label(result.winner or {}), result.median_us, result.quality,
         )  # fmt: skip
-
-
-_OBJECT = "python object"  # with a space: no parameter can have this name
-_kept: dict[int, Any] = {}  # an id is unique only while its object lives
-
-
-def _in_memory(value: Any, where: str) -> Json:
-    """Spelling for values that typed JSON does not know: functions by source, else this very object in memory."""
-    try:
-        return source.of_value(value, where)
-    except EncodingError:
-        _kept[id(value)] = value
-        return {_OBJECT: id(value)}
-
-
-def portable(*parts: Json) -> bool:
-    """Whether keys or configs mean something in another process: none of their values is known by address only."""
-    return not any(map(_has_object, parts))
-
-
-def _has_object(data: Json) -> bool:
-    if isinstance(data, dict):
-        return _OBJECT in data or any(map(_has_object, data.values()))
-    return isinstance(data, list) and any(map(_has_object, data))
 
 
 def _nearest(key: Key) -> Key | None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from autotuned import candidates, source, tune
 from autotuned import toolchain as triton_names
+from autotuned.check import as_check
 from autotuned.choose import Options
 from autotuned.errors import ArgumentNameError, DecorationError
 from autotuned.key import KeySpec
@@ -39,6 +40,7 @@ def autotune(
     name: str | None = None,
     default: Any = None,
     bucket: Mapping[str, Callable[[Any], Any]] | None = None,
+    check: Any = None,
     version: Any = None,
     toolchain: Sequence[str] | None = None,
     budget_s: float | None = None,
@@ -66,6 +68,8 @@ def autotune(
         default: Config, or callable of the bound arguments returning one, used where nothing is stored. With it
             a kernel never searches by itself.
         bucket: `{"M": autotuned.pow2}`: the key holds the bucket of a key argument, the launch its true value.
+        check: What a config must compute to be chosen: a reference callable, "first" (the first config that runs), or
+            an `autotuned.Check` with tolerances and poisoning.
         version: A salt: change it to tune again.
         toolchain: For plain callables: distributions whose versions are in the key, such as "cupy-cuda13x".
         budget_s: One search stops after this many seconds with the best so far.
@@ -91,6 +95,7 @@ def autotune(
         name,
         default,
         bucket or {},
+        check,
         version,
         tuple(toolchain or ()),
         budget_s,
@@ -133,6 +138,7 @@ class _Given:
         name: str | None,
         default: Any,
         bucket: Mapping[str, Any],
+        check: Any,
         version: Any,
         distributions: tuple[str, ...],
         budget_s: float | None,
@@ -141,6 +147,7 @@ class _Given:
         self.hooks = tune.Hooks(pre_hook, post_hook)
         self.do_bench, self.cache_results, self.name, self.default = do_bench, cache_results, name, default
         self.bucket, self.version, self.distributions, self.budget_s = bucket, version, distributions, budget_s
+        self.check = check
 
     def decorate(self, fn: Any) -> Any:
         """Wrap `fn`."""
@@ -245,6 +252,7 @@ class _Given:
             self.version,
             self.cache_results,
             self.budget_s,
+            as_check(self.check, target.name),
         )
 
 

@@ -84,11 +84,12 @@ def write_text(path: Path, content: str) -> None:
             file.write(content)
         os.replace(temporary, path)
     except BaseException:
-        _remove(temporary)
+        remove(temporary)
         raise
 
 
-def _remove(path: Path) -> None:
+def remove(path: Path) -> None:
+    """Delete a file that may be gone, or may not be deleted."""
     try:
         path.unlink()
     except OSError:

@@ -47,6 +47,7 @@ class Choice:
         rung: Where it came from.
         record: The stored record, where there is one.
         complete: Whether every candidate of the call has been measured already.
+        lasting: Whether later calls may use it without asking again.
         origin: The file it came from, for people.
     """
 
@@ -55,6 +56,7 @@ class Choice:
     record: Record | None = None
     complete: bool = True
     origin: str = ""
+    lasting: bool = True
 
 
 Candidates = Mapping[str, Any]  # a config's identity -> the live Config
@@ -73,6 +75,12 @@ def record_path(key: Key) -> Path:
     """The one file of a key."""
     folder = configfile.file_name(key.kernel).removesuffix(".json")
     return root() / f"v{record.SCHEMA}" / folder / f"{key.digest}.json"
+
+
+def journal_path(key: Key) -> Path:
+    """The journal of a key's search."""
+    path = record_path(key)
+    return path.parent / "journal" / path.name
 
 
 @contextmanager
@@ -113,7 +121,7 @@ def best(found: Record, candidates: Candidates) -> str | None:
     winner = record.Timing(found.winner).identity
     if winner in candidates:
         return winner
-    usable = [t for t in found.timings if t.status == "ok" and t.median_us and t.identity in candidates]
+    usable = [t for t in found.timings if t.usable and t.identity in candidates]
     return min(usable, key=lambda timing: timing.median_us or 0.0).identity if usable else None
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import metadata
@@ -69,8 +69,11 @@ class Target(Protocol):
     def launch(self, call: Call, config: Any) -> Any:
         """Run once with a config, without the hooks and the protection around it."""
 
-    def compile(self, call: Call, config: Any) -> None:
-        """Compile and load without launching; raises what the compiler raises."""
+    def compile(self, call: Call, config: Any) -> Any:
+        """Compile and load without launching; raises what the compiler raises. None where nothing is compiled ahead."""
+
+    def compile_class(self, call: Call) -> Hashable | None:
+        """What decides, besides config and context, whether a config compiles; None where that is not known."""
 
     def timer(self, where: Device) -> Timer:
         """What measures it there."""
@@ -203,14 +206,44 @@ class KernelTarget:
         """Through Triton's own launch; returns what that returns."""
         return self.fn.run(*call.args, grid=call.grid, warmup=False, **call.kwargs, **self.settings(config))
 
-    def compile(self, call: Call, config: Any) -> None:
+    def compile(self, call: Call, config: Any) -> Any:
         """Through Triton's warm-up; reading `.run` loads the binary, which is where it may turn out too large."""
+        if self.interpreted:
+            return None
         compiled = self.fn.run(*call.args, grid=call.grid, warmup=True, **call.kwargs, **self.settings(config))
         getattr(compiled, "run", None)
+        return compiled
+
+    def compile_class(self, call: Call) -> Hashable | None:
+        """Types, alignment and classes of integers; None under heuristics, whose values may depend on anything."""
+        if self.interpreted or self.filled:
+            return None
+        words = [_word(call.arguments.get(p.name), p.constexpr) for p in self.parameters]
+        words += [_word((name, value), True) for name, value in sorted(call.options.items())]
+        return None if _UNKNOWN in words else tuple(words)
 
     def timer(self, where: Device) -> Timer:
         """Events on the GPU; the wall clock in the interpreter."""
         return make_timer(where)
+
+
+_UNKNOWN = "unknown"
+
+
+def _word(value: Any, constexpr: bool) -> Hashable:
+    """What Triton's specialization may tell apart of one argument; finer than it is where it has options."""
+    if is_tensor(value):
+        return "tensor", str(value.dtype), value.data_ptr() % 16 == 0
+    if value is None or isinstance(value, (bool, str)) or (constexpr and isinstance(value, (int, float))):
+        return type(value).__name__, repr(value)
+    if isinstance(value, int):
+        return "int", value == 1, value % 16 == 0, value.bit_length() // 32, value < 0
+    if isinstance(value, float):
+        return "float"
+    if isinstance(value, tuple):
+        words = tuple(_word(part, constexpr) for part in value)
+        return _UNKNOWN if _UNKNOWN in words else words
+    return _UNKNOWN
 
 
 def _joined(parts: list[str]) -> str:
@@ -272,8 +305,11 @@ class HostTarget:
         """Call it with the config's values as keywords."""
         return self.fn(*call.args, **call.kwargs, **self.settings(config))
 
-    def compile(self, call: Call, config: Any) -> None:
+    def compile(self, call: Call, config: Any) -> Any:
         """Nothing to compile ahead of a call."""
+
+    def compile_class(self, call: Call) -> Hashable | None:
+        """Not known."""
 
     def timer(self, where: Device) -> Timer:
         """Events if it runs on a GPU, else the wall clock."""

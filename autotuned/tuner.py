@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import takewhile
 from typing import Any, NamedTuple
 
-from autotuned import bound, candidates, codegen, env, launch, toolchain
+from autotuned import bound, candidates, codegen, env, failures, launch, toolchain
 from autotuned.choose import Chooser, Options, Question
-from autotuned.store import Choice
+from autotuned.store import Choice, Rung
 from autotuned.target import Call, HostTarget, KernelTarget, Target, bind
 from autotuned.tune import Observer
 
@@ -115,8 +115,12 @@ class Tuner:
         """Everything that a call does which the launch table does not answer; returns what the launch returns."""
         self._misses += 1
         call = self.call(args, kwargs, grid)
-        choice = self.chooser.choose(call, self._pinned(call))
-        return self._launch(call, choice)
+        while True:
+            choice = self.chooser.choose(call, self._pinned(call))
+            try:
+                return self._launch(call, choice)
+            except _RefusedError as refused:
+                self.chooser.refuse(call, choice, refused.error)
 
     def tune(
         self, call: Call, force: bool = False, observer: Observer | None = None, budget_s: float | None = None
@@ -141,14 +145,35 @@ class Tuner:
         if before is not None:
             before(values)
         start = time.perf_counter()
-        result = self.target.launch(call, config)
+        result = self._first_launch(call, choice)
         launched = time.perf_counter()
-        if not call.options and tuple(call.arguments) == self.names:
+        if choice.lasting and not call.options and tuple(call.arguments) == self.names:
             run = bound.with_prologue(self._run_of(config, result), before)
             self.launcher.bind(values, bound.Bound(config, run))
         self.chooser.seconds.compile += launched - start
         self.chooser.seconds.bind += time.perf_counter() - launched
         return result
+
+    def _first_launch(self, call: Call, choice: Choice) -> Any:
+        """Launch; what was measured elsewhere may turn out not to compile or launch here, before any of it ran.
+
+        Raises:
+            _RefusedError: Another config is to be found. A fault after it ran is raised as it is.
+        """
+        if choice.rung not in MEASURED:
+            return self.target.launch(call, choice.config)
+        try:
+            self.target.compile(call, choice.config)
+        except Exception as error:
+            if failures.is_passing(error):
+                raise
+            raise _RefusedError(error) from error
+        try:
+            return self.target.launch(call, choice.config)
+        except Exception as error:
+            if failures.is_refusal(error):
+                raise _RefusedError(error) from error
+            raise
 
     def _run_of(self, config: Any, result: Any) -> bound.Run:
         """The launch to put into the table."""
@@ -184,6 +209,17 @@ class Tuner:
         """Drop this process's choices; records on disk stay."""
         self.chooser.forget()
         self.launcher.clear()
+
+
+MEASURED = (Rung.STORE, Rung.FILE, Rung.LADDER, Rung.NEAREST, Rung.SEARCH)
+
+
+class _RefusedError(Exception):
+    """A chosen config cannot be launched for this call (`.error`)."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(error)
+        self.error = error
 
 
 class _LazyDevice:

@@ -16,11 +16,12 @@ EVERYTHING = sorted([*LIBRARY, *(ROOT / "autotuned" / "kernels").glob("*.py"), *
 RANKS = [
     {"errors"},
     {"values"},
-    {"env", "disk", "device", "codegen"},
+    {"env", "disk", "device", "codegen", "ttir"},
     {"candidates", "key", "source"},
-    {"record", "measure", "toolchain", "state", "_launch_py"},
-    {"target", "configfile", "launch"},
-    {"store", "bound", "tune"},
+    {"record", "measure", "toolchain", "state", "failures", "journal", "in_memory", "_launch_py"},
+    {"target", "configfile", "launch", "check"},
+    {"store", "bound", "compiling", "job"},
+    {"tune"},
     {"choose"},
     {"tuner"},
     {"decorator"},
@@ -80,7 +81,12 @@ def code_of(path: Path) -> str:
     tree = ast.parse(path.read_text())
     for node in ast.walk(tree):
         body = getattr(node, "body", None)
-        if isinstance(body, list) and body and isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant):
+        if (
+            isinstance(body, list)
+            and body
+            and isinstance(body[0], ast.Expr)
+            and isinstance(body[0].value, ast.Constant)
+        ):
             body[0].value.value = ""
     return ast.unparse(tree)
 
