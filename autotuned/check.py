@@ -126,7 +126,7 @@ class Checker:
     def _compare(self, tensor: Any, expected: Any) -> str | None:
         dtype = str(tensor.dtype).removeprefix("torch.")
         tolerance = self._tolerance(dtype)
-        math = sys.modules[type(tensor).__module__.split(".")[0]]
+        math = _library_of(tensor)
         got, want = _wide(tensor, dtype), _wide(expected, dtype)
         if not len(got):
             return None
@@ -191,6 +191,12 @@ def _wide(tensor: Any, dtype: str) -> Any:
     if hasattr(tensor, "detach"):
         return tensor.detach().to(getattr(sys.modules["torch"], kind)).reshape(-1)
     return tensor.astype(kind).reshape(-1)
+
+
+def _library_of(tensor: Any) -> Any:
+    """torch, numpy or cupy: the home of a tensor's class, or of what it is derived from."""
+    homes = [kind.__module__.split(".")[0] for kind in type(tensor).__mro__]
+    return sys.modules[next(home for home in homes if home in ("torch", "numpy", "cupy"))]
 
 
 def _mean(values: Any, math: Any) -> Any:

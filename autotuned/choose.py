@@ -374,6 +374,7 @@ class Chooser:
         finally:
             result = self._finish(key, outcome, time.perf_counter() - start, before)
         self._announce(result, outcome)
+        journal.erase()  # what crashed is in the record now
         complete = question.live.keys() <= {timing.identity for timing in outcome.timings}  # else the budget ended it
         return Choice(question.live[outcome.winner or ""], Rung.SEARCH, result, complete)
 

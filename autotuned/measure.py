@@ -253,7 +253,7 @@ def race(
     _round(trials, FIRST_SAMPLES, sampler, shuffle)
     alive = _within(trials, lambda trial, lead: FAR_OFF * lead.median_us)
     examine(alive)
-    alive = [trial for trial in alive if not trial.error]
+    alive = _within(trials, lambda trial, lead: FAR_OFF * lead.median_us)  # the leader may be out
     while behind := [trial for trial in _open(alive) if len(trial.samples_us) < GUARD_SAMPLES]:
         if not _round(behind, FIRST_SAMPLES, sampler, shuffle):
             break

@@ -47,6 +47,11 @@ class Timing:
         """Whether the config may be chosen by this timing."""
         return self.status in ("ok", "same") and bool(self.median_us)
 
+    @property
+    def typical_us(self) -> list[float]:
+        """Three samples that have these statistics."""
+        return [us for us in (self.low_us or self.median_us, self.median_us, self.high_us or self.median_us) if us]
+
 
 @dataclass(frozen=True)
 class Record:

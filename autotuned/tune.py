@@ -39,7 +39,7 @@ def run(job: Job, outcome: Outcome) -> None:
         CheckError: The reference raises, or stands against most configs.
         Exception: The one error that every config raised, if it is the same: it is the user's, not a config's.
     """
-    search = _Search(job)
+    search = _Search(job, outcome)
     try:
         with state.without_gradients(), contextlib.closing(search):
             search.measure()
@@ -50,14 +50,13 @@ def run(job: Job, outcome: Outcome) -> None:
         raise
     finally:
         outcome.timings = search.timings()
-        search.report(outcome)
 
 
 class _Search:
     """The state of one search."""
 
-    def __init__(self, job: Job) -> None:
-        self._job = job
+    def __init__(self, job: Job, outcome: Outcome) -> None:
+        self._job, self._outcome = job, outcome
         self._protection = Protection({}, [], [])
         fresh = [identity for identity in job.configs if identity not in job.known]
         self._identities = list(job.configs)
@@ -72,8 +71,6 @@ class _Search:
         self._lost = False
         self._deadline = time.monotonic() + (job.budget_s or float("inf"))
         self._launched = 0
-        self._compile_s = 0.0
-        self._facts = Outcome()
 
     def close(self) -> None:
         """Put the caller's data back and drop what would keep it alive."""
@@ -91,18 +88,12 @@ class _Search:
             self._job.journal.end()
 
     def _note_facts(self) -> None:
-        facts, protection = self._facts, self._protection
+        facts, protection = self._outcome, self._protection
         facts.written = protection.written
         facts.copied_bytes, facts.needed_bytes = protection.nbytes
         if self._job.restore is not None:
             named = {*self._job.restore, *self._job.zero}
             facts.unnamed = [name for name in self._written() if name not in named]
-
-    def report(self, outcome: Outcome) -> None:
-        """Write what was found out about the kernel into an outcome."""
-        facts = self._facts
-        outcome.written, outcome.unnamed, outcome.compile_s = facts.written, facts.unnamed, self._compile_s
-        outcome.copied_bytes, outcome.needed_bytes = facts.copied_bytes, facts.needed_bytes
 
     def forget(self) -> None:
         """Drop every timing."""
@@ -189,7 +180,7 @@ class _Search:
                     compiled = True
                     if first != trial.index:
                         self._twins[trial.index] = next(other for other in self._trials if other.index == first)
-        self._compile_s += time.perf_counter() - start
+        self._outcome.compile_s += time.perf_counter() - start
 
     def _protect(self) -> None:
         job, restore, access = self._job, self._job.restore, self._ahead.access
@@ -221,7 +212,7 @@ class _Search:
             self._job.journal.begin(self._identities[trial.index])
             self._once(trial)
             self._protection.learn()
-        self._compile_s += time.perf_counter() - start
+        self._outcome.compile_s += time.perf_counter() - start
         self._launched += 1
 
     def _once(self, trial: Trial) -> None:
@@ -249,9 +240,15 @@ class _Search:
         """Check those still in the race."""
         if self._checker is None or not survivors:
             return
-        self._expect(self._checker)
+        checker = self._checker
+        self._expect(checker)
         for trial in survivors:
-            self._check(self._checker, trial)
+            self._check(checker, trial)
+        if 2 * len(self._wrong) > len(self._checked):  # is it the reference? Then all that ran must speak
+            for trial in self._open():
+                if trial.index not in self._checked:
+                    self._check(checker, trial)
+            checker.refuse_majority(len(self._wrong), len(self._checked))
 
     def _expect(self, checker: Checker) -> None:
         if checker.is_ready:
@@ -274,7 +271,6 @@ class _Search:
                 trial.error = difference
                 self._wrong.add(trial.index)
                 log.warning("`%s`: %s is dropped. %s", self._job.target.name, self._label(trial), difference)
-        checker.refuse_majority(len(self._wrong), len(self._checked))
 
     def _written_or_zeroed(self) -> list[str]:
         written = {*self._written(), *self._job.zero}
@@ -355,7 +351,11 @@ class _Search:
                 kernel=kernel,
             )
         if first is not None and len(failed) > 1 and not failures.is_resource_error(first):
-            raise first
+            self._first_error = None
+            try:
+                raise first
+            finally:
+                del first  # this frame is in its traceback: the two would keep each other, and the caller's tensors
         raise failures.all_failed(kernel, [(trial.error or "", self._label(trial)) for trial in failed])
 
     def choose(self, outcome: Outcome) -> None:
@@ -364,7 +364,8 @@ class _Search:
         known = {}
         for identity, timing in self._job.known.items():
             if identity in self._job.configs and timing.usable:
-                earlier = _as_trial(self._trial(identity), timing)
+                earlier = self._trial(identity)
+                earlier.samples_us = timing.typical_us
                 known[earlier.index] = earlier
         ran += known.values()
         best, outcome.quality = measure.winner(ran, self._job.timer.resolution_us)
@@ -440,10 +441,3 @@ class _Search:
 
 def _nothing() -> None:
     """Stands in for what a finished trial did."""
-
-
-def _as_trial(trial: Trial, timing: Timing) -> Trial:
-    """An earlier timing as a trial that can be compared with new ones."""
-    times = [timing.low_us or timing.median_us, timing.median_us, timing.high_us or timing.median_us]
-    trial.samples_us = [us for us in times if us]
-    return trial
