@@ -255,7 +255,7 @@ class Chooser:
         if not self._is_stored(question.key):
             return None
         start = time.perf_counter()
-        found = store.find(question.key, self._unfit.without(question.key.digest, question.live))
+        found = store.find(question.key, question.live, self._unfit.of(question.key.digest))
         self.seconds.lookup += time.perf_counter() - start
         if found is not None and found.record is not None and self.options.restore is None:
             self._on_written([str(name) for name in found.record.provenance.get("written", ())])

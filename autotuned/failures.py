@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from typing import Any
 
 from autotuned.errors import AllConfigsFailedError
@@ -113,6 +113,10 @@ class Unfit:
         if identity in names:
             raise error
         names.add(identity)
+
+    def of(self, digest: str) -> Collection[str]:
+        """What is unfit for a key."""
+        return self._names.get(digest, ())
 
     def without(self, digest: str, given: Mapping[str, Any]) -> dict[str, Any]:
         """What is given by identity, less what is unfit for a key."""

@@ -6,7 +6,7 @@ import enum
 import importlib.resources
 import logging
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,12 +91,16 @@ def locked(key: Key, between_processes: bool = True) -> Iterator[None]:
         yield
 
 
-def find(key: Key, candidates: Candidates) -> Choice | None:
+def find(key: Key, candidates: Candidates, unfit: Collection[str] = ()) -> Choice | None:
     """The stored choice for a key among the live candidates: the user's record, else a config file.
 
     A stored config that is no longer among the candidates is not served: hooks could not be re-attached to it.
+
+    Args:
+        unfit: Candidates that were found not to compile or launch here.
     """
-    return _from_record(key, candidates) or _from_files(key, candidates)
+    fit = {identity: config for identity, config in candidates.items() if identity not in unfit}
+    return _from_record(key, fit) or _from_files(key, fit, unfit)
 
 
 def _from_record(key: Key, candidates: Candidates) -> Choice | None:
@@ -327,7 +331,7 @@ def unwritable(folder: Path) -> str:
     return ""
 
 
-def _from_files(key: Key, candidates: Candidates) -> Choice | None:
+def _from_files(key: Key, candidates: Candidates, unfit: Collection[str]) -> Choice | None:
     slug = from_json(key.context["device"]).slug
     for folder in config_folders():
         path = folder / slug / configfile.file_name(key.kernel)
@@ -335,7 +339,10 @@ def _from_files(key: Key, candidates: Candidates) -> Choice | None:
         entry = file.find(key) if file else None
         if entry is None:
             continue
-        config = candidates.get(record.Timing(entry.config).identity)
+        identity = record.Timing(entry.config).identity
+        config = candidates.get(identity)
+        if identity in unfit:
+            continue
         if config is not None:
             return Choice(config, Rung.FILE, origin=str(path))
         _warn_once(

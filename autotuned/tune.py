@@ -309,10 +309,8 @@ class _Search:
         if failures.is_passing(error):
             self._transient.add(trial.index)
         failed = [other for other in self._trials if other.error]
-        if len(failed) == 1 and not failures.is_passing(error):
-            self._first_error = error
-        elif any(other.error != trial.error for other in failed):
-            self._first_error = None
+        alike = all(other.error == trial.error for other in failed) and not failures.is_passing(error)
+        self._first_error = (self._first_error or error) if alike else None
 
     def _check_device(self, trial: Trial) -> None:
         try:
