@@ -120,7 +120,9 @@ import torch, triton, triton.language as tl
 from autotuned import Config, autotune, store
 from autotuned.errors import DeviceLostError
 
-@autotune([Config({"BLOCK": 64, "FAR": far}) for far in (0, 1, 2, 0)][:3] + [Config({"BLOCK": 128, "FAR": 0})], key=["n"])
+CONFIGS = [Config({"BLOCK": 64, "FAR": far}) for far in (0, 1, 2)] + [Config({"BLOCK": 128, "FAR": 0})]
+
+@autotune(CONFIGS, key=["n"])
 @triton.jit
 def far_out(x_ptr, n, BLOCK: tl.constexpr, FAR: tl.constexpr):
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
