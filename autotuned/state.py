@@ -186,6 +186,7 @@ class Protection:
         zero: Names zeroed before each trial.
         watch: Watch every tensor also where `restore` is given; what is seen then changes nothing but `seen`.
         on_host: Keep all copies in host memory.
+        known: Names to restore in any case.
     """
 
     def __init__(
@@ -195,14 +196,16 @@ class Protection:
         zero: Iterable[str],
         watch: bool = False,
         on_host: bool = False,
+        known: Iterable[str] = (),
     ) -> None:
-        declared = None if restore is None else set(restore)
+        known = set(known)
+        declared = None if restore is None else {*restore, *known}
         self._learning = declared is None
         self._watching = watch or declared is None
         self._zeroed = [tensor for name in zero for _, tensor in tensors_in(name, arguments.get(name))]
         names = arguments if declared is None or watch else [name for name in arguments if name in declared]
         self._snapshots = _snapshots(arguments, names, on_host)
-        self._written = [s for s in self._snapshots if declared and declared & set(s.names)]
+        self._written = [s for s in self._snapshots if (declared or known) & set(s.names)]
         self._seen = list(self._written)
 
     def prepare(self) -> None:

@@ -187,16 +187,14 @@ class _Search:
         if restore is None and access is not None:
             restore = [name for name in job.call.arguments if name in access.written]
         named = job.check.poison if job.check and not isinstance(job.check.poison, bool) else ()
-        if restore is not None:
-            restore = [*restore, *named]  # what is filled with poison must be put back
         watch = access is None and (job.watch or job.check is not None)
         try:
-            self._protection = Protection(job.call.arguments, restore, job.zero, watch)
+            self._protection = Protection(job.call.arguments, restore, job.zero, watch, known=named)
         except Exception as error:
             if not failures.is_memory_error(error):
                 raise
             job.timer.free()
-            self._protection = Protection(job.call.arguments, restore, job.zero, watch, on_host=True)
+            self._protection = Protection(job.call.arguments, restore, job.zero, watch, True, named)
 
     def _written(self) -> list[str]:
         """Names of the arguments known to be written, in order."""

@@ -1,4 +1,4 @@
-"""One policy on every path: whatever the path, the style of the call and the layout, the same bits in the user's memory."""
+"""One policy on every path: whatever path, style of call and layout, the same bits in the user's memory."""
 
 import ctypes
 import itertools

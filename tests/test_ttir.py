@@ -29,7 +29,7 @@ LOAD_A = "%x = tt.load %a : !tt.ptr<f32>"
         (["%c = arith.cmpi eq, %n, %v : i32", "%p = arith.select %c, %a, %b : !tt.ptr<f32>", "tt.store %p, %v : x"],
          found(set(), {0, 1})),
         (["%o = tt.atomic_rmw fadd, acq_rel, gpu, %b, %v, %t : (x) -> f32"], found({1}, {1})),
-        (['%y = tt.elementwise_inline_asm "mov %laneid, $1; // %a" {pure = true} %v : i32 -> i32'], found(set(), set())),
+        (['%y = tt.elementwise_inline_asm "mov %laneid; // %a" {pure = true} %v : i32 -> i32'], found(set(), set())),
         (["%d = tt.make_tensor_descriptor %b, [%n], [%n] : <f32>, <4xf32>", "tt.descriptor_store %d[%n], %v : x"],
          found(set(), {1})),
         (["%q:2 = scf.for %i = %n to %n step %n iter_args(%p = %a, %r = %b) -> (x, y) : i32 {", LOAD_A,
@@ -41,7 +41,7 @@ LOAD_A = "%x = tt.load %a : !tt.ptr<f32>"
          found(set(), {0, 1})),
         (["cf.br ^bb1(%b : x)", "^bb1(%p: x):", "tt.store %p, %v : x"], found(set(), {1})),
     ],
-    ids=["nothing", "load and store", "offset", "select", "atomic", "pure assembly", "descriptor", "loop", "swapping loop",
+    ids=["nothing", "load and store", "offset", "select", "atomic", "pure assembly", "descriptor", "loop", "swap",
          "branch values", "block argument"],
 )  # fmt: skip
 def test_what_is_read_and_written(lines: list[str], expected: Access) -> None:
