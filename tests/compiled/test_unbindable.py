@@ -50,8 +50,7 @@ def test_falls_back_for_good_with_one_line(tuned, launches, warnings, monkeypatc
     assert tuned.cache_info().hits == 3  # the choice is still a table look-up
 
 
-@pytest.mark.parametrize("missing", ["function", "packed_metadata", "run"])
-def test_unknown_internals_of_triton(tuned, launches, warnings, monkeypatch, missing):
+def test_unknown_internals_of_triton(tuned, launches, warnings):
     from triton.compiler.compiler import CompiledKernel
 
     class Strange(CompiledKernel):
