@@ -340,6 +340,7 @@ class TunedFunction:
         self.reset_to_zero = names.zero
         self.cases: list[CaseGenerator] = []
         self._local = threading.local()
+        self._seen = (configs, len(configs))
         self.tuner = Tuner(target, options(lambda: self.configs), self._note, lambda call: None, self._note_written)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -350,6 +351,10 @@ class TunedFunction:
             NotTunedError, AllConfigsFailedError: As the mode says; see `docs/modes.md`.
         """
         tuner = self.tuner
+        seen = self._seen
+        if self.configs is not seen[0] or len(self.configs) != seen[1]:
+            self._seen = (self.configs, len(self.configs))
+            tuner.configs_changed()
         try:
             values = tuner.order(*args, **kwargs)
         except TypeError:
