@@ -10,7 +10,7 @@ import re
 import subprocess
 import sys
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -282,15 +282,40 @@ class UnbindableError(Exception):
     """This compiled kernel cannot be launched directly; the text says why."""
 
 
-Launch = Callable[[Sequence[int], tuple[Any, ...]], Any]
+@dataclass(frozen=True)
+class Handle:
+    """A loaded kernel, and all that launching it without Triton's look-up relies on.
+
+    Attributes:
+        kernel: Weak reference: Triton's cache owns the kernel, and whoever evicts it there unloads it.
+        cache, cache_key: Where Triton's own look-up finds it.
+        run, function, packed: What launches it, its handle, and its launch metadata.
+        pre_run, entering, leaving: Lists of hooks; `enter` and `leave` call the latter two.
+        holds: Whether everything else is as it was when the kernel was chosen: Triton's `run`, its knobs, the
+            globals the kernel uses.
+        watched: The dictionaries and types that `holds` looks at.
+        stream_of: Gives the current stream of a device.
+    """
+
+    kernel: Callable[[], Any]
+    device: int
+    cache: dict[str, Any]
+    cache_key: str
+    run: Callable[..., Any]
+    function: int
+    packed: Any
+    pre_run: list[Any]
+    entering: list[Any]
+    leaving: list[Any]
+    enter: Any
+    leave: Any
+    holds: Callable[[], bool]
+    watched: tuple[Any, ...]
+    stream_of: Callable[[int], int]
 
 
-def direct_launch(jit: Any, compiled: Any, device: int) -> Launch:
-    """A function that launches an already loaded kernel without looking it up again.
-
-    It takes the grid and the values of all parameters in order, and returns the kernel, or None, having launched
-    nothing, when something it relies on has changed: then Triton's own launch must decide. What it relies on is
-    listed in `docs/launcher.md`.
+def handle(jit: Any, compiled: Any, device: int) -> Handle:
+    """What a direct launch of a compiled kernel needs.
 
     Raises:
         UnbindableError: Triton's internals are not as known here.
@@ -298,44 +323,62 @@ def direct_launch(jit: Any, compiled: Any, device: int) -> Launch:
     from triton import knobs
     from triton.compiler.compiler import CompiledKernel
     from triton.runtime.driver import driver
-    from triton.runtime.jit import JITFunction
 
     if type(compiled) is not CompiledKernel:
         raise UnbindableError(f"expected a CompiledKernel, got {type(compiled).__name__}")
     try:
         cache = jit.device_caches[device][0]
         cache_key = next(key for key, kernel in cache.items() if kernel is compiled)
-        run, function, packed = compiled.run, compiled.function, compiled.packed_metadata
         enter, leave = knobs.runtime.launch_enter_hook, knobs.runtime.launch_exit_hook
-        entering, leaving, pre_run = enter.calls, leave.calls, jit.pre_run_hooks
-        runtime, compilation = knobs.runtime.__dict__, knobs.compilation.__dict__
-        used_globals = [(name, value, scope) for (name, _), (value, scope) in jit.used_global_vals.items()]
-        stream_of = driver.active.get_current_stream
+        holds, watched = _holds(jit)
+        return Handle(
+            weakref.ref(compiled), device, cache, cache_key, compiled.run, compiled.function, compiled.packed_metadata,
+            jit.pre_run_hooks, enter.calls, leave.calls, enter, leave, holds, watched, driver.active.get_current_stream,
+        )  # fmt: skip
     except (AttributeError, StopIteration, TypeError, ValueError, KeyError) as error:
         raise UnbindableError(f"{type(error).__name__}: {error}") from error
+
+
+def _holds(jit: Any) -> tuple[Callable[[], bool], tuple[Any, ...]]:
+    """A function that says whether what decides a kernel's choice is as now, and what it looks at."""
+    from triton import knobs
+    from triton.runtime.jit import JITFunction
+
+    runtime, compilation = knobs.runtime.__dict__, knobs.compilation.__dict__
     # A stages hook answers anew at each of Triton's look-ups: while there is one, nothing equals what was.
     runtime_then, compilation_then = None if _inspected() else dict(runtime), dict(compilation)
-    absent = object()
-    original = _ORIGINAL["jit"]
-    # Triton's cache owns the kernel: vLLM deletes entries there so that modules are unloaded.
-    bound: Callable[[], Any] = weakref.ref(compiled)
-    del compiled
+    used = [(name, value, scope) for (name, _), (value, scope) in jit.used_global_vals.items()]
+    original, absent = _ORIGINAL["jit"], object()
+
+    def holds() -> bool:
+        # hot path of the Python twin: comparisons of dictionaries that are nearly always empty
+        if JITFunction.run is not original or runtime != runtime_then or compilation != compilation_then:
+            return False
+        # Triton's own launch raises its error about a changed global.
+        return all(scope.get(name, absent) == value for name, value, scope in used) if used else True
+
+    return holds, (JITFunction, runtime, compilation, *{id(scope): scope for _, _, scope in used}.values())
+
+
+Launch = Callable[[Sequence[int], tuple[Any, ...]], Any]
+
+
+def direct_launch(found: Handle) -> Launch:
+    """A function that launches a loaded kernel without looking it up again.
+
+    It takes the grid and the values of all parameters in order, and returns the kernel, or None, having launched
+    nothing, when something it relies on has changed: then Triton's own launch must decide. What it relies on is
+    listed in `docs/launcher.md`.
+    """
+    cache, cache_key, bound, holds, pre_run = found.cache, found.cache_key, found.kernel, found.holds, found.pre_run
+    entering, leaving, enter, leave = found.entering, found.leaving, found.enter, found.leave
+    run, function, packed, stream_of, device = found.run, found.function, found.packed, found.stream_of, found.device
 
     def launch(grid: Sequence[int], values: tuple[Any, ...]) -> Any:
-        # hot path: comparisons of objects and of dictionaries that are nearly always empty
+        # hot path
         kernel: Any = cache.get(cache_key)
-        if (
-            kernel is None
-            or kernel is not bound()
-            or JITFunction.run is not original
-            or pre_run
-            or runtime != runtime_then
-            or compilation != compilation_then
-        ):
+        if kernel is None or kernel is not bound() or pre_run or not holds():
             return None
-        for name, value, scope in used_globals:
-            if scope.get(name, absent) != value:
-                return None  # Triton's own launch raises its error about the changed global
         sizes = len(grid)
         x, y, z = grid[0], grid[1] if sizes > 1 else 1, grid[2] if sizes > 2 else 1
         stream = stream_of(device)
@@ -347,3 +390,63 @@ def direct_launch(jit: Any, compiled: Any, device: int) -> Launch:
         return kernel
 
     return launch
+
+
+# How Triton's type of a parameter is written into the kernel's parameter buffer; '-' is compiled in.
+_KINDS = {
+    "constexpr": "-", "i1": "b", "u1": "b", "i8": "1", "u8": "1", "i16": "2", "u16": "2", "i32": "4", "u32": "4",
+    "i64": "8", "u64": "8", "fp32": "f", "f32": "f", "fp64": "d",
+}  # fmt: skip
+# Launch attributes of the driver: cooperative, cluster dimension, cluster scheduling (1: spread), programmatic launch.
+_COOPERATIVE, _CLUSTER, _SCHEDULING, _PROGRAMMATIC = 2, 4, 5, 6
+
+
+def driver_launch(
+    found: Handle, names: Sequence[str], constants: Mapping[str, Any], prologue: tuple[Any, Mapping[str, Any], Any]
+) -> tuple[Any, ...] | None:
+    """What the C launcher needs to call the driver itself, in the order of `direct_of` in `_launch.c`.
+
+    None for a kernel that needs more than parameters in a buffer: scratch memory, tensor descriptors, tuples,
+    half-precision scalars, tuned run-time parameters, more shared memory than is usual. It goes through Triton's C
+    launcher instead.
+
+    Args:
+        found: The kernel.
+        names: Its free parameters, in order.
+        constants: What the config sets, for grid callables.
+        prologue: The config's hook or None, what else it is given by name, and indexes of zeroed parameters.
+    """
+    kernel = found.kernel()
+    metadata, signature = kernel.metadata, dict(kernel.src.signature)
+    kinds = [_kind(signature.get(name)) for name in names]
+    needs_more = any(getattr(metadata, name, 0) for name in ("global_scratch_size", "profile_scratch_size"))
+    tuned = [type_ for name, type_ in signature.items() if name not in names and _kind(type_) != "-"]
+    if None in kinds or needs_more or tuned or metadata.shared > 228 << 10 or metadata.target.backend != "cuda":
+        return None
+    ctas = getattr(metadata, "num_ctas", 1)
+    attributes = _attributes(metadata, ctas)
+    threads = 32 * metadata.num_warps
+    hook, given, zeroed = prologue
+    blank = dict.fromkeys(names)
+    return (
+        found.kernel, found.function, threads, metadata.shared, "".join(map(str, kinds)), attributes, found.cache,
+        found.cache_key, found.pre_run, found.entering, found.leaving, found.holds, {**blank, **constants},
+        tuple(one for one in found.watched if isinstance(one, dict)), ctas, hook, {**blank, **given}, tuple(zeroed),
+    )  # fmt: skip
+
+
+def _kind(type_: Any) -> str | None:
+    if isinstance(type_, str) and type_.startswith("*"):
+        return "p"
+    return _KINDS.get(type_) if isinstance(type_, str) else None
+
+
+def _attributes(metadata: Any, ctas: int) -> tuple[tuple[int, int, int, int], ...]:
+    found = []
+    if getattr(metadata, "launch_pdl", False):
+        found.append((_PROGRAMMATIC, 1, 0, 0))
+    if getattr(metadata, "launch_cooperative_grid", False):
+        found.append((_COOPERATIVE, 1, 0, 0))
+    if ctas != 1:
+        found += [(_CLUSTER, ctas, 1, 1), (_SCHEDULING, 1, 0, 0)]
+    return tuple(found)
