@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from autotuned import codegen, launch, state, toolchain
+from autotuned import codegen, driver, launch, state, toolchain
 from autotuned.target import Target
 
 log = logging.getLogger("autotuned")
@@ -21,7 +21,7 @@ class Bound:
         config: The config to launch with.
         run: Launches, given argument values and grid, prologue included.
         before: The prologue alone, or None; the C launcher calls it by itself.
-        direct: What the C launcher needs to call the driver (`toolchain.driver_launch`), or None: then it calls `run`.
+        direct: What the C launcher needs to call the driver (`driver.fields`), or None: then it calls `run`.
     """
 
     __slots__ = ("before", "config", "direct", "run")
@@ -110,7 +110,7 @@ def direct(
         found = toolchain.handle(target.fn, kernel, device)
         launch.watch(found.watched)
         parts = before.parts if before else (None, {}, ())
-        return toolchain.direct_launch(found), toolchain.driver_launch(found, names, constants, parts)
+        return toolchain.direct_launch(found), driver.fields(found, names, constants, parts)
 
     straight, fields = plan(compiled)
     del compiled  # not kept alive here

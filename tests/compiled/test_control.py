@@ -122,7 +122,12 @@ def test_cache_written_before_the_first_call(tuned, block, bench):
 
 @pytest.mark.parametrize(
     "remove",
-    [lambda c: c.__delitem__(next(iter(c))), lambda c: c.pop(next(iter(c))), lambda c: c.popitem(), lambda c: c.clear()],
+    [
+        lambda c: c.__delitem__(next(iter(c))),
+        lambda c: c.pop(next(iter(c))),
+        lambda c: c.popitem(),
+        lambda c: c.clear(),
+    ],
     ids=["del", "pop", "popitem", "clear"],
 )
 def test_cache_deleted_unpins(tuned, block, bench, remove):

@@ -191,7 +191,9 @@ def test_a_stages_inspection_hook_is_asked_as_often_as_by_triton(x, monkeypatch,
     tuned = kernel(default=CONFIGS[1])
     if when == "after-binding":
         tuned[(4,)](x, 100)
-    monkeypatch.setattr(knobs.runtime, "add_stages_inspection_hook", lambda *args: asked.append(args) or ("key", "hash"))
+    monkeypatch.setattr(
+        knobs.runtime, "add_stages_inspection_hook", lambda *args: asked.append(args) or ("key", "hash")
+    )
     for launch in (tuned[(4,)], lambda *args: tuned.fn[(4,)](*args, **CONFIGS[1].all_kwargs())):
         launch(x, 100)
         before = len(asked)
