@@ -365,11 +365,19 @@ class TunedFunction:
         self._local.best_config = bound.config
         return bound.run(values, None)
 
-    def __getitem__(self, grid: Any) -> Any:
+    def run(self, *args: Any, **kwargs: Any) -> Any:
+        """What Triton's `kernel[grid]` and heuristics over this would call: no kernel is here.
+
+        Raises:
+            DecorationError: Always.
+        """
         raise DecorationError(
             f"`{self.tuner.target.name}`: this is a plain callable and takes no grid. If it is a Triton "
             "kernel, put @triton.jit between @autotune and the function."
         )
+
+    def __getitem__(self, grid: Any) -> Any:
+        return self.run()
 
     @property
     def best_config(self) -> Any:

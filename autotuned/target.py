@@ -149,8 +149,8 @@ def refuse_conflicts(target: Target, args: Sequence[Any], kwargs: Mapping[str, A
     Raises:
         ValueError: In Triton's own words, which callers may match on.
     """
-    by_place = [parameter.name for parameter in target.parameters[: len(args)]]
-    conflicts = [name for name in (*by_place, *kwargs) if name in tuned]
+    places = [parameter.name for parameter in target.parameters if parameter.has_place]
+    conflicts = [name for name in (*places[: len(args)], *kwargs) if name in tuned]
     if conflicts:
         raise ValueError(
             f"Conflicting meta-parameters: {', '.join(conflicts)}. Make sure that you don't re-define "

@@ -225,9 +225,8 @@ def _ptxas_version(path: str) -> str:
 
 def capturing() -> bool:
     """Whether the current stream is being captured into a CUDA graph."""
-    import torch
-
-    if not (torch.cuda.is_available() and torch.cuda.is_initialized()):
+    torch = sys.modules.get("torch")  # who has not imported it captures nothing, and must not wait a second for it
+    if torch is None or not (torch.cuda.is_available() and torch.cuda.is_initialized()):
         return False  # asking about a stream would initialise CUDA
     return bool(torch.cuda.is_current_stream_capturing())
 

@@ -219,6 +219,26 @@ def test_grid_callable_gets_every_argument_and_runs_at_every_launch(device):
     assert len(seen) == count + 1
 
 
+def test_a_hit_runs_no_python_but_the_grid(device):
+    import sys
+
+    kernel, x, frames = tuned(), torch.zeros(256), []
+
+    def grid(meta):
+        return (1,)
+
+    twice(device, kernel, grid, x, x, 16, 0.5, True, ACT="relu")
+    kernel[grid](x, x, 16, 0.5, True, ACT="relu")  # what is watched has been compared once
+    device.params = 0
+    sys.setprofile(lambda frame, event, argument: frames.append(frame.f_code.co_name) if event == "call" else None)
+    try:
+        kernel[grid](x, x, 16, 0.5, True, ACT="relu")
+    finally:
+        sys.setprofile(None)
+    assert set(frames) <= {"grid", "_launch", "_context", "_stream", "<listcomp>"}  # all but the first pretend to be the driver
+    assert frames.count("grid") == frames.count("_launch") == 1
+
+
 def test_the_drivers_error_is_raised(device):
     kernel, x = tuned(), torch.zeros(256)
     twice(device, kernel, (1,), x, x, 16, 0.5, True, ACT="relu")

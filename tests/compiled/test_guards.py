@@ -235,7 +235,15 @@ def test_a_later_patch_of_jit_function_run_is_called(bound, x, launches, monkeyp
     assert jit is bound.fn
     assert args == ()
     assert kwargs.pop("x_ptr") is x
-    assert kwargs == dict(n=100, BLOCK=32, num_warps=2, num_stages=3, num_ctas=1, grid=(4,), warmup=False)
+    assert kwargs == {
+        "n": 100,
+        "BLOCK": 32,
+        "num_warps": 2,
+        "num_stages": 3,
+        "num_ctas": 1,
+        "grid": (4,),
+        "warmup": False,
+    }
     monkeypatch.setattr(JITFunction, "run", ORIGINAL_RUN)
     assert goes_past_triton(lambda: bound[(4,)](x, 100))
 
@@ -293,13 +301,13 @@ def test_an_empty_grid_launches_nothing(bound, x, launches, grid):
     assert bound.cache_info().hits == 2
 
 
-def test_five_thousand_shapes_keep_the_table_bounded():
+def test_five_thousand_shapes_keep_the_table_bounded(launcher):
     tuned = autotune(CONFIGS[:1])(triton.jit(scale))
     memory = torch.zeros(6000)
     compiled = {id(tuned[(1,)](memory[:n], 7)) for n in range(1, 5001)}
     info = tuned.cache_info()
-    assert info.size == 4096
-    assert info.evictions == 5000 - 4096
+    evictions = 2048 if launcher == "c" else 5000 - 4096  # the older half at once, or one by one
+    assert (info.size, info.evictions) == (5000 - evictions, evictions)
     assert len(compiled) == 1
     before = tuned.cache_info().hits
     tuned[(1,)](memory[:5000], 7)
