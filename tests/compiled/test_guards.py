@@ -301,13 +301,13 @@ def test_an_empty_grid_launches_nothing(bound, x, launches, grid):
     assert bound.cache_info().hits == 2
 
 
-def test_five_thousand_shapes_keep_the_table_bounded():
+def test_five_thousand_shapes_keep_the_table_bounded(launcher):
     tuned = autotune(CONFIGS[:1])(triton.jit(scale))
     memory = torch.zeros(6000)
     compiled = {id(tuned[(1,)](memory[:n], 7)) for n in range(1, 5001)}
     info = tuned.cache_info()
-    assert info.size == 4096
-    assert info.evictions == 5000 - 4096
+    evictions = 2048 if launcher == "c" else 5000 - 4096  # the older half at once, or one by one
+    assert (info.size, info.evictions) == (5000 - evictions, evictions)
     assert len(compiled) == 1
     before = tuned.cache_info().hits
     tuned[(1,)](memory[:5000], 7)
