@@ -19,7 +19,7 @@ RANKS = [
     {"env", "disk", "device", "codegen", "ttir"},
     {"candidates", "key", "source"},
     {"record", "measure", "toolchain", "state", "failures", "journal", "in_memory", "_launch_py"},
-    {"target", "configfile", "launch", "check"},
+    {"target", "configfile", "launch", "driver", "check"},
     {"store", "bound", "compiling", "job"},
     {"tune"},
     {"choose"},

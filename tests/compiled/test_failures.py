@@ -91,7 +91,7 @@ def test_a_config_that_failed_is_not_tried_again_by_the_next_process(ac):
     assert tuned.cache_info().searches == 0
 
 
-@pytest.mark.parametrize("error", [MemoryError("no room"), torch.OutOfMemoryError("CUDA out of memory.")], ids=type)
+@pytest.mark.parametrize("error", [MemoryError("no room"), torch.OutOfMemoryError("no room")], ids=["host", "device"])
 def test_a_full_memory_is_not_held_against_a_config(ac, launches, error):
     """The key-value cache had taken it all: with more room the config is measured, and may win."""
     full = [True]
@@ -170,6 +170,22 @@ def test_default_is_used_where_a_search_fails(ac, launches, warnings):
     assert "the search failed; its default= is used, untuned" in line
     assert "AllConfigsFailedError" in warnings.text
     assert records() == []
+
+
+def test_serve_takes_the_first_config_that_compiles(ac, launches):
+    tuned = autotune([REFUSED, HUGE, SMALL, Config({"M": 64})], key=["n"])(triton.jit(product))
+    with autotuned.mode("serve"):
+        for _ in range(2):
+            tuned[(1,)](*ac, 16)
+    assert [launch.arguments["M"] for launch in launches] == [16, 16]
+    assert tuned.cache_info().searches == 0
+
+
+def test_serve_where_none_compiles_is_the_compilers_error(ac, launches):
+    tuned = autotune([REFUSED, Config({"M": 32}, num_warps=8)], key=["n"])(triton.jit(product))
+    with autotuned.mode("serve"), pytest.raises(triton.CompilationError, match="M of 32 is not supported"):
+        tuned[(1,)](*ac, 16)
+    assert launches == []
 
 
 def test_failures_do_not_make_a_later_call_fail(ac, launches):
