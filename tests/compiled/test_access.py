@@ -25,14 +25,14 @@ def carried(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
 @triton.jit
 def swapped(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
     one, other = x_ptr, out_ptr
-    for _ in range(0, n):
+    for _ in range(n):
         tl.store(one, 1.0)
         one, other = other, one
 
 
 @triton.jit
 def renamed(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
-    if n > 3:
+    if n > 3:  # noqa: SIM108 a branch is what is tested
         chosen = x_ptr
     else:
         chosen = out_ptr
