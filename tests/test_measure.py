@@ -293,7 +293,7 @@ class FakeCuda:
         self.cuda = SimpleNamespace(
             get_device_properties=lambda: SimpleNamespace(L2_cache_size=l2_bytes),
             Event=lambda enable_timing: SimpleNamespace(
-                record=lambda: events.append("event"), elapsed_time=lambda other: 0.0125
+                record=lambda: events.append("event"), elapsed_time=lambda other: 0.0125, query=lambda: False
             ),
             _sleep=lambda cycles: events.append("hold"),
             current_stream=lambda: SimpleNamespace(synchronize=lambda: events.append("wait for the stream")),
