@@ -7,16 +7,20 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
+from functools import cached_property
 from typing import Any
 
-from autotuned import candidates, env, source, state, store, toolchain, tune
-from autotuned.errors import AllConfigsFailedError, ConfigError, EncodingError, NotTunedError
-from autotuned.key import Key, KeySpec, call_part, differences
+from autotuned import candidates, env, explain, objects, state, store, toolchain, tune
+from autotuned.context import Context
+from autotuned.errors import AllConfigsFailedError, ConfigError, NotTunedError
+from autotuned.explain import Explanation, Place
+from autotuned.key import Key, KeySpec, call_part
 from autotuned.measure import GivenTimer
 from autotuned.record import Record
-from autotuned.store import Choice, Rung
+from autotuned.store import Candidates, Choice, Look, Rung
+from autotuned.storm import Storm
 from autotuned.target import Call, Target, refuse_conflicts
-from autotuned.values import Json, encode
+from autotuned.uncompilable import Uncompilable, compile_identity
 
 log = logging.getLogger("autotuned")
 
@@ -110,18 +114,16 @@ class Chooser:
         self._on_configs, self._on_written = on_configs, on_written
         self._choices: dict[str, Choice] = {}
         self._said: set[str] = set()
+        self._context = Context(target, options.version)
+        self._storm = Storm()
+        self._uncompilable = Uncompilable()
 
     # -- key and candidates --------------------------------------------------------------------------------------
 
     def key(self, call: Call) -> Key:
         """The key of a call in its present context."""
-        where = self.target.device(call)
-        context: dict[str, Json] = {"device": where.to_json(), **self.target.toolchain(where, store.root())}
-        context["environment"] = self.target.environment()
-        context["source"] = self.target.source
-        context["version"] = encode(self.options.version, f"version of '{self.target.name}'", _in_memory)
-        part = call_part(self.options.spec, call.arguments, call.options, self.target.name, _in_memory)
-        return Key(self.target.name, part, context)
+        part = call_part(self.options.spec, call.arguments, call.options, self.target.name, objects.spell)
+        return Key(self.target.name, part, *self._context.of(call))
 
     def candidates(self, call: Call) -> dict[str, Any]:
         """The live configs of a call after pruning, by identity and in order.
@@ -135,7 +137,7 @@ class Chooser:
         left = candidates.prune(configs, self.options.pruner(), named, call.kwargs, self.target.name)
         for config in left:  # computed ones, and a pruner's own, were not known when the call was bound
             refuse_conflicts(self.target, call.args, call.kwargs, self.target.settings(config))
-        return {candidates.identity(config, self.target.name, _in_memory): config for config in left}
+        return {candidates.identity(config, self.target.name, objects.spell): config for config in left}
 
     def _computed(self, call: Call) -> list[Any]:
         assert self.options.computed is not None
@@ -162,28 +164,60 @@ class Chooser:
             AllConfigsFailedError, DeviceLostError: The search failed.
         """
         self.target.device(call)  # a kernel without a GPU fails here, with an error that says what to do
-        if pinned is not None:
-            return Choice(pinned, Rung.TABLE, origin="pinned in .cache")
         start = time.perf_counter()
-        live = self.candidates(call)
-        if len(live) == 1:
-            return Choice(next(iter(live.values())), Rung.ONLY)
+        live = self.candidates(call) if pinned is None else {}
         mode = env.current_mode()
-        if mode == "off":
-            return self._default(call, live)
+        known = self._without_key(call, live, mode, pinned)
+        if known is not None:
+            return known
         question = Question(call, self.key(call), live, mode)
         self.seconds.lookup += time.perf_counter() - start
         return self.answer(question)
+
+    def _without_key(self, call: Call, live: Candidates, mode: str, pinned: Any) -> Choice | None:
+        """The choice of a call for which nothing is looked up."""
+        if pinned is not None:
+            return Choice(pinned, Rung.TABLE, origin="pinned in .cache")
+        if len(live) == 1:
+            return Choice(next(iter(live.values())), Rung.ONLY)
+        return self._default(call, live) if mode == "off" else None
+
+    def _places(self, question: Question) -> list[Place]:
+        """Where a known choice may come from, in the order in which the places are asked."""
+        own: Place = (Rung.TABLE, lambda key, live: self._look_at_own(question))
+        return [own, *(() if question.fresh or not self._is_stored(question.key) else store.PLACES)]
+
+    def _ending(self, question: Question) -> Rung | None:
+        """What a call gets for which nothing is known: a search, an untuned config, or (None) an error."""
+        if not self._may_search(question):
+            return None if question.mode == "strict" else Rung.DEFAULT
+        if not toolchain.capturing():
+            return Rung.SEARCH
+        return None if self.options.default is None else Rung.DEFAULT
+
+    def explain(self, call: Call, pinned: Any = None) -> Explanation:
+        """Which place answers a call and why those before it do not; nothing is searched, launched or moved."""
+        mode, name = env.current_mode(), self.target.name
+        live = self.candidates(call) if pinned is None else {}
+        known = self._without_key(call, live, mode, pinned)
+        if known is not None:
+            return explain.without_key(name, mode, known, self._label(known.config))
+        question = Question(call, self.key(call), live, mode)
+        return explain.of_call(
+            question.key, live, mode, self._places(question), self._ending(question),
+            None if self._is_stored(question.key) else "disabled", self._label, self.options.spec.buckets,
+        )  # fmt: skip
+
+    def _label(self, config: Any) -> str:
+        return candidates.label(candidates.to_json(config, self.target.name, objects.spell))
 
     def answer(self, question: Question) -> Choice:
         """The choice for a question: remembered, stored, shipped, default, or searched for; see `store.Rung`."""
         known = self._known(question)
         if known is not None and (self._is_enough(known, question) or toolchain.capturing()):
             return self._remember(question.key, known)
-        if not self._may_search(question):
-            return self._without_search(question)
-        if toolchain.capturing():
-            return self._while_capturing(question)
+        if self._ending(question) is not Rung.SEARCH:
+            return (self._while_capturing if self._may_search(question) else self._without_search)(question)
         with store.locked(question.key, between_processes=self._is_stored(question.key)):
             # Again: another process or thread may have finished while this one waited for the lock.
             known = self._known(question)
@@ -216,26 +250,35 @@ class Chooser:
 
     def _known(self, question: Question) -> Choice | None:
         """This process's choice, else the stored or shipped one; None where the question asks for a new search."""
-        choice = self._choices.get(question.key.digest)
-        if choice is not None and self._still_holds(choice, question):
-            return choice
-        return None if question.fresh else self._find(question)
-
-    @staticmethod
-    def _still_holds(choice: Choice, question: Question) -> bool:
-        if question.force or (question.mode == "search" and choice.rung is not Rung.SEARCH):
-            return False
-        return any(config is choice.config for config in question.live.values())
-
-    def _find(self, question: Question) -> Choice | None:
-        if not self._is_stored(question.key):
-            return None
         start = time.perf_counter()
-        found = store.find(question.key, question.live)
+        found = store.find(question.key, question.live, self._places(question))
         self.seconds.lookup += time.perf_counter() - start
-        if found is not None and found.record is not None and self.options.restore is None:
-            self._on_written([str(name) for name in found.record.provenance.get("written", ())])
+        if found is not None and found.record is not None:
+            self._take_in(found.record)
         return found
+
+    def _take_in(self, found: Record) -> None:
+        """What a record says besides its winner."""
+        if self.options.restore is None:
+            self._on_written([str(name) for name in found.provenance.get("written", ())])
+        if found.provenance.get("timer", self._timer) != self._timer:
+            message = "`%s` key %s was measured in another way (%s, now %s); `autotuned tune --force` measures it anew."
+            self._say_once("timer", message, found.key, found.provenance["timer"], self._timer)
+
+    @cached_property
+    def _timer(self) -> str:
+        """The way of measuring, as the provenance of records names it."""
+        return objects.name_of(self.options.do_bench) if self.options.do_bench else "race-1"
+
+    def _look_at_own(self, question: Question) -> Look:
+        choice = self._choices.get(question.key.digest)
+        if choice is None:
+            return Look(None, "absent")
+        if question.force or (question.mode == "search" and choice.rung is not Rung.SEARCH):
+            return Look(None, "mode", "what is known is measured again")
+        if not any(config is choice.config for config in question.live.values()):
+            return Look(None, "absent", "its config is not among those of this call any more")
+        return Look(choice)
 
     def _remember(self, key: Key, choice: Choice) -> Choice:
         if choice.rung is Rung.DEFAULT:
@@ -294,29 +337,27 @@ class Chooser:
         return self._default(question.call, question.live)
 
     def _not_tuned(self, key: Key, why: str) -> NotTunedError:
-        nearest = _nearest(key)
-        hint = "no key of this kernel is stored"
-        if nearest is not None:
-            parts = "; ".join(str(difference) for difference in differences(key.to_json(), nearest.to_json()))
-            hint = f"the nearest stored key {nearest.digest[:12]} differs in {parts}"
         return NotTunedError(
-            f"`{key.kernel}`: expected a tuned choice for key {key.digest[:12]}, found none, and {why}; {hint}. Tune "
-            "it beforehand (`autotuned tune`), ship a config file, or give @autotune a default=.",
+            f"`{key.kernel}`: expected a tuned choice for key {key.digest[:12]}, found none, and {why}; "
+            f"{explain.nearest_words(key)}. Tune it beforehand (`autotuned tune`), ship a config file, or give "
+            "@autotune a default=.",
             kernel=key.kernel,
             digest=key.digest,
         )
 
     def _is_stored(self, key: Key) -> bool:
         """Whether this key's results are kept on disk; a key with values that JSON cannot write is not."""
-        if self.options.stored and _has_object(key.to_json()):
+        if self.options.stored and not objects.portable(key.to_json()):
             self._say_once("object", "`%s`: part of key %s has no JSON form: its choice is kept in memory only.", key)
             return False
         return self.options.stored
 
-    def _say_once(self, about: str, message: str, key: Key) -> None:
+    def _say_once(self, about: str, message: str, key: Key, *more: Any) -> None:
         if about not in self._said:
+            if len(self._said) >= LIMIT:  # said again rather than kept without end
+                self._said.clear()
             self._said.add(about)
-            log.warning(message, *(key.kernel, key.digest[:12])[: message.count("%s")])
+            log.warning(message, *(key.kernel, key.digest[:12], *more)[: message.count("%s")])
 
     # -- the search ----------------------------------------------------------------------------------------------
 
@@ -324,11 +365,16 @@ class Chooser:
         key = question.key
         state.refuse_aliases(question.call.arguments, self.options.zero, self.target.name)
         before = store.read(store.record_path(key)) if self._is_stored(key) else None
-        known = {timing.identity: timing for timing in before.timings} if before and not question.fresh else {}
+        earlier = None if question.fresh else before
+        identity = compile_identity(key, question.call.arguments, self.options.spec.constexprs)
+        known = self._uncompilable.known(identity, question.live)
+        known.update({timing.identity: timing for timing in earlier.timings} if earlier else {})
+        incumbent = store.best(earlier, question.live) if earlier else None
+        self._say_what_varies(key)
         start = time.perf_counter()
         outcome = tune.Outcome()
         try:
-            tune.run(self._job(question, known), outcome)
+            tune.run(self._job(question, known, incumbent), outcome)
         except AllConfigsFailedError:
             if self.options.default is None:
                 raise
@@ -336,20 +382,28 @@ class Chooser:
             return self._default(question.call, question.live)
         finally:
             result = self._finish(key, outcome, time.perf_counter() - start, before)
+            self._uncompilable.learn(identity, outcome.timings)
         self._announce(result, outcome)
         complete = question.live.keys() <= {timing.identity for timing in outcome.timings}  # else the budget ended it
         return Choice(question.live[outcome.winner or ""], Rung.SEARCH, result, complete)
 
-    def _job(self, question: Question, known: Mapping[str, Any]) -> tune.Job:
+    def _say_what_varies(self, key: Key) -> None:
+        """In the log, what a key differs in from the nearest stored one, and a storm of keys."""
+        if log.isEnabledFor(logging.INFO):
+            log.info("`%s` %s: %s", key.kernel, key.digest[:12], explain.nearest_words(key))
+        if advice := self._storm.note(key, time.monotonic() - self.seconds.search):
+            log.warning(advice)
+
+    def _job(self, question: Question, known: Mapping[str, Any], incumbent: str | None) -> tune.Job:
         options, target, call = self.options, self.target, question.call
-        forms = {name: candidates.to_json(config, target.name, _in_memory) for name, config in question.live.items()}
+        forms = {name: candidates.to_json(config, target.name, objects.spell) for name, config in question.live.items()}
         timer = target.timer(target.device(call))
         if options.do_bench is not None:
             timer = GivenTimer(options.do_bench, timer.synchronize)
         budgets = [seconds for seconds in (options.budget_s, question.budget_s) if seconds is not None]
         return tune.Job(
             target, call, forms, question.live, timer, options.restore, options.zero, options.hooks, known,
-            min(budgets, default=None), question.observer,
+            incumbent, min(budgets, default=None), question.observer,
         )  # fmt: skip
 
     def _finish(self, key: Key, outcome: tune.Outcome, seconds: float, before: Record | None) -> Record:
@@ -365,7 +419,7 @@ class Chooser:
         return result
 
     def _keep(self, result: Record) -> None:
-        if portable(*(timing.config for timing in result.timings)):
+        if objects.portable(*(timing.config for timing in result.timings)):
             store.keep(result)
         else:
             self._say_once("config", "`%s`: a config has a value without JSON form; kept in memory only.", result.key)
@@ -375,7 +429,7 @@ class Chooser:
         provenance = {
             "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
             "seconds": round(seconds, 3),
-            "timer": "do_bench" if self.options.do_bench else "race-1",
+            "timer": self._timer,
             "written": list(outcome.written),
         }
         timings = tuple(outcome.timings)
@@ -391,34 +445,3 @@ class Chooser:
             result.key.kernel, len(result.timings), failed, result.provenance["seconds"],
             candidates.label(result.winner or {}), result.median_us, result.quality,
         )  # fmt: skip
-
-
-_OBJECT = "python object"  # with a space: no parameter can have this name
-_kept: dict[int, Any] = {}  # an id is unique only while its object lives
-
-
-def _in_memory(value: Any, where: str) -> Json:
-    """Spelling for values that typed JSON does not know: functions by source, else this very object in memory."""
-    try:
-        return source.of_value(value, where)
-    except EncodingError:
-        _kept[id(value)] = value
-        return {_OBJECT: id(value)}
-
-
-def portable(*parts: Json) -> bool:
-    """Whether keys or configs mean something in another process: none of their values is known by address only."""
-    return not any(map(_has_object, parts))
-
-
-def _has_object(data: Json) -> bool:
-    if isinstance(data, dict):
-        return _OBJECT in data or any(map(_has_object, data.values()))
-    return isinstance(data, list) and any(map(_has_object, data))
-
-
-def _nearest(key: Key) -> Key | None:
-    """The stored key of the same kernel that differs in the fewest parts."""
-    stored = [found.key for _, found in store.all_records(key.kernel)]
-    stored += [shipped for _, shipped, _ in store.shipped(key.kernel)]
-    return min(stored, key=lambda other: len(list(differences(key.to_json(), other.to_json()))), default=None)

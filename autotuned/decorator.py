@@ -13,6 +13,7 @@ from autotuned import candidates, source, tune
 from autotuned import toolchain as triton_names
 from autotuned.choose import Options
 from autotuned.errors import ArgumentNameError, DecorationError
+from autotuned.explain import Explanation
 from autotuned.key import KeySpec
 from autotuned.target import Call, HostTarget, KernelTarget, Target
 from autotuned.tuner import CacheInfo, Tuner
@@ -384,6 +385,18 @@ class TunedFunction:
     def cache_clear(self) -> None:
         """Forget this process's choices; records on disk stay."""
         self.tuner.forget()
+
+    def explain(self, *args: Any, grid: Any = None, **kwargs: Any) -> Explanation:
+        """Where the choice for a call comes from, and why not from elsewhere: the key part by part, and for a miss
+        the nearest stored key with the parts that differ. `print` it, or see `autotuned.explain.Explanation`.
+
+        Nothing is searched, measured, launched or moved; callables among the options are called as for the call.
+
+        Raises:
+            CallError, ValueError: The arguments do not fit.
+            NoDeviceError: There is no GPU, and Triton does not interpret.
+        """
+        return self.tuner.explain(self.tuner.call(args, kwargs, grid))
 
     def case(self, generator: CaseGenerator) -> CaseGenerator:
         """Register a generator `fn(device)` of calls worth tuning, each `dict(args=(...), kwargs={...})`."""

@@ -53,8 +53,8 @@ def safe_name(text: str) -> str:
 
 INTERPRETER = Device("cpu", "interpreter", "interpreter", 0)
 
-# Products that drivers name in several ways: exact name -> the name in keys and folders. Only names of one silicon
-# with one number of multiprocessors; PCIe, SXM, NVL, H20 and H200 are products of their own. docs/keys.md has the table.
+# Products that drivers name in several ways: exact name -> the name in keys and folders (the table in docs/keys.md).
+# Only names of one silicon with one number of multiprocessors: PCIe, SXM, NVL, H20 and H200 are products of their own.
 PRODUCTS = {
     # Editions and their 10 MiB of difference in memory (local-inference-lab/b12x#407).
     "NVIDIA RTX PRO 6000 Blackwell Workstation Edition": "NVIDIA RTX PRO 6000 Blackwell",

@@ -190,7 +190,7 @@ def _signature(tool: tuple[str, int, int] | None) -> str:
 def _triton_folder() -> str:
     import triton
 
-    return os.path.dirname(os.path.abspath(triton.__file__))
+    return os.path.dirname(os.path.abspath(str(triton.__file__)))
 
 
 def _file_stats(folder: str) -> Iterator[tuple[str, int, int]]:

@@ -57,6 +57,7 @@ class Job:
         configs: The live configs, by identity, in the same order.
         restore: Names to protect, None to find out; `zero`: names zeroed before each trial.
         known: Timings of an earlier search, by identity; these configs are not measured again.
+        incumbent: Of these, the one to beat: measured again beside configs that are new.
         budget_s: The search stops after this many seconds with what it has; None never.
     """
 
@@ -69,6 +70,7 @@ class Job:
     zero: Sequence[str] = ()
     hooks: Hooks = field(default_factory=Hooks)
     known: Mapping[str, Timing] = field(default_factory=dict)
+    incumbent: str | None = None
     budget_s: float | None = None
     observer: Observer | None = None
 
@@ -126,6 +128,8 @@ class _Search:
         self._job = job
         self._protection = Protection(job.call.arguments, job.restore, job.zero)
         fresh = [identity for identity in job.configs if identity not in job.known]
+        if fresh and job.incumbent is not None:  # its old time was taken in other conditions than those of the new
+            fresh.append(job.incumbent)  # last: within a small budget the search must get on
         self._identities = list(job.configs)
         self._trials = [self._trial(identity) for identity in fresh]
         self._errors: list[Exception] = []
@@ -240,8 +244,7 @@ class _Search:
     def raise_if_all_failed(self) -> None:
         """Raise if nothing can be chosen from."""
         failed = [trial for trial in self._trials if trial.error]
-        usable = [t for identity, t in self._job.known.items() if t.status == "ok" and identity in self._job.configs]
-        if usable or len(failed) < len(self._trials) or not failed:
+        if list(self._usable()) or len(failed) < len(self._trials) or not failed:
             return
         reasons: dict[str, list[str]] = {}
         for trial in failed:
@@ -257,12 +260,19 @@ class _Search:
             reasons=reasons,
         )
 
+    def _usable(self) -> Iterator[tuple[str, Timing]]:
+        """Earlier times of candidates that did not fail this time."""
+        failed = {self._identities[trial.index] for trial in self._trials if trial.error}
+        for identity, timing in self._job.known.items():
+            if identity in self._job.configs and identity not in failed and timing.status == "ok" and timing.median_us:
+                yield identity, timing
+
     def choose(self, outcome: Outcome) -> None:
         """Pick the winner among what was measured now and before."""
         ran = [trial for trial in self._trials if trial.samples_us and not trial.error]
-        for identity, timing in self._job.known.items():
-            if identity in self._job.configs and timing.status == "ok" and timing.median_us:
-                ran.append(_as_trial(self._identities.index(identity), timing))
+        again = any(self._identities[trial.index] == self._job.incumbent for trial in ran)
+        for identity, timing in () if again else self._usable():
+            ran.append(_as_trial(self._identities.index(identity), timing))
         best, outcome.quality = measure.winner(ran, self._job.timer.resolution_us)
         outcome.winner = self._identities[best.index]
 

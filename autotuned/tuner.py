@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from autotuned import bound, candidates, codegen, env, launch, toolchain
 from autotuned.choose import Chooser, Options, Question
+from autotuned.explain import Explanation
 from autotuned.store import Choice
 from autotuned.target import Call, HostTarget, KernelTarget, Target, bind
 from autotuned.tune import Observer
@@ -132,6 +133,10 @@ class Tuner:
         chooser = self.chooser
         question = Question(call, chooser.key(call), chooser.candidates(call), "auto", True, force, observer, budget_s)
         return question, chooser.answer(question)
+
+    def explain(self, call: Call) -> Explanation:
+        """Where the choice for a call comes from and why not from elsewhere; see `Chooser.explain`."""
+        return self.chooser.explain(call, self._pinned(call))
 
     def _launch(self, call: Call, choice: Choice) -> Any:
         config = choice.config

@@ -132,7 +132,7 @@ def test_one_product_under_several_names_is_one_device_b27(monkeypatch: pytest.M
     ["NVIDIA H100 80GB HBM3", "NVIDIA H100 PCIe", "NVIDIA H100 NVL", "NVIDIA H20", "NVIDIA H200", "NVIDIA H200 NVL",
      "NVIDIA GH200 480GB", "NVIDIA RTX 6000 Ada Generation"],
 )  # fmt: skip
-def test_a_name_that_is_not_in_the_table_is_a_product_of_its_own_b27(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_a_name_that_is_not_in_the_table_is_a_product_b27(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setitem(sys.modules, "torch", fake_torch(properties(name)))
     assert device.cuda().name == name
 

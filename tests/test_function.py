@@ -508,7 +508,7 @@ def measure_with(configs, times):
 def test_a_list_that_grew_by_one_measures_one():
     times = {8: 3.0, 16: 2.0, 32: 1.0}
     assert measure_with(CONFIGS, times) == ([8, 16], 16)
-    assert measure_with([*CONFIGS, Config({"step": 32})], times) == ([32], 32)
+    assert measure_with([*CONFIGS, Config({"step": 32})], times) == ([16, 32], 32)  # the new one, and the one to beat
     assert [timing.config["kwargs"]["step"] for timing in records()[0].timings] == [8, 16, 32]
     assert measure_with([*CONFIGS, Config({"step": 32})], times) == ([], 32)
 
@@ -516,7 +516,17 @@ def test_a_list_that_grew_by_one_measures_one():
 def test_a_new_config_that_is_slower_does_not_win():
     times = {8: 3.0, 16: 2.0, 32: 4.0}
     measure_with(CONFIGS, times)
-    assert measure_with([Config({"step": 32}), *CONFIGS], times) == ([32], 16)
+    assert measure_with([Config({"step": 32}), *CONFIGS], times) == ([16, 32], 16)
+
+
+def test_a_new_config_is_compared_in_the_conditions_of_today():
+    measure_with(CONFIGS, {8: 3.0, 16: 2.0})
+    # On a machine that runs at half the speed by now, the old time of 16 would win.
+    times = {16: 4.0, 32: 3.0}
+    assert measure_with([*CONFIGS, Config({"step": 32})], times) == ([16, 32], 32)
+    assert {timing.config["kwargs"]["step"]: timing.median_us for timing in records()[0].timings} == {
+        8: 3000.0, 16: 4000.0, 32: 3000.0,
+    }  # fmt: skip
 
 
 def test_a_list_without_its_winner_measures_nothing():
