@@ -26,6 +26,8 @@ class Context:
         where = target.device(call)
         now = (where, target.toolchain(where, store.root()), target.environment(), target.source)
         if now != self._latest[0]:
+            if self._latest[0] is not None and now[2] != self._latest[0][2]:
+                target.environment_changed()
             context = {"device": where.to_json(), **now[1], "environment": now[2], "source": now[3]}
             context["version"] = self._version
             self._latest = (now, context, canonical(context))

@@ -66,6 +66,9 @@ class Target(Protocol):
     def environment(self) -> dict[str, str]:
         """Environment variables that change the code."""
 
+    def environment_changed(self) -> None:
+        """Called when these are not what they were at an earlier call."""
+
     def launch(self, call: Call, config: Any) -> Any:
         """Run once with a config, without the hooks and the protection around it."""
 
@@ -186,6 +189,10 @@ class KernelTarget:
         """Triton's cache-invalidating variables."""
         return toolchain.environment()
 
+    def environment_changed(self) -> None:
+        """Trials of another environment must not measure the binaries of this one."""
+        toolchain.forget_binaries(self.fn)
+
     @cached_property
     def _fingerprints(self) -> list[tuple[str, source.Fingerprint]]:
         found = [("", source.Fingerprint(self.function))]
@@ -264,6 +271,9 @@ class HostTarget:
     def environment(self) -> dict[str, str]:
         """None: only Triton says which variables change its code."""
         return {}
+
+    def environment_changed(self) -> None:
+        """Cannot happen."""
 
     @cached_property
     def _fingerprint(self) -> source.Fingerprint:

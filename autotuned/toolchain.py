@@ -116,6 +116,17 @@ def environment() -> dict[str, str]:
     return dict(sorted(get_cache_invalidating_env_vars().items()))
 
 
+_retired: list[Any] = []  # binaries of former environments: a module that a CUDA graph holds must stay loaded
+
+
+def forget_binaries(kernel: Any) -> None:
+    """Make Triton compile a kernel anew: it looks at the environment at a compilation, and not at its next look-up."""
+    caches = getattr(list(layers(kernel))[-1], "device_caches", None)
+    if caches:
+        _retired.extend(caches.values())
+        caches.clear()
+
+
 def version() -> str:
     """Triton's version."""
     import triton

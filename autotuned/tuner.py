@@ -8,6 +8,7 @@ import logging
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from itertools import takewhile
 from typing import Any, NamedTuple
 
@@ -148,6 +149,8 @@ class Tuner:
         start = time.perf_counter()
         result = self.target.launch(call, config)
         launched = time.perf_counter()
+        if isinstance(self.target, KernelTarget):
+            _watch_environment()
         if not call.options and tuple(call.arguments) == self.names:
             run = bound.with_prologue(self._run_of(config, result), before)
             self.launcher.bind(values, bound.Bound(config, run))
@@ -207,13 +210,19 @@ def _tuned_names(configs: Sequence[Any], target: Target) -> frozenset[str]:
     return frozenset(name for config in configs for name in target.settings(config))
 
 
-def _on_mode_change() -> None:
-    """Nothing bound under one mode may answer under another."""
+def _drop_bound() -> None:
+    """Nothing bound under one mode, or one environment, may answer under another."""
     for tuner in list(_tuners):
         tuner.launcher.clear()
 
 
-env.on_mode_change(_on_mode_change)
+env.on_mode_change(_drop_bound)
+
+
+@lru_cache(maxsize=1)
+def _watch_environment() -> None:
+    """From the first kernel on: a process without one keeps its audit events to itself."""
+    env.on_code_change(_drop_bound)
 
 
 @atexit.register
