@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import inspect
 import logging
 import threading
@@ -322,6 +323,11 @@ def _function_name(function: Callable[..., Any], index: int) -> str:
     return f"function{index}" if name == "<lambda>" else name
 
 
+def by_name(module: str, qualname: str) -> Any:
+    """What a module calls so: how a tuned object comes out of a pickle, as functions do."""
+    return functools.reduce(getattr, qualname.split("."), importlib.import_module(module))
+
+
 class TunedFunction:
     """A plain callable with its tunables chosen; used as `f(*args)`, without a grid."""
 
@@ -360,6 +366,9 @@ class TunedFunction:
             return tuner.miss(args, kwargs, None)
         self._local.best_config = bound.config
         return bound.run(values, None)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return by_name, (self.fn.__module__, self.fn.__qualname__)
 
     def __getitem__(self, grid: Any) -> Any:
         raise DecorationError(

@@ -10,7 +10,7 @@ from triton.runtime.autotuner import Autotuner
 
 from autotuned.candidates import Pruner
 from autotuned.choose import Options
-from autotuned.decorator import CaseGenerator, Names
+from autotuned.decorator import CaseGenerator, Names, by_name
 from autotuned.errors import CallError
 from autotuned.explain import Explanation
 from autotuned.key import is_tensor
@@ -148,6 +148,10 @@ class Tuned(Autotuner):  # type: ignore[misc]  # Triton is untyped
             return tuner.miss(args, kwargs, grid)
         self._local.best_config = bound.config
         return bound.run(values, grid)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        function = self.tuner.target.function
+        return by_name, (function.__module__, function.__qualname__)
 
     # -- cold path -----------------------------------------------------------------------------------------------
 
