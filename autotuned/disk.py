@@ -28,6 +28,9 @@ LOCK_TIMEOUT_S = 600.0  # longer than any search seen; afterwards the waiter sea
 MAX_FILE_BYTES = 64 << 20  # a record is a few KiB; a huge file is damage or an attack, and would be read into memory
 _held = threading.local()
 _thread_locks: dict[str, threading.Lock] = {}
+if hasattr(os, "register_at_fork"):
+    # In a forked child the threads that held these are gone, and nobody would ever release them.
+    os.register_at_fork(after_in_child=_thread_locks.clear)
 
 
 def read_json(path: Path) -> Json:

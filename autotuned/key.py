@@ -149,10 +149,7 @@ def _add_argument(
     elif is_tensor(value):
         part["tensors"][path] = _tensor(value, spec, name)
     elif _is_descriptor(value):
-        part["tensors"][path] = {
-            "dtype": str(value.base.dtype),
-            **_layout(value.shape, value.strides, spec, name),
-        }
+        part["tensors"][path] = _part(str(value.base.dtype), value.shape, value.strides, spec, name)
     elif isinstance(value, tuple) and name not in spec.constexprs:
         for index, item in enumerate(value):
             _add_argument(part, spec, name, f"{path}[{index}]", item, kernel, fallback)
@@ -167,11 +164,11 @@ def _is_descriptor(value: Any) -> bool:
 
 
 def _tensor(value: Any, spec: KeySpec, name: str) -> dict[str, Json]:
-    return {"dtype": str(value.dtype), **_layout(tuple(value.shape), strides_of(value), spec, name)}
+    return _part(str(value.dtype), value.shape, strides_of(value), spec, name)
 
 
-def _layout(shape: Sequence[int], strides: Sequence[int], spec: KeySpec, name: str) -> dict[str, Json]:
-    layout: dict[str, Json] = {"strides": _pattern(tuple(shape), tuple(strides))}
+def _part(dtype: str, shape: Sequence[int], strides: Sequence[int], spec: KeySpec, name: str) -> dict[str, Json]:
+    layout = {"dtype": dtype, "strides": _pattern(tuple(shape), tuple(strides))}
     if spec.has_shape(name):
         bucket = spec.buckets.get(name)
         layout["shape"] = [int(bucket(int(size))) for size in shape] if bucket else list(map(int, shape))

@@ -8,6 +8,7 @@ from typing import Any
 
 from triton.runtime.autotuner import Autotuner
 
+from autotuned import source
 from autotuned.candidates import Pruner
 from autotuned.choose import Options
 from autotuned.decorator import CaseGenerator, Names, by_name
@@ -150,7 +151,7 @@ class Tuned(Autotuner):  # type: ignore[misc]  # Triton is untyped
         return bound.run(values, grid)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        function = self.tuner.target.function
+        function: Any = source.python_function(self.fn)
         return by_name, (function.__module__, function.__qualname__)
 
     # -- cold path -----------------------------------------------------------------------------------------------
