@@ -168,7 +168,7 @@ def _tensor(value: Any, spec: KeySpec, name: str) -> dict[str, Json]:
 
 
 def _part(dtype: str, shape: Sequence[int], strides: Sequence[int], spec: KeySpec, name: str) -> dict[str, Json]:
-    layout = {"dtype": dtype, "strides": _pattern(tuple(shape), tuple(strides))}
+    layout: dict[str, Json] = {"dtype": dtype, "strides": _pattern(tuple(shape), tuple(strides))}
     if spec.has_shape(name):
         bucket = spec.buckets.get(name)
         layout["shape"] = [int(bucket(int(size))) for size in shape] if bucket else list(map(int, shape))

@@ -19,7 +19,7 @@ RANKS = [
     {"env", "disk", "device", "codegen"},
     {"candidates", "key", "source"},
     {"record", "measure", "toolchain", "state", "_launch_py", "objects", "storm"},
-    {"target", "configfile", "launch", "uncompilable"},
+    {"target", "configfile", "launch", "driver", "uncompilable"},
     {"store", "bound", "tune"},
     {"context", "explain"},
     {"choose"},
@@ -81,7 +81,12 @@ def code_of(path: Path) -> str:
     tree = ast.parse(path.read_text())
     for node in ast.walk(tree):
         body = getattr(node, "body", None)
-        if isinstance(body, list) and body and isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant):
+        if (
+            isinstance(body, list)
+            and body
+            and isinstance(body[0], ast.Expr)
+            and isinstance(body[0].value, ast.Constant)
+        ):
             body[0].value.value = ""
     return ast.unparse(tree)
 

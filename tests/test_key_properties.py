@@ -2,11 +2,13 @@
 
 import enum
 import math
+from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-from fakes import CONTEXT, FakeDescriptor, FakeTensor, TorchTensor, named_type
+from fakes import CONTEXT, FakeDescriptor, FakeTensor, TorchTensor
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -67,17 +69,42 @@ CALLS = st.tuples(VALUES, VALUES, VALUES)
 ODD_CALLS = st.tuples(ODD, VALUES, ODD)
 
 
+@dataclass
+class Twin:
+    """Makes an empty launch table, `make(names, spec)`, and turns values into such as it takes."""
+
+    make: Any
+    values: Any
+
+
+def real(values: Any) -> Any:
+    """C knows torch's tensors by what they are and not by their name."""
+    import torch
+
+    dtypes = {"torch.float16": torch.float16, "torch.float32": torch.float32, "torch.int32": torch.int32}
+    return tuple(
+        torch.empty_strided(value.shape, value.stride(), dtype=dtypes[value.dtype])
+        if type(value) is TorchTensor
+        else value
+        for value in values
+    )
+
+
+def make_bound() -> Any:
+    return SimpleNamespace(config=None, before=None, direct=None, run=None)
+
+
 @pytest.fixture(params=["python", "c"])
 def launcher(request: pytest.FixtureRequest) -> Any:
-    """Makes an empty launch table of one twin: `make(names, spec)`; both are held to the same tests."""
+    """One twin; both are held to the same tests."""
     if request.param == "python":
-        return lambda names, spec: PyLauncher(names, spec, lambda: 0)
+        return Twin(lambda names, spec: PyLauncher(names, spec, lambda: 0), tuple)
     pytest.importorskip("autotuned._launch", reason="the C launcher is not built")
     from autotuned import launch
 
     if not getattr(launch, "uses_c", bool)():
         pytest.skip("the C launcher is not in use")
-    return lambda names, spec: launch.make(names, spec, lambda: 0, launch.Shape(len(names), {}))
+    return Twin(lambda names, spec: launch.make(names, spec, lambda: 0, launch.Shape(len(names), {})), real)
 
 
 def key_of(spec: KeySpec, values: Any) -> Key:
@@ -92,8 +119,9 @@ def test_equal_words_mean_equal_keys(launcher: Any, spec: KeySpec) -> None:
     @given(CALLS, CALLS, st.sampled_from([(), (0,), (0, 1), (1, 2), (0, 1, 2)]))
     def check(one: Any, other: Any, same: Any) -> None:
         nonlocal hits
-        other = tuple(one[i] if i in same else value for i, value in enumerate(other))
-        table, bound = launcher(NAMES, spec), named_type("tests", "Bound")()
+        other = launcher.values(one[i] if i in same else value for i, value in enumerate(other))
+        one = launcher.values(one)
+        table, bound = launcher.make(NAMES, spec), make_bound()
         if table.bind(one, bound) and table.find(other) is bound:
             hits += 1
             assert key_of(spec, one) == key_of(spec, other)
@@ -107,8 +135,8 @@ def test_a_subclass_goes_the_safe_path_with_the_key_of_a_tensor(launcher: Any) -
     @quietly
     @given(ODD_CALLS, ODD_CALLS)
     def check(one: Any, other: Any) -> None:
-        table, spec = launcher(NAMES, KeySpec()), KeySpec()
-        bound = named_type("tests", "Bound")()
+        table, spec, bound = launcher.make(NAMES, KeySpec()), KeySpec(), make_bound()
+        one, other = launcher.values(one), launcher.values(other)
         odd = [value for value in one if isinstance(value, (Subclass, FakeDescriptor)) or type(value) is FakeTensor]
         if odd:
             assert not table.bind(one, bound)
