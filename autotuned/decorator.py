@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import inspect
 import logging
 import threading
@@ -12,9 +13,10 @@ from typing import Any
 from autotuned import candidates, source, tune
 from autotuned import toolchain as triton_names
 from autotuned.check import as_check
-from autotuned.choose import Options
 from autotuned.errors import ArgumentNameError, DecorationError
+from autotuned.explain import Explanation
 from autotuned.key import KeySpec
+from autotuned.question import Options
 from autotuned.target import Call, HostTarget, KernelTarget, Target
 from autotuned.tuner import CacheInfo, Tuner
 
@@ -329,6 +331,11 @@ def _function_name(function: Callable[..., Any], index: int) -> str:
     return f"function{index}" if name == "<lambda>" else name
 
 
+def by_name(module: str, qualname: str) -> Any:
+    """What a module calls so: how a tuned object comes out of a pickle, as functions do."""
+    return functools.reduce(getattr, qualname.split("."), importlib.import_module(module))
+
+
 class TunedFunction:
     """A plain callable with its tunables chosen; used as `f(*args)`, without a grid."""
 
@@ -373,6 +380,9 @@ class TunedFunction:
         self._local.best_config = bound.config
         return bound.run(values, None)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return by_name, (self.fn.__module__, self.fn.__qualname__)
+
     def run(self, *args: Any, **kwargs: Any) -> Any:
         """What Triton's `kernel[grid]` and heuristics over this would call: no kernel is here.
 
@@ -405,6 +415,18 @@ class TunedFunction:
     def cache_clear(self) -> None:
         """Forget this process's choices; records on disk stay."""
         self.tuner.forget()
+
+    def explain(self, *args: Any, grid: Any = None, **kwargs: Any) -> Explanation:
+        """Where the choice for a call comes from, and why not from elsewhere: the key part by part, and for a miss
+        the nearest stored key with the parts that differ. `print` it, or see `autotuned.explain.Explanation`.
+
+        Nothing is searched, measured, launched or moved; callables among the options are called as for the call.
+
+        Raises:
+            CallError, ValueError: The arguments do not fit.
+            NoDeviceError: There is no GPU, and Triton does not interpret.
+        """
+        return self.tuner.explain(self.tuner.call(args, kwargs, grid))
 
     def case(self, generator: CaseGenerator) -> CaseGenerator:
         """Register a generator `fn(device)` of calls worth tuning, each `dict(args=(...), kwargs={...})`."""

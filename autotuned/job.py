@@ -57,6 +57,7 @@ class Job:
         configs: The live configs, by identity, in the same order.
         restore: Names to protect, None to find out; `zero`: names zeroed before each trial.
         known: Timings of an earlier search, by identity; these configs are not measured again.
+        incumbent: Of these, the one to beat: measured again beside configs that are new.
         budget_s: The search stops after this many seconds with what it has; None never.
         watch: Find out what is written also where `restore` is given.
         compile_class: Calls that have this in common compile alike; None where that is not known.
@@ -71,6 +72,7 @@ class Job:
     zero: Sequence[str] = ()
     hooks: Hooks = field(default_factory=Hooks)
     known: Mapping[str, Timing] = field(default_factory=dict)
+    incumbent: str | None = None
     budget_s: float | None = None
     observer: Observer | None = None
     check: Check | None = None

@@ -6,7 +6,7 @@ import enum
 import importlib.resources
 import logging
 import uuid
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,8 +91,28 @@ def locked(key: Key, between_processes: bool = True) -> Iterator[None]:
         yield
 
 
-def find(key: Key, candidates: Candidates, unfit: Collection[str] = ()) -> Choice | None:
-    """The stored choice for a key among the live candidates: the user's record, else a config file.
+@dataclass(frozen=True)
+class Look:
+    """What one place holds for a key: a choice, or in a few words why there is none.
+
+    Attributes:
+        problem: "absent", "damaged", "unreadable", "newer schema" or "config gone"; "" where there is a choice.
+        detail: What exactly, for people. `path`: the file it is about.
+    """
+
+    choice: Choice | None = None
+    problem: str = ""
+    detail: str = ""
+    path: str = ""
+
+
+def find(
+    key: Key,
+    candidates: Candidates,
+    places: Sequence[tuple[Rung, Callable[[Key, Candidates], Look]]] | None = None,
+    unfit: Collection[str] = (),
+) -> Choice | None:
+    """The choice for a key among the live candidates: that of the first place, by default of `PLACES`, that has one.
 
     A stored config that is no longer among the candidates is not served: hooks could not be re-attached to it.
 
@@ -100,22 +120,45 @@ def find(key: Key, candidates: Candidates, unfit: Collection[str] = ()) -> Choic
         unfit: Candidates that were found not to compile or launch here.
     """
     fit = {identity: config for identity, config in candidates.items() if identity not in unfit}
-    return _from_record(key, fit) or _from_files(key, fit, unfit)
+    for _, look in PLACES if places is None else places:
+        seen = look(key, fit)
+        if seen.choice is not None:
+            return seen.choice
+        if not unfit or seen.problem != "config gone":  # what was left out has been said already
+            _react(seen)
+    return None
 
 
-def _from_record(key: Key, candidates: Candidates) -> Choice | None:
+def _react(seen: Look) -> None:
+    """Move a damaged record aside, and say once what a user can do something about."""
+    path = Path(seen.path)
+    if seen.problem == "damaged":
+        _damaged(path, seen.detail)
+    elif seen.problem == "unreadable":
+        _warn_once(seen.path, "record %s cannot be read (%s); going on without it.", path, seen.detail)
+    elif seen.problem == "newer schema":
+        _warn_once(seen.path, "record %s has the newer schema %s; it is left alone.", path, seen.detail)
+    elif seen.problem == "config gone" and seen.path:
+        _warn_once(
+            f"{path} {seen.detail}",
+            "config file %s: the config for this call is not among the kernel's configs any more; it is not used: %s",
+            path,
+            seen.detail,
+        )
+
+
+def _look_at_record(key: Key, candidates: Candidates) -> Look:
     path = record_path(key)
-    found = read(path)
+    found, seen = inspect(path)
     if found is None:
-        return None
+        return seen
     if found.key != key:
-        _damaged(path, "it holds the record of another key")
-        return None
+        return Look(None, "damaged", "it holds the record of another key", str(path))
     winner = best(found, candidates)
-    if winner is None:
-        return None
+    if winner is None:  # without a path: a search follows, which is nothing to warn of
+        return Look(None, "config gone" if found.winner else "absent", f"{path} has none of the configs of this call")
     measured = {timing.identity for timing in found.timings}
-    return Choice(candidates[winner], Rung.STORE, found, candidates.keys() <= measured, str(path))
+    return Look(Choice(candidates[winner], Rung.STORE, found, candidates.keys() <= measured, str(path)))
 
 
 def best(found: Record, candidates: Candidates) -> str | None:
@@ -131,29 +174,32 @@ def best(found: Record, candidates: Candidates) -> str | None:
 
 def read(path: Path) -> Record | None:
     """The record in a file; None if there is none, or it cannot be read, is damaged or of a newer schema."""
+    found, seen = inspect(path)
+    _react(seen)
+    return found
+
+
+def inspect(path: Path) -> tuple[Record | None, Look]:
+    """The record in a file, or why there is none; nothing is moved, and nothing is said."""
+    where = str(path)
     try:
         data = disk.read_json(path)
     except (FileNotFoundError, NotADirectoryError):
         if path.is_symlink():
-            _damaged(path, "it is a link to nowhere")
-        return None
+            return None, Look(None, "damaged", "it is a link to nowhere", where)
+        return None, Look(None, "absent", "", where)
     except OSError as error:
         if path.is_dir():
-            _damaged(path, "a folder lies in its place")
-        else:
-            _warn_once(str(path), "record %s cannot be read (%s); going on without it.", path, error)
-        return None
+            return None, Look(None, "damaged", "a folder lies in its place", where)
+        return None, Look(None, "unreadable", str(error), where)
     except ValueError as error:
-        _damaged(path, str(error))
-        return None
+        return None, Look(None, "damaged", str(error), where)
     if is_newer(data):
-        _warn_once(str(path), "record %s has the newer schema %s; it is left alone.", path, data["schema"])
-        return None
+        return None, Look(None, "newer schema", str(data["schema"]), where)
     try:
-        return record.load(data)
+        return record.load(data), Look()
     except RecordError as error:
-        _damaged(path, str(error))
-        return None
+        return None, Look(None, "damaged", str(error), where)
 
 
 def is_newer(data: Any) -> bool:
@@ -197,12 +243,31 @@ def keep(result: Record) -> bool:
     return True
 
 
-def all_records(kernel: str | None = None) -> Iterator[tuple[Path, Record]]:
-    """Every readable record of the user's store, or of one kernel in it, by kernel and digest."""
-    folder = configfile.file_name(kernel).removesuffix(".json") if kernel else "*"
-    for path in sorted((root() / f"v{record.SCHEMA}").glob(f"{folder}/*.json")):
-        if not path.name.startswith(".") and (found := read(path)) is not None:
+def all_records(kernel: str | None = None, quietly: bool = False) -> Iterator[tuple[Path, Record]]:
+    """Every readable record of the user's store, or of one kernel in it, by kernel and digest.
+
+    Args:
+        kernel: Its name, or None for all kernels.
+        quietly: Leave damaged records where they are, and say nothing of them.
+    """
+    for path in _record_files(kernel):
+        found = inspect(path)[0] if quietly else read(path)
+        if found is not None:
             yield path, found
+
+
+def unreadable(kernel: str) -> Iterator[tuple[Path, Look]]:
+    """The record files of a kernel that hold no record, and why; they stay where they are."""
+    for path in _record_files(kernel):
+        found, seen = inspect(path)
+        if found is None and seen.problem != "absent":
+            yield path, seen
+
+
+def _record_files(kernel: str | None) -> Iterator[Path]:
+    folder = configfile.file_name(kernel).removesuffix(".json") if kernel else "*"
+    paths = sorted((root() / f"v{record.SCHEMA}").glob(f"{folder}/*.json"))
+    yield from (path for path in paths if not path.name.startswith("."))
 
 
 def clear(kernel: str | None = None) -> int:
@@ -331,27 +396,28 @@ def unwritable(folder: Path) -> str:
     return ""
 
 
-def _from_files(key: Key, candidates: Candidates, unfit: Collection[str]) -> Choice | None:
+def _look_at_files(key: Key, candidates: Candidates) -> Look:
     slug = from_json(key.context["device"]).slug
+    seen = Look(None, "absent")
     for folder in config_folders():
         path = folder / slug / configfile.file_name(key.kernel)
         file = _file(path, key.kernel)
         entry = file.find(key) if file else None
         if entry is None:
             continue
-        identity = record.Timing(entry.config).identity
-        config = candidates.get(identity)
-        if identity in unfit:
-            continue
+        config = candidates.get(record.Timing(entry.config).identity)
         if config is not None:
-            return Choice(config, Rung.FILE, origin=str(path))
-        _warn_once(
-            f"{path} {key.digest}",
-            "config file %s: the config for this call is not among the kernel's configs any more; it is not used: %s",
-            path,
-            entry.config,
-        )
-    return None
+            return Look(Choice(config, Rung.FILE, origin=str(path)))
+        seen = Look(None, "config gone", str(entry.config), str(path))
+        _react(seen)  # at once: the next folder may have an answer
+    return seen
+
+
+# In the order in which they are asked; `explain` walks the same list.
+PLACES: tuple[tuple[Rung, Callable[[Key, Candidates], Look]], ...] = (
+    (Rung.STORE, _look_at_record),
+    (Rung.FILE, _look_at_files),
+)
 
 
 def _file(path: Traversable, kernel: str | None) -> configfile.ConfigFile | None:

@@ -67,6 +67,9 @@ class Target(Protocol):
     def environment(self) -> dict[str, str]:
         """Environment variables that change the code."""
 
+    def environment_changed(self) -> None:
+        """Called when these are not what they were at an earlier call."""
+
     def launch(self, call: Call, config: Any) -> Any:
         """Run once with a config, without the hooks and the protection around it."""
 
@@ -196,17 +199,26 @@ class KernelTarget:
         """Triton's cache-invalidating variables."""
         return toolchain.environment()
 
+    def environment_changed(self) -> None:
+        """Trials of another environment must not measure the binaries of this one."""
+        toolchain.forget_binaries(self.fn)
+
     @cached_property
-    def source(self) -> str:
-        """Kernel, callees, used globals, and heuristics between the tuner and the kernel."""
-        parts = [source.fingerprint(self.function)]
+    def _fingerprints(self) -> list[tuple[str, source.Fingerprint]]:
+        found = [("", source.Fingerprint(self.function))]
         for layer in toolchain.layers(self.fn):
             heuristics = getattr(layer, "values", None) or {}
-            parts += [
-                f"{name}:{source.fingerprint(function)}"
+            found += [
+                (f"{name}:", source.Fingerprint(function))
                 for name, function in sorted(heuristics.items())
                 if isinstance(function, FunctionType)
             ]
+        return found
+
+    @property
+    def source(self) -> str:
+        """Kernel, callees, used globals, and heuristics between the tuner and the kernel."""
+        parts = [f"{name}{fingerprint.value()}" for name, fingerprint in self._fingerprints]
         return parts[0] if len(parts) == 1 else _joined(parts)
 
     def launch(self, call: Call, config: Any) -> Any:
@@ -295,13 +307,20 @@ class HostTarget:
         """None: only Triton says which variables change its code."""
         return {}
 
+    def environment_changed(self) -> None:
+        """Cannot happen."""
+
     @cached_property
-    def source(self) -> str:
-        """The callable, what it calls in its own package, and the globals and closure cells it uses."""
+    def _fingerprint(self) -> source.Fingerprint:
         function = source.python_function(self.fn)
         if function is None:
             raise DecorationError(f"@autotune: expected a Python function, got {self.fn!r:.80}.")
-        return source.fingerprint(function)
+        return source.Fingerprint(function, getattr(self.fn, "__self__", None))
+
+    @property
+    def source(self) -> str:
+        """The callable, what it calls in its own package, and the globals and closure cells it uses."""
+        return self._fingerprint.value()
 
     def launch(self, call: Call, config: Any) -> Any:
         """Call it with the config's values as keywords."""

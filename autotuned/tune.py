@@ -59,6 +59,8 @@ class _Search:
         self._job, self._outcome = job, outcome
         self._protection = Protection({}, [], [])
         fresh = [identity for identity in job.configs if identity not in job.known]
+        if fresh and job.incumbent is not None:  # its old time was taken in other conditions than those of the new
+            fresh.append(job.incumbent)  # last: within a small budget the search must get on
         self._identities = list(job.configs)
         self._trials = [self._trial(identity) for identity in fresh]
         self._checker = Checker(job.check, job.target.name, job.call.arguments) if job.check else None
@@ -335,8 +337,7 @@ class _Search:
     def raise_if_all_failed(self) -> None:
         """Raise if nothing can be chosen from."""
         failed = [trial for trial in self._trials if trial.error]
-        usable = [t for identity, t in self._job.known.items() if t.usable and identity in self._job.configs]
-        if usable or len(failed) + len(self._twins) < len(self._trials) or not failed:
+        if list(self._usable()) or len(failed) + len(self._twins) < len(self._trials) or not failed:
             return
         first, kernel = self._first_error, self._job.target.name
         launched = [trial for trial in failed if self._identities[trial.index] not in self._ahead.refused]
@@ -354,15 +355,22 @@ class _Search:
                 del first  # this frame is in its traceback: the two would keep each other, and the caller's tensors
         raise failures.all_failed(kernel, [(trial.error or "", self._label(trial)) for trial in failed])
 
+    def _usable(self) -> Iterator[tuple[str, Timing]]:
+        """Earlier times of candidates that did not fail this time."""
+        failed = {self._identities[trial.index] for trial in self._trials if trial.error}
+        for identity, timing in self._job.known.items():
+            if identity in self._job.configs and identity not in failed and timing.usable:
+                yield identity, timing
+
     def choose(self, outcome: Outcome) -> None:
         """Pick the winner among what was measured now and before."""
         ran = [trial for trial in self._trials if trial.samples_us and not trial.error]
+        again = any(self._identities[trial.index] == self._job.incumbent for trial in ran)
         known = {}
-        for identity, timing in self._job.known.items():
-            if identity in self._job.configs and timing.usable:
-                earlier = self._trial(identity)
-                earlier.samples_us = timing.typical_us
-                known[earlier.index] = earlier
+        for identity, timing in () if again else self._usable():
+            earlier = self._trial(identity)
+            earlier.samples_us = timing.typical_us
+            known[earlier.index] = earlier
         ran += known.values()
         best, outcome.quality = measure.winner(ran, self._job.timer.resolution_us)
         while self._checker is not None and best.index not in self._checked:

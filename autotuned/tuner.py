@@ -8,11 +8,14 @@ import logging
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from itertools import takewhile
 from typing import Any, NamedTuple
 
 from autotuned import bound, candidates, codegen, env, failures, launch, toolchain
-from autotuned.choose import Chooser, Options, Question
+from autotuned.choose import Chooser
+from autotuned.explain import Explanation
+from autotuned.question import Options, Question
 from autotuned.store import Choice, Rung
 from autotuned.target import Call, HostTarget, KernelTarget, Target, bind
 from autotuned.tune import Observer
@@ -142,6 +145,10 @@ class Tuner:
         question = Question(call, chooser.key(call), chooser.candidates(call), "auto", True, force, observer, budget_s)
         return question, chooser.answer(question)
 
+    def explain(self, call: Call) -> Explanation:
+        """Where the choice for a call comes from and why not from elsewhere; see `Chooser.explain`."""
+        return self.chooser.explain(call, self._pinned(call))
+
     def _launch(self, call: Call, choice: Choice) -> Any:
         config = choice.config
         self._on_choice(call, config)
@@ -152,6 +159,8 @@ class Tuner:
         start = time.perf_counter()
         result = self._first_launch(call, choice)
         launched = time.perf_counter()
+        if isinstance(self.target, KernelTarget):
+            _watch_environment()
         if choice.lasting and not call.options and tuple(call.arguments) == self.names:
             self.launcher.bind(values, self._bound(config, before, result))
         self.chooser.seconds.compile += launched - start
@@ -242,13 +251,19 @@ def _tuned_names(configs: Sequence[Any], target: Target) -> frozenset[str]:
     return frozenset(name for config in configs for name in target.settings(config))
 
 
-def _on_mode_change() -> None:
-    """Nothing bound under one mode may answer under another."""
+def _drop_bound() -> None:
+    """Nothing bound under one mode, or one environment, may answer under another."""
     for tuner in list(_tuners):
         tuner.launcher.clear()
 
 
-env.on_mode_change(_on_mode_change)
+env.on_mode_change(_drop_bound)
+
+
+@lru_cache(maxsize=1)
+def _watch_environment() -> None:
+    """From the first kernel on: a process without one keeps its audit events to itself."""
+    env.on_code_change(_drop_bound)
 
 
 @atexit.register

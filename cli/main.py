@@ -13,6 +13,7 @@ from autotuned.errors import AutotunedError
 from . import output
 from .clear import clear
 from .doctor import doctor
+from .explain import explain_
 from .list import list_
 from .show import show
 from .tune import tune
@@ -66,5 +67,6 @@ def main(
 app.command()(tune)
 app.command("list")(list_)
 app.command()(show)
+app.command("explain")(explain_)
 app.command()(clear)
 app.command()(doctor)

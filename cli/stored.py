@@ -69,9 +69,13 @@ class Stored:
         }
 
 
-def everything() -> list[Stored]:
-    """All records and entries of config files, by kernel, device, call and place."""
-    found = [stored for stored in (*_records(), *_entries()) if _is_sound(stored)]
+def everything(quietly: bool = False) -> list[Stored]:
+    """All records and entries of config files, by kernel, device, call and place.
+
+    Args:
+        quietly: Leave damaged records where they are.
+    """
+    found = [stored for stored in (*_records(quietly), *_entries()) if _is_sound(stored)]
     return sorted(
         found, key=lambda stored: (stored.key.kernel, stored.device, output.call_words(stored.key.call), stored.source)
     )
@@ -88,8 +92,8 @@ def _is_sound(stored: Stored) -> bool:
         return False
 
 
-def _records() -> Iterator[Stored]:
-    for path, record in store.all_records():
+def _records(quietly: bool) -> Iterator[Stored]:
+    for path, record in store.all_records(quietly=quietly):
         yield Stored(record.key, record.winner, record.median_us, record.quality, None, str(path), record)
 
 
