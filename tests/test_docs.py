@@ -329,7 +329,9 @@ def test_examples_of_files_on_disk_have_the_fields_of_the_schema():
 
 
 def test_keys_has_the_table_of_product_names():
-    rows = dict(re.findall(r"^\| `([^`]+)` \| `([^`]+)` \|$", section(read("docs/keys.md"), "### Devices"), re.MULTILINE))
+    rows = dict(
+        re.findall(r"^\| `([^`]+)` \| `([^`]+)` \|$", section(read("docs/keys.md"), "### Devices"), re.MULTILINE)
+    )
     assert rows == device.PRODUCTS
 
 
