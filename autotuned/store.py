@@ -8,7 +8,7 @@ import logging
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -96,7 +96,8 @@ class Look:
     """What one place holds for a key: a choice, or in a few words why there is none.
 
     Attributes:
-        problem: "absent", "damaged", "unreadable", "newer schema" or "config gone"; "" where there is a choice.
+        problem: "absent", "damaged", "unreadable", "newer schema" or "config gone"; with a choice, what an earlier file
+            had instead of one.
         detail: What exactly, for people. `path`: the file it is about.
     """
 
@@ -122,10 +123,10 @@ def find(
     fit = {identity: config for identity, config in candidates.items() if identity not in unfit}
     for _, look in PLACES if places is None else places:
         seen = look(key, fit)
-        if seen.choice is not None:
-            return seen.choice
         if not unfit or seen.problem != "config gone":  # what was left out has been said already
             _react(seen)
+        if seen.choice is not None:
+            return seen.choice
     return None
 
 
@@ -407,9 +408,8 @@ def _look_at_files(key: Key, candidates: Candidates) -> Look:
             continue
         config = candidates.get(record.Timing(entry.config).identity)
         if config is not None:
-            return Look(Choice(config, Rung.FILE, origin=str(path)))
-        seen = Look(None, "config gone", str(entry.config), str(path))
-        _react(seen)  # at once: the next folder may have an answer
+            return replace(seen, choice=Choice(config, Rung.FILE, origin=str(path)))
+        seen = Look(None, "config gone", str(entry.config), str(path))  # the next folder may still have an answer
     return seen
 
 

@@ -219,31 +219,26 @@ def test_two_functions_that_call_each_other_on_two_threads(stored):
     inside, depth = threading.Barrier(2), Depth()
 
     def call(function):
+        nonlocal inside
         depth.calls += 1
         try:
-            if depth.calls == 1:
-                inside.wait(20)  # both threads are in their search now
-                return function() + 1
-            return 0
+            if depth.calls > 1:
+                return 0
+            inside.wait(20)  # in the first trial: both threads are in their search now
+            inside = NO_BARRIER
+            return function() + 1
         finally:
             depth.calls -= 1
-
-    def once(function):
-        """The threads meet in the first trial only."""
-        nonlocal inside
-        result = call(function)
-        inside = NO_BARRIER
-        return result
 
     decorate = autotune([Config({"step": 1}), Config({"step": 2})], cache_results=stored, do_bench=quick)
 
     @decorate
     def ping(*, step):
-        return once(lambda: pong())
+        return call(lambda: pong())
 
     @decorate
     def pong(*, step):
-        return once(lambda: ping())
+        return call(lambda: ping())
 
     assert together(2, lambda number: (ping, pong)[number]()) == [1, 1]
 
