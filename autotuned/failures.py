@@ -19,6 +19,13 @@ def describe(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
+def let_go(error: BaseException | None) -> None:
+    """Strip an exception, and what it came from, of frames: Triton 3.6 keeps the exception of a kernel for good."""
+    while error is not None:
+        error.__traceback__ = None
+        error = error.__cause__ or error.__context__
+
+
 def is_resource_error(error: Exception) -> bool:
     """Whether a config asks for more than the device has: every config of a list may, and none is a user's bug."""
     return type(error).__name__ in _RESOURCES

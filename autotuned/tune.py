@@ -84,6 +84,7 @@ class _Search:
         finally:
             # What follows breaks reference cycles: the caller's tensors and the flush buffer must go when their last
             # user goes, not when the garbage collector comes by. Tracebacks hold frames, and these the arguments.
+            failures.let_go(self._first_error)
             self._first_error = self._checker = None
             for trial in self._trials:
                 trial.prepare = trial.launch = trial.finish = _nothing
@@ -310,7 +311,11 @@ class _Search:
             self._transient.add(trial.index)
         failed = [other for other in self._trials if other.error]
         alike = all(other.error == trial.error for other in failed) and not failures.is_passing(error)
-        self._first_error = (self._first_error or error) if alike else None
+        kept = (self._first_error or error) if alike else None
+        for one in (self._first_error, error):
+            if one is not kept:
+                failures.let_go(one)
+        self._first_error = kept
 
     def _check_device(self, trial: Trial) -> None:
         try:
@@ -408,9 +413,9 @@ class _Search:
         found = {}
         for index, first in self._twins.items():
             form = self._job.forms[self._identities[index]]
-            timing = self._timing(first)
-            if timing.status == "ok" and not first.samples_us:
+            if not first.error and not first.samples_us:
                 continue
+            timing = self._timing(first)
             text = f"the same binary as {self._label(first)}" + f": {timing.error}" * bool(timing.error)
             status = "same" if timing.status == "ok" else timing.status
             found[self._identities[index]] = replace(timing, config=form, status=status, error=text)

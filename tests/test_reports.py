@@ -452,3 +452,21 @@ def test_b82_a_wrong_first_config_is_no_reference():
     with pytest.raises(CheckError, match="the first config disagrees with the majority: 2 of 3"):
         tuned(np.arange(8.0), np.zeros(8))
     assert records() == []
+
+
+def test_twins_of_a_config_that_lost_the_device_have_no_time(monkeypatch):
+    """A binary that was launched once and never sampled: its twin has nothing to share."""
+    import types
+
+    from autotuned.measure import Trial
+    from autotuned.tune import _Search
+
+    first = Trial(0, lambda: None, lambda: None)
+    search = types.SimpleNamespace(
+        _twins={1: first},
+        _job=types.SimpleNamespace(forms={"b": {}}),
+        _identities=["a", "b"],
+        _timing=None,
+        _label=None,
+    )
+    assert _Search._same(search) == {}

@@ -153,7 +153,8 @@ os._exit(0)  # torch 2.11's profiler was seen to abort at exit
 
 def test_profiler_sees_every_launch():
     command = [sys.executable, "-c", PROFILED, os.path.dirname(__file__)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    # Elsewhere: with -c the current folder comes first on the path, and this checkout would shadow what is installed.
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=os.path.dirname(__file__))
     assert (done.returncode, done.stdout.strip()) == (0, "5"), done.stderr
 
 
