@@ -57,6 +57,9 @@ def fresh_state(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mo
     # Not `tmp_path`: most tests never touch the folder, and making a thousand takes a second.
     folder = tmp_path_factory.getbasetemp() / f"cache-{next(_numbers)}"
     monkeypatch.setenv("AUTOTUNED_CACHE_DIR", str(folder))
+    # Away from the checkout: a process started with -c or -m has its folder first on the path, and the sources there
+    # would shadow the package that is installed.
+    monkeypatch.chdir(tmp_path_factory.getbasetemp())
     _forget()
     yield
     _forget()

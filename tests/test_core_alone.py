@@ -20,12 +20,22 @@ sys.exit(result)
 """
 
 
-def test_the_core_needs_neither_torch_nor_triton() -> None:
+def test_the_core_needs_neither_torch_nor_triton(tmp_path: Path) -> None:
     tests = Path(__file__).parent
     files = [str(tests / f"test_{name}.py") for name in CORE]
     run = subprocess.run(
-        [sys.executable, "-c", PROGRAM, "-q", "-p", "no:cacheprovider", *files],
-        cwd=tests.parent,
+        [
+            sys.executable,
+            "-c",
+            PROGRAM,
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            "-c",
+            str(tests.parent / "pyproject.toml"),
+            *files,
+        ],
+        cwd=tmp_path,
         env={name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")},
         capture_output=True,
         text=True,
