@@ -342,8 +342,10 @@ class _Search:
     def raise_if_all_failed(self) -> None:
         """Raise if nothing can be chosen from."""
         failed = [trial for trial in self._trials if trial.error]
-        if list(self._usable()) or len(failed) + len(self._twins) < len(self._trials) or not failed:
+        if list(self._usable()) or len(failed) + len(self._twins) < len(self._trials):
             return
+        if not failed:  # every config of this list failed in an earlier search
+            raise failures.all_failed(self._job.target.name, list(self._known_failures()))
         first, kernel = self._first_error, self._job.target.name
         launched = [trial for trial in failed if self._identities[trial.index] not in self._ahead.refused]
         if launched and all(trial.index in self._transient for trial in launched):
@@ -359,6 +361,11 @@ class _Search:
             finally:
                 del first  # this frame is in its traceback: the two would keep each other, and the caller's tensors
         raise failures.all_failed(kernel, [(trial.error or "", self._label(trial)) for trial in failed])
+
+    def _known_failures(self) -> Iterator[tuple[str, str]]:
+        for identity, timing in self._job.known.items():
+            if identity in self._job.configs:
+                yield timing.error or timing.status, candidates.label(timing.config)
 
     def _usable(self) -> Iterator[tuple[str, Timing]]:
         """Earlier times of candidates that did not fail this time."""

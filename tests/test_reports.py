@@ -470,3 +470,25 @@ def test_twins_of_a_config_that_lost_the_device_have_no_time(monkeypatch):
         _label=None,
     )
     assert _Search._same(search) == {}
+
+
+def test_a_list_of_configs_that_all_failed_before_is_the_same_error_again():
+    """One key, a shorter list: what is left of it failed in the search that the record is of."""
+    import numpy as np
+    from triton import Config
+
+    from autotuned import autotune
+    from autotuned.errors import AllConfigsFailedError
+
+    def work(x, *, block):
+        if block > 8:
+            raise ValueError(f"{block} is too large")
+        x += 1
+
+    good, bad = Config({"block": 8}), [Config({"block": 16}), Config({"block": 32})]
+    first = autotune([*bad, good], name="shorter_list")(work)
+    first(np.zeros(4))
+    for _ in range(2):
+        shorter = autotune(bad, name="shorter_list")(work)
+        with pytest.raises(AllConfigsFailedError, match="16 is too large"):
+            shorter(np.zeros(4))
