@@ -108,14 +108,14 @@ def test_who_asked_is_told_when_a_mode_begins_and_ends(monkeypatch: pytest.Monke
         (os.pathsep, []),
         ("/a", [Path("/a")]),
         (f"/a{os.pathsep}{os.pathsep}b", [Path("/a"), Path("b")]),
-        (f"~/x{os.pathsep}/y", [Path("/home/me/x"), Path("/y")]),
+        (f"~/x{os.pathsep}/y", [Path("/users/me/x"), Path("/y")]),
     ],
     ids=["unset", "only separators", "one", "empty part", "home"],
 )
 def test_the_config_path_is_a_list_of_folders(
     monkeypatch: pytest.MonkeyPatch, setting: str, folders: list[Path]
 ) -> None:
-    monkeypatch.setenv("HOME", "/home/me")
+    monkeypatch.setenv("HOME", "/users/me")
     monkeypatch.setenv("AUTOTUNED_CONFIG_PATH", setting)
     assert env.config_path() == folders
 
