@@ -145,12 +145,23 @@ def text(function: FunctionType) -> str:
             return _bytecode_text(function.__code__)
         return " ".join(list(_tokens(f"({segment})"))[1:-2])  # in parentheses it may go over several lines
     try:
-        source = textwrap.dedent(inspect.getsource(function))
+        source = _own_text(function)
     except (OSError, TypeError):
         return _bytecode_text(function.__code__)
     tokens = list(_tokens(source))
     start = next((i for i, token in enumerate(tokens) if token == "def"), 0)  # decorators come before
     return " ".join(tokens[start:])
+
+
+def _own_text(function: FunctionType) -> str:
+    _require_own_file(function)
+    return textwrap.dedent(inspect.getsource(function))
+
+
+def _require_own_file(function: FunctionType) -> None:
+    """Raise OSError for what `exec` made: Python 3.13 answers its file name with the text of `python -c`."""
+    if function.__code__.co_filename == "<string>":
+        raise OSError("code from a string has no file to read")
 
 
 def _lambda_source(function: FunctionType) -> str | None:
@@ -159,6 +170,7 @@ def _lambda_source(function: FunctionType) -> str | None:
     Several in one line are told apart by what they compile to, for Python 3.10 notes no columns.
     """
     try:
+        _require_own_file(function)
         module = "".join(inspect.findsource(function)[0])
         tree = ast.parse(module)
     except (OSError, TypeError, SyntaxError, ValueError):
@@ -344,7 +356,7 @@ def _tree(function: FunctionType) -> ast.AST:
     try:
         if function.__code__.co_name == "<lambda>":
             return ast.parse(f"({_lambda_source(function) or 0})")
-        tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+        tree = ast.parse(_own_text(function))
     except (OSError, TypeError, SyntaxError):
         return ast.Module([], [])
     for node in tree.body:
