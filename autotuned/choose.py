@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 from autotuned import candidates, env, source, state, store, toolchain, tune
 from autotuned.errors import AllConfigsFailedError, ConfigError, EncodingError, NotTunedError
 from autotuned.key import Key, KeySpec, call_part, differences
+from autotuned.locks import Lock
 from autotuned.measure import GivenTimer
 from autotuned.record import Record
 from autotuned.store import Choice, Rung
@@ -61,6 +63,7 @@ class Question:
         force: Measure again whatever is stored.
         observer: Told of a search's progress.
         budget_s: The search stops after this many seconds, or earlier where the decorator says so; None never.
+        lock: What came of asking for the key's lock; where another holds it, what is measured is the other's to save.
     """
 
     call: Call
@@ -71,6 +74,7 @@ class Question:
     force: bool = False
     observer: tune.Observer | None = None
     budget_s: float | None = None
+    lock: Lock = Lock.HELD
 
     @property
     def fresh(self) -> bool:
@@ -184,11 +188,13 @@ class Chooser:
             return self._without_search(question)
         if toolchain.capturing():
             return self._while_capturing(question)
-        with store.locked(question.key, between_processes=self._is_stored(question.key)):
+        with store.locked(question.key, between_processes=self._is_stored(question.key)) as lock:
             # Again: another process or thread may have finished while this one waited for the lock.
             known = self._known(question)
             if known is None or not self._is_enough(known, question):
-                known = self._search(question)
+                if lock is Lock.BUSY and self.options.default is not None and not question.must_search:
+                    return self._default(question.call, question.live)
+                known = self._search(replace(question, lock=lock))
             return self._remember(question.key, known)
 
     def _is_enough(self, known: Choice, question: Question) -> bool:
@@ -323,19 +329,23 @@ class Chooser:
     def _search(self, question: Question) -> Choice:
         key = question.key
         state.refuse_aliases(question.call.arguments, self.options.zero, self.target.name)
-        before = store.read(store.record_path(key)) if self._is_stored(key) else None
-        known = {timing.identity: timing for timing in before.timings} if before and not question.fresh else {}
+        is_stored = self._is_stored(key)
+        known = store.resumable(key) if is_stored and not question.fresh else {}
+        if not any(known[name].status == "ok" for name in known.keys() & question.live.keys()):
+            known = {}  # failures alone, perhaps of a full or broken device, are tried again
         start = time.perf_counter()
         outcome = tune.Outcome()
+        saved = is_stored and question.lock is not Lock.BUSY
         try:
-            tune.run(self._job(question, known), outcome)
+            with store.journaled(key, question.fresh) if saved else nullcontext(_unsaved) as write:
+                tune.run(replace(self._job(question, known), on_timing=write), outcome)
         except AllConfigsFailedError:
             if self.options.default is None:
                 raise
             log.exception("`%s`: the search failed; its default= is used, untuned.", key.kernel)
             return self._default(question.call, question.live)
         finally:
-            result = self._finish(key, outcome, time.perf_counter() - start, before)
+            result = self._finish(question, outcome, time.perf_counter() - start)
         self._announce(result, outcome)
         complete = question.live.keys() <= {timing.identity for timing in outcome.timings}  # else the budget ended it
         return Choice(question.live[outcome.winner or ""], Rung.SEARCH, result, complete)
@@ -352,20 +362,26 @@ class Chooser:
             min(budgets, default=None), question.observer,
         )  # fmt: skip
 
-    def _finish(self, key: Key, outcome: tune.Outcome, seconds: float, before: Record | None) -> Record:
+    def _finish(self, question: Question, outcome: tune.Outcome, seconds: float) -> Record:
         """Count the search and store what it measured, also after Ctrl-C: it is not measured again."""
         self.searches += 1
         self.seconds.search += seconds
         self.seconds.compile += outcome.compile_s
+        key = question.key
         result = self._record(key, outcome, seconds)
-        if result.winner is None and before is not None:
-            result = replace(before, timings=result.timings or before.timings)
+        before = store.read(store.record_path(key)) if result.winner is None and self._is_stored(key) else None
+        if before is not None:  # what is complete stays so: the new search only adds to it
+            known = {timing.identity for timing in before.timings}
+            new = tuple(timing for timing in result.timings if timing.identity not in known)
+            result = replace(before, timings=before.timings + new)
         if self._is_stored(key) and any(timing.status == "ok" for timing in result.timings):
-            self._keep(result)
+            self._keep(result, question)
         return result
 
-    def _keep(self, result: Record) -> None:
-        if portable(*(timing.config for timing in result.timings)):
+    def _keep(self, result: Record, question: Question) -> None:
+        if question.lock is Lock.BUSY and not store.may_save(result.key):
+            log.info("`%s`: another process or thread tunes the same key and saves it.", result.key.kernel)
+        elif portable(*(timing.config for timing in result.timings)):
             store.keep(result)
         else:
             self._say_once("config", "`%s`: a config has a value without JSON form; kept in memory only.", result.key)
@@ -391,6 +407,10 @@ class Chooser:
             result.key.kernel, len(result.timings), failed, result.provenance["seconds"],
             candidates.label(result.winner or {}), result.median_us, result.quality,
         )  # fmt: skip
+
+
+def _unsaved(timing: Any) -> None:
+    """Takes the timings of a search that is not saved."""
 
 
 _OBJECT = "python object"  # with a space: no parameter can have this name

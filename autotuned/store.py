@@ -5,18 +5,62 @@ from __future__ import annotations
 import enum
 import importlib.resources
 import logging
-import uuid
+import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autotuned import configfile, disk, env, record
+from autotuned import configfile, disk, env, locks, record
 from autotuned.device import from_json
-from autotuned.errors import ConfigFileError, RecordError
+from autotuned.errors import ConfigFileError
 from autotuned.key import Key
 from autotuned.record import Record
+from autotuned.records import (  # the user's records are asked for here too
+    all_heads as all_heads,
+)
+from autotuned.records import (
+    all_records as all_records,
+)
+from autotuned.records import (
+    clear as clear,
+)
+from autotuned.records import (
+    damaged as damaged,
+)
+from autotuned.records import (
+    is_newer as is_newer,
+)
+from autotuned.records import (
+    journaled as journaled,
+)
+from autotuned.records import (
+    keep as keep,
+)
+from autotuned.records import (
+    locked as locked,
+)
+from autotuned.records import (
+    may_save as may_save,
+)
+from autotuned.records import (
+    note_use as note_use,
+)
+from autotuned.records import (
+    read as read,
+)
+from autotuned.records import (
+    record_path as record_path,
+)
+from autotuned.records import (
+    resumable as resumable,
+)
+from autotuned.records import (
+    root as root,
+)
+from autotuned.records import (
+    warn_once as warn_once,
+)
 from autotuned.values import digest
 
 if TYPE_CHECKING:
@@ -61,26 +105,6 @@ Candidates = Mapping[str, Any]  # a config's identity -> the live Config
 
 _registered: list[Traversable] = []
 _files: dict[tuple[str, str | None], configfile.ConfigFile | None] = {}  # (text of the path, kernel) -> parsed once
-_warned: set[str] = set()
-
-
-def root() -> Path:
-    """The folder of this schema's records."""
-    return disk.cache_dir(env.cache_dir_setting())
-
-
-def record_path(key: Key) -> Path:
-    """The one file of a key."""
-    folder = configfile.file_name(key.kernel).removesuffix(".json")
-    return root() / f"v{record.SCHEMA}" / folder / f"{key.digest}.json"
-
-
-@contextmanager
-def locked(key: Key, between_processes: bool = True) -> Iterator[None]:
-    """Hold the key's lock: one process or thread searches, the others wait (`disk.locked` says how long)."""
-    path = record_path(key)
-    with disk.locked(path.parent / "locks" / f"{key.digest}.lock", between_processes):
-        yield
 
 
 def find(key: Key, candidates: Candidates) -> Choice | None:
@@ -97,11 +121,12 @@ def _from_record(key: Key, candidates: Candidates) -> Choice | None:
     if found is None:
         return None
     if found.key != key:
-        _damaged(path, "it holds the record of another key")
+        damaged(path, "it holds the record of another key")
         return None
     winner = best(found, candidates)
     if winner is None:
         return None
+    note_use(path)
     measured = {timing.identity for timing in found.timings}
     return Choice(candidates[winner], Rung.STORE, found, candidates.keys() <= measured, str(path))
 
@@ -115,91 +140,6 @@ def best(found: Record, candidates: Candidates) -> str | None:
         return winner
     usable = [t for t in found.timings if t.status == "ok" and t.median_us and t.identity in candidates]
     return min(usable, key=lambda timing: timing.median_us or 0.0).identity if usable else None
-
-
-def read(path: Path) -> Record | None:
-    """The record in a file; None if there is none, or it cannot be read, is damaged or of a newer schema."""
-    try:
-        data = disk.read_json(path)
-    except (FileNotFoundError, NotADirectoryError):
-        if path.is_symlink():
-            _damaged(path, "it is a link to nowhere")
-        return None
-    except OSError as error:
-        if path.is_dir():
-            _damaged(path, "a folder lies in its place")
-        else:
-            _warn_once(str(path), "record %s cannot be read (%s); going on without it.", path, error)
-        return None
-    except ValueError as error:
-        _damaged(path, str(error))
-        return None
-    if is_newer(data):
-        _warn_once(str(path), "record %s has the newer schema %s; it is left alone.", path, data["schema"])
-        return None
-    try:
-        return record.load(data)
-    except RecordError as error:
-        _damaged(path, str(error))
-        return None
-
-
-def is_newer(data: Any) -> bool:
-    """Whether JSON was written by a later version of this package."""
-    schema = data.get("schema") if isinstance(data, dict) else None
-    return isinstance(schema, int) and not isinstance(schema, bool) and schema > record.SCHEMA
-
-
-def _damaged(path: Path, why: str) -> None:
-    moved = disk.move_aside(path)
-    message = "record %s is damaged (%s); %s; the kernel is tuned again."
-    if moved:
-        log.warning(message, path, why.rstrip("."), f"moved to {moved}")
-    else:  # it is met again at the next look
-        _warn_once(str(path), message, path, why.rstrip("."), "it will be replaced")
-
-
-def keep(result: Record) -> bool:
-    """Write a record; where that fails, the choice lives in memory only and one warning says so.
-
-    Returns:
-        Whether it was written.
-    """
-    path = record_path(result.key)
-    try:
-        if path.exists() and is_newer(disk.read_json(path)):
-            return False
-    except (OSError, ValueError):
-        pass  # unreadable or damaged: the write below replaces it, or fails with its own reason
-    try:
-        disk.write_text(path, disk.text(record.dump(result)))
-    except OSError as error:
-        _warn_once(
-            "unwritable",
-            "cannot write to the cache folder %s (%s): results are kept in memory only. Set "
-            "AUTOTUNED_CACHE_DIR to a folder that can be written.",
-            root(),
-            error,
-        )
-        return False
-    return True
-
-
-def all_records(kernel: str | None = None) -> Iterator[tuple[Path, Record]]:
-    """Every readable record of the user's store, or of one kernel in it, by kernel and digest."""
-    folder = configfile.file_name(kernel).removesuffix(".json") if kernel else "*"
-    for path in sorted((root() / f"v{record.SCHEMA}").glob(f"{folder}/*.json")):
-        if not path.name.startswith(".") and (found := read(path)) is not None:
-            yield path, found
-
-
-def clear(kernel: str | None = None) -> int:
-    """Delete the records of one kernel, or of all; returns how many."""
-    count = 0
-    for path, _ in list(all_records(kernel)):
-        path.unlink(missing_ok=True)
-        count += 1
-    return count
 
 
 def register_configs(source: str | Path) -> None:
@@ -276,7 +216,7 @@ def ship(key: Key, entry: configfile.Entry, folder: Path) -> Path:
     context, device = configfile.split_context(key.context)
     path = folder / from_json(device).slug / configfile.file_name(key.kernel)
     # Not beside the file: the folder is somebody's source tree, and a lock file stays where it is made.
-    with disk.locked(root() / "locks" / f"{digest(str(path.absolute()))}.lock"):
+    with locks.locked(root() / "locks" / f"{digest(str(path.absolute()))}.lock"):
         file = shippable(path, key.kernel) or configfile.ConfigFile(key.kernel, from_json(device))
         if file.device != from_json(device):  # two names that become one slug
             raise ConfigFileError(
@@ -311,7 +251,7 @@ def unwritable(folder: Path) -> str:
         existing = next(place for place in (folder.absolute(), *folder.absolute().parents) if place.exists())
         if not existing.is_dir():
             return f"{existing} is not a folder"
-        probe = existing / f".autotuned-{uuid.uuid4().hex}"
+        probe = existing / f".autotuned-{os.urandom(8).hex()}"
         disk.write_text(probe, "")
         probe.unlink()
     except OSError as error:
@@ -330,7 +270,7 @@ def _from_files(key: Key, candidates: Candidates) -> Choice | None:
         config = candidates.get(record.Timing(entry.config).identity)
         if config is not None:
             return Choice(config, Rung.FILE, origin=str(path))
-        _warn_once(
+        warn_once(
             f"{path} {key.digest}",
             "config file %s: the config for this call is not among the kernel's configs any more; it is not used: %s",
             path,
@@ -365,9 +305,3 @@ def _parsed(path: Traversable, kernel: str | None) -> configfile.ConfigFile:
             path=str(path),
         )
     return file
-
-
-def _warn_once(about: str, message: str, *args: object) -> None:
-    if about not in _warned:
-        _warned.add(about)
-        log.warning(message, *args)

@@ -57,6 +57,7 @@ class Job:
         configs: The live configs, by identity, in the same order.
         restore: Names to protect, None to find out; `zero`: names zeroed before each trial.
         known: Timings of an earlier search, by identity; these configs are not measured again.
+        on_timing: Told of each timing as it is measured, and again when there are more samples of it.
         budget_s: The search stops after this many seconds with what it has; None never.
     """
 
@@ -71,6 +72,7 @@ class Job:
     known: Mapping[str, Timing] = field(default_factory=dict)
     budget_s: float | None = None
     observer: Observer | None = None
+    on_timing: Callable[[Timing], None] = lambda timing: None
 
 
 @dataclass
@@ -191,6 +193,8 @@ class _Search:
             trial.finish()
             self._job.timer.synchronize()
             self._protection.learn()
+        if trial.error:
+            self._tell(trial)
         self.compile_s += time.perf_counter() - start
         self._launched += 1
 
@@ -201,6 +205,7 @@ class _Search:
             samples = self._job.timer.sample(trial, count)
             measure.check_samples(samples)
             trial.samples_us += samples
+        self._tell(trial)
         self._report(trial)
 
     @contextlib.contextmanager
@@ -277,6 +282,10 @@ class _Search:
                 found[self._identities[trial.index]] = self._timing(trial)
         order = [identity for identity in self._identities if identity in found]
         return [found[identity] for identity in [*order, *(name for name in found if name not in order)]]
+
+    def _tell(self, trial: Trial) -> None:
+        if trial.index not in self._transient and (trial.error or trial.samples_us):
+            self._job.on_timing(self._timing(trial))
 
     def _timing(self, trial: Trial) -> Timing:
         form = self._job.forms[self._identities[trial.index]]

@@ -17,9 +17,10 @@ RANKS = [
     {"errors"},
     {"values"},
     {"env", "disk", "device", "codegen"},
-    {"candidates", "key", "source"},
+    {"candidates", "key", "locks", "source"},
     {"record", "measure", "toolchain", "state", "_launch_py"},
-    {"target", "configfile", "launch"},
+    {"target", "configfile", "evict", "journal", "launch"},
+    {"records"},
     {"store", "bound", "tune"},
     {"choose"},
     {"tuner"},
@@ -90,7 +91,7 @@ def code_of(path: Path) -> str:
     [
         pytest.param(r"os\.(environ|getenv|putenv)", {"autotuned/env.py"}, id="environment variables"),
         pytest.param(r"\bos\.replace\b|\btempfile\b", {"autotuned/disk.py"}, id="temporary files and replace"),
-        pytest.param(r"\bfilelock\b", {"autotuned/disk.py"}, id="file locks"),
+        pytest.param(r"\bfcntl\b|\bflock\b", {"autotuned/locks.py"}, id="file locks"),
         pytest.param(r"\bplatformdirs\b", {"autotuned/disk.py"}, id="the user's cache folder"),
         pytest.param(
             r"triton\._C|triton\.runtime\.(jit|driver|cache|interpreter)|triton\.backends|triton\.compiler|"

@@ -1,0 +1,231 @@
+"""The records of this user on disk, one file a key: found, read, kept, listed; whatever goes wrong is a miss."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from autotuned import configfile, disk, env, evict, journal, locks, record
+from autotuned.errors import RecordError
+from autotuned.key import Key
+from autotuned.locks import Lock
+from autotuned.record import Record, Timing
+
+log = logging.getLogger("autotuned")
+
+BLOCK = 1000  # records that are put in order at a time: a listing of any number must not hold all names
+HEAD_BYTES = 4096  # most keys end before; if not, the file is read as a whole
+
+_warned: set[str] = set()
+
+
+def root() -> Path:
+    """The folder of this schema's records."""
+    return disk.cache_dir(env.cache_dir_setting())
+
+
+def record_path(key: Key) -> Path:
+    """The one file of a key."""
+    folder = configfile.file_name(key.kernel).removesuffix(".json")
+    return root() / f"v{record.SCHEMA}" / folder / f"{key.digest}.json"
+
+
+@contextmanager
+def locked(key: Key, between_processes: bool = True) -> Iterator[Lock]:
+    """Hold the key's lock: one process or thread searches, the others wait (`locks.locked` says how long)."""
+    if between_processes:
+        _say_network()
+    with locks.locked(evict.lock_of(record_path(key)), between_processes) as lock:
+        yield lock
+
+
+def _say_network() -> None:
+    if "network" not in _warned:
+        kind = disk.network_file_system(root())
+        _warned.add("network")
+        if kind:
+            log.warning(
+                "the cache folder %s is on a network file system (%s): records are safe there, but where its locks "
+                "do not work several hosts may search the same key. AUTOTUNED_CACHE_DIR names another folder.",
+                root(),
+                kind,
+            )
+
+
+def read(path: Path) -> Record | None:
+    """The record in a file; None if there is none, or it cannot be read, is damaged or of a newer schema."""
+    try:
+        data = disk.read_json(path)
+    except (FileNotFoundError, NotADirectoryError):
+        if path.is_symlink():
+            damaged(path, "it is a link to nowhere")
+        return None
+    except OSError as error:
+        if path.is_dir():
+            damaged(path, "a folder lies in its place")
+        else:
+            warn_once(str(path), "record %s cannot be read (%s); going on without it.", path, error)
+        return None
+    except ValueError as error:
+        damaged(path, str(error))
+        return None
+    if is_newer(data):
+        warn_once(str(path), "record %s has the newer schema %s; it is left alone.", path, data["schema"])
+        return None
+    try:
+        found = record.load(data)
+        record.check_winner(found)
+        return found
+    except RecordError as error:
+        damaged(path, str(error))
+        return None
+
+
+def is_newer(data: Any) -> bool:
+    """Whether JSON was written by a later version of this package."""
+    schema = data.get("schema") if isinstance(data, dict) else None
+    return isinstance(schema, int) and not isinstance(schema, bool) and schema > record.SCHEMA
+
+
+def damaged(path: Path, why: str) -> None:
+    """Move a damaged record aside and say so, once."""
+    moved = disk.move_aside(path)
+    message = "record %s is damaged (%s); %s; the kernel is tuned again."
+    if moved:
+        log.warning(message, path, why.rstrip("."), f"moved to {moved}")
+    else:  # it is met again at the next look
+        warn_once(str(path), message, path, why.rstrip("."), "it will be replaced")
+
+
+def keep(result: Record) -> bool:
+    """Write a record; where that fails, the choice lives in memory only and one warning says so.
+
+    Returns:
+        Whether it was written.
+    """
+    path = record_path(result.key)
+    try:
+        if is_newer(disk.read_json(path)):
+            return False
+    except (OSError, ValueError):
+        pass  # unreadable or damaged: the write below replaces it, or fails with its own reason
+    try:
+        disk.write_text(path, disk.text(record.dump(result)))
+    except OSError as error:
+        warn_once(
+            "unwritable",
+            "cannot write to the cache folder %s (%s): results are kept in memory only. Set "
+            "AUTOTUNED_CACHE_DIR to a folder that can be written.",
+            root(),
+            error,
+        )
+        return False
+    disk.remove(journal.path_beside(path))
+    if evict.is_due(result.key.digest):
+        evict.run(root(), evict.DEFAULT_MAX_BYTES, evict.DEFAULT_MAX_AGE_S)
+    return True
+
+
+@contextmanager
+def journaled(key: Key, fresh: bool) -> Iterator[Callable[[Timing], None]]:
+    """Write each timing of a search to disk as it is measured; `fresh` begins anew."""
+    path = journal.path_beside(record_path(key))
+    if fresh:
+        disk.remove(path)
+    with journal.open_for(path, key) as write:
+        yield write
+
+
+def may_save(key: Key) -> bool:
+    """Whether one who searched without the lock may save: nobody has the lock now, and nobody saved meanwhile."""
+    path = record_path(key)
+    with locks.if_free(evict.lock_of(path)) as free:
+        if not free:
+            return False
+    found = read(path)
+    return found is None or found.winner is None
+
+
+def resumable(key: Key) -> dict[str, Timing]:
+    """Timings of an earlier search for the key that was not finished, by identity: of the record, and of a journal."""
+    path = record_path(key)
+    found = journal.read(journal.path_beside(path), key)
+    before = read(path)
+    return {**found, **{timing.identity: timing for timing in before.timings}} if before is not None else found
+
+
+def all_records(kernel: str | None = None) -> Iterator[tuple[Path, Record]]:
+    """Every readable record of the user's store, or of one kernel in it.
+
+    By kernel and digest; of a kernel with more than `BLOCK` of them, each block of so many is in order.
+    """
+    for path in _record_paths(kernel):
+        if (found := read(path)) is not None:
+            yield path, found
+
+
+def all_heads(kernel: str | None = None) -> Iterator[tuple[Path, Record]]:
+    """Like `all_records`, without timings and provenance: of each file only the first bytes are read."""
+    for path in _record_paths(kernel):
+        if (found := _head(path) or read(path)) is not None:
+            yield path, found
+
+
+def _head(path: Path) -> Record | None:
+    try:
+        fields = disk.json_head(disk.read_head(path, HEAD_BYTES), "timings")
+        return record.load({**fields, "timings": [], "provenance": {}}) if fields else None
+    except (OSError, ValueError):
+        return None  # reading all of it says what is wrong
+
+
+def _record_paths(kernel: str | None) -> Iterator[Path]:
+    schema = root() / f"v{record.SCHEMA}"
+    if kernel is not None:
+        folders = [configfile.file_name(kernel).removesuffix(".json")]
+    else:
+        folders = sorted(name for name in _names(schema) if not name.startswith("."))
+    for folder in folders:
+        names = (name for name in _names(schema / folder) if name.endswith(".json") and not name.startswith("."))
+        while block := sorted(islice(names, BLOCK)):
+            yield from (schema / folder / name for name in block)
+
+
+def _names(folder: Path) -> Iterator[str]:
+    try:
+        with os.scandir(folder) as entries:
+            yield from (entry.name for entry in entries)
+    except OSError:
+        return
+
+
+def clear(kernel: str | None = None) -> int:
+    """Delete the records of one kernel, or of all; returns how many."""
+    count = 0
+    for path, _ in all_heads(kernel):
+        disk.remove(journal.path_beside(path))
+        count += disk.remove(path)
+    return count
+
+
+def note_use(path: Path) -> None:
+    """Mark a record as used, at most once a day: what was not used for longest goes first when the store is bounded."""
+    try:
+        age_s = time.time() - os.stat(path).st_mtime
+    except OSError:
+        return
+    if age_s > evict.USE_RESOLUTION_S:
+        disk.touch(path)
+
+
+def warn_once(about: str, message: str, *args: object) -> None:
+    """Warn once in this process about a thing."""
+    if about not in _warned:
+        _warned.add(about)
+        log.warning(message, *args)
