@@ -192,7 +192,8 @@ class Chooser:
             # Again: another process or thread may have finished while this one waited for the lock.
             known = self._known(question)
             if known is None or not self._is_enough(known, question):
-                if lock is Lock.BUSY and self.options.default is not None and not question.must_search:
+                waited = lock is Lock.BUSY and self.options.default is not None and not question.must_search
+                if waited or lock is Lock.NESTED:  # a hook or a helper calls what is being searched
                     return self._default(question.call, question.live)
                 known = self._search(replace(question, lock=lock))
             return self._remember(question.key, known)

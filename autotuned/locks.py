@@ -36,6 +36,7 @@ class Lock(enum.Enum):
 
     HELD = "held"
     BUSY = "busy"  # somebody else has it, and the time to wait is over
+    NESTED = "nested"  # this very thread has it: what it searches calls itself
     NONE = "none"  # there can be no lock here; it would only have saved work
 
 
@@ -71,17 +72,21 @@ def locked(path: Path, between_processes: bool = True, timeout_s: float | None =
     Yields:
         Whether it is held.
     """
+    held = _held.__dict__.setdefault("paths", [])
+    if path in held:
+        yield Lock.NESTED
+        return
     timeout_s = LOCK_TIMEOUT_S if timeout_s is None else timeout_s
-    end = time.monotonic() + (0.0 if getattr(_held, "count", 0) else timeout_s)
+    end = time.monotonic() + (0.0 if held else timeout_s)
     with contextlib.ExitStack() as stack:
         lock = _enter_thread_lock(stack, path, end)
         if lock is Lock.HELD and between_processes:
             lock = _enter_file_lock(stack, path, end)
-        _held.count = getattr(_held, "count", 0) + 1
+        held.append(path)
         try:
             yield lock
         finally:
-            _held.count -= 1
+            held.remove(path)
 
 
 # -- threads ---------------------------------------------------------------------------------------------------------

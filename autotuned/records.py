@@ -32,8 +32,7 @@ def root() -> Path:
 
 def record_path(key: Key) -> Path:
     """The one file of a key."""
-    folder = configfile.file_name(key.kernel).removesuffix(".json")
-    return root() / f"v{record.SCHEMA}" / folder / f"{key.digest}.json"
+    return root() / f"v{record.SCHEMA}" / _folder(key.kernel) / f"{key.digest}.json"
 
 
 @contextmanager
@@ -170,9 +169,22 @@ def all_records(kernel: str | None = None) -> Iterator[tuple[Path, Record]]:
             yield path, found
 
 
+def kernels() -> set[str]:
+    """Names of the kernels that have records: each folder holds those of one, so its first record says which."""
+    schema = root() / f"v{record.SCHEMA}"
+    firsts = (next(_heads_in(schema / folder), None) for folder in _folders(schema))
+    return {found.key.kernel for _, found in filter(None, firsts)}
+
+
 def all_heads(kernel: str | None = None) -> Iterator[tuple[Path, Record]]:
     """Like `all_records`, without timings and provenance: of each file only the first bytes are read."""
-    for path in _record_paths(kernel):
+    schema = root() / f"v{record.SCHEMA}"
+    for folder in _folders(schema) if kernel is None else [_folder(kernel)]:
+        yield from _heads_in(schema / folder)
+
+
+def _heads_in(folder: Path) -> Iterator[tuple[Path, Record]]:
+    for path in _paths_in(folder):
         if (found := _head(path) or read(path)) is not None:
             yield path, found
 
@@ -187,14 +199,22 @@ def _head(path: Path) -> Record | None:
 
 def _record_paths(kernel: str | None) -> Iterator[Path]:
     schema = root() / f"v{record.SCHEMA}"
-    if kernel is not None:
-        folders = [configfile.file_name(kernel).removesuffix(".json")]
-    else:
-        folders = sorted(name for name in _names(schema) if not name.startswith("."))
-    for folder in folders:
-        names = (name for name in _names(schema / folder) if name.endswith(".json") and not name.startswith("."))
-        while block := sorted(islice(names, BLOCK)):
-            yield from (schema / folder / name for name in block)
+    for folder in _folders(schema) if kernel is None else [_folder(kernel)]:
+        yield from _paths_in(schema / folder)
+
+
+def _folder(kernel: str) -> str:
+    return configfile.file_name(kernel).removesuffix(".json")
+
+
+def _folders(schema: Path) -> list[str]:
+    return sorted(name for name in _names(schema) if not name.startswith("."))
+
+
+def _paths_in(folder: Path) -> Iterator[Path]:
+    names = (name for name in _names(folder) if name.endswith(".json") and not name.startswith("."))
+    while block := sorted(islice(names, BLOCK)):
+        yield from (folder / name for name in block)
 
 
 def _names(folder: Path) -> Iterator[str]:

@@ -17,6 +17,9 @@ from autotuned.errors import ConfigFileError
 from autotuned.key import Key
 from autotuned.record import Record
 from autotuned.records import (  # the user's records are asked for here too
+    BLOCK as BLOCK,
+)
+from autotuned.records import (
     all_heads as all_heads,
 )
 from autotuned.records import (
@@ -36,6 +39,9 @@ from autotuned.records import (
 )
 from autotuned.records import (
     keep as keep,
+)
+from autotuned.records import (
+    kernels as kernels,
 )
 from autotuned.records import (
     locked as locked,

@@ -215,6 +215,8 @@ def _ptxas_version(path: str) -> str:
 
 def capturing() -> bool:
     """Whether the current stream is being captured into a CUDA graph."""
+    if "torch" not in sys.modules:
+        return False  # who captures has imported it; a plain callable must not pay a second for it
     import torch
 
     if not (torch.cuda.is_available() and torch.cuda.is_initialized()):

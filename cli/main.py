@@ -13,6 +13,7 @@ from autotuned.errors import AutotunedError
 from . import output
 from .clear import clear
 from .doctor import doctor
+from .gc import gc
 from .list import list_
 from .show import show
 from .tune import tune
@@ -67,4 +68,5 @@ app.command()(tune)
 app.command("list")(list_)
 app.command()(show)
 app.command()(clear)
+app.command()(gc)
 app.command()(doctor)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -69,12 +70,27 @@ class Stored:
         }
 
 
-def everything() -> list[Stored]:
-    """All records and entries of config files, by kernel, device, call and place."""
-    found = [stored for stored in (*_records(), *_entries()) if _is_sound(stored)]
-    return sorted(
-        found, key=lambda stored: (stored.key.kernel, stored.device, output.call_words(stored.key.call), stored.source)
-    )
+def kernels() -> list[str]:
+    """The names of all kernels with a record or an entry in a config file."""
+    return sorted({key.kernel for _, key, _ in store.shipped()} | store.kernels())
+
+
+def of_kernel(kernel: str, heads: bool = False) -> Iterator[Stored]:
+    """A kernel's records and entries of config files, by device, call and place.
+
+    Of a kernel with more than `store.BLOCK` of them each block of so many is in order: no more are held at a time.
+
+    Args:
+        kernel: Its whole name.
+        heads: Without the timings and the provenance of records, which is far quicker.
+    """
+    found = itertools.chain(_entries(kernel), _records(kernel, heads))
+    while block := list(itertools.islice(found, store.BLOCK)):
+        yield from sorted(filter(_is_sound, block), key=_order)
+
+
+def _order(stored: Stored) -> tuple[str, str, str]:
+    return stored.device, output.call_words(stored.key.call), stored.source
 
 
 def _is_sound(stored: Stored) -> bool:
@@ -88,13 +104,13 @@ def _is_sound(stored: Stored) -> bool:
         return False
 
 
-def _records() -> Iterator[Stored]:
-    for path, record in store.all_records():
+def _records(kernel: str, heads: bool) -> Iterator[Stored]:
+    for path, record in store.all_heads(kernel) if heads else store.all_records(kernel):
         yield Stored(record.key, record.winner, record.median_us, record.quality, None, str(path), record)
 
 
-def _entries() -> Iterator[Stored]:
-    for path, key, entry in store.shipped():
+def _entries(kernel: str) -> Iterator[Stored]:
+    for path, key, entry in store.shipped(kernel):
         yield Stored(key, entry.config, entry.median_us, None, entry.vs_default, path)
 
 

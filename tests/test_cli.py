@@ -168,7 +168,7 @@ def test_an_expected_failure_is_one_line(monkeypatch: pytest.MonkeyPatch) -> Non
     def fails() -> Iterator[Any]:
         raise PermissionError(13, "Permission denied", "/some/folder")
 
-    monkeypatch.setattr(store, "all_records", fails)
+    monkeypatch.setattr(store, "kernels", fails)
     assert "Permission denied: '/some/folder'" in _error("list")
 
 
