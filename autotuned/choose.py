@@ -338,8 +338,10 @@ class Chooser:
         outcome = tune.Outcome()
         saved = is_stored and question.lock is not Lock.BUSY
         try:
-            with store.journaled(key, question.fresh) if saved else nullcontext(_unsaved) as write:
+            writer = store.journaled(key, question.fresh) if saved else nullcontext(_unsaved)
+            with writer as write, self.target.trials(folder := store.scratch_folder()):
                 tune.run(replace(self._job(question, known), on_timing=write), outcome)
+                self.target.settle(question.call, question.live[outcome.winner or ""], folder)
         except AllConfigsFailedError:
             if self.options.default is None:
                 raise

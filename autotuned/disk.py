@@ -171,6 +171,14 @@ def remove(path: Path) -> bool:
     return True
 
 
+def remove_folder(path: Path) -> None:
+    """Remove an empty folder; one that is not, or cannot be removed, stays."""
+    try:
+        os.rmdir(path)
+    except OSError:
+        pass
+
+
 def touch(path: Path) -> None:
     """Set a file's times to now, if that is allowed: readers of a shared folder may not."""
     try:

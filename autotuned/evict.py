@@ -15,6 +15,7 @@ DAY_S = 86400.0
 DEFAULT_MAX_BYTES = 1 << 30  # some 30,000 records of 100 configs each
 DEFAULT_MAX_AGE_S = 365 * DAY_S  # not used for a year: driver, compiler and kernel have changed meanwhile
 USE_RESOLUTION_S = DAY_S  # a record's time is renewed at most this often: a start must not write a file for each hit
+SCRATCH_S = 7 * DAY_S  # other shapes of a kernel are mostly tuned in the same days
 _TEMPORARY_S = 3600.0  # a write takes milliseconds
 _JOURNAL_S = 30 * DAY_S  # an interrupted search that nobody went on with
 _LOCK_S = DAY_S  # longer than anybody waits
@@ -75,8 +76,25 @@ def run(root: Path, max_bytes: int | None = None, max_age_s: float | None = None
             else:
                 spared.append(file)
         kept += spared
+    clear_scratch(root / "scratch", freed)
     freed.kept_records, freed.kept_bytes = len(kept), total
     return freed
+
+
+def clear_scratch(folder: Path, freed: Freed | None = None) -> None:
+    """Remove binaries of losing configs that no search has used for a week."""
+    freed, now = freed or Freed(), time.time()
+    for kernel in _entries(str(folder)):
+        try:
+            if now - kernel.stat(follow_symlinks=False).st_mtime <= SCRATCH_S:
+                continue
+        except OSError:
+            continue
+        for entry in _entries(kernel.path):
+            if entry.is_file(follow_symlinks=False):
+                size = entry.stat(follow_symlinks=False).st_size
+                _count(freed, _File(now, size, entry.path), disk.remove(Path(entry.path)))
+        disk.remove_folder(Path(kernel.path))
 
 
 def _files(root: Path, freed: Freed, now: float) -> Iterator[_File]:

@@ -30,6 +30,15 @@ def root() -> Path:
     return disk.cache_dir(env.cache_dir_setting())
 
 
+def scratch_folder() -> Path:
+    """The folder of binaries that lost a search; once in a process it is cleared of what is old."""
+    folder = root() / "scratch"
+    if "scratch" not in _warned:
+        _warned.add("scratch")
+        evict.clear_scratch(folder)
+    return folder
+
+
 def record_path(key: Key) -> Path:
     """The one file of a key."""
     return root() / f"v{record.SCHEMA}" / _folder(key.kernel) / f"{key.digest}.json"

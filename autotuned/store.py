@@ -18,53 +18,22 @@ from autotuned.key import Key
 from autotuned.record import Record
 from autotuned.records import (  # the user's records are asked for here too
     BLOCK as BLOCK,
-)
-from autotuned.records import (
     all_heads as all_heads,
-)
-from autotuned.records import (
     all_records as all_records,
-)
-from autotuned.records import (
     clear as clear,
-)
-from autotuned.records import (
     damaged as damaged,
-)
-from autotuned.records import (
     is_newer as is_newer,
-)
-from autotuned.records import (
     journaled as journaled,
-)
-from autotuned.records import (
     keep as keep,
-)
-from autotuned.records import (
     kernels as kernels,
-)
-from autotuned.records import (
     locked as locked,
-)
-from autotuned.records import (
     may_save as may_save,
-)
-from autotuned.records import (
     note_use as note_use,
-)
-from autotuned.records import (
     read as read,
-)
-from autotuned.records import (
     record_path as record_path,
-)
-from autotuned.records import (
     resumable as resumable,
-)
-from autotuned.records import (
     root as root,
-)
-from autotuned.records import (
+    scratch_folder as scratch_folder,
     warn_once as warn_once,
 )
 from autotuned.values import digest

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Container, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import metadata
@@ -11,7 +12,7 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any, Protocol
 
-from autotuned import device, source, toolchain
+from autotuned import device, scratch, source, toolchain
 from autotuned.device import Device
 from autotuned.errors import CallError, DecorationError
 from autotuned.key import is_tensor
@@ -71,6 +72,12 @@ class Target(Protocol):
 
     def compile(self, call: Call, config: Any) -> None:
         """Compile and load without launching; raises what the compiler raises."""
+
+    def trials(self, folder: Path) -> AbstractContextManager[None]:
+        """Around a search: its binaries are kept in a scratch folder."""
+
+    def settle(self, call: Call, config: Any, folder: Path) -> None:
+        """At the end of a search, still inside `trials`: the winner's binary goes where the next process looks."""
 
     def timer(self, where: Device) -> Timer:
         """What measures it there."""
@@ -208,6 +215,16 @@ class KernelTarget:
         compiled = self.fn.run(*call.args, grid=call.grid, warmup=True, **call.kwargs, **self.settings(config))
         getattr(compiled, "run", None)
 
+    def trials(self, folder: Path) -> AbstractContextManager[None]:
+        """Around a search: its binaries are kept in a scratch folder."""
+        return nullcontext() if self.interpreted else scratch.trials(folder)
+
+    def settle(self, call: Call, config: Any, folder: Path) -> None:
+        """Copy the winner's binary into Triton's own cache; it is loaded, so that asking for it compiles nothing."""
+        if not self.interpreted:
+            compiled = self.fn.run(*call.args, grid=call.grid, warmup=True, **call.kwargs, **self.settings(config))
+            scratch.promote(compiled, folder)
+
     def timer(self, where: Device) -> Timer:
         """Events on the GPU; the wall clock in the interpreter."""
         return make_timer(where)
@@ -274,6 +291,13 @@ class HostTarget:
 
     def compile(self, call: Call, config: Any) -> None:
         """Nothing to compile ahead of a call."""
+
+    def trials(self, folder: Path) -> AbstractContextManager[None]:
+        """Nothing: which of the binaries that a function compiles belong to which config cannot be told."""
+        return nullcontext()
+
+    def settle(self, call: Call, config: Any, folder: Path) -> None:
+        """Nothing to settle."""
 
     def timer(self, where: Device) -> Timer:
         """Events if it runs on a GPU, else the wall clock."""

@@ -17,7 +17,7 @@ RANKS = [
     {"errors"},
     {"values"},
     {"env", "disk", "device", "codegen"},
-    {"candidates", "key", "locks", "source"},
+    {"candidates", "key", "locks", "scratch", "source"},
     {"record", "measure", "toolchain", "state", "_launch_py"},
     {"target", "configfile", "evict", "journal", "launch"},
     {"records"},
@@ -96,7 +96,7 @@ def code_of(path: Path) -> str:
         pytest.param(
             r"triton\._C|triton\.runtime\.(jit|driver|cache|interpreter)|triton\.backends|triton\.compiler|"
             r"device_caches|used_global_vals|pre_run_hooks|packed_metadata",
-            {"autotuned/toolchain.py"},
+            {"autotuned/toolchain.py", "autotuned/scratch.py"},
             id="Triton's private names",
         ),
         pytest.param(r"\bexec\(", {"autotuned/codegen.py", "autotuned/_launch_py.py"}, id="generated code"),
