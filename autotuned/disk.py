@@ -141,7 +141,7 @@ def write_text(path: Path, content: str) -> None:
 def _replace(path: Path, content: bytes) -> None:
     make_folder(path.parent)
     # Beside its target, or os.replace would cross file systems; hidden and unique, so that readers never see it.
-    temporary = path.parent / f".{path.name[:40]}.{os.urandom(12).hex()}.tmp"
+    temporary = path.parent / f"{_prefix(path)}{os.urandom(12).hex()}.tmp"
     try:
         # The umask's own mode: tempfile would make it 0600, which the readers of a shared folder cannot open.
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
@@ -154,6 +154,20 @@ def _replace(path: Path, content: bytes) -> None:
     except BaseException:
         remove(temporary)
         raise
+
+
+def _prefix(path: Path) -> str:
+    return f".{path.name[:40]}."
+
+
+def remove_temporaries(path: Path) -> None:
+    """Remove the temporary files of writers of `path` who were killed; one who is writing now writes once more."""
+    try:
+        names = [name for name in os.listdir(path.parent) if name.startswith(_prefix(path)) and name.endswith(".tmp")]
+    except OSError:
+        return
+    for name in names:
+        remove(path.parent / name)
 
 
 def write_all(descriptor: int, content: bytes) -> None:

@@ -118,11 +118,16 @@ def _record(entry: os.DirEntry[str], freed: Freed, now: float) -> Iterator[_File
     if not stat.S_ISREG(info.st_mode):
         return
     if entry.name.startswith("."):
-        limit_s = _TEMPORARY_S if entry.name.endswith(".tmp") else _JOURNAL_S
+        limit_s = _TEMPORARY_S if entry.name.endswith(".tmp") or _has_record(entry) else _JOURNAL_S
         if now - file.used > limit_s:
             _count(freed, file, disk.remove(Path(entry.path)))
     elif entry.name.endswith(".json"):
         yield file
+
+
+def _has_record(journal: os.DirEntry[str]) -> bool:
+    path = Path(journal.path)
+    return path.with_name(f"{path.stem[1:]}.json").exists()
 
 
 def _remove_old(folder: os.DirEntry[str], freed: Freed, now: float) -> None:

@@ -144,6 +144,8 @@ def keep(result: Record) -> bool:
 def journaled(key: Key, fresh: bool) -> Iterator[Callable[[Timing], None]]:
     """Write each timing of a search to disk as it is measured; `fresh` begins anew."""
     path = journal.path_beside(record_path(key))
+    if path.exists():  # its writer was killed, perhaps while it wrote the record
+        disk.remove_temporaries(record_path(key))
     if fresh:
         disk.remove(path)
     with journal.open_for(path, key) as write:

@@ -414,3 +414,11 @@ def test_a_network_file_system_is_recognised(
     assert disk.network_file_system(Path(path)) == ""
     (tmp_path / "mountinfo").write_text(MOUNTS)
     assert disk.network_file_system(Path(path)) == kind
+
+
+def test_temporary_files_of_killed_writers_of_one_file_are_removed(tmp_path: Path) -> None:
+    for name in (".a.json.12.tmp", ".a.json.ab.tmp", ".b.json.12.tmp", "a.json", ".a.json.x"):
+        (tmp_path / name).write_text("")
+    disk.remove_temporaries(tmp_path / "a.json")
+    assert everything_in(tmp_path) == [".a.json.x", ".b.json.12.tmp", "a.json"]
+    disk.remove_temporaries(tmp_path / "no" / "such.json")

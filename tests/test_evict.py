@@ -84,7 +84,13 @@ def test_a_reader_without_write_access_is_served_all_the_same(caplog: pytest.Log
 
 @pytest.mark.parametrize(
     ("name", "limit_days"),
-    [(".a.json.1234.tmp", 1 / 24), (".a.journal", 30), ("damaged/a.1.json", 30), ("locks/a.lock", 1)],
+    [
+        (".a.json.1234.tmp", 1 / 24),
+        (".a.journal", 30),
+        (f".{make_key(1).digest}.journal", 1 / 24),
+        ("damaged/a.1.json", 30),
+        ("locks/a.lock", 1),
+    ],
 )
 def test_leftovers_go_when_nobody_can_want_them(name: str, limit_days: float) -> None:
     record_path = keep(1)
