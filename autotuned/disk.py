@@ -208,7 +208,7 @@ def make_folder(path: Path) -> None:
         OSError: It cannot be made.
     """
     # Mostly it is there; and each missing one above gets the private mode too, which `parents=True` would not do.
-    if path.is_dir():
+    if os.path.isdir(path):
         return
     if path.parent != path:
         make_folder(path.parent)
@@ -218,7 +218,7 @@ def make_folder(path: Path) -> None:
         if shared:
             os.chmod(path, shared)
     except FileExistsError:
-        if not path.is_dir():
+        if not os.path.isdir(path):
             raise
 
 

@@ -127,7 +127,7 @@ def _record(entry: os.DirEntry[str], freed: Freed, now: float) -> Iterator[_File
 
 def _has_record(journal: os.DirEntry[str]) -> bool:
     path = Path(journal.path)
-    return path.with_name(f"{path.stem[1:]}.json").exists()
+    return os.path.exists(path.with_name(f"{path.stem[1:]}.json"))
 
 
 def _remove_old(folder: os.DirEntry[str], freed: Freed, now: float) -> None:

@@ -71,11 +71,11 @@ def read(path: Path) -> Record | None:
     try:
         data = disk.read_json(path)
     except (FileNotFoundError, NotADirectoryError):
-        if path.is_symlink():
+        if os.path.islink(path):
             damaged(path, "it is a link to nowhere")
         return None
     except OSError as error:
-        if path.is_dir():
+        if os.path.isdir(path):
             damaged(path, "a folder lies in its place")
         else:
             warn_once(str(path), "record %s cannot be read (%s); going on without it.", path, error)
@@ -144,7 +144,7 @@ def keep(result: Record) -> bool:
 def journaled(key: Key, fresh: bool) -> Iterator[Callable[[Timing], None]]:
     """Write each timing of a search to disk as it is measured; `fresh` begins anew."""
     path = journal.path_beside(record_path(key))
-    if path.exists():  # its writer was killed, perhaps while it wrote the record
+    if os.path.exists(path):  # its writer was killed, perhaps while it wrote the record
         disk.remove_temporaries(record_path(key))
     if fresh:
         disk.remove(path)

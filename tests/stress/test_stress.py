@@ -61,8 +61,9 @@ class Stress:
     def run(self) -> Counter[str]:
         running = [self._start() for _ in range(self.writers)]
         while self.counts["kills"] < self.kills:
-            time.sleep(self.chance.uniform(0.0, 0.03))
             place = self.chance.randrange(len(running))
+            self._wait(running[place])
+            time.sleep(self.chance.uniform(0.0, 0.1))
             self.counts["kills"] += running[place].poll() is None
             self._end(running[place], kill=True)
             running[place] = self._start()
@@ -83,10 +84,12 @@ class Stress:
         process = subprocess.Popen(
             [sys.executable, "-c", WRITER, *arguments], stdout=subprocess.PIPE, stderr=self.log, text=True
         )
-        assert process.stdout is not None
-        os.set_blocking(process.stdout.fileno(), True)
-        assert process.stdout.readline() == "ready\n", self._errors()
         return process
+
+    def _wait(self, process: "subprocess.Popen[str]") -> None:
+        """Until it is at work: killing a process that imports modules says nothing."""
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n", self._errors()
 
     def _end(self, process: "subprocess.Popen[str]", kill: bool = False) -> None:
         if kill:
