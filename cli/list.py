@@ -48,11 +48,12 @@ def list_(
 def _print_json(found: Iterable[Stored]) -> None:
     """One document, written as it is read: there may be more choices than fit into memory."""
     output.say(f'{{\n "cache": {json.dumps(str(store.root()))},\n "choices": [')
+    lines = (f"  {json.dumps(stored.to_json(), allow_nan=False)}" for stored in found)
     comma = ""
-    for stored in found:
-        output.say(f"{comma}  {json.dumps(stored.to_json(), allow_nan=False)}", end="")
+    while some := list(itertools.islice(lines, TABLE_ROWS)):
+        output.say(comma + ",\n".join(some), end="")
         comma = ",\n"
-    output.say(f"{comma and chr(10)} ]\n}}")
+    output.say("\n ]\n}" if comma else " ]\n}")
 
 
 def _print(kernel: str, found: Iterator[Stored]) -> None:
@@ -61,8 +62,8 @@ def _print(kernel: str, found: Iterator[Stored]) -> None:
         return
     output.print_heading(kernel)
     output.print_table(HEADERS, [_cells(stored) for stored in first], stack=(1, 1, 3))
-    for stored in found:
-        output.say("  ".join(_cells(stored)))
+    while some := list(itertools.islice(found, TABLE_ROWS)):
+        output.say("\n".join("  ".join(_cells(stored)) for stored in some))
 
 
 def _cells(stored: Stored) -> list[str]:

@@ -86,22 +86,20 @@ def of_kernel(kernel: str, heads: bool = False) -> Iterator[Stored]:
     """
     found = itertools.chain(_entries(kernel), _records(kernel, heads))
     while block := list(itertools.islice(found, store.BLOCK)):
-        yield from sorted(filter(_is_sound, block), key=_order)
+        places = [_place(stored) for stored in block]
+        in_order = sorted((n for n in range(len(block)) if places[n]), key=places.__getitem__)
+        yield from (block[n] for n in in_order)
 
 
-def _order(stored: Stored) -> tuple[str, str, str]:
-    return stored.device, output.call_words(stored.key.call), stored.source
-
-
-def _is_sound(stored: Stored) -> bool:
-    """Whether key and config are built as they should be; if not, their file is named. Somebody may have edited it."""
+def _place(stored: Stored) -> tuple[str, str, str] | tuple[()]:
+    """By what it is ordered; empty if it is not built as it should be, which is said. Somebody may have edited it."""
     try:
-        output.call_words(stored.key.call)
         output.config_words(stored.config)
-        return bool(stored.device and stored.toolchain)
+        place = stored.device, output.call_words(stored.key.call), stored.source
+        return place if stored.toolchain else ()
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         output.remark(f"left out: {stored.path} is not as it was written ({type(error).__name__}: {error}).")
-        return False
+        return ()
 
 
 def _records(kernel: str, heads: bool) -> Iterator[Stored]:
