@@ -18,7 +18,8 @@ from types import ModuleType
 from typing import Any
 
 from autotuned import source, toolchain
-from autotuned.decorator import CaseGenerator as CaseGenerator, TunedFunction
+from autotuned.decorator import CaseGenerator as CaseGenerator
+from autotuned.decorator import TunedFunction
 from autotuned.errors import CallError, TargetError
 from autotuned.target import Call
 from autotuned.tuner import Tuner

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
-from autotuned import disk, record as records
+from autotuned import disk
+from autotuned import record as records
 from autotuned.device import Device, from_json, safe_name
 from autotuned.errors import ConfigFileError, RecordError
 from autotuned.key import Key

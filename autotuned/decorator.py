@@ -9,7 +9,8 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from autotuned import candidates, source, toolchain as triton_names, tune
+from autotuned import candidates, source, tune
+from autotuned import toolchain as triton_names
 from autotuned.choose import Options
 from autotuned.errors import ArgumentNameError, DecorationError
 from autotuned.key import KeySpec

@@ -11,37 +11,37 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autotuned import configfile, disk, env, locks, record
+from autotuned import configfile, disk, env, locks, record, records
 from autotuned.device import from_json
 from autotuned.errors import ConfigFileError
 from autotuned.key import Key
 from autotuned.record import Record
-from autotuned.records import (  # the user's records are asked for here too
-    BLOCK as BLOCK,
-    all_heads as all_heads,
-    all_records as all_records,
-    clear as clear,
-    damaged as damaged,
-    is_newer as is_newer,
-    journaled as journaled,
-    keep as keep,
-    kernels as kernels,
-    locked as locked,
-    may_save as may_save,
-    note_use as note_use,
-    read as read,
-    record_path as record_path,
-    resumable as resumable,
-    root as root,
-    scratch_folder as scratch_folder,
-    warn_once as warn_once,
-)
 from autotuned.values import digest
 
 if TYPE_CHECKING:
     from importlib.abc import Traversable  # for annotations only: it moves in Python 3.14
 
 log = logging.getLogger("autotuned")
+
+# The user's records are asked for here too: the rest of the package knows one store.
+BLOCK = records.BLOCK
+all_heads = records.all_heads
+all_records = records.all_records
+clear = records.clear
+damaged = records.damaged
+is_newer = records.is_newer
+journaled = records.journaled
+keep = records.keep
+kernels = records.kernels
+locked = records.locked
+may_save = records.may_save
+note_use = records.note_use
+read = records.read
+record_path = records.record_path
+resumable = records.resumable
+root = records.root
+scratch_folder = records.scratch_folder
+warn_once = records.warn_once
 
 
 class Rung(enum.IntEnum):

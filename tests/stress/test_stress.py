@@ -81,10 +81,9 @@ class Stress:
         self._seeds += 1
         self.counts["writers"] += 1
         arguments = [str(self._seeds), str(self.keys), str(self.payload_kb)]
-        process = subprocess.Popen(
+        return subprocess.Popen(
             [sys.executable, "-c", WRITER, *arguments], stdout=subprocess.PIPE, stderr=self.log, text=True
         )
-        return process
 
     def _wait(self, process: "subprocess.Popen[str]") -> None:
         """Until it is at work: killing a process that imports modules says nothing."""
