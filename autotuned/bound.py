@@ -58,9 +58,10 @@ def through_triton(target: Target, names: Sequence[str], config: Any) -> Run:
     return lambda values, grid: call(values, grid=grid)
 
 
-def host_call(target: Target, names: Sequence[str], config: Any, positional: Sequence[str]) -> Run:
+def host_call(target: Target, names: Sequence[str], config: Any) -> Run:
     """Call a plain callable with the config's values as keywords."""
-    call = codegen.by_name(target.fn, names, positional, dict(config.kwargs))
+    nameless = [parameter.name for parameter in target.parameters if not parameter.has_name]
+    call = codegen.by_name(target.fn, names, nameless, dict(config.kwargs))
     return lambda values, grid: call(values)
 
 

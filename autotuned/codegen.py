@@ -22,7 +22,7 @@ def private_prefix(names: Iterable[str]) -> str:
 
 
 def binder(
-    names: Sequence[str], defaults: Mapping[str, Any], by_place: int | None = None
+    names: Sequence[str], defaults: Mapping[str, Any], by_place: int | None = None, nameless: int = 0
 ) -> Callable[..., tuple[Any, ...]]:
     """`f(*args, **kwargs)` returning the values of `names` in order, defaults filled in; TypeError on anything else.
 
@@ -30,14 +30,17 @@ def binder(
 
     Args:
         by_place: How many of `names` may be passed by position; None for all.
+        nameless: How many may be passed by position only.
     """
     seen_default = False
     parameters = []
     for place, name in enumerate(names):
-        if place == by_place:
-            parameters.append("*")
         seen_default = place != by_place and seen_default or name in defaults
         parameters.append(f"{name}=defaults[{name!r}]" if seen_default else name)
+    if by_place is not None and by_place < len(names):
+        parameters.insert(by_place, "*")
+    if nameless:
+        parameters.insert(nameless, "/")
     filled = {name: defaults.get(name, MISSING) for name in names}
     body = f"def written({', '.join(parameters)}):\n    return ({''.join(f'{name}, ' for name in names)})"
     return _define(body, {"defaults": filled})

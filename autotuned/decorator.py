@@ -340,6 +340,7 @@ class TunedFunction:
         self.reset_to_zero = names.zero
         self.cases: list[CaseGenerator] = []
         self._local = threading.local()
+        self._seen = (configs, len(configs))
         self.tuner = Tuner(target, options(lambda: self.configs), self._note, lambda call: None, self._note_written)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -350,6 +351,10 @@ class TunedFunction:
             NotTunedError, AllConfigsFailedError: As the mode says; see `docs/modes.md`.
         """
         tuner = self.tuner
+        seen = self._seen
+        if self.configs is not seen[0] or len(self.configs) != seen[1]:
+            self._seen = (self.configs, len(self.configs))
+            tuner.configs_changed()
         try:
             values = tuner.order(*args, **kwargs)
         except TypeError:
@@ -360,11 +365,19 @@ class TunedFunction:
         self._local.best_config = bound.config
         return bound.run(values, None)
 
-    def __getitem__(self, grid: Any) -> Any:
+    def run(self, *args: Any, **kwargs: Any) -> Any:
+        """What Triton's `kernel[grid]` and heuristics over this would call: no kernel is here.
+
+        Raises:
+            DecorationError: Always.
+        """
         raise DecorationError(
             f"`{self.tuner.target.name}`: this is a plain callable and takes no grid. If it is a Triton "
             "kernel, put @triton.jit between @autotune and the function."
         )
+
+    def __getitem__(self, grid: Any) -> Any:
+        return self.run()
 
     @property
     def best_config(self) -> Any:

@@ -13,6 +13,7 @@ from types import FunctionType
 from typing import Any, Protocol
 
 from autotuned import device, scratch, source, toolchain
+from autotuned.candidates import suggestion
 from autotuned.device import Device
 from autotuned.errors import CallError, DecorationError
 from autotuned.key import is_tensor
@@ -110,19 +111,8 @@ def bind(
         CallError: An argument is missing, given twice, or one too many.
         ValueError: The caller passes what the configs set.
     """
-    names = [parameter.name for parameter in target.parameters]
     refuse_conflicts(target, args, kwargs, tuned)
-    if len(args) > len(names):
-        raise CallError(
-            f"`{target.name}`: expected at most {len(names)} positional arguments, got {len(args)}.", kernel=target.name
-        )
-    given = dict(zip(names, args))
-    twice = given.keys() & kwargs.keys()
-    if twice:
-        raise CallError(
-            f"`{target.name}`: argument {sorted(twice)[0]!r} came twice, by position and by name.", kernel=target.name
-        )
-    given.update(kwargs)
+    given = _given(target, args, kwargs)
     arguments = {}
     for parameter in target.parameters:
         value = given.pop(parameter.name, parameter.default)
@@ -131,13 +121,30 @@ def bind(
         if value is EMPTY and lenient:
             continue
         if value is EMPTY:
-            raise CallError(
-                f"`{target.name}`: argument {parameter.name!r} is missing. Expected: "
-                f"{', '.join(n for n in names if n not in tuned and n not in target.filled)}.",
-                kernel=target.name,
-            )
+            free = [p.name for p in target.parameters if p.name not in tuned and p.name not in target.filled]
+            raise _call_error(target, f"argument {parameter.name!r} is missing. Expected: {', '.join(free)}.")
         arguments[parameter.name] = value
     return Call(args, kwargs, arguments, given, grid)
+
+
+def _given(target: Target, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """What the caller gave, by name."""
+    places = [parameter.name for parameter in target.parameters if parameter.has_place]
+    if len(args) > len(places):
+        raise _call_error(target, f"expected at most {len(places)} positional arguments, got {len(args)}.")
+    given = dict(zip(places, args))
+    names = [parameter.name for parameter in target.parameters if parameter.has_name]
+    nameless = [parameter.name for parameter in target.parameters if not parameter.has_name]
+    for name in kwargs:
+        if name in given:
+            raise _call_error(target, f"argument {name!r} came twice, by position and by name.")
+        if name in nameless or not target.allows(name):
+            raise _call_error(target, f"got an unexpected argument {name!r} by name." + suggestion(name, names))
+    return {**given, **kwargs}
+
+
+def _call_error(target: Target, message: str) -> CallError:
+    return CallError(f"`{target.name}`: {message}", kernel=target.name)
 
 
 def refuse_conflicts(target: Target, args: Sequence[Any], kwargs: Mapping[str, Any], tuned: Container[str]) -> None:
@@ -149,8 +156,8 @@ def refuse_conflicts(target: Target, args: Sequence[Any], kwargs: Mapping[str, A
     Raises:
         ValueError: In Triton's own words, which callers may match on.
     """
-    by_place = [parameter.name for parameter in target.parameters[: len(args)]]
-    conflicts = [name for name in (*by_place, *kwargs) if name in tuned]
+    places = [parameter.name for parameter in target.parameters if parameter.has_place]
+    conflicts = [name for name in (*places[: len(args)], *kwargs) if name in tuned]
     if conflicts:
         raise ValueError(
             f"Conflicting meta-parameters: {', '.join(conflicts)}. Make sure that you don't re-define "
@@ -245,11 +252,6 @@ class HostTarget:
         self.fn = fn
         self.name = name
         self.parameters: Sequence[toolchain.Parameter] = toolchain.parameters(fn, fn)
-        self.positional_only = [
-            name
-            for name, parameter in inspect.signature(fn).parameters.items()
-            if parameter.kind is parameter.POSITIONAL_ONLY
-        ]
         self._names = frozenset(parameter.name for parameter in self.parameters)
         self._distributions = {distribution: _installed(distribution, name) for distribution in distributions}
 

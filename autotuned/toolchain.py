@@ -31,6 +31,8 @@ class Parameter:
     name: str
     default: Any
     constexpr: bool
+    has_name: bool = True  # False: passed by position only
+    has_place: bool = True  # False: passed by name only
 
 
 def is_kernel(value: object) -> bool:
@@ -88,7 +90,15 @@ def parameters(kernel: Any, function: Callable[..., Any]) -> list[Parameter]:
                 f"@autotune: expected named parameters only, got {parameter} in `{function.__qualname__}`. "
                 "Name every argument."
             )
-        found.append(Parameter(parameter.name, parameter.default, _is_constexpr(parameter.annotation)))
+        found.append(
+            Parameter(
+                parameter.name,
+                parameter.default,
+                _is_constexpr(parameter.annotation),
+                parameter.kind is not parameter.POSITIONAL_ONLY,
+                parameter.kind is not parameter.KEYWORD_ONLY,
+            )
+        )
     return found
 
 
@@ -215,11 +225,8 @@ def _ptxas_version(path: str) -> str:
 
 def capturing() -> bool:
     """Whether the current stream is being captured into a CUDA graph."""
-    if "torch" not in sys.modules:
-        return False  # who captures has imported it; a plain callable must not pay a second for it
-    import torch
-
-    if not (torch.cuda.is_available() and torch.cuda.is_initialized()):
+    torch = sys.modules.get("torch")  # who has not imported it captures nothing, and must not wait a second for it
+    if torch is None or not (torch.cuda.is_available() and torch.cuda.is_initialized()):
         return False  # asking about a stream would initialise CUDA
     return bool(torch.cuda.is_current_stream_capturing())
 
@@ -310,7 +317,7 @@ def direct_launch(jit: Any, compiled: Any, device: int) -> Launch:
     absent = object()
     original = _ORIGINAL["jit"]
     # Triton's cache owns the kernel: vLLM deletes entries there so that modules are unloaded.
-    bound = weakref.ref(compiled)
+    bound: Callable[[], Any] = weakref.ref(compiled)
     del compiled
 
     def launch(grid: Sequence[int], values: tuple[Any, ...]) -> Any:

@@ -80,8 +80,8 @@ class Tuner:
         defaults = {p.name: p.default for p in free if p.default is not inspect.Parameter.empty}
         # The binder checks nothing: what it cannot place is bound again, with words, on the miss path.
         # Positions count the parameters that are not free too: behind the first of these only names are clear.
-        places = takewhile(lambda parameter: parameter.name not in taken, self.target.parameters)
-        self.order = codegen.binder(self.names, defaults, len(list(places)))
+        places = takewhile(lambda p: p.has_place and p.name not in taken, self.target.parameters)
+        self.order = codegen.binder(self.names, defaults, len(list(places)), sum(not p.has_name for p in free))
         self.launcher = launch.make(self.names, self.options.spec, self._device_getter())
 
     def _device_getter(self) -> Callable[[], int]:
@@ -154,7 +154,7 @@ class Tuner:
         """The launch to put into the table."""
         target = self.target
         if isinstance(target, HostTarget):
-            return bound.host_call(target, self.names, config, target.positional_only)
+            return bound.host_call(target, self.names, config)
         if isinstance(target, KernelTarget) and self._binds_directly(target):
             try:
                 return bound.direct(target, self.names, config, result, toolchain.current_device())

@@ -27,8 +27,14 @@ class Launcher:
             return  # the real one launches nothing either
         Launcher.launches.append(
             SimpleNamespace(
-                grid=(x, y, z), stream=stream, function=function, args=args, name=self.metadata.name,
-                arguments=dict(zip(self.names, args)), warps=self.metadata.num_warps, shared=self.metadata.shared,
+                grid=(x, y, z),
+                stream=stream,
+                function=function,
+                args=args,
+                name=self.metadata.name,
+                arguments=dict(zip(self.names, args)),
+                warps=self.metadata.num_warps,
+                shared=self.metadata.shared,
             )  # fmt: skip
         )
         if leave is not None:

@@ -104,9 +104,7 @@ def test_accumulated(path, monkeypatch, tmp_path):
 @pytest.mark.parametrize("in_place", [False, True], ids=["apart", "aliased"])
 @pytest.mark.parametrize("path", PATHS)
 def test_input_and_output_may_be_one_array(path, in_place, monkeypatch, tmp_path):
-    function = on_path(
-        path, make(leaky), CONFIGS, lambda f: f(-np.ones(50), np.zeros(50)), monkeypatch, tmp_path
-    )
+    function = on_path(path, make(leaky), CONFIGS, lambda f: f(-np.ones(50), np.zeros(50)), monkeypatch, tmp_path)
     x = -np.arange(50.0)
     out = x if in_place else np.zeros(50)
     function(x, out)
@@ -144,7 +142,11 @@ def test_a_config_that_writes_and_then_raises():
     x = np.ones(50)
     halve(x)
     assert (x == 0.5).all()
-    assert [timing.error for timing in records()[0].timings] == ["ValueError: 8 is wrong", "ValueError: 16 is wrong", None]
+    assert [timing.error for timing in records()[0].timings] == [
+        "ValueError: 8 is wrong",
+        "ValueError: 16 is wrong",
+        None,
+    ]
 
 
 def test_all_fail():
@@ -560,7 +562,8 @@ def test_configs_reassigned():
 def test_hooks_run_around_each_trial():
     calls = []
     configs = [
-        Config({"step": step}, pre_hook=lambda arguments: calls.append(("config", arguments["step"]))) for step in (8, 16)
+        Config({"step": step}, pre_hook=lambda arguments: calls.append(("config", arguments["step"])))
+        for step in (8, 16)
     ]
     function = make(
         scale,

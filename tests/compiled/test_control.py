@@ -122,7 +122,12 @@ def test_cache_written_before_the_first_call(tuned, block, bench):
 
 @pytest.mark.parametrize(
     "remove",
-    [lambda c: c.__delitem__(next(iter(c))), lambda c: c.pop(next(iter(c))), lambda c: c.popitem(), lambda c: c.clear()],
+    [
+        lambda c: c.__delitem__(next(iter(c))),
+        lambda c: c.pop(next(iter(c))),
+        lambda c: c.popitem(),
+        lambda c: c.clear(),
+    ],
     ids=["del", "pop", "popitem", "clear"],
 )
 def test_cache_deleted_unpins(tuned, block, bench, remove):
@@ -286,7 +291,7 @@ def test_a_heuristic_gives_a_parameter_without_default(bench, xy, launches, plac
     kernel = heuristics(decorate(jit)) if place == "outside" else decorate(heuristics(jit))
     for n in (100, 99, 100, 99):
         kernel[lambda meta: (meta["n"], meta["EVEN"] + 1)](*xy, n)
-        assert launches[-1].arguments == dict(x_ptr=xy[0], y_ptr=xy[1], n=n, BLOCK=32, EVEN=n % 2 == 0)
+        assert launches[-1].arguments == {"x_ptr": xy[0], "y_ptr": xy[1], "n": n, "BLOCK": 32, "EVEN": n % 2 == 0}
         assert launches[-1].grid == (n, 1 + (n % 2 == 0), 1)
 
 
@@ -320,8 +325,9 @@ def test_what_every_config_sets_is_a_conflict_at_the_call(bench, xy, launches, c
     for _ in range(2):
         with pytest.raises(ValueError) as caught:
             tuned[(4,)](*xy, 100, **options)
+        (name,) = options
         assert str(caught.value).startswith(
-            f"Conflicting meta-parameters: {next(iter(options))}. Make sure that you don't re-define auto-tuned symbols."
+            f"Conflicting meta-parameters: {name}. Make sure that you don't re-define auto-tuned symbols."
         )
     assert launches == []
 

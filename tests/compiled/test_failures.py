@@ -172,6 +172,22 @@ def test_default_is_used_where_a_search_fails(ac, launches, warnings):
     assert records() == []
 
 
+def test_serve_takes_the_first_config_that_compiles(ac, launches):
+    tuned = autotune([REFUSED, HUGE, SMALL, Config({"M": 64})], key=["n"])(triton.jit(product))
+    with autotuned.mode("serve"):
+        for _ in range(2):
+            tuned[(1,)](*ac, 16)
+    assert [launch.arguments["M"] for launch in launches] == [16, 16]
+    assert tuned.cache_info().searches == 0
+
+
+def test_serve_where_none_compiles_is_the_compilers_error(ac, launches):
+    tuned = autotune([REFUSED, Config({"M": 32}, num_warps=8)], key=["n"])(triton.jit(product))
+    with autotuned.mode("serve"), pytest.raises(triton.CompilationError, match="M of 32 is not supported"):
+        tuned[(1,)](*ac, 16)
+    assert launches == []
+
+
 def test_failures_do_not_make_a_later_call_fail(ac, launches):
     """Nothing was stored: with the config repaired the next call searches again."""
     tuned = autotune([REFUSED, HOST_ERROR], key=["n"], do_bench=by_m())(triton.jit(product))

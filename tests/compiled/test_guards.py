@@ -191,7 +191,9 @@ def test_a_stages_inspection_hook_is_asked_as_often_as_by_triton(x, monkeypatch,
     tuned = kernel(default=CONFIGS[1])
     if when == "after-binding":
         tuned[(4,)](x, 100)
-    monkeypatch.setattr(knobs.runtime, "add_stages_inspection_hook", lambda *args: asked.append(args) or ("key", "hash"))
+    monkeypatch.setattr(
+        knobs.runtime, "add_stages_inspection_hook", lambda *args: asked.append(args) or ("key", "hash")
+    )
     for launch in (tuned[(4,)], lambda *args: tuned.fn[(4,)](*args, **CONFIGS[1].all_kwargs())):
         launch(x, 100)
         before = len(asked)
@@ -233,7 +235,15 @@ def test_a_later_patch_of_jit_function_run_is_called(bound, x, launches, monkeyp
     assert jit is bound.fn
     assert args == ()
     assert kwargs.pop("x_ptr") is x
-    assert kwargs == dict(n=100, BLOCK=32, num_warps=2, num_stages=3, num_ctas=1, grid=(4,), warmup=False)
+    assert kwargs == {
+        "n": 100,
+        "BLOCK": 32,
+        "num_warps": 2,
+        "num_stages": 3,
+        "num_ctas": 1,
+        "grid": (4,),
+        "warmup": False,
+    }
     monkeypatch.setattr(JITFunction, "run", ORIGINAL_RUN)
     assert goes_past_triton(lambda: bound[(4,)](x, 100))
 

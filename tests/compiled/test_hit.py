@@ -43,7 +43,14 @@ def test_miss_and_hit_launch_what_the_plain_kernel_launches(launches, tensors):
     assert miss is hit is plain
     assert fake_cuda.same(first, second)
     assert fake_cuda.same(second, launches[-1])
-    assert second.arguments == dict(x_ptr=tensors[0], y_ptr=tensors[1], n=100, alpha=0.5, BLOCK=32, SHIFT=0)
+    assert second.arguments == {
+        "x_ptr": tensors[0],
+        "y_ptr": tensors[1],
+        "n": 100,
+        "alpha": 0.5,
+        "BLOCK": 32,
+        "SHIFT": 0,
+    }
     assert list(second.arguments) == ["x_ptr", "y_ptr", "n", "alpha", "BLOCK", "SHIFT"]
     assert second.warps == 2
 
@@ -94,9 +101,14 @@ def test_grid_callables_get_every_parameter_and_run_on_every_launch(tensors):
     x, y = tensors
     assert len(seen) == 3
     for meta in seen:
-        assert {name: meta[name] for name in tuned.arg_names} == dict(
-            x_ptr=x, y_ptr=y, n=100, alpha=0.5, BLOCK=32, SHIFT=0
-        )
+        assert {name: meta[name] for name in tuned.arg_names} == {
+            "x_ptr": x,
+            "y_ptr": y,
+            "n": 100,
+            "alpha": 0.5,
+            "BLOCK": 32,
+            "SHIFT": 0,
+        }
 
 
 @pytest.mark.parametrize(

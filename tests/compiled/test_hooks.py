@@ -80,7 +80,9 @@ def test_order_of_hook_grid_and_launch(path, events, monkeypatch, tmp_path):
 
     x, out = torch.zeros(100), torch.full((100,), 7.0)
     configs = [Config({"BLOCK": 16}, pre_hook=hook), Config({"BLOCK": 32}, num_warps=2, pre_hook=hook)]
-    tuned = on_path(path, triton.jit(add), configs, call, monkeypatch, tmp_path, restore_value=[], reset_to_zero=["out_ptr"])
+    tuned = on_path(
+        path, triton.jit(add), configs, call, monkeypatch, tmp_path, restore_value=[], reset_to_zero=["out_ptr"]
+    )
     out.fill_(7.0)
     events.clear()
     call(tuned)
