@@ -75,5 +75,5 @@ def _cells(stored: Stored) -> list[str]:
         STORE if stored.record is not None else Path(stored.path).name,
         output.time_words(stored.median_us),
         stored.quality or "n/a",
-        stored.key.digest[:12],
+        stored.digest[:12],
     ]
