@@ -7,6 +7,7 @@ one key, never the reverse.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Any
@@ -35,9 +36,12 @@ def typed(value: Any) -> Any:
 class Plan:
     """How to make words of calls whose arguments have certain types, and what is bound for those words."""
 
-    def __init__(self, words: Callable[..., tuple[Any, ...]]) -> None:
-        self.words = words
-        self.table: dict[tuple[Any, ...], Bound] = {}
+    def __init__(self, words: Callable[..., tuple[Any, ...] | None]) -> None:
+        self.words = words  # None for arguments of other types
+        self.table: dict[tuple[Any, ...] | None, Bound] = {}
+
+
+_NO_PLAN = Plan(lambda *values: None)
 
 
 class PyLauncher:
@@ -47,26 +51,35 @@ class PyLauncher:
         names: The parameters that are not tuned, in order.
         spec: What of a call is in its key.
         device: Returns the current device's index, or a constant where there is but one.
+        places: Whether the device of each tensor is among the words: a plain callable may be called with tensors
+            of any device. A Triton kernel runs on the current device, and its launcher refuses foreign memory.
     """
 
     name = "python"
 
-    def __init__(self, names: Sequence[str], spec: KeySpec, device: Callable[[], int]) -> None:
+    def __init__(self, names: Sequence[str], spec: KeySpec, device: Callable[[], int], places: bool = True) -> None:
         self._names = tuple(names)
         self._spec = spec
         self._device = device
+        self._places = places
         self._plans: dict[tuple[type, ...], Plan] = {}
+        self._latest = _NO_PLAN
         self.hits = 0
         self.evictions = 0
 
     def find(self, values: tuple[Any, ...]) -> Bound | None:
         """The bound kernel for these argument values; None if nothing is bound for them."""
         # hot path: no environment, log, lock or object of ours is touched here
-        plan = self._plans.get(tuple(map(type, values)))
-        if plan is None:
-            return None
+        plan = self._latest
         try:
-            bound = plan.table.get(plan.words(self._device(), *values))
+            words = plan.words(self._device(), *values)
+            if words is None:  # arguments of other types than last time
+                known = self._plans.get(tuple(map(type, values)))
+                if known is None:
+                    return None
+                plan = self._latest = known
+                words = plan.words(self._device(), *values)
+            bound = plan.table.get(words)
         except Exception:
             return None  # a tracing object without memory, or an unhashable value: the safe path decides
         if bound is not None:
@@ -99,11 +112,12 @@ class PyLauncher:
     def clear(self) -> None:
         """Forget everything bound."""
         self._plans = {}
+        self._latest = _NO_PLAN
 
     def __len__(self) -> int:
         return sum(len(plan.table) for plan in self._plans.values())
 
-    def _words(self, types: tuple[type, ...]) -> Callable[..., tuple[Any, ...]] | None:
+    def _words(self, types: tuple[type, ...]) -> Callable[..., tuple[Any, ...] | None] | None:
         """Write the function that makes words of arguments of these types, or None if one has no words."""
         ours = private_prefix(self._names)
         parts: list[str] = [f"{ours}device"]
@@ -117,15 +131,20 @@ class PyLauncher:
             scope[f"{ours}function_{index}"] = function
             items = ", ".join(f"{name!r}: {name}" for name in self._names)
             parts.append(f"{ours}typed({ours}function_{index}({{{items}}}))")
-        source = f"def words({', '.join([f'{ours}device', *self._names])}):\n    return ({', '.join(parts)},)"
+        scope.update({f"{ours}type_{index}": kind for index, kind in enumerate(types)})
+        others = " or ".join(f"type({name}) is not {ours}type_{index}" for index, name in enumerate(self._names))
+        check = f"    if {others}:\n        return None\n" if others else ""
+        head = f"def words({', '.join([f'{ours}device', *self._names])}):\n"
+        source = f"{head}{check}    return ({', '.join(parts)},)"
         exec(source, scope)  # noqa: S102 - parameter names and the literals of this file only
-        words: Callable[..., tuple[Any, ...]] = scope["words"]
+        words: Callable[..., tuple[Any, ...] | None] = scope["words"]
         return words
 
     def _word(self, name: str, kind: type, ours: str, scope: dict[str, Any]) -> str | None:
         """Source of one argument's words: "" if its type says it all, None if it has none."""
         if kind.__module__ in _TENSOR_MODULES and kind.__name__ in ("Tensor", "Parameter"):
-            return f"{name}.dtype, {name}.shape, {name}.stride(), {name}.data_ptr() & 15 == 0, {name}.get_device()"
+            place = f", {name}.get_device()" if self._places else ""
+            return f"{name}.dtype, {name}.shape, {name}.stride(), {name}.data_ptr() & 15 == 0{place}"
         if kind.__module__ == "numpy" and kind.__name__ == "ndarray":
             return f"{name}.dtype, {name}.shape, {name}.strides"
         if kind is type(None):
@@ -150,3 +169,39 @@ class PyLauncher:
 def unbound(values: tuple[Any, ...]) -> bool:
     """Whether an argument without a default is missing."""
     return any(value is MISSING for value in values)
+
+
+class Base:
+    """What `Tuned` takes from the launcher: `run`, the live list of configs, and each thread's last config.
+
+    The C twin adds a native `[]` and answers from its table before it calls `_slow_run`.
+    """
+
+    configs: list[Any]
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._local = threading.local()
+        super().__init__(*args, **kwargs)
+
+    def run(self, *args: Any, grid: Any = ..., warmup: bool = False, **kwargs: Any) -> Any:
+        """Launch with the config chosen for these arguments."""
+        return self._slow_run(args, kwargs, grid, warmup)
+
+    def _slow_run(self, args: tuple[Any, ...], kwargs: dict[str, Any], grid: Any, warmup: bool) -> Any:
+        raise NotImplementedError  # `Tuned` has it
+
+    def _attach(self, table: object) -> None:
+        """Nothing to do: `_slow_run` asks the table itself."""
+
+    @property
+    def best_config(self) -> Any:
+        """The config of this thread's last launch.
+
+        Raises:
+            AttributeError: Nothing was launched on this thread yet, as with Triton's tuner.
+        """
+        return self._local.best_config
+
+    @best_config.setter
+    def best_config(self, config: Any) -> None:
+        self._local.best_config = config

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from autotuned import codegen, state, toolchain
+from autotuned import codegen, driver, launch, state, toolchain
 from autotuned.target import Target
 
 log = logging.getLogger("autotuned")
@@ -15,36 +15,63 @@ Run = Callable[[tuple[Any, ...], Any], Any]
 
 
 class Bound:
-    """What the launch table holds: the config, and a function of argument values and grid that launches."""
+    """What the launch table holds.
 
-    __slots__ = ("config", "run")
+    Attributes:
+        config: The config to launch with.
+        run: Launches, given argument values and grid, prologue included.
+        before: The prologue alone, or None; the C launcher calls it by itself.
+        direct: What the C launcher needs to call the driver (`driver.fields`), or None: then it calls `run`.
+    """
 
-    def __init__(self, config: Any, run: Run) -> None:
+    __slots__ = ("before", "config", "direct", "run")
+
+    def __init__(
+        self, config: Any, run: Run, before: Prologue | None = None, direct: tuple[Any, ...] | None = None
+    ) -> None:
         self.config = config
-        self.run = run
+        self.run = run if before is None else _both(before, run)
+        self.before = before
+        self.direct = direct
 
 
-def prologue(
-    target: Target, config: Any, names: Sequence[str], zeroed: Sequence[str]
-) -> Callable[[tuple[Any, ...]], None] | None:
-    """What must happen before every launch: accumulators zeroed, then the config's hook; None if nothing.
+def _both(before: Prologue, run: Run) -> Run:
+    def both(values: tuple[Any, ...], grid: Any) -> Any:
+        before(values)
+        return run(values, grid)
+
+    return both
+
+
+class Prologue:
+    """What must happen before every launch: accumulators zeroed, then the config's hook.
 
     Whether an accumulator aliases an input is asked at every launch: which tensors share memory is in no key.
     """
+
+    def __init__(self, kernel: str, config: Any, names: Sequence[str], zeroed: Sequence[str]) -> None:
+        self._kernel = kernel
+        self._zeroed = zeroed
+        self._full = codegen.mapping(names, config.all_kwargs())
+        self._hook = config.pre_hook
+        #: The same for the C launcher: hook, what it is given besides the arguments, indexes of what is zeroed.
+        self.parts = (config.pre_hook, config.all_kwargs(), [names.index(name) for name in zeroed if name in names])
+
+    def __call__(self, values: tuple[Any, ...]) -> None:
+        """Do it for the arguments of one launch."""
+        arguments = self._full(*values)
+        if self._zeroed:
+            state.refuse_aliases(arguments, self._zeroed, self._kernel)
+            state.zero_named(arguments, self._zeroed)
+        if self._hook is not None:
+            self._hook(arguments)
+
+
+def prologue(target: Target, config: Any, names: Sequence[str], zeroed: Sequence[str]) -> Prologue | None:
+    """The prologue of a config's launches; None if nothing must happen."""
     if not zeroed and config.pre_hook is None:
         return None
-    full = codegen.mapping(names, config.all_kwargs())
-    hook = config.pre_hook
-
-    def before(values: tuple[Any, ...]) -> None:
-        arguments = full(*values)
-        if zeroed:
-            state.refuse_aliases(arguments, zeroed, target.name)
-            state.zero_named(arguments, zeroed)
-        if hook is not None:
-            hook(arguments)
-
-    return before
+    return Prologue(target.name, config, names, zeroed)
 
 
 def through_triton(target: Target, names: Sequence[str], config: Any) -> Run:
@@ -65,7 +92,9 @@ def host_call(target: Target, names: Sequence[str], config: Any) -> Run:
     return lambda values, grid: call(values)
 
 
-def direct(target: Target, names: Sequence[str], config: Any, compiled: Any, device: int) -> Run:
+def direct(
+    target: Target, names: Sequence[str], config: Any, before: Prologue | None, compiled: Any, device: int
+) -> Bound:
     """Launch the compiled kernel itself, and through Triton whenever its guards say that something changed.
 
     Raises:
@@ -73,26 +102,34 @@ def direct(target: Target, names: Sequence[str], config: Any, compiled: Any, dev
     """
     order = [parameter.name for parameter in target.parameters]
     constants = _constants(target, names, config)
-    launch = toolchain.direct_launch(target.fn, compiled, device)
-    del compiled  # not kept alive here
     full = codegen.full_values(names, order, constants)
     meta = codegen.mapping(names, constants)
     fallback = through_triton(target, names, config)
 
+    def plan(kernel: Any) -> tuple[toolchain.Launch, tuple[Any, ...] | None]:
+        found = toolchain.handle(target.fn, kernel, device)
+        launch.watch(found.watched)
+        parts = before.parts if before else (None, {}, ())
+        return toolchain.direct_launch(found), driver.fields(found, names, constants, parts)
+
+    straight, fields = plan(compiled)
+    del compiled  # not kept alive here
+
     def run(values: tuple[Any, ...], grid: Any) -> Any:
-        nonlocal launch
+        nonlocal straight
         if callable(grid):
             grid = grid(meta(*values))
-        launched = launch(grid, full(*values))
+        launched = straight(grid, full(*values))
         if launched is not None:
             return launched
         launched = fallback(values, grid)
         if not toolchain.is_hooked(target.fn):  # a knob or an evicted kernel: from now on what Triton has just chosen
             with contextlib.suppress(toolchain.UnbindableError):
-                launch = toolchain.direct_launch(target.fn, launched, device)
+                straight, made.direct = plan(launched)
         return launched
 
-    return run
+    made = Bound(config, run, before, fields)
+    return made
 
 
 def _constants(target: Target, names: Sequence[str], config: Any) -> Mapping[str, Any]:
@@ -103,15 +140,3 @@ def _constants(target: Target, names: Sequence[str], config: Any) -> Mapping[str
         for parameter in target.parameters
         if parameter.name not in names
     }
-
-
-def with_prologue(run: Run, before: Callable[..., None] | None) -> Run:
-    """The same launch with its prologue in front."""
-    if before is None:
-        return run
-
-    def both(values: tuple[Any, ...], grid: Any) -> Any:
-        before(values)
-        return run(values, grid)
-
-    return both

@@ -30,7 +30,7 @@ OPTIONS = (
     Option("AUTOTUNED_CACHE_DIR", "the user's cache folder", "Where records are kept. '~' is expanded."),
     Option("AUTOTUNED_CONFIG_PATH", "none", f"Folders of config files, separated by '{os.pathsep}'."),
     Option("AUTOTUNED_LOG", "warning", "Log level on stderr: debug, info, warning, error."),
-    Option("AUTOTUNED_LAUNCHER", "python", "Launch path of tuned kernels: python, or triton (Triton's own)."),
+    Option("AUTOTUNED_LAUNCHER", "c if it was built", "Launch path: c, python, or triton (Triton's own)."),
     Option("AUTOTUNED_DEVICE", "cuda if there is a GPU", "For the command line: cuda or interpreter."),
 )
 
@@ -97,8 +97,8 @@ def _tell_mode_change() -> None:
 
 
 def launcher() -> str:
-    """The launch path asked for: "c", "python" or "triton"."""
-    return _choice("AUTOTUNED_LAUNCHER", LAUNCHERS, "python")
+    """The launch path asked for: "c", "python", "triton", or "" for the fastest that is there."""
+    return _choice("AUTOTUNED_LAUNCHER", LAUNCHERS, "")
 
 
 def command_line_device() -> str:

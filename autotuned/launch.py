@@ -1,19 +1,102 @@
-"""Picks the launcher: what turns a call's arguments into the kernel bound for them."""
+"""Picks the launcher: what turns a call's arguments into the kernel bound for them, in C or in Python."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
 
-from autotuned import env
+from autotuned import _launch_py, env
 from autotuned._launch_py import PyLauncher
 from autotuned.key import KeySpec
 
-Launcher = PyLauncher
+_launch: Any = None
+try:
+    from autotuned import _launch
+except ImportError as error:  # built without a C compiler: everything works, launches cost more
+    _why_not = f"the C extension is not there ({error})"
+
+log = logging.getLogger("autotuned")
+_MAX_NAMES = 128  # MAX_ARGS of _launch.c
+_SHAPE, _VALUE, _CONSTEXPR, _INTEGER = 1, 2, 4, 8  # ROLE_ of _launch.c
 
 
-def make(names: Sequence[str], spec: KeySpec, device: Callable[[], int]) -> Launcher:
-    """The launcher for one tuned function; `PyLauncher` documents the arguments."""
-    return PyLauncher(names, spec, device)
+class Launcher(Protocol):
+    """A launch table; `PyLauncher` is its specification."""
+
+    name: str
+    hits: int
+    evictions: int
+
+    def find(self, values: tuple[Any, ...]) -> Any:
+        """What is bound for these argument values, or None."""
+
+    def bind(self, values: tuple[Any, ...], bound: Any) -> bool:
+        """Bind these argument values; False if they have no words."""
+
+    def clear(self) -> None:
+        """Forget everything bound."""
+
+    def __len__(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How a kernel may be called: how many of its free parameters by position, and their defaults."""
+
+    places: int
+    defaults: Mapping[str, Any]
+
+
+def make(names: Sequence[str], spec: KeySpec, device: Callable[[], int] | None, shape: Shape | None) -> Launcher:
+    """The launch table for one tuned function.
+
+    Args:
+        names: The parameters that are not tuned, in order.
+        spec: What of a call is in its key.
+        device: Gives the current device's index; None where there is but one.
+        shape: How the kernel may be called; None for plain callables, which the Python twin serves.
+    """
+    if shape is not None and len(names) <= _MAX_NAMES and uses_c():
+        roles = tuple(_role(name, spec) for name in names)
+        functions = tuple(spec.functions.values())
+        table: Launcher = _launch.Table(
+            tuple(names), shape.places, dict(shape.defaults), roles, dict(spec.buckets), functions, device
+        )
+        return table
+    return PyLauncher(names, spec, device or (lambda: -1), places=shape is None)
+
+
+def _role(name: str, spec: KeySpec) -> int:
+    role = _SHAPE if spec.has_shape(name) else 0
+    if name in spec.constexprs:
+        role |= _CONSTEXPR
+    if spec.names is None:
+        return role | _INTEGER
+    return role | (_VALUE if name in spec.names else 0)
+
+
+def base() -> type:
+    """The base class that gives `Tuned` its `run` and `[]`."""
+    return _launch_py.Base if _launch is None else _launch.Base
+
+
+def is_c(table: object) -> bool:
+    """Whether a launch table is the C one."""
+    return _launch is not None and isinstance(table, _launch.Table)
+
+
+def watch(objects: Iterable[Any]) -> None:
+    """Make the C launcher validate its entries again when one of these dictionaries or types changes."""
+    if _launch is not None:
+        for one in objects:
+            _launch.watch(one)
+
+
+def uses_c() -> bool:
+    """Whether launches go through C."""
+    return _launch is not None and env.launcher() in ("", "c")
 
 
 def binds_directly() -> bool:
@@ -23,6 +106,10 @@ def binds_directly() -> bool:
 
 def in_use() -> tuple[str, str]:
     """The launcher in use and why, for `autotuned doctor`."""
-    if not binds_directly():
-        return "triton", "asked for by AUTOTUNED_LAUNCHER"
-    return "python", "the only one in this version besides Triton's own"
+    asked = env.launcher()
+    if asked in ("python", "triton"):
+        return asked, "asked for by AUTOTUNED_LAUNCHER"
+    if _launch is None:
+        return "python", _why_not
+    why_not = _launch.ready()
+    return "c", "the fastest" if why_not is None else f"look-up in C, launches through Triton's launcher: {why_not}"

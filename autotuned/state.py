@@ -159,10 +159,13 @@ def zero(tensors: Iterable[Any]) -> None:
 
 
 def _write_zero(tensor: Any) -> None:
+    if not tensor.is_inference():
+        tensor.data.zero_()  # `data` has no gradient: no context is needed, which costs more than the launch
+        return
     import torch
 
-    with torch.inference_mode(tensor.is_inference()), torch.no_grad():
-        tensor.data.zero_()
+    with torch.inference_mode():
+        tensor.zero_()
 
 
 def zero_named(arguments: Mapping[str, Any], names: Iterable[str]) -> None:

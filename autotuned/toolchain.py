@@ -281,15 +281,40 @@ class UnbindableError(Exception):
     """This compiled kernel cannot be launched directly; the text says why."""
 
 
-Launch = Callable[[Sequence[int], tuple[Any, ...]], Any]
+@dataclass(frozen=True)
+class Handle:
+    """A loaded kernel, and all that launching it without Triton's look-up relies on.
+
+    Attributes:
+        kernel: Weak reference: Triton's cache owns the kernel, and whoever evicts it there unloads it.
+        cache, cache_key: Where Triton's own look-up finds it.
+        run, function, packed: What launches it, its handle, and its launch metadata.
+        pre_run, entering, leaving: Lists of hooks; `enter` and `leave` call the latter two.
+        holds: Whether everything else is as it was when the kernel was chosen: Triton's `run`, its knobs, the
+            globals the kernel uses.
+        watched: The dictionaries and types that `holds` looks at.
+        stream_of: Gives the current stream of a device.
+    """
+
+    kernel: Callable[[], Any]
+    device: int
+    cache: dict[str, Any]
+    cache_key: str
+    run: Callable[..., Any]
+    function: int
+    packed: Any
+    pre_run: list[Any]
+    entering: list[Any]
+    leaving: list[Any]
+    enter: Any
+    leave: Any
+    holds: Callable[[], bool]
+    watched: tuple[Any, ...]
+    stream_of: Callable[[int], int]
 
 
-def direct_launch(jit: Any, compiled: Any, device: int) -> Launch:
-    """A function that launches an already loaded kernel without looking it up again.
-
-    It takes the grid and the values of all parameters in order, and returns the kernel, or None, having launched
-    nothing, when something it relies on has changed: then Triton's own launch must decide. What it relies on is
-    listed in `docs/launcher.md`.
+def handle(jit: Any, compiled: Any, device: int) -> Handle:
+    """What a direct launch of a compiled kernel needs.
 
     Raises:
         UnbindableError: Triton's internals are not as known here.
@@ -297,44 +322,62 @@ def direct_launch(jit: Any, compiled: Any, device: int) -> Launch:
     from triton import knobs
     from triton.compiler.compiler import CompiledKernel
     from triton.runtime.driver import driver
-    from triton.runtime.jit import JITFunction
 
     if type(compiled) is not CompiledKernel:
         raise UnbindableError(f"expected a CompiledKernel, got {type(compiled).__name__}")
     try:
         cache = jit.device_caches[device][0]
         cache_key = next(key for key, kernel in cache.items() if kernel is compiled)
-        run, function, packed = compiled.run, compiled.function, compiled.packed_metadata
         enter, leave = knobs.runtime.launch_enter_hook, knobs.runtime.launch_exit_hook
-        entering, leaving, pre_run = enter.calls, leave.calls, jit.pre_run_hooks
-        runtime, compilation = knobs.runtime.__dict__, knobs.compilation.__dict__
-        used_globals = [(name, value, scope) for (name, _), (value, scope) in jit.used_global_vals.items()]
-        stream_of = driver.active.get_current_stream
+        holds, watched = _holds(jit)
+        return Handle(
+            weakref.ref(compiled), device, cache, cache_key, compiled.run, compiled.function, compiled.packed_metadata,
+            jit.pre_run_hooks, enter.calls, leave.calls, enter, leave, holds, watched, driver.active.get_current_stream,
+        )  # fmt: skip
     except (AttributeError, StopIteration, TypeError, ValueError, KeyError) as error:
         raise UnbindableError(f"{type(error).__name__}: {error}") from error
+
+
+def _holds(jit: Any) -> tuple[Callable[[], bool], tuple[Any, ...]]:
+    """A function that says whether what decides a kernel's choice is as now, and what it looks at."""
+    from triton import knobs
+    from triton.runtime.jit import JITFunction
+
+    runtime, compilation = knobs.runtime.__dict__, knobs.compilation.__dict__
     # A stages hook answers anew at each of Triton's look-ups: while there is one, nothing equals what was.
     runtime_then, compilation_then = None if _inspected() else dict(runtime), dict(compilation)
-    absent = object()
-    original = _ORIGINAL["jit"]
-    # Triton's cache owns the kernel: vLLM deletes entries there so that modules are unloaded.
-    bound: Callable[[], Any] = weakref.ref(compiled)
-    del compiled
+    used = [(name, value, scope) for (name, _), (value, scope) in jit.used_global_vals.items()]
+    original, absent = _ORIGINAL["jit"], object()
+
+    def holds() -> bool:
+        # hot path of the Python twin: comparisons of dictionaries that are nearly always empty
+        if JITFunction.run is not original or runtime != runtime_then or compilation != compilation_then:
+            return False
+        # Triton's own launch raises its error about a changed global.
+        return all(scope.get(name, absent) == value for name, value, scope in used) if used else True
+
+    return holds, (JITFunction, runtime, compilation, *{id(scope): scope for _, _, scope in used}.values())
+
+
+Launch = Callable[[Sequence[int], tuple[Any, ...]], Any]
+
+
+def direct_launch(found: Handle) -> Launch:
+    """A function that launches a loaded kernel without looking it up again.
+
+    It takes the grid and the values of all parameters in order, and returns the kernel, or None, having launched
+    nothing, when something it relies on has changed: then Triton's own launch must decide. What it relies on is
+    listed in `docs/launcher.md`.
+    """
+    cache, cache_key, bound, holds, pre_run = found.cache, found.cache_key, found.kernel, found.holds, found.pre_run
+    entering, leaving, enter, leave = found.entering, found.leaving, found.enter, found.leave
+    run, function, packed, stream_of, device = found.run, found.function, found.packed, found.stream_of, found.device
 
     def launch(grid: Sequence[int], values: tuple[Any, ...]) -> Any:
-        # hot path: comparisons of objects and of dictionaries that are nearly always empty
+        # hot path
         kernel: Any = cache.get(cache_key)
-        if (
-            kernel is None
-            or kernel is not bound()
-            or JITFunction.run is not original
-            or pre_run
-            or runtime != runtime_then
-            or compilation != compilation_then
-        ):
+        if kernel is None or kernel is not bound() or pre_run or not holds():
             return None
-        for name, value, scope in used_globals:
-            if scope.get(name, absent) != value:
-                return None  # Triton's own launch raises its error about the changed global
         sizes = len(grid)
         x, y, z = grid[0], grid[1] if sizes > 1 else 1, grid[2] if sizes > 2 else 1
         stream = stream_of(device)

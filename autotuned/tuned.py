@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from triton.runtime.autotuner import Autotuner
 
+from autotuned import launch
 from autotuned.candidates import Pruner
 from autotuned.choose import Options
 from autotuned.decorator import CaseGenerator, Names
@@ -18,7 +18,8 @@ from autotuned.tune import Hooks
 from autotuned.tuner import CacheInfo, Tuner
 
 _TRITON_RUN = Autotuner.run
-_NO_GRID: Any = object()
+_NO_GRID: Any = ...  # what the launcher's base passes where there is none
+launch.watch([Autotuner])
 
 
 class Mirror(dict[Any, Any]):
@@ -76,11 +77,12 @@ class Mirror(dict[Any, Any]):
         self._on_change()
 
 
-class Tuned(Autotuner):  # type: ignore[misc]  # Triton is untyped
+class Tuned(launch.base(), Autotuner):  # type: ignore[misc]  # Triton is untyped
     """A Triton kernel whose config is chosen, stored and launched by this package.
 
     A subclass of Triton's `Autotuner`, one level deep, because torch.compile, vLLM and others accept a tuner by
-    `isinstance`. It keeps the base's attributes; `docs/migration.md` lists what differs.
+    `isinstance`. It keeps the base's attributes; `docs/migration.md` lists what differs. The launcher's base comes
+    first: it has `run`, and in C the native `[]`.
     """
 
     def __init__(
@@ -108,30 +110,26 @@ class Tuned(Autotuner):  # type: ignore[misc]  # Triton is untyped
         )
         self.cases: list[CaseGenerator] = []
         self.cache = Mirror(self._forget_bound)
-        self._local = threading.local()
         self._seen = (self.configs, len(self.configs))
-        self.tuner = Tuner(
-            target, options(lambda: self.configs, self._pruner), self._note, self._pinned, self._note_written
-        )
+        given = options(lambda: self.configs, self._pruner)
+        self.tuner = Tuner(target, given, self._note, self._pinned, self._note_written, self._use_table)
 
-    def run(self, *args: Any, grid: Any = _NO_GRID, warmup: bool = False, **kwargs: Any) -> Any:
-        """Launch with the config chosen for these arguments; `kernel[grid](...)` arrives here.
+    def _slow_run(self, args: tuple[Any, ...], kwargs: dict[str, Any], grid: Any, warmup: bool) -> Any:
+        """A call that the C launcher does not answer, and every call of the Python twin.
 
-        Args:
-            grid: Tuple or list of 1 to 3 sizes, or a callable of all arguments by name, evaluated at every launch.
-            warmup: Compile the chosen config (or the first) without launching and without a search.
-
-        Returns:
-            What Triton's launch returns: the compiled kernel, None in the interpreter.
+        `run(*args, grid, warmup=False, **kwargs)` and `kernel[grid](*args, **kwargs)` arrive here: `grid` is a tuple
+        or list of 1 to 3 sizes, or a callable of all arguments by name, evaluated at every launch. With `warmup` the
+        chosen config (or the first) is compiled without a launch and without a search. Returned is what Triton's
+        launch returns: the compiled kernel, None in the interpreter.
 
         Raises:
             CallError: Arguments or grid are missing.
             NoDeviceError: There is no GPU, and Triton does not interpret.
             NotTunedError, AllConfigsFailedError: As the mode says; see `docs/modes.md`.
         """
-        # hot path
-        if Autotuner.run is not _TRITON_RUN:
-            return super().run(*args, grid=grid, warmup=warmup, **kwargs)  # somebody patched it, and means this too
+        # hot path of the Python twin
+        if not self._still_ours():
+            return Autotuner.run(self, *args, grid=grid, warmup=warmup, **kwargs)  # whoever patched it means this too
         seen = self._seen
         if self.configs is not seen[0] or len(self.configs) != seen[1]:
             self._configs_changed()
@@ -145,8 +143,13 @@ class Tuned(Autotuner):  # type: ignore[misc]  # Triton is untyped
         bound = tuner.launcher.find(values)
         if bound is None:
             return tuner.miss(args, kwargs, grid)
-        self._local.best_config = bound.config
+        self.best_config = bound.config
         return bound.run(values, grid)
+
+    @staticmethod
+    def _still_ours() -> bool:
+        """Whether nobody replaced the base class's `run`."""
+        return Autotuner.run is _TRITON_RUN
 
     # -- cold path -----------------------------------------------------------------------------------------------
 
@@ -158,6 +161,9 @@ class Tuned(Autotuner):  # type: ignore[misc]  # Triton is untyped
             )
         config = self.tuner.chooser.without_search(self.tuner.call(args, kwargs, grid))
         return self.fn.run(*args, grid=grid, warmup=True, **kwargs, **config.all_kwargs())
+
+    def _use_table(self, table: launch.Launcher) -> None:
+        self._attach(table if launch.is_c(table) else None)
 
     def _configs_changed(self) -> None:
         self._seen = (self.configs, len(self.configs))
@@ -187,7 +193,7 @@ class Tuned(Autotuner):  # type: ignore[misc]  # Triton is untyped
         return self.cache.get(key) if key in self.cache.pins else None
 
     def _note(self, call: Call, config: Any) -> None:
-        self._local.best_config = config
+        self.best_config = config
         key = self._triton_key(call)
         if key is not None and key not in self.cache.pins:
             self.cache.note(key, config)
@@ -196,19 +202,6 @@ class Tuned(Autotuner):  # type: ignore[misc]  # Triton is untyped
         self.restore_value[:] = names
 
     # -- what users ask ------------------------------------------------------------------------------------------
-
-    @property
-    def best_config(self) -> Any:
-        """The config of this thread's last launch.
-
-        Raises:
-            AttributeError: Nothing was launched on this thread yet, as with Triton's tuner.
-        """
-        return self._local.best_config
-
-    @best_config.setter
-    def best_config(self, config: Any) -> None:
-        self._local.best_config = config
 
     def cache_info(self) -> CacheInfo:
         """Counters of this kernel in this process."""

@@ -50,6 +50,7 @@ class Tuner:
         on_choice: Told of each choice before its launch, with the call and the config.
         pinned: Asked for a config that the user pinned for a call, or None.
         on_written: Told the names a search found to be written.
+        on_table: Told of each new launch table.
     """
 
     def __init__(
@@ -59,9 +60,11 @@ class Tuner:
         on_choice: Callable[[Call, Any], None],
         pinned: Callable[[Call], Any],
         on_written: Callable[[list[str]], None],
+        on_table: Callable[[launch.Launcher], None] = lambda table: None,
     ) -> None:
         self.target = target
         self.options = options
+        self._on_table = on_table
         self.chooser = Chooser(target, options, self._learn, on_written)
         self._on_choice, self._pinned = on_choice, pinned
         self._bind_failed = False
@@ -80,14 +83,16 @@ class Tuner:
         defaults = {p.name: p.default for p in free if p.default is not inspect.Parameter.empty}
         # The binder checks nothing: what it cannot place is bound again, with words, on the miss path.
         # Positions count the parameters that are not free too: behind the first of these only names are clear.
-        places = takewhile(lambda p: p.has_place and p.name not in taken, self.target.parameters)
-        self.order = codegen.binder(self.names, defaults, len(list(places)), sum(not p.has_name for p in free))
-        self.launcher = launch.make(self.names, self.options.spec, self._device_getter())
-
-    def _device_getter(self) -> Callable[[], int]:
-        if isinstance(self.target, KernelTarget) and not self.target.interpreted:
-            return _LazyDevice()
-        return lambda: -1
+        places = len(list(takewhile(lambda p: p.has_place and p.name not in taken, self.target.parameters)))
+        self.order = codegen.binder(self.names, defaults, places, sum(not p.has_name for p in free))
+        compiled = isinstance(self.target, KernelTarget) and not self.target.interpreted
+        self.launcher = launch.make(
+            self.names,
+            self.options.spec,
+            _LazyDevice() if compiled else None,
+            launch.Shape(places, defaults) if isinstance(self.target, KernelTarget) else None,
+        )
+        self._on_table(self.launcher)
 
     def _learn(self, configs: list[Any]) -> None:
         """Take in what a computed list of configs sets."""
@@ -144,20 +149,19 @@ class Tuner:
         result = self.target.launch(call, config)
         launched = time.perf_counter()
         if not call.options and tuple(call.arguments) == self.names:
-            run = bound.with_prologue(self._run_of(config, result), before)
-            self.launcher.bind(values, bound.Bound(config, run))
+            self.launcher.bind(values, self._bound(config, before, result))
         self.chooser.seconds.compile += launched - start
         self.chooser.seconds.bind += time.perf_counter() - launched
         return result
 
-    def _run_of(self, config: Any, result: Any) -> bound.Run:
+    def _bound(self, config: Any, before: bound.Prologue | None, result: Any) -> bound.Bound:
         """The launch to put into the table."""
         target = self.target
         if isinstance(target, HostTarget):
-            return bound.host_call(target, self.names, config)
+            return bound.Bound(config, bound.host_call(target, self.names, config), before)
         if isinstance(target, KernelTarget) and self._binds_directly(target):
             try:
-                return bound.direct(target, self.names, config, result, toolchain.current_device())
+                return bound.direct(target, self.names, config, before, result, toolchain.current_device())
             except toolchain.UnbindableError as error:
                 self._bind_failed = True
                 log.warning(
@@ -165,7 +169,7 @@ class Tuner:
                     target.name,
                     error,
                 )
-        return bound.through_triton(target, self.names, config)
+        return bound.Bound(config, bound.through_triton(target, self.names, config), before)
 
     def _binds_directly(self, target: KernelTarget) -> bool:
         return target.bindable and not self._bind_failed and launch.binds_directly()

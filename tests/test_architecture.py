@@ -19,7 +19,7 @@ RANKS = [
     {"env", "disk", "device", "codegen"},
     {"candidates", "key", "locks", "scratch", "source"},
     {"record", "measure", "toolchain", "state", "_launch_py"},
-    {"target", "configfile", "evict", "journal", "launch"},
+    {"target", "configfile", "driver", "evict", "journal", "launch"},
     {"records"},
     {"store", "bound", "tune"},
     {"choose"},
@@ -81,7 +81,12 @@ def code_of(path: Path) -> str:
     tree = ast.parse(path.read_text())
     for node in ast.walk(tree):
         body = getattr(node, "body", None)
-        if isinstance(body, list) and body and isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant):
+        if (
+            isinstance(body, list)
+            and body
+            and isinstance(body[0], ast.Expr)
+            and isinstance(body[0].value, ast.Constant)
+        ):
             body[0].value.value = ""
     return ast.unparse(tree)
 

@@ -32,6 +32,28 @@ def driver(monkeypatch):
     return fake_cuda.install(monkeypatch)
 
 
+# Every test of these modules runs on both launchers. Without a driver the C one ends in the same recording launcher;
+# `test_driver.py` has its call of the driver itself.
+TWINS = {"test_hit", "test_guards", "test_same_binary", "test_control", "test_hooks"}
+
+
+def pytest_generate_tests(metafunc):
+    """Both launchers for the modules above."""
+    if metafunc.module.__name__.rpartition(".")[2] in TWINS:
+        metafunc.parametrize("launcher", ["c", "python"], indirect=True)
+
+
+@pytest.fixture(autouse=True)
+def launcher(request, monkeypatch):
+    """Decorate for this launcher; the default one where a module does not ask."""
+    name = getattr(request, "param", None)
+    if name == "c":
+        pytest.importorskip("autotuned._launch")
+    if name is not None:
+        monkeypatch.setenv("AUTOTUNED_LAUNCHER", name)
+    return name
+
+
 @pytest.fixture
 def launches(driver):
     """What was launched so far in this test."""

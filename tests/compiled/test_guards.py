@@ -301,13 +301,13 @@ def test_an_empty_grid_launches_nothing(bound, x, launches, grid):
     assert bound.cache_info().hits == 2
 
 
-def test_five_thousand_shapes_keep_the_table_bounded():
+def test_five_thousand_shapes_keep_the_table_bounded(launcher):
     tuned = autotune(CONFIGS[:1])(triton.jit(scale))
     memory = torch.zeros(6000)
     compiled = {id(tuned[(1,)](memory[:n], 7)) for n in range(1, 5001)}
     info = tuned.cache_info()
-    assert info.size == 4096
-    assert info.evictions == 5000 - 4096
+    evictions = 2048 if launcher == "c" else 5000 - 4096  # the older half at once, or one by one
+    assert (info.size, info.evictions) == (5000 - evictions, evictions)
     assert len(compiled) == 1
     before = tuned.cache_info().hits
     tuned[(1,)](memory[:5000], 7)
@@ -354,3 +354,76 @@ def test_a_hook_may_launch_the_same_kernel(x, launches):
 
     tuned[grid](x, 100)
     assert [(launch.grid[0], launch.arguments["n"]) for launch in launches[-2:]] == [(2, 64), (1, 100)]
+
+
+def add_all(tensors, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(tensors[0] + i, tl.load(tensors[1] + i, mask=i < n), mask=i < n)
+
+
+def test_tuples_are_launched_as_by_triton(launches):
+    """Not in the table: what is inside may be anything."""
+    one, other = torch.zeros(100), torch.zeros(101)[1:]
+    tuned = autotune(CONFIGS, default=CONFIGS[1])(triton.jit(add_all))
+    compiled = {tuned[(4,)]((x, y), 100) for x, y in [(one, one), (one, other), (other, one), (one, one)]}
+    plain = {
+        tuned.fn[(4,)]((x, y), 100, **CONFIGS[1].all_kwargs()) for x, y in [(one, one), (one, other), (other, one)]
+    }
+    assert compiled == plain
+    assert len(plain) == 3
+    assert tuned.cache_info().hits == 0
+
+
+def copy_block(source, target, n, BLOCK: tl.constexpr):
+    target.store([0], source.load([0]))
+
+
+def test_descriptors_whose_block_a_hook_sets(launches):
+    from triton.tools.tensor_descriptor import TensorDescriptor
+
+    def hook(arguments):
+        for name in ("source", "target"):
+            arguments[name].block_shape = [arguments["BLOCK"]]
+
+    configs = [Config({"BLOCK": block}, pre_hook=hook) for block in (16, 32)]
+    tuned = autotune(configs, do_bench=fake_cuda.by_config({16: 2.0, 32: 1.0}))(triton.jit(copy_block))
+    x, y = (TensorDescriptor.from_tensor(torch.zeros(128), [1]) for _ in range(2))
+    for _ in range(2):
+        compiled = tuned[(4,)](x, y, 100)
+        assert x.block_shape == y.block_shape == [32]
+        assert compiled is tuned.fn[(4,)](x, y, 100, **configs[1].all_kwargs())
+    assert tuned.cache_info().searches == 1
+
+
+def test_a_subclass_of_tensor_is_not_bound_but_launched(bound, launches):
+    class Named(torch.Tensor):
+        pass
+
+    x = torch.zeros(100).as_subclass(Named)
+    before = bound.cache_info()
+    for _ in range(2):
+        bound[(4,)](x, 100)
+        assert launches[-1].arguments["x_ptr"] is x
+        assert launches[-1].arguments["BLOCK"] == 32
+    after = bound.cache_info()
+    assert (after.hits, after.searches) == (before.hits, before.searches)
+
+
+def test_a_parameter_is_a_tensor(bound, launches):
+    weight = torch.nn.Parameter(torch.zeros(100))
+    for _ in range(2):
+        bound[(4,)](weight, 100)
+    assert bound.cache_info().hits == 2
+    assert bound.cache_info().searches == 1
+
+
+def test_hits_keep_nothing(bound, x):
+    config = bound.best_config
+    values = (x, config, bound.fn)
+    bound[(4,)](x, 100)
+    fake_cuda.Launcher.launches.clear()
+    before = [sys.getrefcount(value) for value in values]
+    for _ in range(1000):
+        bound[(4,)](x, 100)
+        fake_cuda.Launcher.launches.clear()
+    assert [sys.getrefcount(value) for value in values] == before

@@ -1,15 +1,16 @@
 """What runs around a launch, in which order, on every path that a launch can take."""
 
 import fake_cuda
+import paths
 import pytest
 import torch
 import triton
 import triton.language as tl
 from triton import Config
 
-from autotuned import autotune, configfile, state, store
+from autotuned import autotune, state
 
-PATHS = ["cold", "table", "disk", "file", "default", "single", "pinned", "through-triton"]
+PATHS = [*paths.PATHS, "pinned", "through-triton"]
 
 
 def add(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
@@ -38,30 +39,15 @@ def events(monkeypatch):
     return seen
 
 
-def on_path(path, jit, configs, call, monkeypatch, tmp_path, **options):
-    """A tuned kernel whose next call goes this way."""
-    options = {"key": ["n"], "do_bench": fake_cuda.by_config({16: 2.0, 32: 1.0})} | options
-    if path == "single":
-        return autotune(configs[1:], **options)(jit)
-    if path == "default":
-        return autotune(configs, default=configs[1], **options)(jit)
-    tuned = autotune(configs, **options)(jit)
-    if path == "cold":
-        return tuned
+def ready(path, make, configs, call, monkeypatch, tmp_path):
+    """A tuned kernel whose next call goes this way; these two ways there are for kernels only."""
     if path == "through-triton":
         monkeypatch.setenv("AUTOTUNED_LAUNCHER", "triton")
-    call(tuned)
-    if path in ("table", "through-triton"):
-        return tuned
+        path = "table"
+    tuned = paths.on_path("table" if path == "pinned" else path, make, configs, call, monkeypatch, tmp_path)
     if path == "pinned":
         tuned.cache[next(iter(tuned.cache))] = configs[1]
-        return tuned
-    if path == "file":
-        ((_, record),) = store.all_records()
-        store.ship(record.key, configfile.entry_of(record, None), tmp_path / "shipped")
-        monkeypatch.setenv("AUTOTUNED_CONFIG_PATH", str(tmp_path / "shipped"))
-        monkeypatch.setenv("AUTOTUNED_CACHE_DIR", str(tmp_path / "empty"))
-    return autotune(configs, **options)(jit)
+    return tuned
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -80,17 +66,21 @@ def test_order_of_hook_grid_and_launch(path, events, monkeypatch, tmp_path):
 
     x, out = torch.zeros(100), torch.full((100,), 7.0)
     configs = [Config({"BLOCK": 16}, pre_hook=hook), Config({"BLOCK": 32}, num_warps=2, pre_hook=hook)]
-    tuned = on_path(
-        path, triton.jit(add), configs, call, monkeypatch, tmp_path, restore_value=[], reset_to_zero=["out_ptr"]
-    )
+    options = {"restore_value": [], "reset_to_zero": ["out_ptr"], "do_bench": fake_cuda.by_config({16: 2.0, 32: 1.0})}
+
+    def make(configs, **more):
+        return autotune(configs, key=["n"], **options, **more)(triton.jit(add))
+
+    tuned = ready(path, make, configs, call, monkeypatch, tmp_path)
     out.fill_(7.0)
     events.clear()
     call(tuned)
-    last = events[-4:]
-    assert last == ["zero", ("hook", 32, 100, 2, out), "grid", "launch"]
+    chosen = configs[0] if path == "off" else configs[1]
+    hook_event = ("hook", chosen.kwargs["BLOCK"], 100, chosen.num_warps, out)
+    assert events[-4:] == ["zero", hook_event, "grid", "launch"]
     assert len(events) == (20 if path == "cold" else 4)  # cold: two launches of each of two configs before
     assert torch.equal(out, torch.zeros(100))
-    assert tuned.best_config is configs[1]
+    assert tuned.best_config is chosen
 
 
 def test_a_trial_is_prepared_like_a_launch(events):

@@ -192,7 +192,9 @@ def test_second_process_measures_nothing_and_compiles_once(tmp_path):
     script.write_text(textwrap.dedent(SECOND_PROCESS))
 
     def run() -> list[str]:
-        done = subprocess.run([sys.executable, script], capture_output=True, text=True, env=dict(os.environ), timeout=300)
+        done = subprocess.run(
+            [sys.executable, script], capture_output=True, text=True, env=dict(os.environ), timeout=300
+        )
         assert done.returncode == 0, done.stderr
         return done.stdout.split(" ", 2)
 

@@ -1,0 +1,45 @@
+/* The few structures of other libraries' stable binary interfaces that the launcher reads or fills.
+ *
+ * A build under isolation has neither torch nor CUDA headers, so they are declared here: DLPack 1.x's C exchange API
+ * (published with the DLPack specification; torch 2.10 and later put it on torch.Tensor) and the driver's extended
+ * launch call (CUDA 11.8 and later). Field names are those of the specifications; only what is used is declared. */
+#ifndef AUTOTUNED_LAUNCH_ABI_H
+#define AUTOTUNED_LAUNCH_ABI_H
+#include <stddef.h>
+#include <stdint.h>
+
+/* DLPack */
+typedef struct { uint32_t major, minor; } DlVersion;
+typedef struct { int32_t type, id; } DlDevice; /* type: 1 CPU, 2 CUDA, 10 ROCm */
+typedef struct { uint8_t code, bits; uint16_t lanes; } DlType;
+typedef struct {
+  void *data;
+  DlDevice device;
+  int32_t ndim;
+  DlType dtype;
+  int64_t *shape, *strides; /* in elements; strides may be NULL for a contiguous tensor */
+  uint64_t byte_offset;
+} DlTensor;
+typedef struct DlApi {
+  DlVersion version;
+  struct DlApi *older;
+  void *allocate, *export_managed, *import_managed;
+  int (*borrow)(void *object, DlTensor *out);                       /* 0, or -1 with a Python error set */
+  int (*current_stream)(int32_t device_type, int32_t id, void **out); /* likewise */
+} DlApi;
+enum { DL_CPU = 1, DL_CUDA = 2, DL_MAJOR = 1 };
+
+/* CUDA driver */
+typedef struct { int id; int pad; union { char bytes[64]; int number; unsigned dims[3]; } value; } CuAttribute;
+typedef struct {
+  unsigned grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes;
+  void *stream;
+  CuAttribute *attributes;
+  unsigned attribute_count;
+} CuLaunchConfig;
+typedef int (*CuLaunchKernelEx)(const CuLaunchConfig *, void *function, void **params, void **extra);
+typedef int (*CuCtxGetCurrent)(void **context);
+typedef int (*CuMemsetAsync)(uint64_t address, unsigned char value, size_t bytes, void *stream);
+typedef int (*CuGetErrorString)(int error, const char **text);
+
+#endif

@@ -1,0 +1,348 @@
+"""The C launcher's call of the driver, byte for byte: a function made with ctypes stands in the driver's place."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from types import SimpleNamespace
+
+import pytest
+import torch
+import triton
+import triton.language as tl
+from triton import Config
+
+from autotuned import autotune, driver, toolchain
+
+_launch = pytest.importorskip("autotuned._launch")
+
+
+class Attribute(ctypes.Structure):
+    _fields_ = [("id", ctypes.c_int), ("pad", ctypes.c_int), ("value", ctypes.c_uint * 16)]
+
+
+class LaunchConfig(ctypes.Structure):
+    _fields_ = [
+        ("grid", ctypes.c_uint * 3), ("block", ctypes.c_uint * 3), ("shared", ctypes.c_uint), ("stream", ctypes.c_void_p),
+        ("attributes", ctypes.POINTER(Attribute)), ("attribute_count", ctypes.c_uint),
+    ]  # fmt: skip
+
+
+PARAMS = ctypes.POINTER(ctypes.c_void_p)
+LAUNCH = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(LaunchConfig), ctypes.c_void_p, PARAMS, PARAMS)
+CONTEXT = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_void_p))
+STREAM = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int32, ctypes.c_int32, ctypes.POINTER(ctypes.c_void_p))
+MEMSET = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint64, ctypes.c_ubyte, ctypes.c_size_t, ctypes.c_void_p)
+
+
+class Device:
+    """The pretended driver: what was asked of it, in order, and what it answers."""
+
+    def __init__(self) -> None:
+        self.calls: list[SimpleNamespace] = []
+        self.context, self.stream, self.error, self.params = 0x1000, 0x77, 0, 0
+        self.functions = LAUNCH(self._launch), CONTEXT(self._context), STREAM(self._stream), MEMSET(self._memset)
+
+    def addresses(self) -> list[int]:
+        return [ctypes.cast(function, ctypes.c_void_p).value for function in self.functions]
+
+    def _launch(self, config, function, params, extra):
+        c = config.contents
+        raw = []
+        for i in range(self.params):
+            raw.append(ctypes.string_at(params[i], 8))
+        attributes = [(c.attributes[i].id, tuple(c.attributes[i].value[:3])) for i in range(c.attribute_count)]
+        self.calls.append(SimpleNamespace(
+            kind="launch", grid=tuple(c.grid), block=tuple(c.block), shared=c.shared, stream=c.stream, function=function,
+            raw=raw, attributes=attributes,
+        ))  # fmt: skip
+        return self.error
+
+    def _context(self, out):
+        out[0] = self.context
+        return 0
+
+    def _stream(self, kind, index, out):
+        out[0] = self.stream
+        return 0
+
+    def _memset(self, address, value, size, stream):
+        self.calls.append(SimpleNamespace(kind="memset", address=address, value=value, size=size, stream=stream))
+        return self.error
+
+
+@pytest.fixture
+def device(monkeypatch):
+    monkeypatch.setenv("AUTOTUNED_LAUNCHER", "c")
+    device = Device()
+    _launch.use_driver(*device.addresses())
+    yield device
+    _launch.use_driver(0, 0, 0, 0)
+
+
+@triton.jit
+def scalars(x_ptr, y_ptr, n, alpha, flag, ACT: tl.constexpr, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + i, mask=i < n)
+    if flag:
+        x = (x * alpha).to(x.dtype)
+    if ACT == "relu":
+        x = tl.maximum(x, 0)
+    if y_ptr is not None:
+        x += tl.load(y_ptr + i, mask=i < n)
+    tl.store(x_ptr + i, x, mask=i < n)
+
+
+def tuned(kernel=scalars, configs=None, **options):
+    bench = lambda call, quantiles: (call(), [1.0, 1.0, 1.0])[1]
+    configs = configs or [Config({"BLOCK": 64}, num_warps=2), Config({"BLOCK": 128}, num_warps=4)]
+    return autotune(configs, key=["n"], do_bench=bench, restore_value=[], **options)(kernel)
+
+
+def twice(device, kernel, grid, *args, **kwargs):
+    """Call twice; the second call comes from the table, and through the pretended driver."""
+    first = kernel[grid](*args, **kwargs)
+    device.params = 2 + sum(kind != "constexpr" for kind in first.src.signature.values())
+    device.calls.clear()
+    assert kernel[grid](*args, **kwargs) is first
+    return first, device.calls
+
+
+def expected(compiled, arguments):
+    """The parameter buffer by Triton's own signature, computed here from first principles."""
+    packed = []
+    for name, kind in compiled.src.signature.items():
+        value = arguments[name]
+        if kind == "constexpr":
+            continue
+        if kind.startswith("*"):
+            packed.append(struct.pack("<Q", value.data_ptr()))
+        else:
+            form = {
+                "i1": "<?",
+                "u1": "<?",
+                "i8": "<b",
+                "i16": "<h",
+                "i32": "<i",
+                "i64": "<q",
+                "u64": "<Q",
+                "fp32": "<f",
+                "fp64": "<d",
+            }
+            packed.append(struct.pack(form[kind], value))
+    return [*packed, b"\0" * 8, b"\0" * 8]
+
+
+@pytest.mark.parametrize("n", [0, 2, 15, 16, 17, 2**31 - 1, 2**31, -1, -(2**31), 2**62, 2**63 + 1], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.int8, torch.float64], ids=str)
+def test_buffer_is_what_the_signature_says(device, n, dtype):
+    x, y = torch.zeros(256, dtype=dtype), torch.zeros(256, dtype=dtype)
+    arguments = {"x_ptr": x, "y_ptr": y, "n": n, "alpha": 0.1, "flag": True}
+    compiled, (call,) = twice(device, tuned(), (3, 2), *arguments.values(), ACT="relu")
+    wanted = expected(compiled, {**arguments, "ACT": "relu", "BLOCK": 64})
+    assert [raw[: len(part)] for raw, part in zip(call.raw, wanted)] == wanted
+    assert call.grid == (3, 2, 1)
+    assert call.block == (64, 1, 1)
+    assert call.function == compiled.function
+    assert call.shared == compiled.metadata.shared
+    assert call.stream == 0x77
+    assert call.attributes == []
+
+
+def test_one_is_folded_and_none_leaves_no_pointer(device):
+    x = torch.zeros(256)
+    compiled, (call,) = twice(device, tuned(), (1,), x, None, 1, 2.5, False, ACT="none")
+    wanted = expected(compiled, {"x_ptr": x, "y_ptr": None, "n": 1, "alpha": 2.5, "flag": False, "ACT": 0, "BLOCK": 0})
+    assert compiled.src.signature["n"] == compiled.src.signature["y_ptr"] == "constexpr"
+    assert [raw[: len(part)] for raw, part in zip(call.raw, wanted)] == wanted
+
+
+def test_each_integer_class_and_alignment_has_its_own_binary(device):
+    kernel = tuned()
+    memory = torch.zeros(512, dtype=torch.float16)
+    for offset in (0, 1, 2, 8):
+        for n in (1, 2, 16, 17, 2**31, 2**63):
+            x = memory[offset:]
+            for _ in range(2):
+                ours = kernel[(1,)](x, x, n, 0.5, True, ACT="relu")
+                plain = scalars[(1,)](x, x, n, 0.5, True, ACT="relu", **kernel.best_config.all_kwargs())
+                assert ours is plain
+
+
+def test_stream_and_context_are_read_at_every_call(device):
+    kernel, x = tuned(), torch.zeros(256)
+    twice(device, kernel, (1,), x, x, 16, 0.5, True, ACT="relu")
+    device.stream = 0x99
+    kernel[(1,)](x, x, 16, 0.5, True, ACT="relu")
+    assert device.calls[-1].stream == 0x99
+    misses = kernel.cache_info().misses
+    device.context = 0x2000
+    kernel[(1,)](x, x, 16, 0.5, True, ACT="relu")
+    assert kernel.cache_info().misses == misses + 1
+
+
+@pytest.mark.parametrize("grid", [(0,), (4, 0), (1, 1, 0)], ids=str)
+def test_an_empty_grid_launches_nothing(device, grid):
+    kernel, x = tuned(), torch.zeros(256)
+    twice(device, kernel, (1,), x, x, 16, 0.5, True, ACT="relu")
+    device.calls.clear()
+    kernel[grid](x, x, 16, 0.5, True, ACT="relu")
+    assert device.calls == []
+
+
+@pytest.mark.parametrize(
+    ("grid", "error"), [((-1,), "expected sizes"), ((2**31,), "expected sizes"), ((), "none"), (("a",), "str"), (3, "grid")],
+    ids=str,
+)  # fmt: skip
+def test_a_bad_grid_is_an_error_that_names_it(device, grid, error):
+    kernel, x = tuned(), torch.zeros(256)
+    twice(device, kernel, (1,), x, x, 16, 0.5, True, ACT="relu")
+    device.calls.clear()
+    with pytest.raises((ValueError, TypeError, IndexError), match=error):
+        kernel[grid](x, x, 16, 0.5, True, ACT="relu")
+    assert device.calls == []
+
+
+def test_grid_callable_gets_every_argument_and_runs_at_every_launch(device):
+    kernel, x, seen = tuned(), torch.zeros(256), []
+
+    def grid(meta):
+        seen.append(meta)
+        return [meta["BLOCK"] // 64, 2]
+
+    twice(device, kernel, grid, x, x, 16, 0.5, True, ACT="relu")
+    assert device.calls[-1].grid == (1, 2, 1)
+    assert list(seen[-1]) == ["x_ptr", "y_ptr", "n", "alpha", "flag", "ACT", "BLOCK"]
+    assert (seen[-1]["x_ptr"] is x, seen[-1]["n"], seen[-1]["BLOCK"]) == (True, 16, 64)
+    count = len(seen)
+    kernel[grid](x, x, 16, 0.5, True, ACT="relu")
+    assert len(seen) == count + 1
+
+
+def test_a_hit_runs_no_python_but_the_grid(device):
+    import sys
+
+    kernel, x, frames = tuned(), torch.zeros(256), []
+
+    def grid(meta):
+        return (1,)
+
+    twice(device, kernel, grid, x, x, 16, 0.5, True, ACT="relu")
+    kernel[grid](x, x, 16, 0.5, True, ACT="relu")  # what is watched has been compared once
+    device.params = 0
+    sys.setprofile(lambda frame, event, argument: frames.append(frame.f_code.co_name) if event == "call" else None)
+    try:
+        kernel[grid](x, x, 16, 0.5, True, ACT="relu")
+    finally:
+        sys.setprofile(None)
+    assert set(frames) <= {"grid", "_launch", "_context", "_stream", "<listcomp>"}  # all but the first pretend to be the driver
+    assert frames.count("grid") == frames.count("_launch") == 1
+
+
+def test_the_drivers_error_is_raised(device):
+    kernel, x = tuned(), torch.zeros(256)
+    twice(device, kernel, (1,), x, x, 16, 0.5, True, ACT="relu")
+    device.error = 701
+    with pytest.raises(RuntimeError, match=r"Triton Error \[CUDA\]"):
+        kernel[(1,)](x, x, 16, 0.5, True, ACT="relu")
+
+
+def test_cooperative_and_programmatic_launch_become_attributes(device):
+    x = torch.zeros(256)
+    for option, number in (("launch_cooperative_grid", 2), ("launch_pdl", 6)):
+        kernel = tuned(configs=[Config({"BLOCK": 64, option: True}), Config({"BLOCK": 128, option: True})])
+        _, (call,) = twice(device, kernel, (2,), x, x, 16, 0.5, True, ACT="relu")
+        assert call.attributes == [(number, (1, 0, 0))]
+
+
+def test_clusters_multiply_the_grid(device):
+    kernel = tuned(configs=[Config({"BLOCK": 64}, num_ctas=2), Config({"BLOCK": 128}, num_ctas=2)])
+    _, (call,) = twice(device, kernel, (3,), torch.zeros(256), None, 16, 0.5, True, ACT="relu")
+    assert call.grid == (6, 1, 1)
+    assert call.attributes == [(4, (2, 1, 1)), (5, (1, 0, 0))]
+
+
+def test_zeroing_is_the_drivers_memset_on_the_same_stream(device):
+    kernel, x, y = (
+        tuned(reset_to_zero=["x_ptr"]),
+        torch.ones(100, dtype=torch.float16),
+        torch.ones(100, dtype=torch.float16),
+    )
+    _, calls = twice(device, kernel, (1,), x, y, 16, 0.5, True, ACT="relu")
+    assert [call.kind for call in calls] == ["memset", "launch"]
+    assert (calls[0].address, calls[0].value, calls[0].size, calls[0].stream) == (x.data_ptr(), 0, 200, 0x77)
+
+
+def test_zeroing_a_strided_view_touches_only_its_elements(device):
+    kernel, memory, y = tuned(reset_to_zero=["x_ptr"]), torch.ones(200), torch.ones(100)
+    _, calls = twice(device, kernel, (1,), memory[::2], y, 16, 0.5, True, ACT="relu")
+    assert [call.kind for call in calls] == ["launch"]
+    assert torch.equal(memory, torch.tensor([0.0, 1.0]).repeat(100))
+
+
+def test_zeroing_an_alias_of_an_input_is_refused_on_a_hit(device):
+    kernel, x, y = tuned(reset_to_zero=["x_ptr"]), torch.ones(100), torch.ones(100)
+    twice(device, kernel, (1,), x, y, 16, 0.5, True, ACT="relu")
+    device.calls.clear()
+    with pytest.raises(ValueError, match="'x_ptr', which shares memory with argument 'y_ptr'"):
+        kernel[(1,)](x, x, 16, 0.5, True, ACT="relu")
+    assert device.calls == []
+    assert bool((x == 1).all()) or bool((x == 0).all())
+
+
+def test_a_configs_hook_runs_before_the_grid_with_all_arguments(device):
+    order = []
+    hooked = [Config({"BLOCK": b}, pre_hook=lambda args: order.append(("hook", sorted(args)))) for b in (64, 128)]
+
+    def grid(meta):
+        order.append(("grid",))
+        return (1,)
+
+    kernel, x = tuned(configs=hooked), torch.zeros(256)
+    twice(device, kernel, grid, x, x, 16, 0.5, True, ACT="relu")
+    assert [entry[0] for entry in order[-2:]] == ["hook", "grid"]
+    assert set(order[-2][1]) >= {"x_ptr", "y_ptr", "n", "alpha", "flag", "ACT", "BLOCK", "num_warps"}
+    assert device.calls[-1].kind == "launch"
+
+
+def test_a_hook_that_clears_the_cache_does_not_pull_the_entry_away(device):
+    kernel = tuned(configs=[Config({"BLOCK": b}, pre_hook=lambda args: kernel.cache_clear()) for b in (64, 128)])
+    x = torch.zeros(256)
+    for _ in range(3):
+        kernel[(1,)](x, x, 16, 0.5, True, ACT="relu")
+
+
+def test_kernels_that_need_more_go_through_triton(device):
+    @triton.jit
+    def half(x_ptr, s: tl.float16, BLOCK: tl.constexpr):
+        i = tl.arange(0, BLOCK)
+        tl.store(x_ptr + i, tl.load(x_ptr + i) * s)
+
+    configs = [Config({"BLOCK": 64}), Config({"BLOCK": 128})]
+    bench = lambda call, quantiles: (call(), [1.0, 1.0, 1.0])[1]
+    kernel = autotune(configs, do_bench=bench, restore_value=[])(half)
+    x = torch.zeros(256, dtype=torch.float16)
+    first = kernel[(1,)](x, 0.5)
+    if first.src.signature["s"] == "fp16":
+        found = toolchain.handle(kernel.fn, first, 0)
+        assert driver.fields(found, ("x_ptr", "s"), {"BLOCK": 64}, (None, {}, ())) is None
+    device.calls.clear()
+    assert kernel[(1,)](x, 0.5) is first
+
+
+def test_a_million_calls_keep_memory_flat(device):
+    import resource
+
+    kernel, x = tuned(), torch.zeros(256)
+    twice(device, kernel, (1,), x, x, 16, 0.5, True, ACT="relu")
+    device.params = 0
+    device.calls = type("Nowhere", (), {"append": lambda self, call: None, "clear": lambda self: None})()
+
+    def run(count):
+        for _ in range(count):
+            kernel[(1,)](x, x, 16, 0.5, True, ACT="relu")
+
+    run(5_000)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    run(50_000)  # a reference leaked a call would be 400 KB and more
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300
