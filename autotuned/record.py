@@ -159,6 +159,8 @@ def load_timing(data: Json, where: str) -> Timing:
 
 def _fields(data: Json, where: str, names: set[str]) -> dict[str, Json]:
     fields: dict[str, Json] = _typed(data, dict, where)
+    if fields.keys() == names:
+        return fields
     for name in sorted(names - fields.keys()):
         raise _bad(f"{where}.{name}", "a value", None)
     for name in sorted(fields.keys() - names):
