@@ -235,7 +235,13 @@ def test_a_hit_runs_no_python_but_the_grid(device):
         kernel[grid](x, x, 16, 0.5, True, ACT="relu")
     finally:
         sys.setprofile(None)
-    assert set(frames) <= {"grid", "_launch", "_context", "_stream", "<listcomp>"}  # all but the first pretend to be the driver
+    assert set(frames) <= {
+        "grid",
+        "_launch",
+        "_context",
+        "_stream",
+        "<listcomp>",
+    }  # all but the first pretend to be the driver
     assert frames.count("grid") == frames.count("_launch") == 1
 
 
