@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -84,3 +85,32 @@ def test_wheel_declares_the_console_script_and_licence(wheel):
     info = next(name for name in archive.namelist() if name.endswith("entry_points.txt"))
     assert "autotuned = autotuned.cli.main:app" in archive.read(info).decode()
     assert any(name.endswith("LICENSE") for name in archive.namelist())
+
+
+WITHOUT_EXTENSION = """
+import sys
+sys.modules["autotuned._launch"] = None  # as where no C compiler was at hand when it was installed
+import torch, triton, triton.language as tl
+from autotuned import Config, autotune, launch
+
+@autotune(configs=[Config({"BLOCK": 64}), Config({"BLOCK": 128})], key=["n"])
+@triton.jit
+def halve(x_ptr, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(x_ptr + i, tl.load(x_ptr + i, mask=i < n) * 0.5, mask=i < n)
+
+x = torch.ones(100)
+for _ in range(3):
+    halve[(2,)](x, 100)
+assert bool((x == 0.125).all()), x
+print(halve.cache_info().hits, halve.tuner.launcher.name, *launch.in_use())
+"""
+
+
+def test_without_the_extension_everything_works_and_doctor_says_so(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(WITHOUT_EXTENSION)
+    environment = {**os.environ, "TRITON_INTERPRET": "1"}
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("2 python python the C extension is not there")

@@ -352,3 +352,45 @@ def test_a_million_calls_keep_memory_flat(device):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     run(50_000)  # a reference leaked a call would be 400 KB and more
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300
+
+
+def test_threads_on_one_kernel_each_get_their_own_launch_and_best_config(device):
+    import threading
+
+    kernel, memory, errors = tuned(), torch.zeros(600), []
+    for n in (16, 100):
+        kernel[(1,)](memory, memory, n, 0.5, True, ACT="relu")
+
+    def work(n):
+        for _ in range(300):
+            compiled = kernel[(1,)](memory, memory, n, 0.5, True, ACT="relu")
+            if compiled is not expected_of[n] or kernel.best_config is not config_of[n]:
+                errors.append(n)
+
+    expected_of, config_of = {}, {}
+    for n in (16, 100):
+        expected_of[n] = kernel[(1,)](memory, memory, n, 0.5, True, ACT="relu")
+        config_of[n] = kernel.best_config
+    threads = [threading.Thread(target=work, args=(n,)) for n in (16, 100, 16, 100)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    assert expected_of[16] is not expected_of[100]
+
+
+def test_a_change_of_the_list_or_the_cache_takes_effect_on_the_next_call(device):
+    kernel, x = tuned(), torch.zeros(256)
+    first, _ = twice(device, kernel, (1,), x, x, 16, 0.5, True, ACT="relu")
+    other = kernel.configs[1]
+    kernel.configs = [other]
+    assert kernel[(1,)](x, x, 16, 0.5, True, ACT="relu") is not first
+    assert kernel.best_config is other
+    kernel = tuned()
+    first, _ = twice(device, kernel, (1,), x, x, 16, 0.5, True, ACT="relu")
+    (entry,) = kernel.cache
+    kernel.cache[entry] = kernel.configs[1]
+    assert kernel[(1,)](x, x, 16, 0.5, True, ACT="relu") is not first
+    kernel.cache.clear()
+    assert kernel[(1,)](x, x, 16, 0.5, True, ACT="relu") is first
