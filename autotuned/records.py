@@ -11,7 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from autotuned import configfile, disk, env, evict, journal, locks, record
+from autotuned import configfile, disk, env, evict, locks, logbook, record
 from autotuned.errors import RecordError
 from autotuned.key import Key
 from autotuned.locks import Lock
@@ -134,7 +134,7 @@ def keep(result: Record) -> bool:
             error,
         )
         return False
-    disk.remove(journal.path_beside(path))
+    disk.remove(logbook.path_beside(path))
     if evict.is_due(result.key.digest):
         evict.run(root(), evict.DEFAULT_MAX_BYTES, evict.DEFAULT_MAX_AGE_S)
     return True
@@ -143,12 +143,12 @@ def keep(result: Record) -> bool:
 @contextmanager
 def journaled(key: Key, fresh: bool) -> Iterator[Callable[[Timing], None]]:
     """Write each timing of a search to disk as it is measured; `fresh` begins anew."""
-    path = journal.path_beside(record_path(key))
+    path = logbook.path_beside(record_path(key))
     if os.path.exists(path):  # its writer was killed, perhaps while it wrote the record
         disk.remove_temporaries(record_path(key))
     if fresh:
         disk.remove(path)
-    with journal.open_for(path, key) as write:
+    with logbook.open_for(path, key) as write:
         yield write
 
 
@@ -165,7 +165,7 @@ def may_save(key: Key) -> bool:
 def resumable(key: Key) -> dict[str, Timing]:
     """Timings of an earlier search for the key that was not finished, by identity: of the record, and of a journal."""
     path = record_path(key)
-    found = journal.read(journal.path_beside(path), key)
+    found = logbook.read(logbook.path_beside(path), key)
     before = read(path)
     return {**found, **{timing.identity: timing for timing in before.timings}} if before is not None else found
 
@@ -240,7 +240,7 @@ def clear(kernel: str | None = None) -> int:
     """Delete the records of one kernel, or of all; returns how many."""
     count = 0
     for path, _ in all_heads(kernel):
-        disk.remove(journal.path_beside(path))
+        disk.remove(logbook.path_beside(path))
         count += disk.remove(path)
     return count
 

@@ -19,7 +19,7 @@ RANKS = [
     {"env", "disk", "device", "codegen"},
     {"candidates", "key", "locks", "scratch", "source"},
     {"record", "measure", "toolchain", "state", "_launch_py"},
-    {"target", "configfile", "driver", "evict", "journal", "launch"},
+    {"target", "configfile", "driver", "evict", "launch", "logbook"},
     {"records"},
     {"store", "bound", "tune"},
     {"choose"},

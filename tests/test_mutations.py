@@ -12,7 +12,7 @@ from fakes import FakeConfig, by_identity, form, make_key
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from autotuned import disk, journal, record, records, store
+from autotuned import disk, logbook, record, records, store
 from autotuned.record import Record, Timing
 
 CONFIGS = [FakeConfig({"BLOCK": n, "PIPE": n > 64}, num_warps=w) for n in (16, 32, 64, 128) for w in (4, 8)]
@@ -132,7 +132,7 @@ def test_b47_a_mutated_record_is_served_right_or_moved_aside_with_one_warning_an
 @settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck), database=None)
 @given(st.sampled_from([flip, digit, cut, zero, repeat]), st.integers(0, 2**32))
 def test_a_mutated_journal_gives_no_exception_and_no_config_that_is_none(mutate: Mutation, seed: int) -> None:
-    path = journal.path_beside(store.record_path(KEY))
+    path = logbook.path_beside(store.record_path(KEY))
     disk.remove(path)
     with store.journaled(KEY, fresh=True) as write:
         for timing in good().timings:

@@ -19,7 +19,7 @@ from fakes import FakeConfig
 from faults import everything_in, faults, no_op_flock
 
 import autotuned
-from autotuned import autotune, journal, locks, store
+from autotuned import autotune, locks, logbook, store
 
 CONFIGS = 40
 
@@ -444,4 +444,4 @@ def test_an_interrupted_search_anew_leaves_the_complete_record_as_it_was(monkeyp
     if store.record_path(before.key) == path:
         assert only_record()[1].winner == before.winner
         assert only_record()[1].median_us == before.median_us
-    assert journal.path_beside(path).exists() is False
+    assert logbook.path_beside(path).exists() is False

@@ -15,7 +15,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from autotuned import disk, journal, record, records, store
+from autotuned import disk, logbook, record, records, store
 from autotuned.errors import AutotunedError
 from autotuned.record import Record
 
@@ -163,7 +163,7 @@ def main() -> None:
         counts = Stress(options.writers, options.keys, options.kills, options.payload_kb, options.seed).run()
         print(json.dumps({**counts, "keys": options.keys, "seconds": round(time.monotonic() - start, 1)}, indent=1))
         assert records.root() == Path(folder)
-        assert journal.path_beside(Path("a.json")).name == ".a.journal"
+        assert logbook.path_beside(Path("a.json")).name == ".a.journal"
 
 
 if __name__ == "__main__":

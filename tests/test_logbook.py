@@ -7,7 +7,7 @@ import pytest
 from fakes import FakeConfig, form, make_key
 from faults import faults
 
-from autotuned import disk, journal
+from autotuned import disk, logbook
 from autotuned.record import Timing
 
 KEY = make_key()
@@ -15,23 +15,23 @@ TIMINGS = [Timing(form(FakeConfig({"BLOCK": n})), float(n), float(n), float(n), 
 
 
 def written(path: Path, *timings: Timing, key: Any = KEY) -> Path:
-    with journal.open_for(path, key) as write:
+    with logbook.open_for(path, key) as write:
         for timing in timings:
             write(timing)
     return path
 
 
 def found(path: Path, key: Any = KEY) -> list[Timing]:
-    return list(journal.read(path, key).values())
+    return list(logbook.read(path, key).values())
 
 
 def test_it_lies_hidden_beside_the_record(tmp_path: Path) -> None:
-    assert journal.path_beside(tmp_path / "abc.json") == tmp_path / ".abc.journal"
+    assert logbook.path_beside(tmp_path / "abc.json") == tmp_path / ".abc.journal"
 
 
 def test_timings_are_there_as_they_are_written(tmp_path: Path) -> None:
     path = tmp_path / "v1" / ".a.journal"
-    with journal.open_for(path, KEY) as write:
+    with logbook.open_for(path, KEY) as write:
         for n, timing in enumerate(TIMINGS, 1):
             write(timing)
             assert found(path) == TIMINGS[:n]
