@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import difflib
+import hashlib
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from autotuned.errors import AutotunedError, ConfigError, PruningError
@@ -51,8 +53,19 @@ def to_json(config: Config, kernel: str, fallback: Fallback | None = None) -> di
             kernel=kernel,
         )
     form = {name: fields.get(name, default) for name, default in _FIELDS.items()}
+    if form["ir_override"] is not None:
+        form["ir_override"] = _content(form["ir_override"])
     values = {name: encode(value, f"config of '{kernel}', {name}", fallback) for name, value in kwargs.items()}
     return {"kwargs": values, **form, "pre_hook": hook is not None}
+
+
+def _content(path: str) -> str:
+    """A file of IR by what is in it, and by its suffix, which tells Triton the stage: its name says nothing."""
+    try:
+        content = Path(path).read_bytes()
+    except OSError:  # it cannot be compiled and so never wins; once it is there, it is another config
+        return f"unreadable:{path}"
+    return f"sha256:{hashlib.sha256(content).hexdigest()}{Path(path).suffix}"
 
 
 def identity(config: Config, kernel: str, fallback: Fallback | None = None) -> str:

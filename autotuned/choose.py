@@ -6,90 +6,29 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import datetime, timezone
+from functools import cached_property
 from typing import Any
 
-from autotuned import candidates, env, source, state, store, toolchain, tune
-from autotuned.errors import AllConfigsFailedError, ConfigError, EncodingError, NotTunedError
-from autotuned.key import Key, KeySpec, call_part, differences
+from autotuned import candidates, env, explain, failures, objects, state, store, toolchain, tune
+from autotuned.context import Context
+from autotuned.errors import AllConfigsFailedError, ConfigError, NotTunedError, OutOfMemoryError
+from autotuned.explain import Explanation, Place
+from autotuned.journal import Journal
+from autotuned.key import Key, call_part
 from autotuned.locks import Lock
 from autotuned.measure import GivenTimer
-from autotuned.record import Record
-from autotuned.store import Choice, Rung
+from autotuned.question import Options, Question, Seconds
+from autotuned.record import Record, Timing
+from autotuned.store import Candidates, Choice, Look, Rung
+from autotuned.storm import Storm
 from autotuned.target import Call, Target, refuse_conflicts
-from autotuned.values import Json, encode
+from autotuned.values import canonical
 
 log = logging.getLogger("autotuned")
 
 LIMIT = 4096  # remembered choices of one kernel; more distinct problems than this must not grow memory without end
-
-
-@dataclass(frozen=True)
-class Options:
-    """What the decorator was given, checked.
-
-    Attributes:
-        configs: Returns the candidates before pruning; read anew on each miss, users reassign them.
-        computed: The callable that was given for `configs`, if it was one.
-        pruner: Returns the pruner's parts; read anew on each miss.
-        restore: Names to protect, None to find out. `zero`: names zeroed before every launch.
-        default: A config, a callable of the arguments returning one, or None.
-        stored: Whether results are kept on disk.
-    """
-
-    configs: Callable[[], list[Any]]
-    spec: KeySpec
-    computed: Callable[..., Any] | None = None
-    pruner: Callable[[], candidates.Pruner] = candidates.Pruner
-    restore: tuple[str, ...] | None = None
-    zero: tuple[str, ...] = ()
-    hooks: tune.Hooks = field(default_factory=tune.Hooks)
-    do_bench: Callable[..., Any] | None = None
-    default: Any = None
-    version: Any = None
-    stored: bool = True
-    budget_s: float | None = None
-
-
-@dataclass(frozen=True)
-class Question:
-    """One call that needs a config, and how far one may go to answer it.
-
-    Attributes:
-        live: The candidates by identity, in order.
-        mode: The mode in force when it was asked.
-        must_search: Search even where a `default=` would answer (the command line's `tune`).
-        force: Measure again whatever is stored.
-        observer: Told of a search's progress.
-        budget_s: The search stops after this many seconds, or earlier where the decorator says so; None never.
-        lock: What came of asking for the key's lock; where another holds it, what is measured is the other's to save.
-    """
-
-    call: Call
-    key: Key
-    live: Mapping[str, Any]
-    mode: str
-    must_search: bool = False
-    force: bool = False
-    observer: tune.Observer | None = None
-    budget_s: float | None = None
-    lock: Lock = Lock.HELD
-
-    @property
-    def fresh(self) -> bool:
-        """Whether stored answers are ignored."""
-        return self.force or self.mode == "search"
-
-
-@dataclass
-class Seconds:
-    """Where the time of misses went."""
-
-    lookup: float = 0.0
-    search: float = 0.0
-    compile: float = 0.0
-    bind: float = 0.0
 
 
 class Chooser:
@@ -114,18 +53,17 @@ class Chooser:
         self._on_configs, self._on_written = on_configs, on_written
         self._choices: dict[str, Choice] = {}
         self._said: set[str] = set()
+        self._unfit = failures.Unfit()
+        self._memory = failures.Backoff()
+        self._context = Context(target, options.version)
+        self._storm = Storm()
 
     # -- key and candidates --------------------------------------------------------------------------------------
 
     def key(self, call: Call) -> Key:
         """The key of a call in its present context."""
-        where = self.target.device(call)
-        context: dict[str, Json] = {"device": where.to_json(), **self.target.toolchain(where, store.root())}
-        context["environment"] = self.target.environment()
-        context["source"] = self.target.source
-        context["version"] = encode(self.options.version, f"version of '{self.target.name}'", _in_memory)
-        part = call_part(self.options.spec, call.arguments, call.options, self.target.name, _in_memory)
-        return Key(self.target.name, part, context)
+        part = call_part(self.options.spec, call.arguments, call.options, self.target.name, objects.spell)
+        return Key(self.target.name, part, *self._context.of(call))
 
     def candidates(self, call: Call) -> dict[str, Any]:
         """The live configs of a call after pruning, by identity and in order.
@@ -139,7 +77,7 @@ class Chooser:
         left = candidates.prune(configs, self.options.pruner(), named, call.kwargs, self.target.name)
         for config in left:  # computed ones, and a pruner's own, were not known when the call was bound
             refuse_conflicts(self.target, call.args, call.kwargs, self.target.settings(config))
-        return {candidates.identity(config, self.target.name, _in_memory): config for config in left}
+        return {candidates.identity(config, self.target.name, objects.spell): config for config in left}
 
     def _computed(self, call: Call) -> list[Any]:
         assert self.options.computed is not None
@@ -166,28 +104,60 @@ class Chooser:
             AllConfigsFailedError, DeviceLostError: The search failed.
         """
         self.target.device(call)  # a kernel without a GPU fails here, with an error that says what to do
-        if pinned is not None:
-            return Choice(pinned, Rung.TABLE, origin="pinned in .cache")
         start = time.perf_counter()
-        live = self.candidates(call)
-        if len(live) == 1:
-            return Choice(next(iter(live.values())), Rung.ONLY)
+        live = self.candidates(call) if pinned is None else {}
         mode = env.current_mode()
-        if mode == "off":
-            return self._default(call, live)
+        known = self._without_key(call, live, mode, pinned)
+        if known is not None:
+            return known
         question = Question(call, self.key(call), live, mode)
         self.seconds.lookup += time.perf_counter() - start
         return self.answer(question)
+
+    def _without_key(self, call: Call, live: Candidates, mode: str, pinned: Any) -> Choice | None:
+        """The choice of a call for which nothing is looked up."""
+        if pinned is not None:
+            return Choice(pinned, Rung.TABLE, origin="pinned in .cache")
+        if len(live) == 1:
+            return Choice(next(iter(live.values())), Rung.ONLY)
+        return self._default(call, live) if mode == "off" else None
+
+    def _places(self, question: Question) -> list[Place]:
+        """Where a known choice may come from, in the order in which the places are asked."""
+        own: Place = (Rung.TABLE, lambda key, live: self._look_at_own(question))
+        return [own, *(() if question.fresh or not self._is_stored(question.key) else store.PLACES)]
+
+    def _ending(self, question: Question) -> Rung | None:
+        """What a call gets for which nothing is known: a search, an untuned config, or (None) an error."""
+        if not self._may_search(question):
+            return None if question.mode == "strict" else Rung.DEFAULT
+        if not toolchain.capturing():
+            return Rung.SEARCH
+        return None if self.options.default is None else Rung.DEFAULT
+
+    def explain(self, call: Call, pinned: Any = None) -> Explanation:
+        """Which place answers a call and why those before it do not; nothing is searched, launched or moved."""
+        mode, name = env.current_mode(), self.target.name
+        live = self.candidates(call) if pinned is None else {}
+        known = self._without_key(call, live, mode, pinned)
+        if known is not None:
+            return explain.without_key(name, mode, known, self._label(known.config))
+        question = Question(call, self.key(call), live, mode)
+        return explain.of_call(
+            question.key, live, mode, self._places(question), self._ending(question),
+            None if self._is_stored(question.key) else "disabled", self._label, self.options.spec.buckets,
+        )  # fmt: skip
+
+    def _label(self, config: Any) -> str:
+        return candidates.label(candidates.to_json(config, self.target.name, objects.spell))
 
     def answer(self, question: Question) -> Choice:
         """The choice for a question: remembered, stored, shipped, default, or searched for; see `store.Rung`."""
         known = self._known(question)
         if known is not None and (self._is_enough(known, question) or toolchain.capturing()):
             return self._remember(question.key, known)
-        if not self._may_search(question):
-            return self._without_search(question)
-        if toolchain.capturing():
-            return self._while_capturing(question)
+        if self._ending(question) is not Rung.SEARCH:
+            return (self._while_capturing if self._may_search(question) else self._without_search)(question)
         with store.locked(question.key, between_processes=self._is_stored(question.key)) as lock:
             # Again: another process or thread may have finished while this one waited for the lock.
             known = self._known(question)
@@ -212,9 +182,24 @@ class Chooser:
             known = self._known(Question(call, self.key(call), live, "serve"))
         return (known or self._default(call, live)).config
 
+    def refuse(self, call: Call, choice: Choice, error: Exception) -> None:
+        """Take note that a choice cannot be launched here, so that the next source is asked from now on.
+
+        Raises:
+            Exception: `error`, if this was noted before: asking again would not end.
+        """
+        key = self.key(call)
+        self._unfit.note(key.digest, candidates.identity(choice.config, self.target.name, objects.spell), error)
+        self._choices.pop(key.digest, None)
+        log.warning(
+            "`%s`: the config %s (%s) does not compile or launch here (%s); it is not used for calls like this.",
+            key.kernel, choice.config, choice.origin or choice.rung.name, failures.describe(error),
+        )  # fmt: skip
+
     def forget(self) -> None:
         """Drop this process's choices; records on disk stay."""
         self._choices.clear()
+        self._unfit.clear()
 
     def _may_search(self, question: Question) -> bool:
         if question.must_search or question.mode == "search":
@@ -223,26 +208,35 @@ class Chooser:
 
     def _known(self, question: Question) -> Choice | None:
         """This process's choice, else the stored or shipped one; None where the question asks for a new search."""
-        choice = self._choices.get(question.key.digest)
-        if choice is not None and self._still_holds(choice, question):
-            return choice
-        return None if question.fresh else self._find(question)
-
-    @staticmethod
-    def _still_holds(choice: Choice, question: Question) -> bool:
-        if question.force or (question.mode == "search" and choice.rung is not Rung.SEARCH):
-            return False
-        return any(config is choice.config for config in question.live.values())
-
-    def _find(self, question: Question) -> Choice | None:
-        if not self._is_stored(question.key):
-            return None
         start = time.perf_counter()
-        found = store.find(question.key, question.live)
+        found = store.find(question.key, question.live, self._places(question), self._unfit.of(question.key.digest))
         self.seconds.lookup += time.perf_counter() - start
-        if found is not None and found.record is not None and self.options.restore is None:
-            self._on_written([str(name) for name in found.record.provenance.get("written", ())])
+        if found is not None and found.record is not None:
+            self._take_in(found.record)
         return found
+
+    def _take_in(self, found: Record) -> None:
+        """What a record says besides its winner."""
+        if self.options.restore is None:
+            self._on_written([str(name) for name in found.provenance.get("written", ())])
+        if found.provenance.get("timer", self._timer) != self._timer:
+            message = "`%s` key %s was measured in another way (%s, now %s); `autotuned tune --force` measures it anew."
+            self._say_once("timer", message, found.key, found.provenance["timer"], self._timer)
+
+    @cached_property
+    def _timer(self) -> str:
+        """The way of measuring, as the provenance of records names it."""
+        return objects.name_of(self.options.do_bench) if self.options.do_bench else "race-1"
+
+    def _look_at_own(self, question: Question) -> Look:
+        choice = self._choices.get(question.key.digest)
+        if choice is None:
+            return Look(None, "absent")
+        if question.force or (question.mode == "search" and choice.rung is not Rung.SEARCH):
+            return Look(None, "mode", "what is known is measured again")
+        if not any(config is choice.config for config in question.live.values()):
+            return Look(None, "absent", "its config is not among those of this call any more")
+        return Look(choice)
 
     def _remember(self, key: Key, choice: Choice) -> Choice:
         if choice.rung is Rung.DEFAULT:
@@ -287,7 +281,7 @@ class Chooser:
             try:
                 self.target.compile(question.call, config)
             except Exception as error:
-                log.info("`%s`: %s does not compile here (%s)", self.target.name, config, tune.describe(error))
+                log.info("`%s`: %s does not compile here (%s)", self.target.name, config, failures.describe(error))
             else:
                 return config
         return next(iter(question.live.values()))  # its launch raises the compiler's own error
@@ -301,68 +295,105 @@ class Chooser:
         return self._default(question.call, question.live)
 
     def _not_tuned(self, key: Key, why: str) -> NotTunedError:
-        nearest = _nearest(key)
-        hint = "no key of this kernel is stored"
-        if nearest is not None:
-            parts = "; ".join(str(difference) for difference in differences(key.to_json(), nearest.to_json()))
-            hint = f"the nearest stored key {nearest.digest[:12]} differs in {parts}"
         return NotTunedError(
-            f"`{key.kernel}`: expected a tuned choice for key {key.digest[:12]}, found none, and {why}; {hint}. Tune "
-            "it beforehand (`autotuned tune`), ship a config file, or give @autotune a default=.",
+            f"`{key.kernel}`: expected a tuned choice for key {key.digest[:12]}, found none, and {why}; "
+            f"{explain.nearest_words(key)}. Tune it beforehand (`autotuned tune`), ship a config file, or give "
+            "@autotune a default=.",
             kernel=key.kernel,
             digest=key.digest,
         )
 
     def _is_stored(self, key: Key) -> bool:
         """Whether this key's results are kept on disk; a key with values that JSON cannot write is not."""
-        if self.options.stored and _has_object(key.to_json()):
+        if self.options.stored and not objects.portable(key.to_json()):
             self._say_once("object", "`%s`: part of key %s has no JSON form: its choice is kept in memory only.", key)
             return False
         return self.options.stored
 
-    def _say_once(self, about: str, message: str, key: Key) -> None:
+    def _say_once(self, about: str, message: str, key: Key, *more: Any) -> None:
         if about not in self._said:
+            if len(self._said) >= LIMIT:  # said again rather than kept without end
+                self._said.clear()
             self._said.add(about)
-            log.warning(message, *(key.kernel, key.digest[:12])[: message.count("%s")])
+            log.warning(message, *(key.kernel, key.digest[:12], *more)[: message.count("%s")])
 
     # -- the search ----------------------------------------------------------------------------------------------
 
     def _search(self, question: Question) -> Choice:
         key = question.key
         state.refuse_aliases(question.call.arguments, self.options.zero, self.target.name)
+        if not self._memory.is_due(key.digest):
+            return self._untuned(question)
         is_stored = self._is_stored(key)
-        known = store.resumable(key) if is_stored and not question.fresh else {}
+        saved = is_stored and question.lock is not Lock.BUSY
+        earlier = store.read(store.record_path(key)) if is_stored and not question.fresh else None
+        known = store.resumable(key, earlier) if is_stored and not question.fresh else {}
+        known = self._unfit.without(key.digest, known)
         if not any(known[name].status == "ok" for name in known.keys() & question.live.keys()):
             known = {}  # failures alone, perhaps of a full or broken device, are tried again
+        incumbent = store.best(earlier, self._unfit.without(key.digest, question.live)) if earlier else None
+        journal = Journal(store.journal_path(key) if is_stored else None, writes=saved)
+        if question.fresh:
+            journal.crashed.clear()
+        self._say_what_varies(key)
         start = time.perf_counter()
         outcome = tune.Outcome()
-        saved = is_stored and question.lock is not Lock.BUSY
         try:
             writer = store.journaled(key, question.fresh) if saved else nullcontext(_unsaved)
             with writer as write, self.target.trials(folder := store.scratch_folder()):
-                tune.run(replace(self._job(question, known), on_timing=write), outcome)
+                tune.run(self._job(question, known, incumbent, journal, write), outcome)
                 self.target.settle(question.call, question.live[outcome.winner or ""], folder)
         except AllConfigsFailedError:
             if self.options.default is None:
                 raise
-            log.exception("`%s`: the search failed; its default= is used, untuned.", key.kernel)
+            if "failed" not in self._said:
+                log.exception("`%s`: the search failed; its default= is used, untuned.", key.kernel)
+            self._said.add("failed")
             return self._default(question.call, question.live)
+        except OutOfMemoryError as error:
+            self._memory.failed(key.digest)
+            self._say_once("memory", "`%s`: there is no room to tune now: it runs untuned until there is.", key)
+            log.info("%s", error)
+            return self._untuned(question)
         finally:
             result = self._finish(question, outcome, time.perf_counter() - start)
         self._announce(result, outcome)
+        journal.erase()  # what crashed is in the record now
         complete = question.live.keys() <= {timing.identity for timing in outcome.timings}  # else the budget ended it
         return Choice(question.live[outcome.winner or ""], Rung.SEARCH, result, complete)
 
-    def _job(self, question: Question, known: Mapping[str, Any]) -> tune.Job:
+    def _untuned(self, question: Question) -> Choice:
+        """What runs while there is no room for a search; nothing of it lasts."""
+        if self.options.default is not None:
+            return replace(self._default(question.call, question.live), lasting=False)
+        return Choice(self._first_that_compiles(question), Rung.DEFAULT, lasting=False)
+
+    def _say_what_varies(self, key: Key) -> None:
+        """In the log, what a key differs in from the nearest stored one, and a storm of keys."""
+        if log.isEnabledFor(logging.INFO):
+            log.info("`%s` %s: %s", key.kernel, key.digest[:12], explain.nearest_words(key))
+        if advice := self._storm.note(key, time.monotonic() - self.seconds.search):
+            log.warning(advice)
+
+    def _job(
+        self,
+        question: Question,
+        known: Mapping[str, Any],
+        incumbent: str | None,
+        journal: Journal,
+        on_timing: Callable[[Timing], None],
+    ) -> tune.Job:
         options, target, call = self.options, self.target, question.call
-        forms = {name: candidates.to_json(config, target.name, _in_memory) for name, config in question.live.items()}
+        forms = {name: candidates.to_json(config, target.name, objects.spell) for name, config in question.live.items()}
         timer = target.timer(target.device(call))
         if options.do_bench is not None:
-            timer = GivenTimer(options.do_bench, timer.synchronize)
+            timer = GivenTimer(options.do_bench, timer)
+        words = None if question.fresh else target.compile_class(call)
         budgets = [seconds for seconds in (options.budget_s, question.budget_s) if seconds is not None]
         return tune.Job(
             target, call, forms, question.live, timer, options.restore, options.zero, options.hooks, known,
-            min(budgets, default=None), question.observer,
+            incumbent, min(budgets, default=None), question.observer, options.check, log.isEnabledFor(logging.DEBUG),
+            (canonical(dict(question.key.context)), words) if words is not None else None, journal, on_timing,
         )  # fmt: skip
 
     def _finish(self, question: Question, outcome: tune.Outcome, seconds: float) -> Record:
@@ -384,7 +415,7 @@ class Chooser:
     def _keep(self, result: Record, question: Question) -> None:
         if question.lock is Lock.BUSY and not store.may_save(result.key):
             log.info("`%s`: another process or thread tunes the same key and saves it.", result.key.kernel)
-        elif portable(*(timing.config for timing in result.timings)):
+        elif objects.portable(*(timing.config for timing in result.timings)):
             store.keep(result)
         else:
             self._say_once("config", "`%s`: a config has a value without JSON form; kept in memory only.", result.key)
@@ -394,7 +425,7 @@ class Chooser:
         provenance = {
             "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
             "seconds": round(seconds, 3),
-            "timer": "do_bench" if self.options.do_bench else "race-1",
+            "timer": self._timer,
             "written": list(outcome.written),
         }
         timings = tuple(outcome.timings)
@@ -404,6 +435,8 @@ class Chooser:
     def _announce(self, result: Record, outcome: tune.Outcome) -> None:
         if self.options.restore is None:
             self._on_written(outcome.written)
+        for about, text in outcome.advice(result.key.kernel, self.options.restore is None):
+            self._say_once(about, text, result.key)
         failed = sum(timing.status == "failed" for timing in result.timings)
         log.info(
             "`%s`: measured %d configs (%d failed) in %.2f s; chosen %s, %.1f us, %s",
@@ -414,34 +447,3 @@ class Chooser:
 
 def _unsaved(timing: Any) -> None:
     """Takes the timings of a search that is not saved."""
-
-
-_OBJECT = "python object"  # with a space: no parameter can have this name
-_kept: dict[int, Any] = {}  # an id is unique only while its object lives
-
-
-def _in_memory(value: Any, where: str) -> Json:
-    """Spelling for values that typed JSON does not know: functions by source, else this very object in memory."""
-    try:
-        return source.of_value(value, where)
-    except EncodingError:
-        _kept[id(value)] = value
-        return {_OBJECT: id(value)}
-
-
-def portable(*parts: Json) -> bool:
-    """Whether keys or configs mean something in another process: none of their values is known by address only."""
-    return not any(map(_has_object, parts))
-
-
-def _has_object(data: Json) -> bool:
-    if isinstance(data, dict):
-        return _OBJECT in data or any(map(_has_object, data.values()))
-    return isinstance(data, list) and any(map(_has_object, data))
-
-
-def _nearest(key: Key) -> Key | None:
-    """The stored key of the same kernel that differs in the fewest parts."""
-    stored = [found.key for _, found in store.all_records(key.kernel)]
-    stored += [shipped for _, shipped, _ in store.shipped(key.kernel)]
-    return min(stored, key=lambda other: len(list(differences(key.to_json(), other.to_json()))), default=None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import inspect
 import logging
 import threading
@@ -11,9 +12,11 @@ from typing import Any
 
 from autotuned import candidates, source, tune
 from autotuned import toolchain as triton_names
-from autotuned.choose import Options
+from autotuned.check import as_check
 from autotuned.errors import ArgumentNameError, DecorationError
+from autotuned.explain import Explanation
 from autotuned.key import KeySpec
+from autotuned.question import Options
 from autotuned.target import Call, HostTarget, KernelTarget, Target
 from autotuned.tuner import CacheInfo, Tuner
 
@@ -39,6 +42,7 @@ def autotune(
     name: str | None = None,
     default: Any = None,
     bucket: Mapping[str, Callable[[Any], Any]] | None = None,
+    check: Any = None,
     version: Any = None,
     toolchain: Sequence[str] | None = None,
     budget_s: float | None = None,
@@ -66,6 +70,8 @@ def autotune(
         default: Config, or callable of the bound arguments returning one, used where nothing is stored. With it
             a kernel never searches by itself.
         bucket: `{"M": autotuned.pow2}`: the key holds the bucket of a key argument, the launch its true value.
+        check: What a config must compute to be chosen: a reference callable, "first" (the first config that runs), or
+            an `autotuned.Check` with tolerances and poisoning.
         version: A salt: change it to tune again.
         toolchain: For plain callables: distributions whose versions are in the key, such as "cupy-cuda13x".
         budget_s: One search stops after this many seconds with the best so far.
@@ -91,6 +97,7 @@ def autotune(
         name,
         default,
         bucket or {},
+        check,
         version,
         tuple(toolchain or ()),
         budget_s,
@@ -133,6 +140,7 @@ class _Given:
         name: str | None,
         default: Any,
         bucket: Mapping[str, Any],
+        check: Any,
         version: Any,
         distributions: tuple[str, ...],
         budget_s: float | None,
@@ -141,6 +149,7 @@ class _Given:
         self.hooks = tune.Hooks(pre_hook, post_hook)
         self.do_bench, self.cache_results, self.name, self.default = do_bench, cache_results, name, default
         self.bucket, self.version, self.distributions, self.budget_s = bucket, version, distributions, budget_s
+        self.check = check
 
     def decorate(self, fn: Any) -> Any:
         """Wrap `fn`."""
@@ -245,6 +254,7 @@ class _Given:
             self.version,
             self.cache_results,
             self.budget_s,
+            as_check(self.check, target.name),
         )
 
 
@@ -321,6 +331,11 @@ def _function_name(function: Callable[..., Any], index: int) -> str:
     return f"function{index}" if name == "<lambda>" else name
 
 
+def by_name(module: str, qualname: str) -> Any:
+    """What a module calls so: how a tuned object comes out of a pickle, as functions do."""
+    return functools.reduce(getattr, qualname.split("."), importlib.import_module(module))
+
+
 class TunedFunction:
     """A plain callable with its tunables chosen; used as `f(*args)`, without a grid."""
 
@@ -365,6 +380,9 @@ class TunedFunction:
         self._local.best_config = bound.config
         return bound.run(values, None)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return by_name, (self.fn.__module__, self.fn.__qualname__)
+
     def run(self, *args: Any, **kwargs: Any) -> Any:
         """What Triton's `kernel[grid]` and heuristics over this would call: no kernel is here.
 
@@ -397,6 +415,18 @@ class TunedFunction:
     def cache_clear(self) -> None:
         """Forget this process's choices; records on disk stay."""
         self.tuner.forget()
+
+    def explain(self, *args: Any, grid: Any = None, **kwargs: Any) -> Explanation:
+        """Where the choice for a call comes from, and why not from elsewhere: the key part by part, and for a miss
+        the nearest stored key with the parts that differ. `print` it, or see `autotuned.explain.Explanation`.
+
+        Nothing is searched, measured, launched or moved; callables among the options are called as for the call.
+
+        Raises:
+            CallError, ValueError: The arguments do not fit.
+            NoDeviceError: There is no GPU, and Triton does not interpret.
+        """
+        return self.tuner.explain(self.tuner.call(args, kwargs, grid))
 
     def case(self, generator: CaseGenerator) -> CaseGenerator:
         """Register a generator `fn(device)` of calls worth tuning, each `dict(args=(...), kwargs={...})`."""

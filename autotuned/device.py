@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import platform
 import re
@@ -52,6 +53,18 @@ def safe_name(text: str) -> str:
 
 INTERPRETER = Device("cpu", "interpreter", "interpreter", 0)
 
+# Products that drivers name in several ways: exact name -> the name in keys and folders (the table in docs/keys.md).
+# Only names of one silicon with one number of multiprocessors: PCIe, SXM, NVL, H20 and H200 are products of their own.
+PRODUCTS = {
+    # Editions and their 10 MiB of difference in memory (local-inference-lab/b12x#407).
+    "NVIDIA RTX PRO 6000 Blackwell Workstation Edition": "NVIDIA RTX PRO 6000 Blackwell",
+    "NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition": "NVIDIA RTX PRO 6000 Blackwell",
+    "NVIDIA RTX PRO 6000 Blackwell Server Edition": "NVIDIA RTX PRO 6000 Blackwell",
+    # The whole GPU seen from a virtual machine (vLLM, platforms/rocm.py, counts them as one too).
+    "AMD Instinct MI300X VF": "AMD Instinct MI300X",
+    "AMD Instinct MI325X VF": "AMD Instinct MI325X",
+}
+
 
 def from_json(data: Json) -> Device:
     """The device of a stored context.
@@ -81,23 +94,39 @@ def _cpu_model() -> str:
     return models[0] if models else platform.processor() or "unknown"
 
 
+_seen: dict[tuple[int, int], Device] = {}  # (index, id of the query function, which lives as long as torch) -> device
+
+
 def cuda(index: int | None = None) -> Device:
     """The GPU with this index, by default the current one.
 
-    Asked anew each time (it is on the miss path only), so that a process which changes device, or a test that
-    patches `torch.cuda.get_device_properties`, gets the answer of the moment.
+    Remembered per index, except where `torch.cuda.get_device_properties` has been replaced (tests that simulate
+    another architecture): then it is asked anew each time. That there is no device is never remembered.
 
     Raises:
         NoDeviceError: There is no GPU; the message says how to run without one.
     """
     import torch
 
+    query = torch.cuda.get_device_properties
+    is_original = getattr(query, "__module__", None) == "torch.cuda" and inspect.isfunction(query)
+    if index is None and is_original and _seen and torch.cuda.is_initialized():
+        index = torch.cuda.current_device()
+    if is_original and index is not None and (index, id(query)) in _seen:
+        return _seen[index, id(query)]
     if not torch.cuda.is_available():
         raise no_device()
     index = torch.cuda.current_device() if index is None else index
-    properties = torch.cuda.get_device_properties(index)
+    found = _device(query(index))
+    if is_original:
+        _seen[index, id(query)] = found
+    return found
+
+
+def _device(properties: Any) -> Device:
     name, _, mig = properties.name.partition(" MIG ")
-    return Device("cuda", name, _arch(properties), properties.multi_processor_count, mig.strip() or None)
+    arch, sm_count = _arch(properties), properties.multi_processor_count
+    return Device("cuda", PRODUCTS.get(name, name), arch, sm_count, mig.strip() or None)
 
 
 def no_device() -> NoDeviceError:

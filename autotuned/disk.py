@@ -215,11 +215,16 @@ def make_folder(path: Path) -> None:
 
 def share(descriptor: int, folder: Path) -> None:
     """Let those read, and write, a new file who may do so with its folder, if the folder is group-shared."""
-    if shared := _group_mode(folder):
+    if mode := shared_mode(folder):
         try:
-            os.fchmod(descriptor, shared & 0o666)
+            os.fchmod(descriptor, mode)
         except OSError:
             pass  # some file systems have no modes; the file is as the umask made it
+
+
+def shared_mode(folder: Path) -> int:
+    """The mode of files in a group-shared folder; 0 in any other, where the umask decides."""
+    return _group_mode(folder) & 0o666
 
 
 def _group_mode(folder: Path) -> int:

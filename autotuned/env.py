@@ -96,6 +96,31 @@ def _tell_mode_change() -> None:
         callback()
 
 
+# Beginnings of the names of variables that change what Triton compiles; which of them count says Triton itself.
+_CODE_PREFIXES = (b"TRITON_", b"LLVM_", b"MLIR_", b"DISABLE_", b"NVPTX_", b"PTXAS_", b"AMDGCN_", b"ALLOW_", b"STORE_",
+                  b"USE_", b"ENABLE_")  # fmt: skip
+_on_code_change: list[Callable[[], None]] = []
+
+
+def on_code_change(callback: Callable[[], None]) -> None:
+    """Call `callback` just before this process sets or unsets a variable that may change what Triton compiles.
+
+    An audit hook, since anything on the path of a hit would cost every launch: hits are as fast with it as without
+    (tests/bench/key.py), and `open` or `import` take 0.1 us more. What C code sets by itself is not noticed.
+    """
+    if not _on_code_change:
+        sys.addaudithook(_audit)
+    _on_code_change.append(callback)
+
+
+def _audit(event: str, args: tuple[object, ...]) -> None:
+    if event == "os.putenv" or event == "os.unsetenv":
+        name = args[0] if isinstance(args[0], bytes) else str(args[0]).encode()
+        if name.startswith(_CODE_PREFIXES):
+            for callback in _on_code_change:
+                callback()
+
+
 def launcher() -> str:
     """The launch path asked for: "c", "python", "triton", or "" for the fastest that is there."""
     return _choice("AUTOTUNED_LAUNCHER", LAUNCHERS, "")

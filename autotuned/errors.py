@@ -96,3 +96,15 @@ class AllConfigsFailedError(AutotunedError, RuntimeError):
 
     kernel: str
     reasons: Mapping[str, Sequence[str]]
+
+
+class OutOfMemoryError(AutotunedError, MemoryError):
+    """There is not enough free memory to tune now; the key stays untuned (`.kernel`)."""
+
+    kernel: str
+
+
+class CheckError(AutotunedError, RuntimeError):
+    """The reference of `check=` raises, or it stands against most configs (`.kernel`)."""
+
+    kernel: str

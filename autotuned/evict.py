@@ -107,7 +107,7 @@ def _files(root: Path, freed: Freed, now: float) -> Iterator[_File]:
 
 
 def _record(entry: os.DirEntry[str], freed: Freed, now: float) -> Iterator[_File]:
-    if entry.name in ("locks", "damaged") and entry.is_dir(follow_symlinks=False):
+    if entry.name in ("locks", "damaged", "journal") and entry.is_dir(follow_symlinks=False):
         _remove_old(entry, freed, now)
         return
     try:
@@ -131,7 +131,7 @@ def _has_record(journal: os.DirEntry[str]) -> bool:
 
 
 def _remove_old(folder: os.DirEntry[str], freed: Freed, now: float) -> None:
-    limit_s = _LOCK_S if folder.name == "locks" else _DAMAGED_S
+    limit_s = {"locks": _LOCK_S, "journal": _JOURNAL_S}.get(folder.name, _DAMAGED_S)
     for entry in _entries(folder.path):
         try:
             info = entry.stat(follow_symlinks=False)
@@ -140,7 +140,7 @@ def _remove_old(folder: os.DirEntry[str], freed: Freed, now: float) -> None:
         if now - info.st_mtime <= limit_s:
             continue
         file = _File(info.st_mtime, info.st_size, entry.path)
-        if folder.name == "damaged":
+        if folder.name != "locks" or entry.name.endswith(".tmp"):
             _count(freed, file, disk.remove(Path(entry.path)))
         else:
             _remove_lock(file, freed)
@@ -149,9 +149,10 @@ def _remove_old(folder: os.DirEntry[str], freed: Freed, now: float) -> None:
 def _remove_lock(file: _File, freed: Freed) -> None:
     """Remove a lock file that nobody touched for a day, while holding it.
 
-    Whoever opened it in this very moment sees that it is no longer at its path, and opens the new one.
+    Whoever opened it in this very moment sees that it is no longer at its path, and opens the new one. The file that
+    names the holder goes when nobody holds the lock.
     """
-    with locks.if_free(Path(file.path)) as free:
+    with locks.if_free(Path(file.path.removesuffix(".holder"))) as free:
         if free:
             _count(freed, file, disk.remove(Path(file.path)))
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import enum
 import errno
-import json
 import logging
 import os
 import threading
@@ -14,21 +13,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from autotuned import disk
 
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
+if TYPE_CHECKING:
+    from filelock import FileLock
 
 log = logging.getLogger("autotuned")
 
 MESSAGE_AFTER_S = 5.0  # a wait this long is worth a line: most searches are shorter, and people think it hangs
 LOCK_TIMEOUT_S = 600.0  # longer than any search seen; afterwards the waiter goes on by itself
 _POLL_S = 0.02
-_FLAGS = os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)  # the holder's line must not go where a planted link points
-_BUSY = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EIO)
 
 
 class Lock(enum.Enum):
@@ -51,7 +48,7 @@ class _Waiting:
 
 _held = threading.local()
 _waiting: dict[str, _Waiting] = {}
-_descriptors: set[int] = set()  # of lock files that are open in this process
+_locks: dict[int, FileLock] = {}  # those that this process holds
 
 
 @contextmanager
@@ -61,8 +58,8 @@ def locked(path: Path, between_processes: bool = True, timeout_s: float | None =
     The lock only saves work: whoever does not get it in time, or cannot make the file, goes on without. A thread
     that holds one lock never waits for another (a tuned host function may launch tuned kernels): it tries once.
 
-    The holder's process, host and start stand in the file while it is held. The system frees the lock when its holder
-    ends, however it ends. A forked child holds nothing.
+    The holder's process, host and start stand in a file beside it while it is held. The system frees the lock when
+    its holder ends, however it ends. A forked child holds nothing.
 
     Args:
         path: The lock file. It is left in place: unlinking it while somebody waits would split the waiters.
@@ -127,125 +124,74 @@ def _gave_up(path: Path, waited_s: float) -> Lock:
 def _enter_file_lock(stack: contextlib.ExitStack, path: Path, end: float) -> Lock:
     start = time.monotonic()
     try:
-        descriptor = _acquire(path, end)
+        disk.make_folder(path.parent)
+        lock = _file_lock(path)
+        held = _acquire(lock, path, start + MESSAGE_AFTER_S, end)
     except (OSError, NotImplementedError) as error:
         log.debug("lock %s cannot be used (%s); going on without it.", path, error)
         return Lock.NONE
-    if descriptor is None:
+    if not held:
         return _gave_up(path, end - start)
-    _write_holder(descriptor)
-    stack.callback(_release, descriptor, os.getpid())
+    _locks[id(lock)] = lock
+    stack.callback(_release, lock, path, os.getpid())
+    _write_holder(path)
     return Lock.HELD
 
 
-def _acquire(path: Path, end: float) -> int | None:
-    """The descriptor of the lock file, locked; None if that took too long.
+def _file_lock(path: Path) -> FileLock:
+    from filelock import FileLock  # here, for importing it costs 40 ms, and hits need none
+
+    mode = disk.shared_mode(path.parent)
+    options: dict[str, Any] = {"mode": mode} if mode else {}
+    try:
+        # Its substitute for file systems without flock is a file that a killed holder leaves behind.
+        return FileLock(path, fallback_to_soft=False, **options)
+    except TypeError:  # versions before 4 have no substitute
+        return FileLock(path, **options)
+
+
+def _acquire(lock: FileLock, path: Path, message_at: float, end: float) -> bool:
+    """Whether it was had in time.
 
     Raises:
-        OSError: The file cannot be made, or this file system has no locks.
+        OSError, NotImplementedError: The file cannot be made, or this file system has no locks.
     """
-    message_at = time.monotonic() + MESSAGE_AFTER_S
-    descriptor = open_file(path)
-    try:
-        while not try_lock(descriptor, path):
-            now = time.monotonic()
-            if now >= end:
-                close(descriptor)
-                return None
-            if message_at <= now:
-                message_at = float("inf")
-                _say(holder_of(path), path)
-            if not _is_at(descriptor, path):  # it was cleared away: those who come now wait for another file
-                close(descriptor)
-                descriptor = open_file(path)
-            time.sleep(max(0.0, min(_POLL_S, end - now)))
-    except BaseException:
-        close(descriptor)
-        raise
-    return descriptor
-
-
-def open_file(path: Path) -> int:
-    """Open a lock file without changing what is in it: that is its holder's.
-
-    Raises:
-        OSError: It cannot be made, nor read where it is there.
-    """
-    disk.make_folder(path.parent)
-    try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | _FLAGS, 0o666)
-        disk.share(descriptor, path.parent)
-    except PermissionError:
-        descriptor = os.open(path, os.O_RDONLY | _FLAGS)  # another user's: enough for a lock on a local disk
-    _descriptors.add(descriptor)
-    return descriptor
-
-
-def try_lock(descriptor: int, path: Path) -> bool:
-    """Lock an open lock file if nobody has it and it still lies at its path.
-
-    Raises:
-        OSError: This file system has no locks.
-    """
-    if fcntl is None:
-        return _try_lock_windows(descriptor)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        if error.errno in _BUSY:
-            return False
-        raise
-    if _is_at(descriptor, path):
+    if _try_until(lock, min(message_at, end)):
         return True
-    fcntl.flock(descriptor, fcntl.LOCK_UN)
-    return False
+    if message_at >= end:
+        return False
+    _say(holder_of(path), path)
+    return _try_until(lock, end)
 
 
-def _try_lock_windows(descriptor: int) -> bool:
-    import msvcrt
+def _try_until(lock: FileLock, end: float) -> bool:
+    from filelock import Timeout
 
     try:
-        os.lseek(descriptor, 1 << 30, os.SEEK_SET)  # far behind the holder's line, which must stay readable
-        msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
-    except PermissionError:
+        lock.acquire(timeout=max(0.0, end - time.monotonic()), poll_interval=_POLL_S)
+    except Timeout:
         return False
     return True
 
 
-def _is_at(descriptor: int, path: Path) -> bool:
-    """Whether the open file is the one at the path: a lock on a file that was unlinked locks nobody out."""
-    try:
-        return os.path.samestat(os.fstat(descriptor), os.stat(path))
-    except OSError:
-        return False
-
-
-def close(descriptor: int) -> None:
-    """Close a lock file, which frees its lock where this process has it."""
-    _descriptors.discard(descriptor)
-    with contextlib.suppress(OSError):
-        os.close(descriptor)
-
-
-def _release(descriptor: int, owner: int) -> None:
+def _release(lock: FileLock, path: Path, owner: int) -> None:
     if os.getpid() != owner:
-        return  # a forked child, which closed its copy at birth: the lock is its parent's
+        return  # a forked child: the lock is its parent's
+    disk.remove(holder_path(path))
+    _locks.pop(id(lock), None)
     with contextlib.suppress(OSError):
-        os.ftruncate(descriptor, 0)
-    if fcntl is not None:
-        with contextlib.suppress(OSError):
-            fcntl.flock(descriptor, fcntl.LOCK_UN)  # a copy in a child of C code would keep it locked
-    close(descriptor)
+        lock.release(force=True)
 
 
-def _write_holder(descriptor: int) -> None:
+def holder_path(path: Path) -> Path:
+    """The file beside a lock that says who holds it: in the lock file itself another waiter might overwrite it."""
+    return path.with_name(f"{path.name}.holder")
+
+
+def _write_holder(path: Path) -> None:
     who = {"pid": os.getpid(), "host": _host(), "start": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
-    try:
-        os.ftruncate(descriptor, 0)
-        os.lseek(descriptor, 0, os.SEEK_SET)
-        disk.write_all(descriptor, json.dumps(who).encode() + b"\n")
-    except OSError:
-        pass  # it helps people who wait, and nobody else
+    with contextlib.suppress(OSError):  # it helps people who wait, and nobody else
+        disk.write_text(holder_path(path), disk.text(who))
 
 
 def _host() -> str:
@@ -255,7 +201,7 @@ def _host() -> str:
 def holder_of(path: Path) -> str:
     """Who holds a lock, in words; whatever stands in the file."""
     try:
-        who = disk.parse_json(disk.read_head(path, 1024))
+        who = disk.parse_json(disk.read_head(holder_path(path), 1024))
         return f"process {int(who['pid'])} on {who['host']:.100} (since {who['start']:.40})"
     except (OSError, ValueError, TypeError, KeyError):
         return "another process"
@@ -267,32 +213,29 @@ def if_free(path: Path) -> Iterator[bool]:
 
     A lock file that is not there is not made.
     """
-    try:
-        descriptor = os.open(path, os.O_RDWR | _FLAGS)
-    except FileNotFoundError:
+    if not os.path.lexists(path):
         yield True
         return
-    except OSError:
-        yield False
-        return
+    lock = _file_lock(path)
     try:
-        try:
-            free = try_lock(descriptor, path)
-        except OSError:
-            free = True  # no locks here: nobody can hold one
+        free = _try_until(lock, 0.0)
+    except NotImplementedError:
+        free = True  # no locks here: nobody can hold one
+    except OSError as error:
+        free = error.errno in _NO_LOCKS
+    try:
         yield free
     finally:
-        os.close(descriptor)
+        with contextlib.suppress(OSError):
+            lock.release(force=True)
 
 
 def _after_fork_in_child() -> None:
-    """Forget every lock without unlocking: threads that held them are not here, and lock files are the parent's.
+    """Forget who waits: threads that held locks are not here. Lock files are the parent's, and `_locks` keeps them so.
 
-    Closing a copied descriptor leaves the parent's lock alone, and a child that outlives its parent must not keep it.
+    A lock that is collected as garbage would be released, for the parent too.
     """
     _waiting.clear()
-    for descriptor in list(_descriptors):
-        close(descriptor)
 
 
 if hasattr(os, "register_at_fork"):

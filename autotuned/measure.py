@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import random
 import statistics
@@ -9,6 +10,9 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
+
+log = logging.getLogger("autotuned")
+_said: set[str] = set()
 
 # The race. Counts and thresholds were validated by replaying recorded GPU timings (see docs/tuning.md): three
 # samples tell a config that is far off, nothing within the guard band is dropped before twelve, finalists get forty.
@@ -69,6 +73,12 @@ class Timer(Protocol):
     def synchronize(self) -> None:
         """Wait until the device is idle; raises the device's error if it has one."""
 
+    def warm_up(self) -> None:
+        """Bring the device's clocks up before a race."""
+
+    def free(self) -> None:
+        """Give back what memory can be spared."""
+
 
 class HostTimer:
     """Wall clock of the CPU, for the interpreter and for callables that run on the CPU."""
@@ -91,6 +101,12 @@ class HostTimer:
     def synchronize(self) -> None:
         """Nothing to wait for."""
 
+    def warm_up(self) -> None:
+        """The launches before the race have done it."""
+
+    def free(self) -> None:
+        """Nothing is held."""
+
 
 class CudaTimer:
     """Events on the caller's current stream, with the L2 cache flushed before each launch.
@@ -102,6 +118,10 @@ class CudaTimer:
     resolution_us = 0.5  # documented resolution of CUDA events
     _CYCLES_PER_US = 2000  # about 2 GHz; a longer sleep only costs tuning time
     _SHORTEST_HOLD_US, _LONGEST_HOLD_US = 50.0, 20_000.0
+    _SMALLEST_FLUSH = 1 << 20
+    # Clocks rise within some tens of milliseconds of work, and fall again when the device is idle.
+    _WARM_S, _STAYS_WARM_S = 0.05, 1.0
+    _warm_since = float("-inf")  # of all timers: many keys are tuned one after the other
     _TRIES = 3  # blocks measured again because the host was too slow; then what there is must do
 
     def __init__(self) -> None:
@@ -112,12 +132,21 @@ class CudaTimer:
         self._flush = self._flush_buffer()
 
     def _flush_buffer(self) -> Any:
-        """Twice the L2 cache; None where there is no room for it, and then the cache stays warm."""
-        l2_bytes = getattr(self._torch.cuda.get_device_properties(), "L2_cache_size", 0) or 64 << 20
-        try:
-            return self._torch.empty(2 * l2_bytes, dtype=self._torch.int8, device="cuda")
-        except self._torch.OutOfMemoryError:
-            return None
+        """Twice the L2 cache, or as much of it as there is room for; None for less than 1 MiB."""
+        wanted = 2 * (getattr(self._torch.cuda.get_device_properties(), "L2_cache_size", 0) or 64 << 20)
+        size, buffer = wanted, None
+        while buffer is None and size >= self._SMALLEST_FLUSH:
+            try:
+                buffer = self._torch.empty(size, dtype=self._torch.int8, device="cuda")
+            except self._torch.OutOfMemoryError:
+                size //= 2
+        if (buffer is None or size < wanted) and "flush" not in _said:
+            _said.add("flush")
+            log.warning(
+                "device memory is short: %d MiB instead of %d flush the cache between samples; times may be those of a "
+                "warm cache.", size >> 20 if buffer is not None else 0, wanted >> 20,
+            )  # fmt: skip
+        return buffer
 
     def sample(self, trial: Trial, count: int) -> list[float]:
         """Times of `count` launches in microseconds."""
@@ -152,6 +181,21 @@ class CudaTimer:
         after.record()
         trial.finish()
 
+    def warm_up(self) -> None:
+        """Write the flush buffer for 50 ms, unless that was done within the last second."""
+        start = time.monotonic()
+        if self._flush is not None and start - CudaTimer._warm_since > self._STAYS_WARM_S:
+            while time.monotonic() - start < self._WARM_S:
+                for _ in range(20):
+                    self._flush.zero_()
+                self._torch.cuda.current_stream().synchronize()
+        CudaTimer._warm_since = time.monotonic()
+
+    def free(self) -> None:
+        """Let go of the flush buffer, and of what torch keeps for later."""
+        self._flush = None
+        self._torch.cuda.empty_cache()
+
     def synchronize(self) -> None:
         """Wait for the device; a sticky error of an earlier launch is raised here."""
         self._torch.cuda.synchronize()
@@ -162,9 +206,12 @@ class GivenTimer:
 
     resolution_us = 0.0
 
-    def __init__(self, do_bench: Callable[..., Any], synchronize: Callable[[], None]) -> None:
+    def __init__(self, do_bench: Callable[..., Any], inner: Timer) -> None:
         self._do_bench = do_bench
-        self.synchronize = synchronize
+        self.synchronize, self.free = inner.synchronize, inner.free
+
+    def warm_up(self) -> None:
+        """`do_bench` has warm-up launches of its own."""
 
     def sample(self, trial: Trial, count: int) -> list[float]:
         """The three quantiles that `do_bench` gives, in microseconds, once; it repeats as it sees fit."""
@@ -195,7 +242,12 @@ def check_samples(samples_us: Sequence[float]) -> None:
 Sampler = Callable[[Trial, int], None]
 
 
-def race(trials: Sequence[Trial], sampler: Sampler, seed: int = 0) -> None:
+def race(
+    trials: Sequence[Trial],
+    sampler: Sampler,
+    seed: int = 0,
+    examine: Callable[[Sequence[Trial]], None] = lambda survivors: None,
+) -> None:
     """Give each trial as many samples as it takes to tell it from the fastest.
 
     Rounds are interleaved and shuffled, so that drift of clocks and temperature falls on all alike and the order of
@@ -205,10 +257,13 @@ def race(trials: Sequence[Trial], sampler: Sampler, seed: int = 0) -> None:
         trials: Configs that have been launched at least once; losers simply stop being sampled.
         sampler: `sampler(trial, count)` appends samples, or sets `trial.error`.
         seed: Of the shuffle, so that a search can be repeated.
+        examine: Told who survived the first samples; may set `trial.error`.
     """
     shuffle = random.Random(seed)
     _round(trials, FIRST_SAMPLES, sampler, shuffle)
     alive = _within(trials, lambda trial, lead: FAR_OFF * lead.median_us)
+    examine(alive)
+    alive = _within(trials, lambda trial, lead: FAR_OFF * lead.median_us)  # the leader may be out
     while behind := [trial for trial in _open(alive) if len(trial.samples_us) < GUARD_SAMPLES]:
         if not _round(behind, FIRST_SAMPLES, sampler, shuffle):
             break

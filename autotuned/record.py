@@ -13,7 +13,7 @@ from autotuned.values import Json, canonical
 
 SCHEMA = 1
 QUALITIES = ("ok", "tied", "noisy", "unresolved")
-STATUSES = ("ok", "failed")
+STATUSES = ("ok", "same", "failed", "wrong")
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,9 @@ class Timing:
         config: Canonical form (`candidates.to_json`).
         samples: How many were taken.
         low_us, high_us: 20th and 80th percentile.
-        status: "ok" or "failed"; `error` then holds type and text of the exception, never the exception.
+        status: "ok"; "same" for the binary of another config, whose times these are; "failed"; or "wrong" for a config
+            that ran and did not compute what `check=` expects. `error` says which config, the exception's type and
+            text, or the difference.
     """
 
     config: Mapping[str, Json]
@@ -39,6 +41,16 @@ class Timing:
     def identity(self) -> str:
         """The text that says which config this is."""
         return canonical(self.config)
+
+    @property
+    def usable(self) -> bool:
+        """Whether the config may be chosen by this timing."""
+        return self.status in ("ok", "same") and bool(self.median_us)
+
+    @property
+    def typical_us(self) -> list[float]:
+        """Three samples that have these statistics."""
+        return [us for us in (self.low_us or self.median_us, self.median_us, self.high_us or self.median_us) if us]
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from autotuned import configfile, disk, env, evict, locks, logbook, record
 from autotuned.errors import RecordError
 from autotuned.key import Key
 from autotuned.locks import Lock
+from autotuned.look import Look
 from autotuned.record import Record, Timing
 
 log = logging.getLogger("autotuned")
@@ -44,6 +45,12 @@ def record_path(key: Key) -> Path:
     return root() / f"v{record.SCHEMA}" / _folder(key.kernel) / f"{key.digest}.json"
 
 
+def journal_path(key: Key) -> Path:
+    """The file that names the config which a search for the key is launching for the first time."""
+    path = record_path(key)
+    return path.parent / "journal" / path.name
+
+
 @contextmanager
 def locked(key: Key, between_processes: bool = True) -> Iterator[Lock]:
     """Hold the key's lock: one process or thread searches, the others wait (`locks.locked` says how long)."""
@@ -68,31 +75,52 @@ def _say_network() -> None:
 
 def read(path: Path) -> Record | None:
     """The record in a file; None if there is none, or it cannot be read, is damaged or of a newer schema."""
+    found, seen = inspect(path)
+    react(seen)
+    return found
+
+
+def inspect(path: Path) -> tuple[Record | None, Look]:
+    """The record in a file, or why there is none; nothing is moved, and nothing is said."""
+    where = str(path)
     try:
         data = disk.read_json(path)
     except (FileNotFoundError, NotADirectoryError):
         if os.path.islink(path):
-            damaged(path, "it is a link to nowhere")
-        return None
+            return None, Look(None, "damaged", "it is a link to nowhere", where)
+        return None, Look(None, "absent", "", where)
     except OSError as error:
         if os.path.isdir(path):
-            damaged(path, "a folder lies in its place")
-        else:
-            warn_once(str(path), "record %s cannot be read (%s); going on without it.", path, error)
-        return None
+            return None, Look(None, "damaged", "a folder lies in its place", where)
+        return None, Look(None, "unreadable", str(error), where)
     except ValueError as error:
-        damaged(path, str(error))
-        return None
+        return None, Look(None, "damaged", str(error), where)
     if is_newer(data):
-        warn_once(str(path), "record %s has the newer schema %s; it is left alone.", path, data["schema"])
-        return None
+        return None, Look(None, "newer schema", str(data["schema"]), where)
     try:
         found = record.load(data)
         record.check_winner(found)
-        return found
+        return found, Look()
     except RecordError as error:
-        damaged(path, str(error))
-        return None
+        return None, Look(None, "damaged", str(error), where)
+
+
+def react(seen: Look) -> None:
+    """Move a damaged record aside, and say once what a user can do something about."""
+    path = Path(seen.path)
+    if seen.problem == "damaged":
+        damaged(path, seen.detail)
+    elif seen.problem == "unreadable":
+        warn_once(seen.path, "record %s cannot be read (%s); going on without it.", path, seen.detail)
+    elif seen.problem == "newer schema":
+        warn_once(seen.path, "record %s has the newer schema %s; it is left alone.", path, seen.detail)
+    elif seen.problem == "config gone" and seen.path:
+        warn_once(
+            f"{path} {seen.detail}",
+            "config file %s: the config for this call is not among the kernel's configs any more; it is not used: %s",
+            path,
+            seen.detail,
+        )
 
 
 def is_newer(data: Any) -> bool:
@@ -162,41 +190,55 @@ def may_save(key: Key) -> bool:
     return found is None or found.winner is None
 
 
-def resumable(key: Key) -> dict[str, Timing]:
-    """Timings of an earlier search for the key that was not finished, by identity: of the record, and of a journal."""
-    path = record_path(key)
-    found = logbook.read(logbook.path_beside(path), key)
-    before = read(path)
+def resumable(key: Key, before: Record | None = None) -> dict[str, Timing]:
+    """Timings of earlier searches for the key, by identity: of its record, and of a search that was not finished."""
+    found = logbook.read(logbook.path_beside(record_path(key)), key)
     return {**found, **{timing.identity: timing for timing in before.timings}} if before is not None else found
 
 
-def all_records(kernel: str | None = None) -> Iterator[tuple[Path, Record]]:
+def all_records(kernel: str | None = None, quietly: bool = False) -> Iterator[tuple[Path, Record]]:
     """Every readable record of the user's store, or of one kernel in it.
 
     By kernel and digest; of a kernel with more than `BLOCK` of them, each block of so many is in order.
+
+    Args:
+        kernel: Its name, or None for all kernels.
+        quietly: Leave damaged records where they are, and say nothing of them.
     """
     for path in _record_paths(kernel):
-        if (found := read(path)) is not None:
+        if (found := _read(path, quietly)) is not None:
             yield path, found
 
 
-def kernels() -> set[str]:
+def unreadable(kernel: str) -> Iterator[tuple[Path, Look]]:
+    """The record files of a kernel that hold no record, and why; they stay where they are."""
+    for path in _record_paths(kernel):
+        found, seen = inspect(path)
+        if found is None and seen.problem != "absent":
+            yield path, seen
+
+
+def _read(path: Path, quietly: bool) -> Record | None:
+    return inspect(path)[0] if quietly else read(path)
+
+
+def kernels(quietly: bool = False) -> set[str]:
     """Names of the kernels that have records: each folder holds those of one, so its first record says which."""
     schema = root() / f"v{record.SCHEMA}"
-    firsts = (next(_heads_in(schema / folder), None) for folder in _folders(schema))
+    firsts = (next(_heads_in(schema / folder, quietly), None) for folder in _folders(schema))
     return {found.key.kernel for _, found in filter(None, firsts)}
 
 
-def all_heads(kernel: str | None = None) -> Iterator[tuple[Path, Record]]:
+def all_heads(kernel: str | None = None, quietly: bool = False) -> Iterator[tuple[Path, Record]]:
     """Like `all_records`, without timings and provenance: of each file only the first bytes are read."""
     schema = root() / f"v{record.SCHEMA}"
     for folder in _folders(schema) if kernel is None else [_folder(kernel)]:
-        yield from _heads_in(schema / folder)
+        yield from _heads_in(schema / folder, quietly)
 
 
-def _heads_in(folder: Path) -> Iterator[tuple[Path, Record]]:
+def _heads_in(folder: Path, quietly: bool) -> Iterator[tuple[Path, Record]]:
     for path in _paths_in(folder):
-        if (found := _head(path) or read(path)) is not None:
+        if (found := _head(path) or _read(path, quietly)) is not None:
             yield path, found
 
 

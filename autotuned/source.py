@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import enum
 import functools
 import hashlib
 import inspect
@@ -11,11 +12,11 @@ import textwrap
 import tokenize
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from types import CodeType, FunctionType, ModuleType
-from typing import Any
+from types import CodeType, FunctionType, MethodType, ModuleType
+from typing import Any, NamedTuple
 
 from autotuned.errors import EncodingError
-from autotuned.values import Json, canonical, encode
+from autotuned.values import Json, canonical, digest, encode
 
 # Code that ships with these is covered by the toolchain part of the key.
 _TOOLCHAIN_PACKAGES = ("triton", "torch", "numpy", "cupy", "builtins", "math")
@@ -26,13 +27,47 @@ def fingerprint(function: FunctionType) -> str:
     """SHA-256, in hex, of everything that decides what `function` computes.
 
     Covered: its text from `def` on, without comments and blank lines; Triton functions and helpers it reaches
-    through globals, closures, attributes of modules, containers and default values, in this and other files; the
-    values of globals, closure cells and defaults it uses. Not covered: file, line numbers, decorators, and code of
-    installed packages other than its own, which the toolchain part of the key stands for.
+    through globals, closures, attributes of modules and objects, containers and default values, in this and other
+    files; the values of globals, closure cells, attributes (`CFG.block`) and defaults it uses, except those that it
+    sets itself; the plain data of an object whose bound method it uses. Not covered: file, line numbers, decorators,
+    and code of installed packages other than its own, which the toolchain part of the key stands for.
     """
-    walk = _Walk(_package(function))
-    walk.function(function)
-    return hashlib.sha256("\n".join(walk.lines).encode("utf-8", "surrogatepass")).hexdigest()
+    return Fingerprint(function).value()
+
+
+class Fingerprint:
+    """The fingerprint of one function, computed anew where something it rests on has been bound anew.
+
+    Looked at again are the function's code and defaults, and the globals, closure cells and attributes that it and
+    what it calls use: by identity, so that a list or a dict which was edited in place is not noticed.
+    """
+
+    def __init__(self, function: FunctionType, holder: Any = None) -> None:
+        self._function = function
+        self._holder = holder  # of a bound method: its object
+        self._digest = ""
+        self._checks: list[Callable[[], bool]] = []
+
+    def value(self) -> str:
+        """SHA-256, in hex; see `fingerprint`."""
+        if not self._digest or not all(check() for check in self._checks):
+            walk = _Walk(_package(self._function))
+            walk.function(self._function)
+            self._checks = walk.checks
+            self._digest = hashlib.sha256("\n".join(walk.lines).encode("utf-8", "surrogatepass")).hexdigest()
+        return self._digest if self._holder is None else digest([self._digest, *map(list, _data_of(self._holder))])
+
+
+LIMIT = 256
+_of_values: dict[FunctionType, Fingerprint] = {}  # of functions passed as values; bounded, for it keeps them alive
+
+
+def _remembered(function: FunctionType) -> str:
+    if function not in _of_values:
+        if len(_of_values) >= LIMIT:
+            _of_values.pop(next(iter(_of_values)), None)
+        _of_values[function] = Fingerprint(function)
+    return _of_values[function].value()
 
 
 def of_value(value: Any, where: str) -> Json:
@@ -52,7 +87,9 @@ def of_value(value: Any, where: str) -> Json:
     if isinstance(value, functools.partial):
         held = [encode(value.args, where, of_value), encode(value.keywords, where, of_value)]
         return {"partial": [of_value(value.func, where), *held]}
-    return {"function": [function.__qualname__, fingerprint(function)]}
+    spelled = {"function": [function.__qualname__, _remembered(function)]}
+    holder = getattr(value, "__self__", None) if isinstance(value, MethodType) else None
+    return spelled if holder is None else {"method": [spelled, [[name, data] for name, data in _data_of(holder)]]}
 
 
 def python_function(value: Any) -> FunctionType | None:
@@ -102,14 +139,49 @@ def text(function: FunctionType) -> str:
     Tokens rather than an AST dump: the dump's form changes between Python versions, and a shipped config must not.
     Without source (a REPL, an `exec`), the byte code stands in.
     """
+    if function.__code__.co_name == "<lambda>":
+        segment = _lambda_source(function)
+        if segment is None:
+            return _bytecode_text(function.__code__)
+        return " ".join(list(_tokens(f"({segment})"))[1:-2])  # in parentheses it may go over several lines
     try:
         source = textwrap.dedent(inspect.getsource(function))
     except (OSError, TypeError):
         return _bytecode_text(function.__code__)
     tokens = list(_tokens(source))
-    keyword = "lambda" if function.__code__.co_name == "<lambda>" else "def"  # a decorator may hold lambdas, no def
-    start = next((i for i, token in enumerate(tokens) if token == keyword), 0)
+    start = next((i for i, token in enumerate(tokens) if token == "def"), 0)  # decorators come before
     return " ".join(tokens[start:])
+
+
+def _lambda_source(function: FunctionType) -> str | None:
+    """The text of a lambda by itself, wherever in a statement it stands; None where it cannot be found.
+
+    Several in one line are told apart by what they compile to, for Python 3.10 notes no columns.
+    """
+    try:
+        module = "".join(inspect.findsource(function)[0])
+        tree = ast.parse(module)
+    except (OSError, TypeError, SyntaxError, ValueError):
+        return None
+    line = function.__code__.co_firstlineno
+    nodes = [node for node in ast.walk(tree) if isinstance(node, ast.Lambda) and node.lineno == line]
+    segments = [ast.get_source_segment(module, node) for node in nodes]
+    if len(nodes) > 1:
+        segments = [segments[index] for index in _of_same_code(tree, nodes, function.__code__)]
+    return segments[0] if segments else None
+
+
+def _of_same_code(tree: ast.Module, nodes: list[ast.Lambda], code: CodeType) -> list[int]:
+    for index, node in enumerate(nodes[:14]):
+        ast.increment_lineno(node, 100_000 << index)  # a line of its own for each, also for one inside another
+    try:
+        compiled = compile(tree, code.co_filename, "exec", dont_inherit=True)
+    except (SyntaxError, ValueError):
+        return []
+    codes = {inner.co_firstlineno: inner for inner in _codes(compiled) if inner.co_name == "<lambda>"}
+    wanted = _bytecode_text(code), code.co_freevars
+    found = {line: (_bytecode_text(inner), inner.co_freevars) for line, inner in codes.items()}
+    return [index for index, node in enumerate(nodes) if found.get(node.lineno) == wanted]
 
 
 def _tokens(source: str) -> Iterator[str]:
@@ -127,7 +199,7 @@ def _tokens(source: str) -> Iterator[str]:
             elif not formatted and token.type not in _SKIPPED_TOKENS:
                 yield _spelling(token)
     except (tokenize.TokenError, SyntaxError):
-        return  # a lambda cut out of a longer statement: what came before the break identifies it
+        return  # not all of it is Python: what came before the break identifies it
 
 
 def _spelling(token: tokenize.TokenInfo) -> str:
@@ -167,6 +239,7 @@ class _Walk:
     def __init__(self, package: str) -> None:
         self.package = package
         self.lines: list[str] = []
+        self.checks: list[Callable[[], bool]] = []
         self._numbers: dict[FunctionType, int] = {}
 
     def function(self, function: FunctionType) -> int:
@@ -175,8 +248,13 @@ class _Walk:
             return self._numbers[function]
         number = self._numbers[function] = len(self._numbers)  # before what it uses: recursion ends here
         self.lines.append(f"function {number}: {text(function)}")
-        for name, value in sorted(_uses(function), key=lambda use: use[0]):
-            self.value(f"{number}.{name}", value)
+        code, defaults, by_name = function.__code__, function.__defaults__, function.__kwdefaults__
+        self.checks.append(lambda: function.__code__ is code)
+        self.checks.append(lambda: function.__defaults__ is defaults and function.__kwdefaults__ is by_name)
+        for use in sorted(_uses(function), key=lambda use: use.name):
+            if use.is_same is not None:
+                self.checks.append(use.is_same)
+            self.value(f"{number}.{use.name}", use.value)
         return number
 
     def value(self, name: str, value: Any) -> None:
@@ -186,6 +264,8 @@ class _Walk:
         function = python_function(value)
         if isinstance(value, functools.partial):
             self.value(f"{name}()", [value.args, value.keywords])
+        if isinstance(value, MethodType):
+            self.lines += [f"{name}.{field} = {canonical(data)}" for field, data in _data_of(value.__self__)]
         if function is not None and (_is_triton(value) or _package(function) == self.package):
             self.lines.append(f"{name} -> function {self.function(function)}")
         elif function is not None:
@@ -198,21 +278,48 @@ class _Walk:
             self.lines.append(f"{name} = {_spelled(value, name)}")
 
 
-def _uses(function: FunctionType) -> Iterator[tuple[str, Any]]:
-    """Names the function reads from outside and their values: globals, closure cells, module attributes, defaults."""
-    scope = {**function.__globals__, **_cells(function)}
+class _Use(NamedTuple):
+    """Something from outside that a function reads, and whether it is still that; None where that cannot change."""
+
+    name: str
+    value: Any
+    is_same: Callable[[], bool] | None = None
+
+
+_ABSENT: Any = object()
+
+
+def _uses(function: FunctionType) -> Iterator[_Use]:
+    """What the function reads from outside: globals, closure cells, attributes of modules and objects, defaults."""
+    outside, cells = function.__globals__, _cells(function)
+    scope = {**outside, **cells}
+    tree = _tree(function)
+    own = _own_state(tree)
     # Free variables of the outermost code only: those of inner code are its locals, or its own free variables too.
     # Each name once: Python 3.12 has no code of their own for comprehensions, 3.11 has.
     names = {name for code in _codes(function.__code__) for name in code.co_names}
     for name in names.union(function.__code__.co_freevars):
-        if name in scope:
-            yield name, scope[name]
-    for path in _attribute_paths(function):
-        value = _resolve(path, scope)
+        if name in scope and (name,) not in own:
+            yield _Use(name, scope[name], _is_same(function, name, scope[name]))
+    for path in _attribute_paths(tree):
+        value = None if path in own else _resolve(path, scope)
         if value is not None:
-            yield ".".join(path), value
-    yield from ((f"default {i}", value) for i, value in enumerate(function.__defaults__ or ()))
-    yield from ((f"default {name}", value) for name, value in (function.__kwdefaults__ or {}).items())
+            yield _Use(".".join(path), value, _is_same_attribute(path, scope, value))
+    yield from (_Use(f"default {i}", value) for i, value in enumerate(function.__defaults__ or ()))
+    yield from (_Use(f"default {name}", value) for name, value in (function.__kwdefaults__ or {}).items())
+
+
+def _is_same(function: FunctionType, name: str, value: Any) -> Callable[[], bool]:
+    if name in function.__code__.co_freevars:
+        cell = (function.__closure__ or ())[function.__code__.co_freevars.index(name)]
+        return lambda: cell.cell_contents is value
+    outside = function.__globals__
+    return lambda: outside.get(name, _ABSENT) is value
+
+
+def _is_same_attribute(path: tuple[str, ...], scope: Mapping[str, Any], value: Any) -> Callable[[], bool]:
+    head = {path[0]: scope[path[0]]}  # that the head is the same is a check of its own
+    return lambda: _resolve(path, head) is value
 
 
 def _cells(function: FunctionType) -> dict[str, Any]:
@@ -232,15 +339,28 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
             yield from _codes(constant)
 
 
-def _attribute_paths(function: FunctionType) -> list[tuple[str, ...]]:
+def _tree(function: FunctionType) -> ast.AST:
+    """The function's syntax without its decorators; empty where there is no source."""
     try:
+        if function.__code__.co_name == "<lambda>":
+            return ast.parse(f"({_lambda_source(function) or 0})")
         tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
     except (OSError, TypeError, SyntaxError):
-        return []
+        return ast.Module([], [])
     for node in tree.body:
         getattr(node, "decorator_list", []).clear()
-    paths = {_dotted(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
-    return sorted(path for path in paths if path)
+    return tree
+
+
+def _own_state(tree: ast.AST) -> set[tuple[str, ...]]:
+    """Names and attributes that the function itself sets, such as a counter: state, and not what decides its code."""
+    declared = {(name,) for node in ast.walk(tree) if isinstance(node, ast.Global) for name in node.names}
+    return declared | {path for path in _attribute_paths(tree, ast.Store) if path}
+
+
+def _attribute_paths(tree: ast.AST, context: type[ast.expr_context] = ast.Load) -> list[tuple[str, ...]]:
+    nodes = (node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and isinstance(node.ctx, context))
+    return sorted({path for node in nodes if (path := _dotted(node))})
 
 
 def _dotted(node: ast.expr) -> tuple[str, ...]:
@@ -253,13 +373,40 @@ def _dotted(node: ast.expr) -> tuple[str, ...]:
 
 
 def _resolve(path: tuple[str, ...], scope: Mapping[str, Any]) -> Any:
+    """What a dotted name stands for; None where it says nothing, or what it says is noted otherwise."""
     value = scope.get(path[0])
-    if not isinstance(value, ModuleType) or _is_toolchain(value.__name__):
-        return None
-    found: Any = value
     for name in path[1:]:
-        found = getattr(found, name, None)
-    return found
+        if isinstance(value, ModuleType):
+            value = None if _is_toolchain(value.__name__) else getattr(value, name, None)
+        elif isinstance(value, enum.Enum) or value is None:
+            return value
+        elif _is_toolchain(type(value).__module__) and not isinstance(value, type) or python_function(value):
+            return None  # attributes of numbers, lists, tensors and functions: the thing itself is noted
+        else:
+            value = _member(value, name)
+    return value
+
+
+def _member(holder: Any, name: str) -> Any:
+    """An attribute of an object or class, without running any of its code."""
+    if isinstance(holder, enum.EnumMeta):
+        return holder.__members__.get(name)
+    found = inspect.getattr_static(holder, name, None)
+    if isinstance(found, property):
+        return found.fget
+    if isinstance(found, (staticmethod, classmethod)):
+        return found.__func__
+    return getattr(holder, name, None) if inspect.ismemberdescriptor(found) else found
+
+
+def _data_of(holder: Any) -> Iterator[tuple[str, Json]]:
+    """The attributes of an object that are plain data, as JSON and in order; the class's name first."""
+    yield "class", type(holder).__qualname__
+    for name, value in sorted(getattr(holder, "__dict__", {}).items()):
+        try:
+            yield name, encode(value, name)
+        except EncodingError:
+            continue  # neither a number nor text: it would be known by its class only
 
 
 def _is_toolchain(module: str | None) -> bool:

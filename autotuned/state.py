@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
+import math
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from autotuned.key import is_tensor, strides_of
+
+log = logging.getLogger("autotuned")
 
 
 def tensors_in(name: str, value: Any) -> Iterator[tuple[str, Any]]:
@@ -20,12 +26,22 @@ def tensors_in(name: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 class Snapshot:
-    """The elements of one tensor, set aside; the kernel goes on seeing the caller's own memory."""
+    """The elements of one tensor, set aside; the kernel goes on seeing the caller's own memory.
 
-    def __init__(self, name: str, tensor: Any) -> None:
-        self.name = name
+    Args:
+        names: Arguments that are this very tensor.
+        on_host: Keep the copy in host memory.
+    """
+
+    def __init__(self, names: Iterable[str], tensor: Any, on_host: bool = False) -> None:
+        self.names = list(names)
         self._view = _elements(tensor)
-        self._saved = _copy_of(self._view)
+        self._saved = _copy_of(self._view, on_host)
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the copy."""
+        return int(math.prod(self._view.shape) * self._view.itemsize)
 
     def restore(self) -> None:
         """Write the elements back through the caller's own view; bytes between them are not touched."""
@@ -34,6 +50,11 @@ class Snapshot:
     def changed(self) -> bool:
         """Whether any bit differs from what was set aside (NaN payloads and -0.0 included)."""
         return not _same_bits(self._view, self._saved)
+
+    def move_to_host(self) -> None:
+        """Give the device's memory back, and keep the copy in host memory."""
+        if _is_torch(self._saved) and self._saved.is_cuda:
+            self._saved = _to_host(self._saved)
 
 
 def _is_torch(tensor: Any) -> bool:
@@ -69,16 +90,54 @@ def _overlaps_itself(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
     return False
 
 
-def _copy_of(view: Any) -> Any:
+# Copies and comparisons across memories go in parts of this size, so that what they need beside the copies is small.
+CHUNK_BYTES, SMALLEST_CHUNK_BYTES = 8 << 20, 64 << 10
+_said: set[str] = set()
+
+
+def _copy_of(view: Any, on_host: bool) -> Any:
     if not _is_torch(view):
         return view.copy()
     import torch
 
     with torch.inference_mode(view.is_inference()), torch.no_grad():
+        if on_host:
+            return _to_host(view)
         try:
             return view.clone()
         except torch.OutOfMemoryError:
-            return view.cpu()  # slower to restore, but the search goes on beside a full device
+            return _to_host(view)  # slower to restore, but the search goes on beside a full device
+
+
+def _to_host(view: Any) -> Any:
+    """A copy in pinned host memory, in pageable memory where that is short, made part by part."""
+    if "host" not in _said:
+        _said.add("host")
+        log.warning("device memory is short: what trials may change is kept in host memory, and a search takes longer.")
+    saved = _host_memory(view)
+    for part, kept in _parts(view, saved, CHUNK_BYTES):
+        kept.copy_(part)
+    return saved
+
+
+def _host_memory(view: Any) -> Any:
+    import torch
+
+    if view.is_cuda:
+        with contextlib.suppress(RuntimeError):  # no more memory may be pinned
+            return torch.empty(view.shape, dtype=view.dtype, pin_memory=True)
+    return torch.empty(view.shape, dtype=view.dtype)
+
+
+def _parts(view: Any, other: Any, limit: int) -> Iterator[tuple[Any, Any]]:
+    """Two tensors of one shape, cut alike into parts of at most `limit` bytes."""
+    longest = max(view.shape, default=1)
+    if view.numel() * view.element_size() <= limit or longest <= 1:
+        yield view, other
+        return
+    dim = tuple(view.shape).index(longest)
+    for start, size in ((0, longest // 2), (longest // 2, longest - longest // 2)):
+        yield from _parts(view.narrow(dim, start, size), other.narrow(dim, start, size), limit)
 
 
 def _write(view: Any, saved: Any) -> None:
@@ -88,16 +147,26 @@ def _write(view: Any, saved: Any) -> None:
     import torch
 
     with torch.inference_mode(view.is_inference()), torch.no_grad():
-        view.copy_(saved)
+        if saved.device == view.device:
+            view.copy_(saved)
+            return
+        for part, kept in _parts(view, saved, CHUNK_BYTES):
+            part.copy_(kept, non_blocking=True)  # blocking would wait for the sleep that holds a timer's stream
 
 
-def _same_bits(view: Any, saved: Any) -> bool:
+def _same_bits(view: Any, saved: Any, limit: int = CHUNK_BYTES) -> bool:
     if not _is_torch(view):
         return bool(view.tobytes() == saved.tobytes())
     import torch
 
     with torch.inference_mode(view.is_inference()), torch.no_grad():
-        return bool(torch.equal(_bytes_of(view.to(saved.device)), _bytes_of(saved)))
+        try:
+            parts = _parts(view, saved, limit)
+            return all(torch.equal(_bytes_of(part.to(kept.device)), _bytes_of(kept)) for part, kept in parts)
+        except torch.OutOfMemoryError:
+            if limit <= SMALLEST_CHUNK_BYTES:
+                raise
+    return _same_bits(view, saved, limit // 8)
 
 
 def _bytes_of(tensor: Any) -> Any:
@@ -115,15 +184,29 @@ class Protection:
         arguments: The bound arguments by name.
         restore: Names to protect, exactly as declared; None finds out by watching every tensor.
         zero: Names zeroed before each trial.
+        watch: Watch every tensor also where `restore` is given; what is seen then changes nothing but `seen`.
+        on_host: Keep all copies in host memory.
+        known: Names to restore in any case.
     """
 
-    def __init__(self, arguments: Mapping[str, Any], restore: Iterable[str] | None, zero: Iterable[str]) -> None:
-        self._watching = restore is None
-        names = list(arguments) if restore is None else list(restore)
+    def __init__(
+        self,
+        arguments: Mapping[str, Any],
+        restore: Iterable[str] | None,
+        zero: Iterable[str],
+        watch: bool = False,
+        on_host: bool = False,
+        known: Iterable[str] = (),
+    ) -> None:
+        known = set(known)
+        declared = None if restore is None else {*restore, *known}
+        self._learning = declared is None
+        self._watching = watch or declared is None
         self._zeroed = [tensor for name in zero for _, tensor in tensors_in(name, arguments.get(name))]
-        pairs = [pair for name in names for pair in tensors_in(name, arguments.get(name))]
-        self._snapshots = [Snapshot(name, tensor) for name, tensor in pairs]
-        self._written = [] if self._watching else list(self._snapshots)
+        names = arguments if declared is None or watch else [name for name in arguments if name in declared]
+        self._snapshots = _snapshots(arguments, names, on_host)
+        self._written = [s for s in self._snapshots if (declared or known) & set(s.names)]
+        self._seen = list(self._written)
 
     def prepare(self) -> None:
         """Give the next trial what the caller gave: written tensors restored, accumulators zeroed."""
@@ -133,20 +216,59 @@ class Protection:
 
     def learn(self) -> None:
         """After a config's first launch: note which watched tensors it wrote, so that they are restored."""
-        if self._watching:
-            known = set(map(id, self._written))
-            self._written += [s for s in self._snapshots if id(s) not in known and s.changed()]
+        if not self._watching:
+            return
+        known = set(map(id, self._seen))
+        fresh = [s for s in self._snapshots if id(s) not in known and s.changed()]
+        self._seen += fresh
+        if self._learning:
+            self._written += fresh
+
+    def move_to_host(self) -> None:
+        """Give the device's memory back, and keep all copies in host memory."""
+        for snapshot in self._snapshots:
+            snapshot.move_to_host()
 
     def release(self) -> None:
         """Put everything back and let go of the copies; also after an exception, and more than once."""
-        for snapshot in self._written:
+        written = self._written
+        self.abandon()
+        for snapshot in written:
             snapshot.restore()
-        self._snapshots = self._written = []
+
+    def abandon(self) -> None:
+        """Let go of the copies and put nothing back: the device is lost."""
+        self._snapshots, self._written, self._seen = [], [], []
 
     @property
     def written(self) -> list[str]:
         """Names of the arguments seen to be written, or declared, in order and once each."""
-        return list(dict.fromkeys(snapshot.name for snapshot in self._written))
+        return _names(self._written)
+
+    @property
+    def seen(self) -> list[str]:
+        """Names of the arguments declared or seen to be written, whether they are restored or not."""
+        return _names(self._seen)
+
+    @property
+    def nbytes(self) -> tuple[int, int]:
+        """Bytes of all copies, and of those that were needed."""
+        return sum(s.nbytes for s in self._snapshots), sum(s.nbytes for s in self._seen)
+
+
+def _names(snapshots: Iterable[Snapshot]) -> list[str]:
+    return list(dict.fromkeys(name for snapshot in snapshots for name in snapshot.names))
+
+
+def _snapshots(arguments: Mapping[str, Any], names: Iterable[str], on_host: bool) -> list[Snapshot]:
+    """One snapshot a tensor: arguments that are the same view of the same memory share it."""
+    found: dict[Any, tuple[list[str], Any]] = {}
+    for name in names:
+        for _, tensor in tensors_in(name, arguments[name]):
+            place = (_address(tensor), tuple(tensor.shape), tuple(strides_of(tensor)), tensor.dtype)
+            same = place if place[0] is not None else id(tensor)
+            found.setdefault(same, ([], tensor))[0].append(name)
+    return [Snapshot(dict.fromkeys(shared), tensor, on_host) for shared, tensor in found.values()]
 
 
 def zero(tensors: Iterable[Any]) -> None:
@@ -166,6 +288,40 @@ def _write_zero(tensor: Any) -> None:
 
     with torch.inference_mode():
         tensor.zero_()
+
+
+@contextlib.contextmanager
+def without_gradients() -> Iterator[None]:
+    """Hooks write tensors that may require grad; torch is not imported for a callable that does not use it."""
+    if "torch" not in sys.modules:
+        yield
+        return
+    import torch
+
+    with torch.no_grad():
+        yield
+
+
+PATTERN = 0x5A  # in integers: neither zero nor a value that a kernel is likely to leave
+
+
+def poison(tensors: Iterable[Any]) -> None:
+    """Fill tensors with what no kernel should leave: NaN, a pattern for integers, True for booleans."""
+    for tensor in tensors:
+        value = _poison_of(str(tensor.dtype))
+        if not _is_torch(tensor):
+            tensor[...] = value
+            continue
+        import torch
+
+        with torch.inference_mode(tensor.is_inference()), torch.no_grad():
+            _elements(tensor).fill_(value)
+
+
+def _poison_of(dtype: str) -> float | int | bool:
+    if "float" in dtype or "complex" in dtype:
+        return math.nan
+    return True if "bool" in dtype else PATTERN
 
 
 def zero_named(arguments: Mapping[str, Any], names: Iterable[str]) -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import enum
 import importlib.resources
 import logging
 import os
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +14,9 @@ from autotuned import configfile, disk, env, locks, record, records
 from autotuned.device import from_json
 from autotuned.errors import ConfigFileError
 from autotuned.key import Key
+from autotuned.look import Choice as Choice
+from autotuned.look import Look as Look
+from autotuned.look import Rung as Rung
 from autotuned.record import Record
 from autotuned.values import digest
 
@@ -29,51 +31,23 @@ all_heads = records.all_heads
 all_records = records.all_records
 clear = records.clear
 damaged = records.damaged
+inspect = records.inspect
 is_newer = records.is_newer
+journal_path = records.journal_path
 journaled = records.journaled
 keep = records.keep
 kernels = records.kernels
 locked = records.locked
 may_save = records.may_save
 note_use = records.note_use
+react = records.react
 read = records.read
 record_path = records.record_path
 resumable = records.resumable
 root = records.root
 scratch_folder = records.scratch_folder
+unreadable = records.unreadable
 warn_once = records.warn_once
-
-
-class Rung(enum.IntEnum):
-    """Where a choice came from, in the order in which the places are asked."""
-
-    TABLE = 1  # this process's own table
-    STORE = 2  # the user's records
-    FILE = 3  # config files: same call, same context
-    LADDER = 4  # config files: same call, another context (not served yet)
-    NEAREST = 5  # config files: nearest shape (not served yet)
-    DEFAULT = 6  # `default=`, or the first config where a mode says so
-    SEARCH = 7  # measured now
-    ONLY = 8  # the one config there is
-
-
-@dataclass(frozen=True)
-class Choice:
-    """The config to launch with, and why it is this one.
-
-    Attributes:
-        config: The live `Config` object, its hook included.
-        rung: Where it came from.
-        record: The stored record, where there is one.
-        complete: Whether every candidate of the call has been measured already.
-        origin: The file it came from, for people.
-    """
-
-    config: Any
-    rung: Rung
-    record: Record | None = None
-    complete: bool = True
-    origin: str = ""
 
 
 Candidates = Mapping[str, Any]  # a config's identity -> the live Config
@@ -82,28 +56,43 @@ _registered: list[Traversable] = []
 _files: dict[tuple[str, str | None], configfile.ConfigFile | None] = {}  # (text of the path, kernel) -> parsed once
 
 
-def find(key: Key, candidates: Candidates) -> Choice | None:
-    """The stored choice for a key among the live candidates: the user's record, else a config file.
+def find(
+    key: Key,
+    candidates: Candidates,
+    places: Sequence[tuple[Rung, Callable[[Key, Candidates], Look]]] | None = None,
+    unfit: Collection[str] = (),
+) -> Choice | None:
+    """The choice for a key among the live candidates: that of the first place, by default of `PLACES`, that has one.
 
     A stored config that is no longer among the candidates is not served: hooks could not be re-attached to it.
+
+    Args:
+        unfit: Candidates that were found not to compile or launch here.
     """
-    return _from_record(key, candidates) or _from_files(key, candidates)
+    fit = {identity: config for identity, config in candidates.items() if identity not in unfit}
+    for rung, look in PLACES if places is None else places:
+        seen = look(key, fit)
+        if not unfit or seen.problem != "config gone":  # what was left out has been said already
+            react(seen)
+        if seen.choice is not None:
+            if rung is Rung.STORE:
+                note_use(Path(seen.choice.origin))
+            return seen.choice
+    return None
 
 
-def _from_record(key: Key, candidates: Candidates) -> Choice | None:
+def _look_at_record(key: Key, candidates: Candidates) -> Look:
     path = record_path(key)
-    found = read(path)
+    found, seen = inspect(path)
     if found is None:
-        return None
+        return seen
     if found.key != key:
-        damaged(path, "it holds the record of another key")
-        return None
+        return Look(None, "damaged", "it holds the record of another key", str(path))
     winner = best(found, candidates)
-    if winner is None:
-        return None
-    note_use(path)
+    if winner is None:  # without a path: a search follows, which is nothing to warn of
+        return Look(None, "config gone" if found.winner else "absent", f"{path} has none of the configs of this call")
     measured = {timing.identity for timing in found.timings}
-    return Choice(candidates[winner], Rung.STORE, found, candidates.keys() <= measured, str(path))
+    return Look(Choice(candidates[winner], Rung.STORE, found, candidates.keys() <= measured, str(path)))
 
 
 def best(found: Record, candidates: Candidates) -> str | None:
@@ -113,7 +102,7 @@ def best(found: Record, candidates: Candidates) -> str | None:
     winner = record.Timing(found.winner).identity
     if winner in candidates:
         return winner
-    usable = [t for t in found.timings if t.status == "ok" and t.median_us and t.identity in candidates]
+    usable = [t for t in found.timings if t.usable and t.identity in candidates]
     return min(usable, key=lambda timing: timing.median_us or 0.0).identity if usable else None
 
 
@@ -234,8 +223,9 @@ def unwritable(folder: Path) -> str:
     return ""
 
 
-def _from_files(key: Key, candidates: Candidates) -> Choice | None:
+def _look_at_files(key: Key, candidates: Candidates) -> Look:
     slug = from_json(key.context["device"]).slug
+    seen = Look(None, "absent")
     for folder in config_folders():
         path = folder / slug / configfile.file_name(key.kernel)
         file = _file(path, key.kernel)
@@ -244,14 +234,16 @@ def _from_files(key: Key, candidates: Candidates) -> Choice | None:
             continue
         config = candidates.get(record.Timing(entry.config).identity)
         if config is not None:
-            return Choice(config, Rung.FILE, origin=str(path))
-        warn_once(
-            f"{path} {key.digest}",
-            "config file %s: the config for this call is not among the kernel's configs any more; it is not used: %s",
-            path,
-            entry.config,
-        )
-    return None
+            return replace(seen, choice=Choice(config, Rung.FILE, origin=str(path)))
+        seen = Look(None, "config gone", str(entry.config), str(path))  # the next folder may still have an answer
+    return seen
+
+
+# In the order in which they are asked; `explain` walks the same list.
+PLACES: tuple[tuple[Rung, Callable[[Key, Candidates], Look]], ...] = (
+    (Rung.STORE, _look_at_record),
+    (Rung.FILE, _look_at_files),
+)
 
 
 def _file(path: Traversable, kernel: str | None) -> configfile.ConfigFile | None:

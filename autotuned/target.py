@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -68,11 +68,17 @@ class Target(Protocol):
     def environment(self) -> dict[str, str]:
         """Environment variables that change the code."""
 
+    def environment_changed(self) -> None:
+        """Called when these are not what they were at an earlier call."""
+
     def launch(self, call: Call, config: Any) -> Any:
         """Run once with a config, without the hooks and the protection around it."""
 
-    def compile(self, call: Call, config: Any) -> None:
-        """Compile and load without launching; raises what the compiler raises."""
+    def compile(self, call: Call, config: Any) -> Any:
+        """Compile and load without launching; raises what the compiler raises. None where nothing is compiled ahead."""
+
+    def compile_class(self, call: Call) -> Hashable | None:
+        """What decides, besides config and context, whether a config compiles; None where that is not known."""
 
     def trials(self, folder: Path) -> AbstractContextManager[None]:
         """Around a search: its binaries are kept in a scratch folder."""
@@ -200,27 +206,47 @@ class KernelTarget:
         """Triton's cache-invalidating variables."""
         return toolchain.environment()
 
+    def environment_changed(self) -> None:
+        """Trials of another environment must not measure the binaries of this one."""
+        toolchain.forget_binaries(self.fn)
+
     @cached_property
-    def source(self) -> str:
-        """Kernel, callees, used globals, and heuristics between the tuner and the kernel."""
-        parts = [source.fingerprint(self.function)]
+    def _fingerprints(self) -> list[tuple[str, source.Fingerprint]]:
+        found = [("", source.Fingerprint(self.function))]
         for layer in toolchain.layers(self.fn):
             heuristics = getattr(layer, "values", None) or {}
-            parts += [
-                f"{name}:{source.fingerprint(function)}"
+            found += [
+                (f"{name}:", source.Fingerprint(function))
                 for name, function in sorted(heuristics.items())
                 if isinstance(function, FunctionType)
             ]
+        return found
+
+    @property
+    def source(self) -> str:
+        """Kernel, callees, used globals, and heuristics between the tuner and the kernel."""
+        parts = [f"{name}{fingerprint.value()}" for name, fingerprint in self._fingerprints]
         return parts[0] if len(parts) == 1 else _joined(parts)
 
     def launch(self, call: Call, config: Any) -> Any:
         """Through Triton's own launch; returns what that returns."""
         return self.fn.run(*call.args, grid=call.grid, warmup=False, **call.kwargs, **self.settings(config))
 
-    def compile(self, call: Call, config: Any) -> None:
+    def compile(self, call: Call, config: Any) -> Any:
         """Through Triton's warm-up; reading `.run` loads the binary, which is where it may turn out too large."""
+        if self.interpreted:
+            return None
         compiled = self.fn.run(*call.args, grid=call.grid, warmup=True, **call.kwargs, **self.settings(config))
         getattr(compiled, "run", None)
+        return compiled
+
+    def compile_class(self, call: Call) -> Hashable | None:
+        """Types, alignment and classes of integers; None under heuristics, whose values may depend on anything."""
+        if self.interpreted or self.filled:
+            return None
+        words = [_word(call.arguments.get(p.name), p.constexpr) for p in self.parameters]
+        words += [_word((name, value), True) for name, value in sorted(call.options.items())]
+        return None if _UNKNOWN in words else tuple(words)
 
     def trials(self, folder: Path) -> AbstractContextManager[None]:
         """Around a search: its binaries are kept in a scratch folder."""
@@ -228,13 +254,36 @@ class KernelTarget:
 
     def settle(self, call: Call, config: Any, folder: Path) -> None:
         """Copy the winner's binary into Triton's own cache; it is loaded, so that asking for it compiles nothing."""
-        if not self.interpreted:
-            compiled = self.fn.run(*call.args, grid=call.grid, warmup=True, **call.kwargs, **self.settings(config))
-            scratch.promote(compiled, folder)
+        if self.interpreted:
+            return
+        try:
+            compiled = self.compile(call, config)
+        except Exception:  # it won by an earlier timing; its launch says what is wrong with it here
+            return
+        scratch.promote(compiled, folder)
 
     def timer(self, where: Device) -> Timer:
         """Events on the GPU; the wall clock in the interpreter."""
         return make_timer(where)
+
+
+_UNKNOWN = "unknown"
+
+
+def _word(value: Any, constexpr: bool) -> Hashable:
+    """What Triton's specialization may tell apart of one argument; finer than it is where it has options."""
+    if is_tensor(value):
+        return "tensor", str(value.dtype), value.data_ptr() % 16 == 0
+    if value is None or isinstance(value, (bool, str)) or (constexpr and isinstance(value, (int, float))):
+        return type(value).__name__, repr(value)
+    if isinstance(value, int):
+        return "int", value == 1, value % 16 == 0, value.bit_length() // 32, value < 0
+    if isinstance(value, float):
+        return "float"
+    if isinstance(value, tuple):
+        words = tuple(_word(part, constexpr) for part in value)
+        return _UNKNOWN if _UNKNOWN in words else words
+    return _UNKNOWN
 
 
 def _joined(parts: list[str]) -> str:
@@ -279,20 +328,30 @@ class HostTarget:
         """None: only Triton says which variables change its code."""
         return {}
 
+    def environment_changed(self) -> None:
+        """Cannot happen."""
+
     @cached_property
-    def source(self) -> str:
-        """The callable, what it calls in its own package, and the globals and closure cells it uses."""
+    def _fingerprint(self) -> source.Fingerprint:
         function = source.python_function(self.fn)
         if function is None:
             raise DecorationError(f"@autotune: expected a Python function, got {self.fn!r:.80}.")
-        return source.fingerprint(function)
+        return source.Fingerprint(function, getattr(self.fn, "__self__", None))
+
+    @property
+    def source(self) -> str:
+        """The callable, what it calls in its own package, and the globals and closure cells it uses."""
+        return self._fingerprint.value()
 
     def launch(self, call: Call, config: Any) -> Any:
         """Call it with the config's values as keywords."""
         return self.fn(*call.args, **call.kwargs, **self.settings(config))
 
-    def compile(self, call: Call, config: Any) -> None:
+    def compile(self, call: Call, config: Any) -> Any:
         """Nothing to compile ahead of a call."""
+
+    def compile_class(self, call: Call) -> Hashable | None:
+        """Not known."""
 
     def trials(self, folder: Path) -> AbstractContextManager[None]:
         """Nothing: which of the binaries that a function compiles belong to which config cannot be told."""

@@ -16,7 +16,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from autotuned import disk, env
+from autotuned import disk, env, ttir
 from autotuned.errors import DecorationError
 from autotuned.values import Json
 
@@ -126,6 +126,17 @@ def environment() -> dict[str, str]:
     return dict(sorted(get_cache_invalidating_env_vars().items()))
 
 
+_retired: list[Any] = []  # binaries of former environments: a module that a CUDA graph holds must stay loaded
+
+
+def forget_binaries(kernel: Any) -> None:
+    """Make Triton compile a kernel anew: it looks at the environment at a compilation, and not at its next look-up."""
+    caches = getattr(list(layers(kernel))[-1], "device_caches", None)
+    if caches:
+        _retired.extend(caches.values())
+        caches.clear()
+
+
 def version() -> str:
     """Triton's version."""
     import triton
@@ -137,30 +148,33 @@ def fingerprint(arch: str, cache_dir: Path) -> dict[str, Json]:
     """What compiles kernels for `arch`: Triton's version, a hash of all of it, and the version of ptxas.
 
     Hashing libtriton takes a third of a second, so the answer is remembered in `cache_dir` under the names, sizes
-    and times of the files it was computed from; any change of these computes it anew. Errors are not swallowed:
-    an unknown fingerprint must never equal another unknown one.
+    and times of the files it was computed from; any change of these computes it anew. Within a process Triton is what
+    was imported, and only ptxas, which is run for each kernel, is looked at again. Errors are not swallowed: an
+    unknown fingerprint must never equal another unknown one.
 
     Args:
         arch: "sm_90" and the like; anything else has no ptxas.
         cache_dir: Where to remember; an unwritable folder only costs time.
     """
-    signature = _signature(arch)
-    if signature not in _fingerprints:
-        _fingerprints[signature] = _remembered(cache_dir / "toolchain" / f"{signature}.json", arch)
-    return _fingerprints[signature]
+    tool = _ptxas(arch)
+    now = _stat(tool) if tool else None
+    if now not in _fingerprints:
+        path = cache_dir / "toolchain" / f"{_signature(now)}.json"
+        _fingerprints[now] = _remembered(path, tool)
+    return _fingerprints[now]
 
 
-_fingerprints: dict[str, dict[str, Json]] = {}
+_fingerprints: dict[tuple[str, int, int] | None, dict[str, Json]] = {}
 
 
-def _remembered(path: Path, arch: str) -> dict[str, Json]:
+def _remembered(path: Path, tool: str | None) -> dict[str, Json]:
     try:
         data = disk.read_json(path)
         if isinstance(data, dict) and data.keys() == {"triton", "triton_key", "ptxas"}:
             return data
     except (OSError, ValueError):
         pass
-    fresh = _compute(arch)
+    fresh = _compute(tool)
     try:
         disk.write_text(path, disk.text(fresh))
     except OSError as error:
@@ -168,34 +182,49 @@ def _remembered(path: Path, arch: str) -> dict[str, Json]:
     return fresh
 
 
-def _compute(arch: str) -> dict[str, Json]:
+def _compute(tool: str | None) -> dict[str, Json]:
     from triton.runtime.cache import triton_key
 
+    # Triton's own key leaves out its runtime, Gluon, plug-ins and what it links into kernels.
+    root = _triton_folder()
+    files = sorted(path for path, _, _ in _file_stats(root) if not os.path.basename(path).startswith("libtriton"))
+    parts = [triton_key(), *(f"{os.path.relpath(path, root)} {_sha256(path)}" for path in files)]
     return {
         "triton": version(),
-        "triton_key": hashlib.sha256(triton_key().encode()).hexdigest(),
-        "ptxas": _ptxas_version(tool) if (tool := _ptxas(arch)) else None,
+        "triton_key": hashlib.sha256("\n".join(parts).encode("utf-8", "surrogateescape")).hexdigest(),
+        "ptxas": f"{_ptxas_version(tool)} {_sha256(tool)[:12]}" if tool else None,
     }
 
 
-def _signature(arch: str) -> str:
-    """A hash of name, size and time of every file the fingerprint is computed from (1 ms for 200 files)."""
-    lines = [f"{path} {size} {time}" for path, size, time in sorted(_file_stats(arch))]
-    return hashlib.sha256("\n".join([version(), *lines]).encode("utf-8", "surrogateescape")).hexdigest()[:32]
+def _sha256(path: str) -> str:
+    with open(path, "rb") as file:
+        return hashlib.sha256(file.read()).hexdigest()
 
 
-def _file_stats(arch: str) -> Iterator[tuple[str, int, int]]:
+def _signature(tool: tuple[str, int, int] | None) -> str:
+    """A hash of name, size and time of every file the fingerprint is computed from."""
+    stats = sorted(_file_stats(_triton_folder()))
+    text = f"2 {version()} {tool} {stats}"  # 2: what is hashed has changed once
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:32]
+
+
+def _triton_folder() -> str:
     import triton
 
-    root = Path(triton.__file__).parent
-    for name in ("compiler", "backends", "language", "runtime", "_C"):
-        for folder, _, files in os.walk(root / name):
-            for file in files:
-                if file.endswith((".py", ".so", ".pyd")):
-                    yield _stat(os.path.join(folder, file))
-    tool = _ptxas(arch)
-    if tool:
-        yield _stat(tool)
+    return os.path.dirname(os.path.abspath(str(triton.__file__)))
+
+
+def _file_stats(folder: str) -> Iterator[tuple[str, int, int]]:
+    """What Triton is made of: Python, libraries, and bit code linked into kernels (1 ms for 150 files)."""
+    for entry in os.scandir(folder):
+        if entry.name.endswith((".py", ".so", ".pyd", ".bc")):
+            info = entry.stat()
+            yield entry.path, info.st_size, info.st_mtime_ns
+        elif "." not in entry.name and entry.name not in _NO_CODE and entry.is_dir():
+            yield from _file_stats(entry.path)
+
+
+_NO_CODE = {"__pycache__", "profiler", "include", "bin"}  # folders without anything that decides what is compiled
 
 
 def _stat(path: str) -> tuple[str, int, int]:
@@ -205,16 +234,27 @@ def _stat(path: str) -> tuple[str, int, int]:
 
 def _ptxas(arch: str) -> str | None:
     """The ptxas that Triton runs for `arch`, found without running it."""
+    variable, default = _ptxas_places(arch)
+    override = env.triton_tool(variable) if variable else ""
+    return override if override and _is_tool(override) else default
+
+
+@lru_cache
+def _ptxas_places(arch: str) -> tuple[str, str | None]:
+    """The variable that names another ptxas for `arch`, and Triton's own."""
     match = re.fullmatch(r"sm_(\d+)", arch)
     if not match:
-        return None
-    import triton
-
+        return "", None
     blackwell = int(match[1]) >= 100
-    override = env.triton_tool(_PTXAS_OVERRIDES[blackwell])
-    folder = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
-    default = folder / ("ptxas-blackwell" if blackwell else "ptxas")
-    return override if override and os.path.isfile(override) else str(default)
+    name = "ptxas-blackwell" if blackwell else "ptxas"
+    return _PTXAS_OVERRIDES[blackwell], os.path.join(_triton_folder(), "backends", "nvidia", "bin", name)
+
+
+def _is_tool(path: str) -> bool:
+    """Whether Triton would take this file for ptxas; what does not run it passes over."""
+    from triton import knobs
+
+    return knobs.NvidiaTool.from_path(path) is not None
 
 
 def _ptxas_version(path: str) -> str:
@@ -389,3 +429,61 @@ def direct_launch(found: Handle) -> Launch:
         return kernel
 
     return launch
+
+
+@dataclass(frozen=True)
+class Access:
+    """Names of a kernel's parameters that it reads and writes through, found in its code."""
+
+    read: frozenset[str]
+    written: frozenset[str]
+
+
+def accesses(compiled: Any) -> Access | None:
+    """What a compiled kernel reads and writes; None where its TTIR does not tell (see `ttir.access`).
+
+    TTIR names its arguments after the last variable they were assigned to, so they are matched by their order.
+    """
+    text = getattr(compiled, "asm", {}).get("ttir")
+    signature = getattr(getattr(compiled, "src", None), "signature", None)
+    if not isinstance(text, str) or not isinstance(signature, dict):
+        return None
+    names = [name for name, kind in signature.items() for _ in _memory_in(kind)]
+    found = ttir.access(text)
+    if found is None or found.count != len(names):
+        return None
+    return Access(frozenset(names[i] for i in found.read), frozenset(names[i] for i in found.written))
+
+
+def union(found: Sequence[Access | None]) -> Access | None:
+    """What several binaries of one kernel do together; None where one of them does not tell, or there is none."""
+    known = [access for access in found if access is not None]
+    if not known or len(known) < len(found):
+        return None
+    return Access(
+        frozenset().union(*(access.read for access in known)), frozenset().union(*(access.written for access in known))
+    )
+
+
+def _memory_in(kind: Any) -> Iterator[str]:
+    """The pointers and descriptors in one entry of a signature, which may be a tuple."""
+    if isinstance(kind, (tuple, list)):
+        for part in kind:
+            yield from _memory_in(part)
+    elif str(kind).startswith(("*", "tensordesc", "nvTmaDesc")):
+        yield str(kind)
+
+
+# What a launch takes from a kernel's metadata besides its code.
+_LAUNCHED_WITH = ("name", "shared", "num_warps", "num_ctas", "cluster_dims", "tmem_size", "launch_cooperative_grid",
+                  "launch_pdl", "global_scratch_size", "profile_scratch_size")  # fmt: skip
+
+
+def binary_identity(compiled: Any) -> str | None:
+    """A hash of the machine code and of what a launch takes along; None where there is no code to compare."""
+    code = getattr(compiled, "kernel", None)
+    if not isinstance(code, (bytes, str)):
+        return None
+    facts = [repr(getattr(compiled.metadata, name, None)) for name in _LAUNCHED_WITH]
+    binary = code.encode() if isinstance(code, str) else code
+    return hashlib.sha256("\n".join(facts).encode() + b"\0" + binary).hexdigest()

@@ -7,12 +7,13 @@ from typing import Any
 
 from triton.runtime.autotuner import Autotuner
 
-from autotuned import launch
+from autotuned import launch, source
 from autotuned.candidates import Pruner
-from autotuned.choose import Options
-from autotuned.decorator import CaseGenerator, Names
+from autotuned.decorator import CaseGenerator, Names, by_name
 from autotuned.errors import CallError
+from autotuned.explain import Explanation
 from autotuned.key import is_tensor
+from autotuned.question import Options
 from autotuned.target import Call, KernelTarget
 from autotuned.tune import Hooks
 from autotuned.tuner import CacheInfo, Tuner
@@ -146,6 +147,10 @@ class Tuned(launch.base(), Autotuner):  # type: ignore[misc]  # Triton is untype
         self.best_config = bound.config
         return bound.run(values, grid)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        function: Any = source.python_function(self.fn)
+        return by_name, (function.__module__, function.__qualname__)
+
     @staticmethod
     def _still_ours() -> bool:
         """Whether nobody replaced the base class's `run`."""
@@ -210,6 +215,18 @@ class Tuned(launch.base(), Autotuner):  # type: ignore[misc]  # Triton is untype
     def cache_clear(self) -> None:
         """Forget this process's choices and pins; records on disk stay."""
         self.cache.clear()
+
+    def explain(self, *args: Any, grid: Any = None, **kwargs: Any) -> Explanation:
+        """Where the choice for a call comes from, and why not from elsewhere: the key part by part, and for a miss
+        the nearest stored key with the parts that differ. `print` it, or see `autotuned.explain.Explanation`.
+
+        Nothing is searched, measured, launched or moved; callables among the options are called as for the call.
+
+        Raises:
+            CallError, ValueError: The arguments do not fit.
+            NoDeviceError: There is no GPU, and Triton does not interpret.
+        """
+        return self.tuner.explain(self.tuner.call(args, kwargs, grid))
 
     def case(self, generator: CaseGenerator) -> CaseGenerator:
         """Register a generator `fn(device)` of calls worth tuning, each `dict(args=(...), kwargs={...}, grid=...)`."""

@@ -8,12 +8,15 @@ import logging
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from itertools import takewhile
 from typing import Any, NamedTuple
 
-from autotuned import bound, candidates, codegen, env, launch, toolchain
-from autotuned.choose import Chooser, Options, Question
-from autotuned.store import Choice
+from autotuned import bound, candidates, codegen, env, failures, launch, toolchain
+from autotuned.choose import Chooser
+from autotuned.explain import Explanation
+from autotuned.question import Options, Question
+from autotuned.store import Choice, Rung
 from autotuned.target import Call, HostTarget, KernelTarget, Target, bind
 from autotuned.tune import Observer
 
@@ -120,8 +123,12 @@ class Tuner:
         """Everything that a call does which the launch table does not answer; returns what the launch returns."""
         self._misses += 1
         call = self.call(args, kwargs, grid)
-        choice = self.chooser.choose(call, self._pinned(call))
-        return self._launch(call, choice)
+        while True:
+            choice = self.chooser.choose(call, self._pinned(call))
+            try:
+                return self._launch(call, choice)
+            except _RefusedError as refused:
+                self.chooser.refuse(call, choice, refused.error)
 
     def tune(
         self, call: Call, force: bool = False, observer: Observer | None = None, budget_s: float | None = None
@@ -138,6 +145,10 @@ class Tuner:
         question = Question(call, chooser.key(call), chooser.candidates(call), "auto", True, force, observer, budget_s)
         return question, chooser.answer(question)
 
+    def explain(self, call: Call) -> Explanation:
+        """Where the choice for a call comes from and why not from elsewhere; see `Chooser.explain`."""
+        return self.chooser.explain(call, self._pinned(call))
+
     def _launch(self, call: Call, choice: Choice) -> Any:
         config = choice.config
         self._on_choice(call, config)
@@ -146,13 +157,36 @@ class Tuner:
         if before is not None:
             before(values)
         start = time.perf_counter()
-        result = self.target.launch(call, config)
+        result = self._first_launch(call, choice)
         launched = time.perf_counter()
-        if not call.options and tuple(call.arguments) == self.names:
+        if isinstance(self.target, KernelTarget):
+            _watch_environment()
+        if choice.lasting and not call.options and tuple(call.arguments) == self.names:
             self.launcher.bind(values, self._bound(config, before, result))
         self.chooser.seconds.compile += launched - start
         self.chooser.seconds.bind += time.perf_counter() - launched
         return result
+
+    def _first_launch(self, call: Call, choice: Choice) -> Any:
+        """Launch; what was measured elsewhere may turn out not to compile or launch here, before any of it ran.
+
+        Raises:
+            _RefusedError: Another config is to be found. A fault after it ran is raised as it is.
+        """
+        if choice.rung not in MEASURED:
+            return self.target.launch(call, choice.config)
+        try:
+            self.target.compile(call, choice.config)
+        except Exception as error:
+            if failures.is_passing(error):
+                raise
+            raise _RefusedError(error) from error
+        try:
+            return self.target.launch(call, choice.config)
+        except Exception as error:
+            if failures.is_refusal(error):
+                raise _RefusedError(error) from error
+            raise
 
     def _bound(self, config: Any, before: bound.Prologue | None, result: Any) -> bound.Bound:
         """The launch to put into the table."""
@@ -190,6 +224,17 @@ class Tuner:
         self.launcher.clear()
 
 
+MEASURED = (Rung.STORE, Rung.FILE, Rung.LADDER, Rung.NEAREST, Rung.SEARCH)
+
+
+class _RefusedError(Exception):
+    """A chosen config cannot be launched for this call (`.error`)."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(error)
+        self.error = error
+
+
 class _LazyDevice:
     """The current device's index, asked of a driver found at the first call: decorating must not initialise CUDA."""
 
@@ -206,13 +251,19 @@ def _tuned_names(configs: Sequence[Any], target: Target) -> frozenset[str]:
     return frozenset(name for config in configs for name in target.settings(config))
 
 
-def _on_mode_change() -> None:
-    """Nothing bound under one mode may answer under another."""
+def _drop_bound() -> None:
+    """Nothing bound under one mode, or one environment, may answer under another."""
     for tuner in list(_tuners):
         tuner.launcher.clear()
 
 
-env.on_mode_change(_on_mode_change)
+env.on_mode_change(_drop_bound)
+
+
+@lru_cache(maxsize=1)
+def _watch_environment() -> None:
+    """From the first kernel on: a process without one keeps its audit events to itself."""
+    env.on_code_change(_drop_bound)
 
 
 @atexit.register

@@ -28,13 +28,13 @@ def encode(value: Any, where: str, fallback: Fallback | None = None) -> Json:
     Raises:
         EncodingError: The type has no spelling and `fallback` gave none.
     """
+    if type(value) in (int, bool, type(None)):
+        return value
     if isinstance(value, enum.Enum):
         # Flags by number: a combination such as R|W has no name in Python 3.10, and "R|W" in 3.11.
         member = value.value if isinstance(value, enum.Flag) else value.name
         # Without its module, which has another name when the file runs as a script; with its value instead.
         return {"enum": [f"{type(value).__qualname__}.{member}", encode(value.value, where, fallback)]}
-    if value is None or isinstance(value, bool):
-        return value
     if isinstance(value, str):
         return _text(value)
     writer = _WRITERS.get(_type_name(value))
@@ -69,12 +69,20 @@ def unencodable(value: Any, where: str) -> Json:
 
 def canonical(data: Json) -> str:
     """The one text of a JSON value: sorted fields, no spaces, ASCII; NaN and Infinity are refused."""
-    return json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+    return _ENCODER.encode(data)
+
+
+_ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
 
 
 def digest(data: Json) -> str:
     """SHA-256 of the canonical text, in hex."""
-    return hashlib.sha256(canonical(data).encode("ascii")).hexdigest()
+    return digest_of_text(canonical(data))
+
+
+def digest_of_text(text: str) -> str:
+    """SHA-256 of a canonical text, in hex."""
+    return hashlib.sha256(text.encode("ascii")).hexdigest()
 
 
 def _type_name(value: Any) -> str:

@@ -13,6 +13,7 @@ from autotuned.errors import AutotunedError
 from . import output
 from .clear import clear
 from .doctor import doctor
+from .explain import explain_
 from .gc import gc
 from .list import list_
 from .show import show
@@ -67,6 +68,7 @@ def main(
 app.command()(tune)
 app.command("list")(list_)
 app.command()(show)
+app.command("explain")(explain_)
 app.command()(clear)
 app.command()(gc)
 app.command()(doctor)

@@ -15,13 +15,13 @@ from typing import Any
 
 import typer
 
-from autotuned import candidates, cases, choose, configfile, env, source, store
+from autotuned import candidates, cases, configfile, env, objects, source, store
 from autotuned.cases import CaseGenerator, Found
-from autotuned.choose import Question
 from autotuned.configfile import Entry
 from autotuned.device import from_json
 from autotuned.errors import AutotunedError, DeviceLostError, EncodingError, NoDeviceError, TargetError
 from autotuned.key import Key
+from autotuned.question import Question
 from autotuned.record import Record, Timing
 from autotuned.store import Choice, Rung
 from autotuned.target import Call
@@ -71,21 +71,21 @@ class Row:
 
 def run(targets: Sequence[str], wishes: Wishes, as_json: bool) -> int:
     """Tune, print, and return the exit code."""
-    with _users_output(as_json):
+    with users_output(as_json):
         device = use_device()
         found = _load(targets)
     if wishes.out is not None:
         _check_files(found, wishes.out)
     session = Session(found, wishes, device)
     try:
-        with _users_output(as_json):
+        with users_output(as_json):
             session.run()
     finally:  # also when a lost device or a full disk ends it: what was found out is shown
         session.print(as_json)
     return session.exit_code()
 
 
-def _users_output(as_json: bool) -> AbstractContextManager[object]:
+def users_output(as_json: bool) -> AbstractContextManager[object]:
     """Where what the user's modules and kernels print goes: not into the middle of the JSON."""
     return contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext()
 
@@ -317,7 +317,7 @@ def _note_record(row: Row, record: Record, form: Json, question: Question, defau
     row.measured_configs = sum(timing.identity in forms for timing in record.timings)
     row.vs_first = configfile.entry_of(record, first).vs_default
     row.vs_default = configfile.entry_of(record, untuned).vs_default
-    if not choose.portable(record.key.to_json(), form):
+    if not objects.portable(record.key.to_json(), form):
         return None
     return configfile.entry_of(record, untuned or first)
 

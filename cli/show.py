@@ -96,7 +96,7 @@ def _timing_cells(timing: Timing, stored: Stored) -> list[str]:
     spread = f"{output.time_words(timing.low_us)} - {output.time_words(timing.high_us)}" if timing.low_us else "n/a"
     return [
         f"{'* ' if chosen else ''}{output.config_words(timing.config)}",
-        f"failed: {timing.error}" if timing.status == "failed" else "",
+        "" if timing.status == "ok" else f"{timing.status}: {timing.error}",
         output.time_words(timing.median_us),
         spread,
         str(timing.samples),

@@ -77,12 +77,12 @@ class Stored:
         }
 
 
-def kernels() -> list[str]:
+def kernels(quietly: bool = False) -> list[str]:
     """The names of all kernels with a record or an entry in a config file."""
-    return sorted({key.kernel for _, key, _ in store.shipped()} | store.kernels())
+    return sorted({key.kernel for _, key, _ in store.shipped()} | store.kernels(quietly=quietly))
 
 
-def of_kernel(kernel: str, heads: bool = False) -> Iterator[Stored]:
+def of_kernel(kernel: str, heads: bool = False, quietly: bool = False) -> Iterator[Stored]:
     """A kernel's records and entries of config files, by device, call and place.
 
     Of a kernel with more than `store.BLOCK` of them each block of so many is in order: no more are held at a time.
@@ -90,8 +90,9 @@ def of_kernel(kernel: str, heads: bool = False) -> Iterator[Stored]:
     Args:
         kernel: Its whole name.
         heads: Without the timings and the provenance of records, which is far quicker.
+        quietly: Leave damaged records where they are.
     """
-    found = itertools.chain(_entries(kernel), _records(kernel, heads))
+    found = itertools.chain(_entries(kernel), _records(kernel, heads, quietly))
     while block := list(itertools.islice(found, store.BLOCK)):
         places = [_place(stored) for stored in block]
         in_order = sorted((n for n in range(len(block)) if places[n]), key=places.__getitem__)
@@ -109,8 +110,8 @@ def _place(stored: Stored) -> tuple[str, str, str] | tuple[()]:
         return ()
 
 
-def _records(kernel: str, heads: bool) -> Iterator[Stored]:
-    for path, record in store.all_heads(kernel) if heads else store.all_records(kernel):
+def _records(kernel: str, heads: bool, quietly: bool) -> Iterator[Stored]:
+    for path, record in (store.all_heads if heads else store.all_records)(kernel, quietly):
         yield Stored(record.key, record.winner, record.median_us, record.quality, None, str(path), record)
 
 

@@ -35,6 +35,9 @@ _STATE = {
     "autotuned.records": ("_warned",),
     "autotuned.disk": ("_cache_dirs",),
     "autotuned.decorator": ("_explicit_names",),
+    "autotuned.measure": ("_said",),
+    "autotuned.state": ("_said",),
+    "autotuned.failures": ("_refused",),
     "autotuned.env": ("_pushed",),
 }
 _numbers = itertools.count()

@@ -1,5 +1,6 @@
 import logging
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,7 +26,7 @@ def test_the_canonical_form_holds_every_field_and_marks_a_hook() -> None:
         "num_stages": 2,
         "num_ctas": 2,
         "maxnreg": 128,
-        "ir_override": "x.ttir",
+        "ir_override": "unreadable:x.ttir",
         "pre_hook": True,
     }
 
@@ -62,6 +63,20 @@ def test_each_field_alone_makes_another_identity(other: FakeConfig) -> None:
     assert identity(other, KERNEL) != identity(SMALL, KERNEL)
 
 
+def test_a_file_of_ir_counts_by_its_content_and_stage_and_not_by_its_name(tmp_path: Path) -> None:
+    for name, text in {"a.ttir": "one", "b.ttir": "one", "c.ttir": "two", "d.ttgir": "one"}.items():
+        (tmp_path / name).write_text(text)
+
+    def of(name: str) -> str:
+        return identity(FakeConfig({"BLOCK": 64}, ir_override=str(tmp_path / name)), KERNEL)
+
+    first = of("a.ttir")
+    assert first == of("b.ttir")
+    assert len({first, of("c.ttir"), of("d.ttgir"), of("none.ttir"), identity(SMALL, KERNEL)}) == 5
+    (tmp_path / "a.ttir").write_text("edited")
+    assert of("a.ttir") != first
+
+
 def test_a_field_of_a_later_triton_is_an_error_unless_unset() -> None:
     config = FakeConfig({"BLOCK": 64})
     config.cluster_dims = None
@@ -84,7 +99,7 @@ def test_a_value_that_json_cannot_write_is_refused_or_left_to_the_fallback() -> 
         (FakeConfig({"BLOCK": 64}), "BLOCK=64 num_warps=4 num_stages=3"),
         (
             FakeConfig({}, 1, 2, 2, 96, hook, "x"),
-            "num_warps=1 num_stages=2 num_ctas=2 maxnreg=96 ir_override=x pre_hook",
+            "num_warps=1 num_stages=2 num_ctas=2 maxnreg=96 ir_override=unreadable:x pre_hook",
         ),
         (FakeConfig({"T": (1, 2.0)}), 'T={"tuple":[1,{"float":"0x1.0000000000000p+1"}]} num_warps=4 num_stages=3'),
     ],

@@ -21,7 +21,7 @@ from autotuned import device, errors, store, tuner
 Write = Callable[[str, str], Path]
 [ENTRY] = entry_points(group="console_scripts", name="autotuned")
 BEST = "ms=1 num_warps=4 num_stages=3"
-COMMANDS = ("tune", "list", "show", "clear", "doctor")
+COMMANDS = ("tune", "list", "show", "explain", "clear", "doctor")
 
 # A plain callable whose times are given: tuned in a moment, and the second config is four times as fast as the first.
 WORK = """
@@ -165,7 +165,7 @@ def test_a_typographic_dash_is_recognised(dash: str) -> None:
 
 
 def test_an_expected_failure_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails() -> Iterator[Any]:
+    def fails(**options: Any) -> Iterator[Any]:
         raise PermissionError(13, "Permission denied", "/some/folder")
 
     monkeypatch.setattr(store, "kernels", fails)
@@ -667,7 +667,7 @@ def test_show_holds_every_part_of_a_key_and_every_timing(write: Write) -> None:
     data = _json("show", "mod_work.work")
     assert data["kernel"] == "mod_work.work" and len(data["keys"]) == 2
     for key in data["keys"]:
-        assert key["key"].keys() == {"call", "context"} and key["provenance"]["timer"] == "do_bench"
+        assert key["key"].keys() == {"call", "context"} and key["provenance"]["timer"].startswith("do_bench bench ")
         assert [timing["config"]["kwargs"]["ms"] for timing in key["timings"]] == [1, 4, 6]
         assert key["timings"][2]["status"] == "failed" and key["timings"][2]["error"] == "ValueError: too much"
     lines = _run("show", "work", data["keys"][0]["digest"][:8]).stdout
@@ -692,6 +692,51 @@ def test_config_files_can_be_shown(write: Write, monkeypatch: pytest.MonkeyPatch
     [key] = _json("show", "work")["keys"]
     assert key["timings"] is None and key["provenance"] is None and key["source"].endswith("mod_work.work.json")
     assert "vs default" in _run("show", "work").stdout
+
+
+# -- explain --------------------------------------------------------------------------------------------------------
+
+
+def test_explain_says_of_each_stored_key_whether_it_serves_here_and_now(
+    write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _run("tune", _work(write, "1 2"))
+    data = _json("explain", "work")
+    assert data["kernel"] == "mod_work.work"
+    assert [(key["reason"], key["answer"]) for key in data["keys"]] == [("hit", "store")] * 2
+    text = _run("explain", "mod_work.work", data["keys"][0]["digest"][:10]).stdout
+    assert "hit; answered by store" in text and BEST in text and "not compared: " in text
+    monkeypatch.setattr(device, "cpu", lambda: device.Device("cpu", "another", "x86_64", 4))
+    [missed, _] = _json("explain", "work")["keys"]
+    assert missed["reason"] == "other device" and missed["nearest"] == data["keys"][0]["digest"]
+    assert {change["path"].rpartition(".")[0] for change in missed["changes"]} == {"context.device"}
+    assert "nearest stored key" in _run("explain", "work").stdout
+
+
+def test_explain_of_a_target_asks_as_its_cases_would(write: Write) -> None:
+    target = _work(write, "1 2") + ":work"
+    assert [key["reason"] for key in _json("explain", target)["keys"]] == ["absent"] * 2
+    _run("tune", target)
+    assert [key["reason"] for key in _json("explain", target)["keys"]] == ["hit"] * 2
+    _work(write, text=WORK.replace("ran.append(ms)", "ran.append(ms * 1)"))
+    found = _json("explain", target)["keys"]
+    assert [(key["reason"], [change["path"] for change in key["changes"]]) for key in found] == [
+        ("other source", ["context.source"])
+    ] * 2
+
+
+def test_explain_leaves_a_damaged_record_where_it_is(write: Write) -> None:
+    _run("tune", _work(write, "1 2"))
+    path = next(path for path, _ in store.all_records())
+    path.write_text("{")
+    assert sorted(key["reason"] for key in _json("explain", "work")["keys"]) == ["damaged", "hit"]
+    assert path.read_text() == "{"
+
+
+def test_explain_of_nothing(write: Write) -> None:
+    assert "nothing is stored in" in _error("explain", "work")
+    _run("tune", _work(write, "1"))
+    assert "no key begins with 'xyz'" in _error("explain", "work", "xyz")
 
 
 @pytest.mark.parametrize("args", [["tune", "mod_wide"], ["list"], ["show", "kernel"], ["doctor"]], ids=lambda a: a[0])

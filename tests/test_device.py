@@ -71,6 +71,76 @@ def test_without_a_gpu_the_error_says_how_to_run_without_one(monkeypatch: pytest
         device.cuda()
 
 
+def simulate(monkeypatch: pytest.MonkeyPatch, module: str = "torch.cuda") -> list[int]:
+    """A torch with two GPUs whose query function comes from `module`; returns the list of its calls."""
+    asked: list[int] = []
+    gpus = properties("NVIDIA H100 80GB HBM3"), properties("NVIDIA H100 PCIe", sms=114)
+
+    def query(index: int) -> SimpleNamespace:
+        asked.append(index)
+        return gpus[index]
+
+    query.__module__ = module
+    torch = fake_torch(*gpus)
+    torch.cuda.get_device_properties, torch.cuda.is_initialized = query, lambda: True
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    monkeypatch.setattr(device, "_seen", {})
+    return asked
+
+
+def test_capability_is_remembered_for_each_index(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = simulate(monkeypatch)
+    assert [device.cuda(index).sm_count for index in (0, 1, None, 1, 0)] == [132, 114, 132, 114, 132]
+    assert asked == [0, 1]
+
+
+def test_a_query_function_that_was_replaced_is_asked_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    simulate(monkeypatch)
+    assert device.cuda(0) == H100
+    torch: Any = sys.modules["torch"]
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: properties("X", 8, index, 1))
+    assert [device.cuda(index).arch for index in (0, 1)] == ["sm_80", "sm_81"]
+    monkeypatch.undo()
+
+
+def test_that_there_is_no_gpu_is_not_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", fake_torch())
+    with pytest.raises(NoDeviceError):
+        device.cuda()
+    simulate(monkeypatch)
+    assert device.cuda() == H100
+
+
+EDITIONS = [
+    "NVIDIA RTX PRO 6000 Blackwell Workstation Edition",
+    "NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition",
+    "NVIDIA RTX PRO 6000 Blackwell Server Edition",
+]
+
+
+def test_one_product_under_several_names_is_one_device_b27(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Total memory, which differs by 10 MiB between the first two, is in no key.
+    found = []
+    for name in EDITIONS:
+        monkeypatch.setitem(sys.modules, "torch", fake_torch(properties(name, 12, 0, 188)))
+        found.append(device.cuda())
+    assert len({where.slug for where in found}) == len(set(found)) == 1
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["NVIDIA H100 80GB HBM3", "NVIDIA H100 PCIe", "NVIDIA H100 NVL", "NVIDIA H20", "NVIDIA H200", "NVIDIA H200 NVL",
+     "NVIDIA GH200 480GB", "NVIDIA RTX 6000 Ada Generation"],
+)  # fmt: skip
+def test_a_name_that_is_not_in_the_table_is_a_product_b27(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setitem(sys.modules, "torch", fake_torch(properties(name)))
+    assert device.cuda().name == name
+
+
+def test_the_table_of_names_leads_to_products_and_not_to_further_names() -> None:
+    assert not set(device.PRODUCTS) & set(device.PRODUCTS.values())
+
+
 PAIRS = {
     "the same device": (H100, gpu("NVIDIA H100 80GB HBM3"), True),
     "SXM and PCIe": (H100, gpu("NVIDIA H100 PCIe", sm_count=114), False),

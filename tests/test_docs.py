@@ -21,7 +21,7 @@ import typer.main
 from test_architecture import RANKS
 
 import autotuned
-from autotuned import env, errors, measure
+from autotuned import device, env, errors, explain, measure
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -323,3 +323,18 @@ def test_examples_of_files_on_disk_have_the_fields_of_the_schema():
         example = json.loads(text.replace("{...}", "{}"))
         schema = json.loads(read(f"configs/schema/{name}.json"))
         assert list(example) == list(schema["properties"])
+
+
+# -- tables of keys.md --------------------------------------------------------------------------------------------
+
+
+def test_keys_has_the_table_of_product_names():
+    rows = dict(
+        re.findall(r"^\| `([^`]+)` \| `([^`]+)` \|$", section(read("docs/keys.md"), "### Devices"), re.MULTILINE)
+    )
+    assert rows == device.PRODUCTS
+
+
+def test_keys_has_every_reason_that_explain_gives():
+    rows = re.findall(r"^\| `([^`]+)` \|", section(read("docs/keys.md"), "## Why did it miss?"), re.MULTILINE)
+    assert sorted(rows) == sorted(explain.REASONS)

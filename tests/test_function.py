@@ -132,6 +132,43 @@ def test_views_in_place(view, restore):
     assert (buffer == expected).all()
 
 
+class Seen:
+    """What trials found in their arguments."""
+
+    def __init__(self):
+        self.values = []
+
+    def note(self, *values):
+        self.values.append(values)
+
+
+@pytest.mark.parametrize(
+    ("options", "found"),
+    [
+        ({"restore_value": ["x", "out"]}, (1.0, 7.0)),
+        ({}, (1.0, 7.0)),
+        ({"restore_value": ["x"], "reset_to_zero": ["out"]}, (1.0, 0.0)),
+        ({"reset_to_zero": ["out"]}, (1.0, 0.0)),
+    ],
+    ids=["named", "found-out", "zeroed", "zeroed-found-out"],
+)
+@pytest.mark.parametrize("do_bench", [quick, None], ids=["do_bench", "own-timer"])
+def test_every_trial_gets_what_the_caller_gave(options, found, do_bench):
+    seen = Seen()
+
+    @autotune([Config({"step": 1}), Config({"step": 2}), Config({"step": 3})], do_bench=do_bench, **options)
+    def spoil(x, out, *, step):
+        seen.note(float(x[0]), float(out[-1]))
+        x *= 0.5
+        out += x
+        if step == 2:
+            raise ValueError("after it wrote")
+
+    spoil(np.ones(5), np.full(5, 7.0))
+    assert set(seen.values) == {found}
+    assert len(seen.values) >= 6
+
+
 def test_a_config_that_writes_and_then_raises():
     @autotune([Config({"step": 8}), Config({"step": 16}), Config({"step": 4})], do_bench=quick)
     def halve(x, *, step):
@@ -510,7 +547,7 @@ def measure_with(configs, times):
 def test_a_list_that_grew_by_one_measures_one():
     times = {8: 3.0, 16: 2.0, 32: 1.0}
     assert measure_with(CONFIGS, times) == ([8, 16], 16)
-    assert measure_with([*CONFIGS, Config({"step": 32})], times) == ([32], 32)
+    assert measure_with([*CONFIGS, Config({"step": 32})], times) == ([16, 32], 32)  # the new one, and the one to beat
     assert [timing.config["kwargs"]["step"] for timing in records()[0].timings] == [8, 16, 32]
     assert measure_with([*CONFIGS, Config({"step": 32})], times) == ([], 32)
 
@@ -518,7 +555,17 @@ def test_a_list_that_grew_by_one_measures_one():
 def test_a_new_config_that_is_slower_does_not_win():
     times = {8: 3.0, 16: 2.0, 32: 4.0}
     measure_with(CONFIGS, times)
-    assert measure_with([Config({"step": 32}), *CONFIGS], times) == ([32], 16)
+    assert measure_with([Config({"step": 32}), *CONFIGS], times) == ([16, 32], 16)
+
+
+def test_a_new_config_is_compared_in_the_conditions_of_today():
+    measure_with(CONFIGS, {8: 3.0, 16: 2.0})
+    # On a machine that runs at half the speed by now, the old time of 16 would win.
+    times = {16: 4.0, 32: 3.0}
+    assert measure_with([*CONFIGS, Config({"step": 32})], times) == ([16, 32], 32)
+    assert {timing.config["kwargs"]["step"]: timing.median_us for timing in records()[0].timings} == {
+        8: 3000.0, 16: 4000.0, 32: 3000.0,
+    }  # fmt: skip
 
 
 def test_a_list_without_its_winner_measures_nothing():

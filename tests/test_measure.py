@@ -259,7 +259,7 @@ def test_a_users_benchmark_answers_once_in_milliseconds(answer_ms: Any, samples_
         call()
         return answer_ms
 
-    timer = GivenTimer(do_bench, lambda: events.append("synchronize"))
+    timer = GivenTimer(do_bench, SimpleNamespace(synchronize=lambda: events.append("synchronize"), free=nothing))
     noticed = noted(events)
     noticed.samples_us += timer.sample(noticed, 3)
     assert noticed.samples_us == pytest.approx(samples_us)
@@ -276,7 +276,7 @@ def test_a_race_with_a_users_benchmark_measures_each_config_once() -> None:
         calls.append(1)
         return [0.1, 0.09, 0.11]
 
-    timer = GivenTimer(do_bench, nothing)
+    timer = GivenTimer(do_bench, HostTimer())
     trials = [trial(0), trial(1)]
     race(trials, lambda trial, count: trial.samples_us.extend(timer.sample(trial, count)))
     assert len(calls) == 2
@@ -293,7 +293,7 @@ class FakeCuda:
         self.cuda = SimpleNamespace(
             get_device_properties=lambda: SimpleNamespace(L2_cache_size=l2_bytes),
             Event=lambda enable_timing: SimpleNamespace(
-                record=lambda: events.append("event"), elapsed_time=lambda other: 0.0125
+                record=lambda: events.append("event"), elapsed_time=lambda other: 0.0125, query=lambda: False
             ),
             _sleep=lambda cycles: events.append("hold"),
             current_stream=lambda: SimpleNamespace(synchronize=lambda: events.append("wait for the stream")),
@@ -301,7 +301,7 @@ class FakeCuda:
         )
 
     def empty(self, size: int, dtype: str, device: str) -> Any:
-        self.asked_bytes = size
+        self.asked_bytes = self.asked_bytes or size
         if self.is_full:
             raise self.OutOfMemoryError
         return SimpleNamespace(zero_=lambda: self.events.append("flush"))

@@ -11,11 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from fakes import FakeConfig as Config
+from paths import quick
 
 from autotuned import autotune, store
 
 TESTS = Path(__file__).parent
-DEADLINE_S = 60  # of a whole test; nothing here takes a tenth of it
+DEADLINE_S = 30  # of a whole test; nothing here takes a tenth of it
 
 
 def start(folder, text, *arguments, **environment):
@@ -23,7 +24,7 @@ def start(folder, text, *arguments, **environment):
     script = folder / "script.py"
     if not script.exists():
         script.write_text(text)
-    given = {"PYTHONPATH": str(TESTS), **environment}
+    given = {"PYTHONPATH": os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")]), **environment}
     kept = {name: value for name, value in (os.environ | given).items() if value is not None}
     command = [sys.executable, str(script), *map(str, arguments)]
     return subprocess.Popen(command, env=kept, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -206,42 +207,57 @@ def test_a_tuned_call_inside_a_tuned_function():
     assert len(list(store.all_records())) == 2
 
 
-def test_two_functions_that_call_each_other_on_two_threads():
+class Depth(threading.local):
+    """How deep in calls of each other two functions are on this thread."""
+
+    calls = 0
+
+
+@pytest.mark.parametrize("stored", [True, False], ids=["stored", "in-memory"])
+def test_two_functions_that_call_each_other_on_two_threads(stored):
     """Each holds its own lock and wants the other's: a thread that holds one never waits for another."""
-    configs = [Config({"step": 1}), Config({"step": 2})]
-    inside = threading.Barrier(2)
-    first_time = threading.local()
+    inside, depth = threading.Barrier(2), Depth()
 
-    def meet():
-        if not getattr(first_time, "done", False):
-            first_time.done = True
-            inside.wait(20)
+    def call(function):
+        nonlocal inside
+        depth.calls += 1
+        try:
+            if depth.calls > 1:
+                return 0
+            inside.wait(20)  # in the first trial: both threads are in their search now
+            inside = NO_BARRIER
+            return function() + 1
+        finally:
+            depth.calls -= 1
 
-    @autotune(configs, cache_results=False, key=["deep"])
-    def ping(deep, *, step):
-        if deep:
-            meet()
-            return pong(False) + 1
-        return 0
+    decorate = autotune([Config({"step": 1}), Config({"step": 2})], cache_results=stored, do_bench=quick)
 
-    @autotune(configs, cache_results=False, key=["deep"])
-    def pong(deep, *, step):
-        if deep:
-            meet()
-            return ping(False) + 1
-        return 0
+    @decorate
+    def ping(*, step):
+        return call(lambda: pong())
 
-    begin = time.monotonic()
-    assert together(2, lambda number: (ping, pong)[number](True)) == [1, 1]
-    assert time.monotonic() - begin < 30
+    @decorate
+    def pong(*, step):
+        return call(lambda: ping())
+
+    assert together(2, lambda number: (ping, pong)[number]()) == [1, 1]
 
 
-def test_a_function_that_calls_itself_while_it_is_tuned():
-    @autotune([Config({"step": 1}), Config({"step": 2})], key=["depth"])
+class NoBarrier:
+    def wait(self, timeout):
+        pass
+
+
+NO_BARRIER = NoBarrier()
+
+
+@pytest.mark.parametrize("key", [["depth"], []], ids=["other-key", "same-key"])
+def test_a_function_that_calls_itself_while_it_is_tuned(key):
+    @autotune([Config({"step": 1}), Config({"step": 2})], key=key, do_bench=quick)
     def count(depth, *, step):
         return 1 + count(depth - 1) if depth else 0
 
-    assert count(3) == 3
+    assert together(1, lambda number: count(2)) == [2]  # on a thread, so that a hang is a failure
 
 
 # -- fork ------------------------------------------------------------------------------------------------------------

@@ -51,7 +51,7 @@ VIEWS: dict[str, Callable[[], tuple[Any, Any]]] = {
 def test_restoring_puts_back_the_elements_of_a_view_and_touches_nothing_between_them(view: str) -> None:
     buffer, tensor = VIEWS[view]()
     before = buffer.copy()
-    snapshot = Snapshot("x", tensor)
+    snapshot = Snapshot(["x"], tensor)
     assert not snapshot.changed()
     buffer += 100  # the elements, and what lies between them
     assert snapshot.changed() is (tensor.size > 0)
@@ -74,7 +74,7 @@ def test_restoring_puts_back_the_elements_of_a_view_and_touches_nothing_between_
 )
 def test_a_change_is_a_change_of_bits(before: int, after: int, changed: bool) -> None:
     bits = np.array([before], np.uint32)
-    snapshot = Snapshot("x", bits.view(np.float32))
+    snapshot = Snapshot(["x"], bits.view(np.float32))
     bits[0] = after
     assert snapshot.changed() is changed
     snapshot.restore()
@@ -176,7 +176,7 @@ def test_one_copy_a_tensor_is_made_once_and_dropped_at_the_end() -> None:
     class Counting:
         """An array that counts its copies."""
 
-        dtype, shape, strides = np.dtype("int8"), (1,), (1,)
+        dtype, shape, strides, itemsize = np.dtype("int8"), (1,), (1,), 1
         copies = 0
 
         def copy(self) -> Any:

@@ -8,6 +8,7 @@ import pytest
 import torch
 from fakes import FakeDescriptor
 
+from autotuned import state
 from autotuned.state import Protection, Snapshot, aliases, zero_named
 
 
@@ -41,7 +42,7 @@ def test_restoring_puts_back_the_elements_of_a_view_and_touches_nothing_between_
     buffer = matrix()
     tensor = VIEWS[view](buffer)
     seen = tensor.data_ptr(), tensor.stride(), tensor.shape
-    snapshot = Snapshot("x", tensor)
+    snapshot = Snapshot(["x"], tensor)
     assert not snapshot.changed()
     buffer += 100  # the elements, and what lies between them
     assert snapshot.changed() is (tensor.numel() > 0)
@@ -66,7 +67,7 @@ DTYPES = [
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_each_dtype_is_compared_and_restored_by_its_bits(dtype: torch.dtype) -> None:
     tensor = torch.ones(4, 6).to(dtype)[:, ::2]
-    snapshot = Snapshot("x", tensor)
+    snapshot = Snapshot(["x"], tensor)
     assert not snapshot.changed()
     tensor[3, 2] = 0
     assert snapshot.changed()
@@ -85,7 +86,7 @@ def test_each_dtype_is_compared_and_restored_by_its_bits(dtype: torch.dtype) -> 
 )
 def test_a_change_is_a_change_of_bits(before: int, after: int, changed: bool) -> None:
     bits = torch.tensor([before], dtype=torch.int32)
-    snapshot = Snapshot("x", bits.view(torch.float32))
+    snapshot = Snapshot(["x"], bits.view(torch.float32))
     bits[0] = after
     assert snapshot.changed() is changed
     snapshot.restore()
@@ -196,21 +197,76 @@ def test_halves_of_a_buffer_share_no_memory() -> None:
     assert aliases({"out": buffer[:4], "x": buffer[4:]}, ["out"]) is None
 
 
-def test_where_the_device_is_full_the_copy_lies_in_host_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    x = torch.ones(4)
-    cpu, copied = torch.Tensor.cpu, []
+@pytest.mark.parametrize("view", VIEWS)
+def test_where_the_device_is_full_the_copy_lies_in_host_memory(
+    view: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Part by part, so that no second copy is made on the device; said once."""
 
     def full(self: torch.Tensor) -> torch.Tensor:
         raise torch.OutOfMemoryError("CUDA out of memory.")
 
-    def to_host(self: torch.Tensor) -> torch.Tensor:
-        copied.append(1)
-        return torch.empty_like(self).copy_(cpu(self))  # cpu() of a CPU tensor is the tensor itself
-
     monkeypatch.setattr(torch.Tensor, "clone", full)
-    monkeypatch.setattr(torch.Tensor, "cpu", to_host)
+    monkeypatch.setattr(state, "CHUNK_BYTES", 16)
+    buffer = matrix()
+    tensor = VIEWS[view](buffer)
+    for _ in range(2):
+        protection = Protection({"x": tensor}, None, [])
+        protection.learn()
+        assert protection.written == []
+        buffer += 100
+        protection.learn()
+        assert protection.written == (["x"] if tensor.numel() else [])
+        protection.release()
+        assert torch.equal(tensor, VIEWS[view](matrix()))
+        buffer.copy_(matrix())
+    assert [record.getMessage()[:22] for record in caplog.records] == ["device memory is short"]
+
+
+def test_a_comparison_takes_smaller_parts_where_memory_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    equal, sizes = torch.equal, []
+
+    def short(one: torch.Tensor, other: torch.Tensor) -> bool:
+        sizes.append(one.numel())
+        if one.numel() > state.SMALLEST_CHUNK_BYTES:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return equal(one, other)
+
+    x = torch.zeros(1 << 18)
     protection = Protection({"x": x}, None, [])
-    trial(protection, x)
+    x[-1] = 1
+    monkeypatch.setattr(torch, "equal", short)
+    protection.learn()
+    assert protection.written == ["x"]
+    assert max(sizes) == 1 << 20
+    assert sizes[-1] <= state.SMALLEST_CHUNK_BYTES
+
+
+def test_one_view_under_several_names_is_copied_once() -> None:
+    x = torch.ones(100)
+    protection = Protection({"x": x, "y": x.view(10, 10), "again": x, "pair": (x, x[1:])}, None, [])
+    assert protection.nbytes[0] == 400 + 400 + 396
+    x.fill_(2)
+    protection.learn()
+    assert protection.written == ["x", "again", "pair", "y"]
     protection.release()
-    assert copied == [1]
+    assert x.tolist() == [1] * 100
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_poison_is_no_value_that_a_kernel_leaves(dtype: torch.dtype) -> None:
+    tensor = torch.zeros(4, 6).to(dtype)
+    state.poison([tensor[:, ::2]])
+    poisoned = tensor.to(torch.complex64)[:, ::2]
+    assert bool((poisoned != 0).all())
+    assert bool(poisoned.isnan().all()) == (dtype.is_floating_point or dtype.is_complex)
+    assert bool((tensor.to(torch.complex64)[:, 1::2] == 0).all())
+
+
+def test_a_copy_can_be_moved_to_the_host() -> None:
+    x = torch.ones(4)
+    protection = Protection({"x": x}, ["x"], [])
+    protection.move_to_host()
+    x.fill_(2)
+    protection.release()
     assert x.tolist() == [1] * 4

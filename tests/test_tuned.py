@@ -97,7 +97,7 @@ PROTECTION = {"named": ["x"], "found-out": None, "auto": "auto"}
 PROTECTED_CALLS = [("positional", "named"), ("positional", "auto"), *((call, "found-out") for call in CALLS)]
 
 
-@pytest.mark.parametrize(("call", "restore"), PROTECTED_CALLS, ids="-".join)
+@pytest.mark.parametrize(("call", "restore"), PROTECTED_CALLS, ids=["-".join(case) for case in PROTECTED_CALLS])
 @pytest.mark.parametrize("path", PATHS)
 def test_in_place(path, call, restore, monkeypatch, tmp_path):
     call, restore = CALLS[call], PROTECTION[restore]

@@ -1,0 +1,209 @@
+"""`check=`: whether a config computes what a reference does, within the tolerance of each dtype."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from autotuned.errors import CheckError, DecorationError
+from autotuned.key import is_tensor
+from autotuned.state import tensors_in
+
+# Relative; what is not listed must be equal bit for bit (integers, booleans) or value for value (fp8).
+TOLERANCES = {
+    "float64": 1e-7, "complex128": 1e-7, "float32": 1e-4, "complex64": 1e-4, "float16": 1e-2, "bfloat16": 1e-2,
+}  # fmt: skip
+Output = tuple[str, Any]
+
+
+@dataclass(frozen=True)
+class Check:
+    """How configs are checked while they are tuned; `check=f` is short for `check=Check(f)`.
+
+    Attributes:
+        reference: A callable that takes arguments of the kernel by name, or "first": the first config that runs. It
+            returns what is expected, as a dict by argument name, as one tensor, or as a tuple in the order of the
+            written arguments; or it writes into the written arguments (it gets copies of them) and returns None. Any
+            other argument is the caller's own and must not be written.
+        tolerance: Allowed difference, relative to the expected element plus the mean of all of them: one number, or
+            numbers by dtype name ("float16"). None: `TOLERANCES`.
+        equal_nan: Whether NaN equals NaN.
+        poison: Fill outputs with NaN, or a pattern in integers, before each checked launch, so that a config which
+            writes nothing or half cannot pass on an earlier one's result. True: the arguments that the compiled
+            kernel writes and does not read; a list of names: these.
+    """
+
+    reference: Callable[..., Any] | str
+    tolerance: float | Mapping[str, float] | None = None
+    equal_nan: bool = True
+    poison: bool | Sequence[str] = False
+
+
+def as_check(given: Any, kernel: str) -> Check | None:
+    """What was given for `check=`, as a `Check`.
+
+    Raises:
+        DecorationError: It is none.
+    """
+    check = given if isinstance(given, Check) or given is None else Check(given)
+    if check is not None and not callable(check.reference) and check.reference != "first":
+        raise DecorationError(f"`{kernel}`: check: expected a callable, 'first' or a Check, got {given!r:.80}.")
+    return check
+
+
+class Checker:
+    """The expected outputs of one call.
+
+    Args:
+        arguments: The bound arguments by name.
+    """
+
+    def __init__(self, check: Check, kernel: str, arguments: Mapping[str, Any]) -> None:
+        self.check = check
+        self._kernel, self._arguments = kernel, arguments
+        self._expected: list[Any] | None = None
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it is known what is expected."""
+        return self._expected is not None
+
+    def ask_reference(self, names: Sequence[str]) -> None:
+        """Run the reference on what the caller gave.
+
+        Args:
+            names: The written arguments.
+
+        Raises:
+            CheckError: It raises, or returns something that cannot be compared with these arguments.
+        """
+        assert callable(self.check.reference)
+        copies = {name: _copy(self._arguments[name]) for name in names}
+        arguments = {**self._arguments, **copies}
+        try:
+            result = self.check.reference(**_accepted(self.check.reference, arguments))
+        except Exception as error:
+            raise self._error(f"the reference raised {type(error).__name__}: {error}; no config was judged") from error
+        given = copies if result is None else self._by_name(result, names)
+        self._expected = [tensor for name in names for tensor in self._of_one(name, given[name])]
+
+    def _by_name(self, result: Any, names: Sequence[str]) -> Mapping[str, Any]:
+        if isinstance(result, Mapping):
+            missing = [name for name in names if name not in result]
+            if missing:
+                raise self._error(f"the kernel writes {missing[0]!r}, which the reference does not return")
+            return result
+        values = result if isinstance(result, (tuple, list)) else (result,)
+        if len(values) != len(names):
+            raise self._error(f"expected outputs for {', '.join(names)} from the reference, got {len(values)}")
+        return dict(zip(names, values))
+
+    def _of_one(self, name: str, given: Any) -> list[Any]:
+        """The tensors expected for one argument."""
+        wanted = [tuple(tensor.shape) for _, tensor in tensors_in(name, self._arguments[name])]
+        tensors = [tensor for _, tensor in tensors_in(name, given)]
+        got = [tuple(tensor.shape) for tensor in tensors]
+        if got != wanted:
+            shapes = ", ".join(map(str, got)) or type(given).__name__
+            raise self._error(
+                f"expected shape {', '.join(map(str, wanted))} for {name!r} from the reference, got {shapes}"
+            )
+        return tensors
+
+    def take(self, outputs: Sequence[Output]) -> None:
+        """Expect what the outputs hold now."""
+        self._expected = [_copy(tensor) for _, tensor in outputs]
+
+    def difference(self, outputs: Sequence[Output]) -> str | None:
+        """How the outputs differ from what is expected, in words; None if they do not."""
+        assert self._expected is not None
+        for (name, tensor), expected in zip(outputs, self._expected):
+            text = self._compare(tensor, expected)
+            if text:
+                return f"Wrong: {name}: {text}"
+        return None
+
+    def _compare(self, tensor: Any, expected: Any) -> str | None:
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        tolerance = self._tolerance(dtype)
+        math = _library_of(tensor)
+        got, want = _wide(tensor, dtype), _wide(expected, dtype)
+        if not len(got):
+            return None
+        bad, finite = got != want, math.isfinite(got) & math.isfinite(want)
+        allowed = tolerance * (abs(want[finite]) + _mean(abs(want), math))
+        bad[finite] = abs(got[finite] - want[finite]) > allowed
+        if self.check.equal_nan:
+            bad = bad & ~(math.isnan(got) & math.isnan(want))
+        if not bool(bad.any()):
+            return None
+        where = int(bad.nonzero()[0].reshape(-1)[0])
+        return (
+            f"{int(bad.sum())} of {len(got)} elements differ from the reference; element {where}: expected "
+            f"{want[where].item():.6g}, got {got[where].item():.6g} (tolerance {tolerance:g})"
+        )
+
+    def _tolerance(self, dtype: str) -> float:
+        given = self.check.tolerance
+        if isinstance(given, Mapping):
+            return float(given.get(dtype, TOLERANCES.get(dtype, 0.0)))
+        return float(TOLERANCES.get(dtype, 0.0) if given is None else given)
+
+    def refuse_majority(self, wrong: int, checked: int) -> None:
+        """Stop where the reference stands against most configs: then it is not they that are to blame.
+
+        Raises:
+            CheckError: More than half of those checked differ.
+        """
+        if 2 * wrong > checked:
+            name = "the first config" if self.check.reference == "first" else "the reference"
+            raise self._error(
+                f"{name} disagrees with the majority: {wrong} of {checked} configs checked differ from it; no config "
+                "was judged. Repair the reference or the kernel, or allow more with Check(..., tolerance=)"
+            )
+
+    def _error(self, text: str) -> CheckError:
+        return CheckError(f"`{self._kernel}`: check: {text}.", kernel=self._kernel)
+
+
+def outputs_of(arguments: Mapping[str, Any], names: Sequence[str]) -> list[Output]:
+    """The tensors of the named arguments."""
+    return [pair for name in names for pair in tensors_in(name, arguments.get(name))]
+
+
+def _accepted(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The arguments that a function takes by name; all of them where it takes `**kwargs`."""
+    parameters = inspect.signature(function).parameters.values()
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        return arguments
+    return {parameter.name: arguments[parameter.name] for parameter in parameters if parameter.name in arguments}
+
+
+def _copy(value: Any) -> Any:
+    if is_tensor(value):
+        return value.detach().clone() if hasattr(value, "detach") else value.copy()
+    if isinstance(value, tuple):
+        return tuple(_copy(part) for part in value)
+    return value
+
+
+def _wide(tensor: Any, dtype: str) -> Any:
+    """All elements, flat, in a type that holds every value and in which differences are exact enough."""
+    kind = "complex128" if "complex" in dtype else "int64" if "int" in dtype else "float64"
+    if hasattr(tensor, "detach"):
+        return tensor.detach().to(getattr(sys.modules["torch"], kind)).reshape(-1)
+    return tensor.astype(kind).reshape(-1)
+
+
+def _library_of(tensor: Any) -> Any:
+    """torch, numpy or cupy: the home of a tensor's class, or of what it is derived from."""
+    homes = [kind.__module__.split(".")[0] for kind in type(tensor).__mro__]
+    return sys.modules[next(home for home in homes if home in ("torch", "numpy", "cupy"))]
+
+
+def _mean(values: Any, math: Any) -> Any:
+    finite = values[math.isfinite(values)]
+    return finite.mean() if len(finite) and "int" not in str(values.dtype) else 0

@@ -1,0 +1,34 @@
+"""The context part of a key: device, toolchain, environment, source and salt, made anew only where one has changed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from autotuned import objects, store
+from autotuned.target import Call, Target
+from autotuned.values import Json, canonical, encode
+
+
+class Context:
+    """The context in which the calls of one tuned function are made.
+
+    All parts are asked for at each call of `of`; what is spared is writing them as text when they are as before.
+    """
+
+    def __init__(self, target: Target, version: Any) -> None:
+        self._target = target
+        self._version = encode(version, f"version of '{target.name}'", objects.spell)
+        self._latest: tuple[Any, dict[str, Json], str] = (None, {}, "")
+
+    def of(self, call: Call) -> tuple[dict[str, Json], str]:
+        """The context part of a call's key, and its canonical text."""
+        target = self._target
+        where = target.device(call)
+        now = (where, target.toolchain(where, store.root()), target.environment(), target.source)
+        if now != self._latest[0]:
+            if self._latest[0] is not None and now[2] != self._latest[0][2]:
+                target.environment_changed()
+            context = {"device": where.to_json(), **now[1], "environment": now[2], "source": now[3]}
+            context["version"] = self._version
+            self._latest = (now, context, canonical(context))
+        return self._latest[1], self._latest[2]

@@ -1,0 +1,283 @@
+"""Why a call gets the config it gets: the places in their order, and for a miss the nearest stored key."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from autotuned import store
+from autotuned.key import Difference, Key, differences
+from autotuned.store import Candidates, Choice, Look, Rung
+from autotuned.values import Json, canonical
+
+# Reasons, in one or two words. What differs in the context comes in the order of this table when several parts do.
+CONTEXT_REASONS = {
+    "device": "other device",
+    "triton": "other toolchain",
+    "triton_key": "other toolchain",
+    "ptxas": "other toolchain",
+    "distributions": "other toolchain",
+    "source": "other source",
+    "environment": "other environment",
+    "version": "other version",
+}
+REASONS = ("hit", "absent", *dict.fromkeys(CONTEXT_REASONS.values()), "damaged", "unreadable", "newer schema",
+           "config gone", "new configs", "disabled", "mode")  # fmt: skip
+WORDS = {
+    Rung.TABLE: "this process",
+    Rung.STORE: "store",
+    Rung.FILE: "config files",
+    Rung.DEFAULT: "default",
+    Rung.SEARCH: "search",
+    Rung.ONLY: "only config",
+}
+Place = tuple[Rung, Callable[[Key, Candidates], Look]]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One place that was asked: whether it answered, and what it said."""
+
+    place: str
+    answered: bool
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.place}: {'answers' if self.answered else 'no'}{f' ({self.why})' if self.why else ''}"
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Where the choice for one call comes from, and why it does not come from elsewhere.
+
+    Attributes:
+        key: The call's key; None where none is needed (a pin, one config, mode "off").
+        mode: The mode in force.
+        reason: "hit", or why nothing that is known serves; one of `REASONS`.
+        answer: The place that answers: "this process", "store", "config files", "only config", "default" or
+            "search"; "error" where the call would raise.
+        config: Its config for people; None where it is found out by a search or at the launch.
+        steps: The places in the order in which they were asked, up to the one that answers.
+        nearest: For a miss the stored key of this kernel that is most like this one; None if there is none.
+        changes: The parts in which the two differ: `theirs` is stored, `ours` is now.
+        remarks: What else is worth knowing of the key.
+    """
+
+    kernel: str
+    key: Key | None
+    mode: str
+    reason: str
+    answer: str
+    config: str | None
+    steps: tuple[Step, ...]
+    nearest: Key | None = None
+    changes: tuple[Difference, ...] = ()
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def hit(self) -> bool:
+        """Whether the call is answered by what is known already."""
+        return self.reason == "hit"
+
+    def __str__(self) -> str:
+        digest = f" key {self.key.digest[:12]}" if self.key else ""
+        lines = [f"`{self.kernel}`{digest}, mode {self.mode}: {self.reason}; answered by {self.answer}"]
+        lines += [f"  config: {self.config}"] if self.config else []
+        lines += [f"  {number} {step}" for number, step in enumerate(self.steps, 1)]
+        if self.key is not None:
+            lines += ["key", *(f"  {path}: {canonical(value)}" for path, value in parts(self.key.to_json()))]
+        if self.nearest is not None:
+            lines.append(f"nearest stored key {self.nearest.digest[:12]}, stored -> now")
+            lines += [f"  {change_words(change)}" for change in self.changes]
+        return "\n".join([*lines, *self.remarks])
+
+    def to_json(self) -> dict[str, Json]:
+        """All of it as JSON."""
+        return {
+            "kernel": self.kernel,
+            "digest": self.key.digest if self.key else None,
+            "key": self.key.to_json() if self.key else None,
+            "mode": self.mode,
+            "reason": self.reason,
+            "answer": self.answer,
+            "config": self.config,
+            "steps": [vars(step) for step in self.steps],
+            "nearest": self.nearest.digest if self.nearest else None,
+            "changes": [{"path": c.path, "stored": c.theirs, "now": c.ours} for c in self.changes],
+            "remarks": list(self.remarks),
+        }
+
+
+def change_words(change: Difference) -> str:
+    """A changed part in one line, old against new."""
+    return f"{change.path}: {canonical(change.theirs)} -> {canonical(change.ours)}"
+
+
+def parts(data: Json, path: str = "") -> Iterator[tuple[str, Json]]:
+    """The leaves of a key, `call.tensors.x.dtype` and its value; a typed value such as {"float": ...} is one leaf."""
+    for name, value in data.items():
+        if isinstance(value, dict) and value and not path.endswith(("values.", "options.")):
+            yield from parts(value, f"{path}{name}.")
+        else:
+            yield f"{path}{name}", value
+
+
+def nearest(key: Key) -> Key | None:
+    """The stored key of the same kernel that is most like a key: of the same call if any, in the fewest other parts."""
+    stored = [found.key for _, found in store.all_records(key.kernel, quietly=True)]
+    stored += [shipped for _, shipped, _ in store.shipped(key.kernel)]
+
+    def distance(other: Key) -> tuple[bool, int]:
+        return canonical(other.call) != canonical(key.call), len(changes(key, other))
+
+    return min((other for other in stored if other != key), key=distance, default=None)
+
+
+def changes(now: Key, stored: Key) -> tuple[Difference, ...]:
+    """The parts in which two keys differ."""
+    return tuple(differences(now.to_json(), stored.to_json()))
+
+
+def ask(places: Sequence[Place], key: Key, live: Candidates) -> tuple[Choice | None, list[Step], str]:
+    """Ask places in their order, changing nothing: the choice of the first that has one, all steps, and a problem.
+
+    The problem is the first that is more than absence; "" if there is none.
+    """
+    steps, problem = [], ""
+    for rung, look in places:
+        seen = look(key, live)
+        if seen.choice is not None:
+            steps.append(Step(WORDS[rung], True, seen.choice.origin))
+            return seen.choice, steps, ""
+        steps.append(Step(WORDS[rung], False, ": ".join(word for word in (seen.problem, seen.detail) if word)))
+        if not problem and seen.problem not in ("", "absent"):
+            problem = seen.problem
+    return None, steps, problem
+
+
+def reason_of(key: Key, other: Key | None) -> str:
+    """Why a key misses, if what is nearest to it is another one."""
+    if other is None or canonical(other.call) != canonical(key.call):
+        return "absent"
+    names = {change.path.split(".")[1] for change in changes(key, other)}
+    return next((reason for name, reason in CONTEXT_REASONS.items() if name in names), "absent")
+
+
+def remarks(key: Key, buckets: Mapping[str, Any]) -> tuple[str, ...]:
+    """What people overlook in a key."""
+    without = [name for name, tensor in key.call["tensors"].items() if "shape" not in tensor]
+    lines = [f"not in the key, because key= does not name it: the shape of {name}" for name in without]
+    lines += [f"in the key by its bucket, launched with its true value: {name}" for name in buckets]
+    return tuple(lines)
+
+
+def nearest_words(key: Key) -> str:
+    """In what a key differs from the nearest stored one, in a line."""
+    other = nearest(key)
+    if other is None:
+        return "no key of this kernel is stored"
+    differing = "; ".join(str(change) for change in changes(key, other))
+    return f"the nearest stored key {other.digest[:12]} differs in {differing}"
+
+
+def without_key(kernel: str, mode: str, known: Choice, config: str) -> Explanation:
+    """Explain a call for which nothing is looked up: a pin, the only config, or mode "off"."""
+    reason = "mode" if known.rung is Rung.DEFAULT else "hit"
+    step = Step(WORDS[known.rung], True, known.origin or (f"mode {mode} reads nothing" if reason == "mode" else ""))
+    return Explanation(kernel, None, mode, reason, step.place, config, (step,))
+
+
+def of_call(
+    key: Key,
+    live: Candidates,
+    mode: str,
+    places: Sequence[Place],
+    ending: Rung | None,
+    why_nothing: str | None,
+    label: Callable[[Any], str],
+    buckets: Mapping[str, Any],
+) -> Explanation:
+    """Explain a call whose key has been made.
+
+    Args:
+        places: Where a known choice may come from, in order.
+        ending: What follows where there is none: a search, a default, or (None) an error.
+        why_nothing: Set where the key's choices are not kept on disk.
+        label: A config for people.
+    """
+    choice, steps, problem = ask(places, key, live)
+    notes = remarks(key, buckets)
+    missing = 0 if choice is None or choice.record is None or choice.complete else _unmeasured(choice, live)
+    if choice is not None and not (missing and ending is Rung.SEARCH):
+        return Explanation(key.kernel, key, mode, "hit", _answering(steps), label(choice.config), tuple(steps),
+                           remarks=notes)  # fmt: skip
+    if choice is not None:
+        steps[-1] = Step(steps[-1].place, False, f"{missing} of {len(live)} configs are new; they are measured")
+        problem = "new configs"
+    answer = "error" if ending is None else WORDS[ending]
+    steps.append(Step(answer, True, f"mode {mode}"))
+    other = None if problem == "new configs" else nearest(key)
+    reason = problem or ("mode" if mode == "search" else why_nothing) or reason_of(key, other)
+    differing = changes(key, other) if other else ()
+    return Explanation(key.kernel, key, mode, reason, answer, None, tuple(steps), other, differing, notes)
+
+
+def _unmeasured(choice: Choice, live: Candidates) -> int:
+    assert choice.record is not None
+    return len(live.keys() - {timing.identity for timing in choice.record.timings})
+
+
+def of_stored(stored: Key, now: Mapping[str, Json]) -> Explanation:
+    """Whether a stored call would be answered under another context, without the program that makes the call.
+
+    Args:
+        stored: A key from a record or a config file.
+        now: Parts of the context as they are now; those that are not in it are taken as stored.
+    """
+    key = Key(stored.kernel, stored.call, {**stored.context, **now})
+    unchecked = [name for name in stored.context if name not in now]
+    notes = (f"not compared: {', '.join(unchecked)}",) if unchecked else ()
+    choice, steps, problem = ask(PLACES_WITHOUT_A_PROGRAM, key, {})
+    if choice is not None:
+        return Explanation(
+            key.kernel, key, "auto", "hit", _answering(steps), choice.config, tuple(steps), remarks=notes
+        )
+    other = nearest(key)
+    reason = problem or reason_of(key, other)
+    differing = changes(key, other) if other else ()
+    return Explanation(key.kernel, key, "auto", reason, "search", None, tuple(steps), other, differing, notes)
+
+
+def _answering(steps: Sequence[Step]) -> str:
+    return next(step.place for step in steps if step.answered)
+
+
+def _any_record(key: Key, live: Candidates) -> Look:
+    path = store.record_path(key)
+    found, seen = store.inspect(path)
+    if found is None:
+        return seen
+    if found.key != key:
+        return Look(None, "damaged", "it holds the record of another key", str(path))
+    if found.winner is None:
+        return Look(None, "absent", f"{path} is of a search that was not finished")
+    return Look(Choice(_label(found.winner), Rung.STORE, found, origin=str(path)))
+
+
+def _any_entry(key: Key, live: Candidates) -> Look:
+    for path, other, entry in store.shipped(key.kernel):
+        if other == key:
+            return Look(Choice(_label(entry.config), Rung.FILE, origin=path))
+    return Look(None, "absent")
+
+
+def _label(form: Mapping[str, Json]) -> str:
+    from autotuned.candidates import label
+
+    return label(form)
+
+
+_ANY = {Rung.STORE: _any_record, Rung.FILE: _any_entry}
+# `store.PLACES` where no live configs are at hand: whatever was chosen counts.
+PLACES_WITHOUT_A_PROGRAM: Sequence[Place] = [(rung, _ANY[rung]) for rung, _ in store.PLACES]

@@ -1,0 +1,128 @@
+"""What the failure of a config means: its text, whether it lies in the config, and what is known not to compile."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Mapping, Sequence
+from typing import Any
+
+from autotuned.errors import AllConfigsFailedError
+
+_RESOURCES = ("OutOfResources", "OutOfMemoryError", "PTXASError")
+# The driver's words for a launch that it did not begin; nothing of the kernel has run then.
+_REFUSALS = ("invalid argument", "too many resources requested", "invalid configuration", "invalid cluster")
+LIMIT = 4096  # remembered failures of one process
+_refused: dict[Hashable, str] = {}
+
+
+def describe(error: Exception) -> str:
+    """Type and text of an exception: what is kept of it. Its traceback would keep the caller's tensors alive."""
+    return f"{type(error).__name__}: {error}"
+
+
+def is_resource_error(error: Exception) -> bool:
+    """Whether a config asks for more than the device has: every config of a list may, and none is a user's bug."""
+    return type(error).__name__ in _RESOURCES
+
+
+def is_memory_error(error: Exception) -> bool:
+    """Whether the same config may run where more memory is free."""
+    return (
+        isinstance(error, MemoryError)
+        or type(error).__name__ == "OutOfMemoryError"
+        or (isinstance(error, RuntimeError) and "out of memory" in str(error).lower())
+    )
+
+
+def is_passing(error: Exception) -> bool:
+    """Whether it says nothing of the config: memory that was full, or a limit of time."""
+    return is_memory_error(error) or isinstance(error, TimeoutError) or type(error).__name__ == "TimeoutExpired"
+
+
+def is_refusal(error: Exception) -> bool:
+    """Whether a launch was refused before anything of the kernel ran, for what the config asks."""
+    if type(error).__name__ == "OutOfResources":
+        return True
+    return isinstance(error, RuntimeError) and any(words in str(error).lower() for words in _REFUSALS)
+
+
+def refused(compile_class: Hashable, identity: str) -> str | None:
+    """Why a config was found not to compile, for calls of a class that compile alike; None if it was not."""
+    return _refused.get((compile_class, identity)) if compile_class is not None else None
+
+
+def remember_refused(compile_class: Hashable, reasons: Mapping[str, str]) -> None:
+    """Remember, in this process, what does not compile. Never for a full memory or a limit of time."""
+    if compile_class is None:
+        return
+    for identity, reason in reasons.items():
+        _refused[compile_class, identity] = reason
+    while len(_refused) > LIMIT:
+        _refused.pop(next(iter(_refused)), None)
+
+
+def all_failed(kernel: str, failed: Sequence[tuple[str, str]]) -> AllConfigsFailedError:
+    """The error for a search that nothing survived: each reason with the configs it stopped.
+
+    Args:
+        failed: Reason and label of each config.
+    """
+    reasons: dict[str, list[str]] = {}
+    for reason, label in failed:
+        reasons.setdefault(reason, []).append(label)
+    lines = "\n".join(f"  {reason}\n    {'; '.join(labels)}" for reason, labels in reasons.items())
+    return AllConfigsFailedError(
+        f"`{kernel}`: expected at least one config that compiles and runs here; all {len(failed)} failed. Add a "
+        f"config that fits, or give @autotune a default=.\n{lines}",
+        kernel=kernel,
+        reasons=reasons,
+    )
+
+
+class Backoff:
+    """Ever longer pauses, counted in calls, before something is tried again that failed for want of memory."""
+
+    def __init__(self) -> None:
+        self._left: dict[str, tuple[int, int]] = {}  # name -> calls still to skip, and the pause before the next try
+
+    def is_due(self, name: str) -> bool:
+        """Whether it may be tried at this call."""
+        left, pause = self._left.get(name, (0, 0))
+        if left:
+            self._left[name] = left - 1, pause
+        return not left
+
+    def failed(self, name: str) -> None:
+        """The next call may try once more; after that 1, 3, 7, ... calls are skipped."""
+        _, pause = self._left.get(name, (0, 0))
+        self._left[name] = pause, 2 * pause + 1
+
+
+class Unfit:
+    """Configs that were chosen for a key and turned out not to compile or launch here."""
+
+    def __init__(self) -> None:
+        self._names: dict[str, set[str]] = {}
+
+    def note(self, digest: str, identity: str, error: Exception) -> None:
+        """Leave a config out from now on.
+
+        Raises:
+            Exception: `error`, if that was done before: asking again would not end.
+        """
+        names = self._names.setdefault(digest, set())
+        if identity in names:
+            raise error
+        names.add(identity)
+
+    def of(self, digest: str) -> Collection[str]:
+        """What is unfit for a key."""
+        return self._names.get(digest, ())
+
+    def without(self, digest: str, given: Mapping[str, Any]) -> dict[str, Any]:
+        """What is given by identity, less what is unfit for a key."""
+        names = self._names.get(digest, ())
+        return {name: value for name, value in given.items() if name not in names}
+
+    def clear(self) -> None:
+        """Let everything be tried again."""
+        self._names.clear()

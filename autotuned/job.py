@@ -1,0 +1,122 @@
+"""What one search is given, what it tells while it runs, and what it finds."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from autotuned.check import Check
+from autotuned.journal import Journal
+from autotuned.measure import Timer
+from autotuned.record import Timing
+from autotuned.target import Call, Target
+from autotuned.values import Json
+
+log = logging.getLogger("autotuned")
+MUCH_BYTES = 256 << 20  # copied for nothing: worth a line that says how to avoid it
+
+
+@dataclass(frozen=True)
+class Hooks:
+    """The decorator's hooks, with Triton's meaning: before and after each trial, paired also when it raises."""
+
+    before: Callable[..., Any] | None = None
+    after: Callable[..., Any] | None = None
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a search is.
+
+    Attributes:
+        kernel: Name of what is tuned.
+        done, total: Configs launched at least once, and all that are to be.
+        config: Label of the config under test.
+        best, best_us: Label and median of the fastest so far.
+    """
+
+    kernel: str
+    done: int
+    total: int
+    config: str
+    best: str | None
+    best_us: float | None
+
+
+Observer = Callable[[Progress], None]
+
+
+@dataclass(frozen=True)
+class Job:
+    """Everything one search needs.
+
+    Attributes:
+        forms: Canonical form of each candidate, by identity, in list order.
+        configs: The live configs, by identity, in the same order.
+        restore: Names to protect, None to find out; `zero`: names zeroed before each trial.
+        known: Timings of an earlier search, by identity; these configs are not measured again.
+        incumbent: Of these, the one to beat: measured again beside configs that are new.
+        budget_s: The search stops after this many seconds with what it has; None never.
+        on_timing: Told of each timing as it is measured, and again when there are more samples of it.
+        watch: Find out what is written also where `restore` is given.
+        compile_class: Calls that have this in common compile alike; None where that is not known.
+    """
+
+    target: Target
+    call: Call
+    forms: Mapping[str, dict[str, Json]]
+    configs: Mapping[str, Any]
+    timer: Timer
+    restore: Sequence[str] | None = None
+    zero: Sequence[str] = ()
+    hooks: Hooks = field(default_factory=Hooks)
+    known: Mapping[str, Timing] = field(default_factory=dict)
+    incumbent: str | None = None
+    budget_s: float | None = None
+    observer: Observer | None = None
+    check: Check | None = None
+    watch: bool = False
+    compile_class: Hashable | None = None
+    journal: Journal = field(default_factory=lambda: Journal(None))
+    on_timing: Callable[[Timing], None] = lambda timing: None
+
+
+@dataclass
+class Outcome:
+    """What a search found; `winner` is None while it is not finished.
+
+    Attributes:
+        written: Names of the arguments that were restored. `unnamed`: those written that no list names.
+        copied_bytes, needed_bytes: What was copied aside, and how much of that is written.
+    """
+
+    timings: list[Timing] = field(default_factory=list)
+    winner: str | None = None
+    quality: str = "unresolved"
+    written: list[str] = field(default_factory=list)
+    unnamed: list[str] = field(default_factory=list)
+    copied_bytes: int = 0
+    needed_bytes: int = 0
+    compile_s: float = 0.0
+
+    def advice(self, kernel: str, automatic: bool) -> Iterator[tuple[str, str]]:
+        """Lines that are worth saying once, each with what it is about: what the user could name in a list."""
+        if automatic and self.copied_bytes - self.needed_bytes > MUCH_BYTES:
+            yield (
+                "copies",
+                (
+                    f"`{kernel}`: a search copies {self.copied_bytes >> 20} MiB to find out what the kernel writes; "
+                    f"restore_value=[{_listed(self.written)}] needs {self.needed_bytes >> 20} MiB."
+                ),
+            )
+        if self.unnamed and log.isEnabledFor(logging.DEBUG):
+            yield (
+                "unnamed",
+                (f"`{kernel}`: {_listed(self.unnamed)} is written, and no list names it."),
+            )
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(map(repr, names))

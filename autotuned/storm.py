@@ -1,0 +1,77 @@
+"""Many keys of one kernel in a short time: notices it, and names the argument that varies and the bucket that helps."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+
+from autotuned.key import Key, pow2
+from autotuned.values import Json, canonical
+
+COUNT, WINDOW_S = 16, 60.0  # an autotuned kernel has a handful of problems; more in a minute is a changing shape
+
+
+class Storm:
+    """The latest keys of one kernel that had to be searched for."""
+
+    def __init__(self) -> None:
+        self._latest: deque[tuple[float, Key]] = deque(maxlen=COUNT)
+        self._said = False
+
+    def note(self, key: Key, now_s: float) -> str | None:
+        """Take in a key; once, when there were `COUNT` within `WINDOW_S` seconds, a line about what varies.
+
+        Args:
+            key: One that was not noted before.
+            now_s: A clock that stands still while a search runs: what counts is how the program calls.
+        """
+        self._latest.append((now_s, key))
+        if self._said or len(self._latest) < COUNT or now_s - self._latest[0][0] > WINDOW_S:
+            return None
+        self._said = True
+        return advice([key for _, key in self._latest])
+
+
+def advice(keys: Sequence[Key]) -> str:
+    """What varies most among keys of one kernel, and what to do about it."""
+    seen: dict[str, dict[str, Json]] = {}
+    for key in keys:
+        for path, value in _leaves(key.call):
+            seen.setdefault(path, {})[canonical(value)] = value
+    path = max(seen, key=lambda path: len(seen[path]), default="")
+    values = list(seen.get(path, {}).values())
+    what, hint = _remedy(path, values)
+    return (
+        f"`{keys[-1].kernel}`: {len(keys)} different keys in a short time, each of them tuned; what varies most is "
+        f"{what} ({len(values)} values). {hint}"
+    )
+
+
+def _remedy(path: str, values: Sequence[Json]) -> tuple[str, str]:
+    part, _, rest = path.partition(".")
+    name, _, field = rest.partition(".")
+    argument = name.partition("[")[0]
+    if name.endswith("()"):
+        return f"key function {name[:-2]!r}", "Make it return the same for calls that may share a choice."
+    if part == "values":
+        return f"argument {argument!r}", _bucket(argument, values)
+    if field == "shape":
+        return f"the shape of {argument!r}", _bucket(argument, [size for shape in values for size in shape])
+    return path or "nothing in the call", "Leave what does not matter for the choice out of key=."
+
+
+def _bucket(argument: str, values: Sequence[Json]) -> str:
+    leave = f"leave {argument!r} out of key=[...] if the choice does not depend on it"
+    if not all(type(value) is int and value >= 0 for value in values):
+        return f"{leave[0].upper()}{leave[1:]}."
+    return (
+        f"Name it in key=[...] and give bucket={{{argument!r}: autotuned.pow2}} (these would be "
+        f"{len(set(map(pow2, values)))}), or {leave}."
+    )
+
+
+def _leaves(call: Json, path: str = "") -> Iterator[tuple[str, Json]]:
+    for part in ("values", "options"):
+        yield from ((f"{part}.{name}", value) for name, value in call.get(part, {}).items())
+    for name, tensor in call["tensors"].items():
+        yield from ((f"tensors.{name}.{field}", value) for field, value in tensor.items())

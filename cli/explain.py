@@ -1,0 +1,115 @@
+"""`autotuned explain`: whether stored calls would be answered here and now, and if not, why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from importlib import metadata
+from typing import Annotated, Any
+
+import typer
+
+from autotuned import device, explain, store
+from autotuned.errors import NoDeviceError
+from autotuned.explain import Explanation
+from autotuned.key import Key
+
+from . import output
+from .stored import kernels, of_kernel, one
+
+Json = Any
+
+
+def explain_(
+    kernel: Annotated[
+        str, typer.Argument(help="A kernel's name, or the end of it; or a target as for `tune`: app.kernels:matmul.")
+    ],
+    digest: Annotated[str | None, typer.Argument(metavar="[KEY]", help="Only keys that begin so.")] = None,
+    as_json: output.AsJson = False,
+) -> None:
+    """Say which place answers a kernel's calls here and now; for a miss, what differs from the nearest stored key.
+
+    By its name, the stored keys are compared with this machine's device, toolchain and environment; the program is not
+    imported, and the source not compared. As a target (`app.kernels:matmul`, `kernels.py`), the kernel is imported
+    and every registered case is explained, as the call would be answered. Nothing is measured, launched or moved.
+
+    JSON: `kernel` and `keys`, each with `digest`, `key`, `mode`, `reason`, `answer`, `config`, `steps` (`place`,
+    `answered`, `why`), `nearest` (a digest), `changes` (`path`, `stored`, `now`) and `remarks`.
+    """
+    is_target = ":" in kernel or kernel.endswith(".py")
+    name, found = _of_target(kernel, as_json) if is_target else _of_name(kernel)
+    chosen = [one for one in found if (one.key.digest if one.key else "").startswith(digest or "")]
+    if not chosen:
+        known = ", ".join(one.key.digest[:12] for one in found if one.key) or "none"
+        raise output.fail(f"`{name}`: no key begins with {digest!r}. Its keys are {known}.")
+    if as_json:
+        output.print_json({"kernel": name, "keys": [one.to_json() for one in chosen]})
+        return
+    for explanation in chosen:
+        output.say(f"{explanation}\n")
+
+
+def _of_name(wanted: str) -> tuple[str, list[Explanation]]:
+    name = one(kernels(quietly=True), wanted)
+    found: dict[str, Explanation] = {}
+    for stored in of_kernel(name, heads=True, quietly=True):
+        explanation = _of_stored(stored.key)
+        assert explanation.key is not None
+        found.setdefault(explanation.key.digest, explanation)  # one call stored in several contexts is one call now
+    return name, [*found.values(), *_damaged(name)]
+
+
+def _damaged(kernel: str) -> Iterator[Explanation]:
+    """Records that cannot be read: of their keys only the digest is left."""
+    for path, seen in store.unreadable(kernel):
+        step = explain.Step(explain.WORDS[store.Rung.STORE], False, f"{seen.problem}: {seen.detail}")
+        notes = (f"the record {path} cannot be used",)
+        yield Explanation(kernel, None, "auto", seen.problem, "search", None, (step,), remarks=notes)
+
+
+def _of_stored(key: Key) -> Explanation:
+    try:
+        return explain.of_stored(key, _present(key.context))
+    except NoDeviceError as error:
+        remarks = (" ".join(str(error).split()),)
+        return Explanation(key.kernel, key, "auto", "other device", "error", None, (), remarks=remarks)
+
+
+def _present(context: Mapping[str, Json]) -> dict[str, Json]:
+    """The parts of a stored context that can be found out without the program, as they are here and now."""
+    kind, name = context["device"]["kind"], context["device"]["name"]
+    where = device.INTERPRETER if name == "interpreter" else device.cuda() if kind == "cuda" else device.cpu()
+    now: dict[str, Json] = {"device": where.to_json()}
+    if "triton" in context:
+        from autotuned import toolchain
+
+        now |= {**toolchain.fingerprint(where.arch, store.root()), "environment": toolchain.environment()}
+    for distribution in context.get("distributions", {}):
+        now.setdefault("distributions", {})[distribution] = _installed(distribution)
+    return now
+
+
+def _installed(distribution: str) -> str | None:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _of_target(target: str, as_json: bool) -> tuple[str, list[Explanation]]:
+    from autotuned import cases
+
+    from .session import CASE_HINT, use_device, users_output
+
+    with users_output(as_json):
+        where = "cuda" if use_device() == "cuda" else "cpu"
+        found = cases.load(target)
+        explanations = [
+            one.tuner.explain(cases.bind(one, case))
+            for one in found
+            for generator in one.tuned.cases
+            for case in generator(where)
+        ]
+    names = ", ".join(one.name for one in found)
+    if not explanations:
+        raise output.fail(f"there is nothing to explain: no cases for {names}. {CASE_HINT}")
+    return names, explanations

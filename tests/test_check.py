@@ -1,0 +1,211 @@
+"""Tests of `check`: what agrees within a tolerance, what a reference may return, and who is checked."""
+
+import numpy as np
+import pytest
+import torch
+from fakes import FakeConfig as Config
+from paths import quick
+
+from autotuned import Check, autotune, measure, store
+from autotuned.check import Checker
+from autotuned.errors import AllConfigsFailedError, CheckError, DecorationError
+
+CONFIGS = [Config({"step": step}) for step in (8, 16, 4)]
+nan, inf = float("nan"), float("inf")
+
+
+def difference(expected, got, **options):
+    checker = Checker(Check("first", **options), "app.k", {})
+    checker.take([("out", expected)])
+    return checker.difference([("out", got)])
+
+
+@pytest.mark.parametrize("home", [np.array, torch.tensor], ids=["numpy", "torch"])
+@pytest.mark.parametrize(
+    ("expected", "got", "agrees"),
+    [
+        ([1.0, 2.0], [1.0, 2.0], True),
+        ([1.0, 2.0], [1.0, 2.1], False),
+        ([1000.0, 1e-9], [1000.0, 2e-9], True),  # beside the mean of all it is nothing
+        ([nan, 1.0], [nan, 1.0], True),
+        ([nan, 1.0], [1.0, 1.0], False),
+        ([1.0, 1.0], [nan, 1.0], False),
+        ([inf, 1.0], [inf, 1.0], True),
+        ([inf, 1.0], [-inf, 1.0], False),
+        ([0.0, 0.0], [0.0, 1e-20], False),
+        ([], [], True),
+        ([1, 2], [1, 2], True),
+        ([100000, 2], [100000, 3], False),
+        ([True, False], [True, True], False),
+        ([1 + 1j], [1 + 1.1j], False),
+        (1.0, 2.0, False),
+    ],
+    ids=str,
+)
+def test_two_results_agree(home, expected, got, agrees):
+    assert (difference(home(expected), home(got)) is None) is agrees
+
+
+@pytest.mark.parametrize(
+    ("dtype", "change", "agrees"),
+    [
+        (torch.float64, 1e-6, False), (torch.float32, 1e-5, True), (torch.float32, 1e-3, False),
+        (torch.float16, 1e-2, True), (torch.float16, 1e-1, False), (torch.bfloat16, 1e-2, True),
+        (torch.float8_e4m3fn, 0.125, False), (torch.float8_e4m3fn, 0.0, True),
+    ],
+)  # fmt: skip
+def test_each_dtype_has_its_tolerance(dtype, change, agrees):
+    expected, got = torch.ones(8).to(dtype), (torch.ones(8, dtype=torch.float64) + change).to(dtype)
+    assert (difference(expected, got) is None) is agrees
+
+
+def test_tolerances_can_be_given():
+    ones = np.ones(8, np.float32)
+    assert difference(ones, ones + 0.1, tolerance=0.1) is None
+    assert difference(ones, ones + 0.1, tolerance={"float32": 0.1}) is None
+    assert difference(ones, ones + 0.1, tolerance={"float16": 0.1}) is not None
+    assert difference(ones * nan, ones * nan, equal_nan=False) is not None
+
+
+def test_a_difference_says_where_and_how_much():
+    assert difference(np.arange(4.0), np.array([0, 1, 5, 3.0])) == (
+        "Wrong: out: 1 of 4 elements differ from the reference; element 2: expected 2, got 5 (tolerance 1e-07)"
+    )
+
+
+@pytest.mark.parametrize("given", [3, "second", Check("last")], ids=str)
+def test_what_is_no_check_is_refused_at_decoration(given):
+    with pytest.raises(DecorationError, match="check: expected a callable, 'first' or a Check"):
+        autotune(CONFIGS, check=given)(lambda x, step: None)
+
+
+def double(x, out, total, *, step):
+    out[...] = 2 * x
+    total += x.sum() + (step == 16)
+
+
+def tuned(reference, **options):
+    return autotune(CONFIGS, check=Check(reference, **options), reset_to_zero=["total"], do_bench=quick)(double)
+
+
+def write(x, out, total):
+    out[...] = 2 * x
+    total[...] = x.sum()
+
+
+REFERENCES = {
+    "dict": lambda x: {"out": 2 * x, "total": x.sum(keepdims=True), "more": None},
+    "tuple": lambda x: (2 * x, x.sum(keepdims=True)),
+    "all arguments": lambda **arguments: (2 * arguments["x"], arguments["x"].sum(keepdims=True)),
+    "writes": write,
+}
+
+
+@pytest.mark.parametrize("reference", REFERENCES)
+def test_a_reference_returns_or_writes(reference):
+    function = tuned(REFERENCES[reference])
+    x, out, total = np.arange(8.0), np.full(8, 5.0), np.full(1, 7.0)
+    function(x, out, total)
+    assert (out == 2 * x).all()
+    assert total == 28
+    (record,) = [record for _, record in store.all_records()]
+    assert [timing.status for timing in record.timings] == ["ok", "wrong", "ok"]
+    assert record.timings[1].error.startswith("Wrong: total: 1 of 1 elements differ")
+
+
+@pytest.mark.parametrize(
+    ("reference", "text"),
+    [
+        (lambda x: 1 / 0, "the reference raised ZeroDivisionError: division by zero; no config was judged"),
+        (lambda x: {"out": x}, "the kernel writes 'total', which the reference does not return"),
+        (lambda x: 2 * x, "expected outputs for out, total from the reference, got 1"),
+        (lambda x: (x[1:], x), r"expected shape \(8,\) for 'out' from the reference, got \(7,\)"),
+        (lambda x: ("no", x), r"expected shape \(8,\) for 'out' from the reference, got str"),
+        (lambda x: (3 * x, x[:1]), "the reference disagrees with the majority: 3 of 3 configs checked differ"),
+    ],
+    ids=["raises", "dict", "one", "shape", "type", "alone"],
+)
+def test_a_bad_reference_stops_the_search_and_judges_nobody(reference, text):
+    x, out, total = np.arange(8.0), np.full(8, 5.0), np.full(1, 7.0)
+    with pytest.raises(CheckError, match=text):
+        tuned(reference)(x, out, total)
+    assert (out == 5).all()
+    assert list(store.all_records()) == []
+
+
+def test_a_config_that_writes_nothing_is_found_by_poison_alone_where_the_data_is_right_already():
+    def fill(out, *, step):
+        if step != 8:
+            out[...] = 1
+
+    for poison, first in ((False, 8), (["out"], 16)):
+        function = autotune(CONFIGS, check=Check(lambda: {"out": np.ones(8)}, poison=poison), do_bench=quick, name="f")(
+            fill
+        )
+        function.tuner.chooser.forget()
+        store.clear()
+        out = np.ones(8)
+        if poison:
+            function(out)
+            assert function.best_config.kwargs["step"] == first
+        else:
+            function(np.zeros(8))
+            assert function.best_config.kwargs["step"] == 16
+        assert (out == 1).all()
+
+
+def test_a_stored_timing_is_checked_before_it_wins():
+    """The first search was interrupted; what it measured has not been compared with anything."""
+    ran = []
+
+    def interrupted(call, quantiles):
+        call()
+        ran.append(1)
+        if len(ran) == 3:
+            raise KeyboardInterrupt
+        return [1.0] * 3
+
+    def run(out, *, step):
+        out[...] = step == 8
+
+    with pytest.raises(KeyboardInterrupt):
+        autotune(CONFIGS, do_bench=interrupted)(run)(np.zeros(8))
+    (before,) = [record for _, record in store.all_records()]
+    assert before.winner is None
+    function = autotune(CONFIGS, check=lambda: {"out": np.zeros(8)}, do_bench=quick)(run)
+    out = np.ones(8)
+    function(out)
+    assert (out == 0).all()
+    (after,) = [record for _, record in store.all_records()]
+    assert after.timings[0].status in ("wrong", "ok")
+    assert function.best_config.kwargs["step"] != 8
+
+
+def test_one_config_that_survives_and_is_wrong_is_not_alone_to_blame(monkeypatch):
+    """The survivors stand against the reference; then all that ran are asked."""
+    monkeypatch.setattr(measure, "FAR_OFF", 1.0)
+
+    def run(out, *, step):
+        out[...] = step == 16
+
+    bench_us, order = {8: 2.0, 16: 1.0, 4: 3.0}, []
+
+    def bench(call, quantiles):
+        call()
+        return [bench_us[order[-1]]] * 3
+
+    def noted(out, *, step):
+        order.append(step)
+        run(out, step=step)
+
+    function = autotune(CONFIGS, check=lambda: {"out": np.zeros(8)}, do_bench=bench)(noted)
+    function(np.zeros(8))
+    assert function.best_config.kwargs["step"] == 8
+
+
+def test_all_wrong_in_different_ways_is_the_references_fault():
+    def run(out, *, step):
+        out[...] = step
+
+    with pytest.raises((CheckError, AllConfigsFailedError), match="differ"):
+        autotune(CONFIGS, check=lambda: {"out": np.zeros(8)}, do_bench=quick)(run)(np.zeros(8))

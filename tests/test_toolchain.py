@@ -1,0 +1,142 @@
+"""What Triton is made of, as keys hold it: different where anything of it differs, remembered, and cheap."""
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("triton")
+
+from autotuned import disk, toolchain
+
+PTXAS = "#!/bin/sh\n# {0}\necho 'Cuda compilation tools, release 13.0, V13.0.88'\n"
+
+
+@pytest.fixture
+def pretended(tmp_path, monkeypatch):
+    """A folder with the files of a small Triton; what Triton itself hashes is stood in for by its libtriton."""
+    folder = tmp_path / "triton"
+    for name in ("__init__.py", "knobs.py", "runtime/jit.py", "language/core.py", "experimental/gluon/_runtime.py",
+                 "_C/libtriton.so", "plugins/passes.so", "backends/nvidia/lib/libdevice.10.bc", "profiler/proton.py",
+                 "backends/nvidia/include/cuda.h"):  # fmt: skip
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(f"# {name}\n")
+    tool(folder / "backends/nvidia/bin/ptxas", "one")
+    monkeypatch.setattr(toolchain, "_triton_folder", lambda: str(folder))
+    monkeypatch.setattr("triton.runtime.cache.triton_key", lambda: (folder / "_C/libtriton.so").read_text())
+    again()
+    yield folder
+    again()
+
+
+def tool(path, text):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(PTXAS.format(text))
+    path.chmod(0o755)
+
+
+def again():
+    """What a new process starts from."""
+    toolchain._fingerprints.clear()
+    toolchain._ptxas_places.cache_clear()
+
+
+def fingerprint(folder, arch="sm_90"):
+    again()
+    return toolchain.fingerprint(arch, folder.parent / "cache")
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["__init__.py", "knobs.py", "runtime/jit.py", "language/core.py", "experimental/gluon/_runtime.py",
+     "_C/libtriton.so", "plugins/passes.so", "backends/nvidia/lib/libdevice.10.bc"],
+)  # fmt: skip
+def test_any_file_of_triton_that_decides_code_makes_another_fingerprint(pretended, name):
+    before = fingerprint(pretended)
+    assert fingerprint(pretended) == before
+    (pretended / name).write_text("edited")
+    assert fingerprint(pretended)["triton_key"] != before["triton_key"]
+
+
+@pytest.mark.parametrize("name", ["profiler/proton.py", "backends/nvidia/include/cuda.h", "README.md"])
+def test_other_files_of_triton_do_not_count(pretended, name):
+    before = fingerprint(pretended)
+    (pretended / name).write_text("edited")
+    assert fingerprint(pretended) == before
+
+
+def test_files_that_were_only_touched_or_moved_do_not_count(pretended, monkeypatch):
+    before = fingerprint(pretended)
+    os.utime(pretended / "knobs.py", ns=(1, 1))
+    assert fingerprint(pretended) == before
+    moved = pretended.rename(pretended.with_name("elsewhere"))
+    monkeypatch.setattr(toolchain, "_triton_folder", lambda: str(moved))
+    monkeypatch.setattr("triton.runtime.cache.triton_key", lambda: (moved / "_C/libtriton.so").read_text())
+    assert fingerprint(moved) == before
+
+
+def test_another_ptxas_of_the_same_version_is_another(pretended, monkeypatch):
+    before = fingerprint(pretended)
+    assert before["ptxas"].startswith("13.0.88 ")
+    tool(pretended.parent / "wrapper", "two, with -O0")
+    monkeypatch.setenv("TRITON_PTXAS_PATH", str(pretended.parent / "wrapper"))
+    other = toolchain.fingerprint("sm_90", pretended.parent / "cache")  # in the same process too
+    assert other["ptxas"] != before["ptxas"]
+    assert other["triton_key"] == before["triton_key"]
+    monkeypatch.delenv("TRITON_PTXAS_PATH")
+    assert toolchain.fingerprint("sm_90", pretended.parent / "cache") == before
+
+
+def test_ptxas_replaced_in_its_place_is_noticed_in_the_same_process(pretended):
+    before = fingerprint(pretended)
+    tool(pretended / "backends/nvidia/bin/ptxas", "a newer build")
+    assert toolchain.fingerprint("sm_90", pretended.parent / "cache")["ptxas"] != before["ptxas"]
+
+
+def test_a_ptxas_that_does_not_run_is_passed_over_as_triton_does(pretended, monkeypatch):
+    before = fingerprint(pretended)
+    for text in ("not a program", "#!/bin/sh\nexit 1\n"):
+        path = pretended.parent / f"broken{len(text)}"
+        path.write_text(text)
+        path.chmod(0o755)
+        monkeypatch.setenv("TRITON_PTXAS_PATH", str(path))
+        try:
+            assert fingerprint(pretended) == before
+        except OSError:  # Triton does not catch this one either: its launch fails with the same error
+            assert text == "not a program"
+
+
+def test_what_cannot_be_found_out_is_an_error_and_never_equal_to_anything(pretended):
+    (pretended / "backends/nvidia/bin/ptxas").unlink()
+    with pytest.raises(FileNotFoundError):
+        fingerprint(pretended)
+
+
+def test_the_interpreter_and_other_makers_gpus_have_no_ptxas(pretended):
+    assert fingerprint(pretended, "interpreter")["ptxas"] is None
+    assert fingerprint(pretended, "gfx942")["ptxas"] is None
+
+
+def test_what_is_remembered_is_not_computed_again(pretended, monkeypatch):
+    before = fingerprint(pretended)
+    monkeypatch.setattr(toolchain, "_compute", None)
+    assert fingerprint(pretended) == before
+    [path] = (pretended.parent / "cache" / "toolchain").glob("*.json")
+    path.write_text("{")  # damaged: computed anew
+    with pytest.raises(TypeError):
+        fingerprint(pretended)
+    monkeypatch.undo()
+
+
+def test_a_warm_process_knows_its_fingerprint_in_under_2_ms(tmp_path: Path):
+    toolchain._fingerprints.clear()
+    wanted = toolchain.fingerprint("sm_90", tmp_path)
+    times = []
+    for _ in range(20):
+        toolchain._fingerprints.clear()
+        start = time.perf_counter()
+        assert toolchain.fingerprint("sm_90", tmp_path) == wanted
+        times.append(time.perf_counter() - start)
+    assert min(times) < 2e-3
+    assert disk.read_json(next((tmp_path / "toolchain").iterdir())) == wanted
