@@ -9,6 +9,7 @@ from typing import Any
 from autotuned import candidates, tune
 from autotuned.check import Check
 from autotuned.key import Key, KeySpec
+from autotuned.locks import Lock
 from autotuned.target import Call
 
 
@@ -52,6 +53,7 @@ class Question:
         force: Measure again whatever is stored.
         observer: Told of a search's progress.
         budget_s: The search stops after this many seconds, or earlier where the decorator says so; None never.
+        lock: What came of asking for the key's lock; where another holds it, what is measured is the other's to save.
     """
 
     call: Call
@@ -62,6 +64,7 @@ class Question:
     force: bool = False
     observer: tune.Observer | None = None
     budget_s: float | None = None
+    lock: Lock = Lock.HELD
 
     @property
     def fresh(self) -> bool:

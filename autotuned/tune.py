@@ -212,6 +212,8 @@ class _Search:
             self._job.journal.begin(self._identities[trial.index])
             self._once(trial)
             self._protection.learn()
+        if trial.error:
+            self._tell(trial)
         self._outcome.compile_s += time.perf_counter() - start
         self._launched += 1
 
@@ -270,6 +272,7 @@ class _Search:
             if difference:
                 trial.error = difference
                 self._wrong.add(trial.index)
+                self._tell(trial)
                 log.warning("`%s`: %s is dropped. %s", self._job.target.name, self._label(trial), difference)
 
     def _written_or_zeroed(self) -> list[str]:
@@ -291,6 +294,7 @@ class _Search:
             samples = self._job.timer.sample(trial, count)
             measure.check_samples(samples)
             trial.samples_us += samples
+        self._tell(trial)
         self._report(trial)
 
     @contextlib.contextmanager
@@ -402,6 +406,10 @@ class _Search:
         found.update(self._same())
         order = [identity for identity in self._identities if identity in found]
         return [found[identity] for identity in [*order, *(name for name in found if name not in order)]]
+
+    def _tell(self, trial: Trial) -> None:
+        if trial.index not in self._transient and (trial.error or trial.samples_us):
+            self._job.on_timing(self._timing(trial))
 
     def _same(self) -> dict[str, Timing]:
         """Timings of the configs whose binary is that of an earlier one: these, under the other name."""
