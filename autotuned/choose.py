@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import datetime, timezone
 from functools import cached_property
@@ -14,11 +15,13 @@ from autotuned import candidates, env, explain, failures, objects, state, store,
 from autotuned.context import Context
 from autotuned.errors import AllConfigsFailedError, ConfigError, NotTunedError, OutOfMemoryError
 from autotuned.explain import Explanation, Place
+from autotuned.job import Job, Outcome
 from autotuned.journal import Journal
 from autotuned.key import Key, call_part
+from autotuned.locks import Lock
 from autotuned.measure import GivenTimer
 from autotuned.question import Options, Question, Seconds
-from autotuned.record import Record
+from autotuned.record import Record, Timing
 from autotuned.store import Candidates, Choice, Look, Rung
 from autotuned.storm import Storm
 from autotuned.target import Call, Target, refuse_conflicts
@@ -156,11 +159,14 @@ class Chooser:
             return self._remember(question.key, known)
         if self._ending(question) is not Rung.SEARCH:
             return (self._while_capturing if self._may_search(question) else self._without_search)(question)
-        with store.locked(question.key, between_processes=self._is_stored(question.key)):
+        with store.locked(question.key, between_processes=self._is_stored(question.key)) as lock:
             # Again: another process or thread may have finished while this one waited for the lock.
             known = self._known(question)
             if known is None or not self._is_enough(known, question):
-                known = self._search(question)
+                waited = lock is Lock.BUSY and self.options.default is not None and not question.must_search
+                if waited or lock is Lock.NESTED:  # a hook or a helper calls what is being searched
+                    return self._default(question.call, question.live)
+                known = self._search(replace(question, lock=lock))
             return self._remember(question.key, known)
 
     def _is_enough(self, known: Choice, question: Question) -> bool:
@@ -319,19 +325,25 @@ class Chooser:
         state.refuse_aliases(question.call.arguments, self.options.zero, self.target.name)
         if not self._memory.is_due(key.digest):
             return self._untuned(question)
-        before = store.read(store.record_path(key)) if self._is_stored(key) else None
-        earlier = None if question.fresh else before
-        known = {timing.identity: timing for timing in earlier.timings} if earlier else {}
+        is_stored = self._is_stored(key)
+        saved = is_stored and question.lock is not Lock.BUSY
+        earlier = store.read(store.record_path(key)) if is_stored and not question.fresh else None
+        known = store.resumable(key, earlier) if is_stored and not question.fresh else {}
         known = self._unfit.without(key.digest, known)
+        if not any(known[name].status == "ok" for name in known.keys() & question.live.keys()):
+            known = {}  # failures alone, perhaps of a full or broken device, are tried again
         incumbent = store.best(earlier, self._unfit.without(key.digest, question.live)) if earlier else None
-        journal = Journal(store.journal_path(key) if self._is_stored(key) else None)
+        journal = Journal(store.journal_path(key) if is_stored else None, writes=saved)
         if question.fresh:
             journal.crashed.clear()
         self._say_what_varies(key)
         start = time.perf_counter()
-        outcome = tune.Outcome()
+        outcome = Outcome()
         try:
-            tune.run(self._job(question, known, incumbent, journal), outcome)
+            writer = store.journaled(key, question.fresh) if saved else nullcontext(_unsaved)
+            with writer as write, self.target.trials(folder := store.scratch_folder()):
+                tune.run(self._job(question, known, incumbent, journal, write), outcome)
+                self.target.settle(question.call, question.live[outcome.winner or ""], folder)
         except AllConfigsFailedError:
             if self.options.default is None:
                 raise
@@ -345,7 +357,7 @@ class Chooser:
             log.info("%s", error)
             return self._untuned(question)
         finally:
-            result = self._finish(key, outcome, time.perf_counter() - start, before)
+            result = self._finish(question, outcome, time.perf_counter() - start)
         self._announce(result, outcome)
         journal.erase()  # what crashed is in the record now
         complete = question.live.keys() <= {timing.identity for timing in outcome.timings}  # else the budget ended it
@@ -364,7 +376,14 @@ class Chooser:
         if advice := self._storm.note(key, time.monotonic() - self.seconds.search):
             log.warning(advice)
 
-    def _job(self, question: Question, known: Mapping[str, Any], incumbent: str | None, journal: Journal) -> tune.Job:
+    def _job(
+        self,
+        question: Question,
+        known: Mapping[str, Any],
+        incumbent: str | None,
+        journal: Journal,
+        on_timing: Callable[[Timing], None],
+    ) -> Job:
         options, target, call = self.options, self.target, question.call
         forms = {name: candidates.to_json(config, target.name, objects.spell) for name, config in question.live.items()}
         timer = target.timer(target.device(call))
@@ -372,31 +391,37 @@ class Chooser:
             timer = GivenTimer(options.do_bench, timer)
         words = None if question.fresh else target.compile_class(call)
         budgets = [seconds for seconds in (options.budget_s, question.budget_s) if seconds is not None]
-        return tune.Job(
+        return Job(
             target, call, forms, question.live, timer, options.restore, options.zero, options.hooks, known,
             incumbent, min(budgets, default=None), question.observer, options.check, log.isEnabledFor(logging.DEBUG),
-            (canonical(dict(question.key.context)), words) if words is not None else None, journal,
+            (canonical(dict(question.key.context)), words) if words is not None else None, journal, on_timing,
         )  # fmt: skip
 
-    def _finish(self, key: Key, outcome: tune.Outcome, seconds: float, before: Record | None) -> Record:
+    def _finish(self, question: Question, outcome: Outcome, seconds: float) -> Record:
         """Count the search and store what it measured, also after Ctrl-C: it is not measured again."""
         self.searches += 1
         self.seconds.search += seconds
         self.seconds.compile += outcome.compile_s
+        key = question.key
         result = self._record(key, outcome, seconds)
-        if result.winner is None and before is not None:
-            result = replace(before, timings=result.timings or before.timings)
+        before = store.read(store.record_path(key)) if result.winner is None and self._is_stored(key) else None
+        if before is not None:  # what is complete stays so: the new search only adds to it
+            known = {timing.identity for timing in before.timings}
+            new = tuple(timing for timing in result.timings if timing.identity not in known)
+            result = replace(before, timings=before.timings + new)
         if self._is_stored(key) and any(timing.status == "ok" for timing in result.timings):
-            self._keep(result)
+            self._keep(result, question)
         return result
 
-    def _keep(self, result: Record) -> None:
-        if objects.portable(*(timing.config for timing in result.timings)):
+    def _keep(self, result: Record, question: Question) -> None:
+        if question.lock is Lock.BUSY and not store.may_save(result.key):
+            log.info("`%s`: another process or thread tunes the same key and saves it.", result.key.kernel)
+        elif objects.portable(*(timing.config for timing in result.timings)):
             store.keep(result)
         else:
             self._say_once("config", "`%s`: a config has a value without JSON form; kept in memory only.", result.key)
 
-    def _record(self, key: Key, outcome: tune.Outcome, seconds: float) -> Record:
+    def _record(self, key: Key, outcome: Outcome, seconds: float) -> Record:
         won = next((timing for timing in outcome.timings if timing.identity == outcome.winner), None)
         provenance = {
             "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
@@ -408,7 +433,7 @@ class Chooser:
         return Record(key, won.config if won else None, won.median_us if won else None, outcome.quality, timings,
                       provenance)  # fmt: skip
 
-    def _announce(self, result: Record, outcome: tune.Outcome) -> None:
+    def _announce(self, result: Record, outcome: Outcome) -> None:
         if self.options.restore is None:
             self._on_written(outcome.written)
         for about, text in outcome.advice(result.key.kernel, self.options.restore is None):
@@ -419,3 +444,7 @@ class Chooser:
             result.key.kernel, len(result.timings), failed, result.provenance["seconds"],
             candidates.label(result.winner or {}), result.median_us, result.quality,
         )  # fmt: skip
+
+
+def _unsaved(timing: Any) -> None:
+    """Takes the timings of a search that is not saved."""

@@ -10,11 +10,12 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from autotuned import candidates, source, tune
+from autotuned import candidates, source
 from autotuned import toolchain as triton_names
 from autotuned.check import as_check
 from autotuned.errors import ArgumentNameError, DecorationError
 from autotuned.explain import Explanation
+from autotuned.job import Hooks
 from autotuned.key import KeySpec
 from autotuned.question import Options
 from autotuned.target import Call, HostTarget, KernelTarget, Target
@@ -146,7 +147,7 @@ class _Given:
         budget_s: float | None,
     ) -> None:
         self.configs, self.key, self.prune, self.zero, self.restore = configs, key, prune, zero, restore
-        self.hooks = tune.Hooks(pre_hook, post_hook)
+        self.hooks = Hooks(pre_hook, post_hook)
         self.do_bench, self.cache_results, self.name, self.default = do_bench, cache_results, name, default
         self.bucket, self.version, self.distributions, self.budget_s = bucket, version, distributions, budget_s
         self.check = check

@@ -1,49 +1,81 @@
-"""Files that survive other processes: atomic writes, a lock per key, damaged files moved aside."""
+"""Files that survive other processes and bad disks: tolerant reads, atomic writes, damaged files moved aside."""
 
 from __future__ import annotations
 
-import contextlib
+import errno
 import json
-import logging
 import math
 import os
-import tempfile
-import threading
+import stat
 import time
-import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TypeVar
 
 from autotuned.values import Json
 
-if TYPE_CHECKING:
-    from filelock import BaseFileLock
-
-log = logging.getLogger("autotuned")
-
-MESSAGE_AFTER_S = 5.0  # a wait this long is worth a line: most searches are shorter, and people think it hangs
-LOCK_TIMEOUT_S = 600.0  # longer than any search seen; afterwards the waiter searches by itself
 MAX_FILE_BYTES = 64 << 20  # a record is a few KiB; a huge file is damage or an attack, and would be read into memory
-_held = threading.local()
-_thread_locks: dict[str, threading.Lock] = {}
-if hasattr(os, "register_at_fork"):
-    # In a forked child the threads that held these are gone, and nobody would ever release them.
-    os.register_at_fork(after_in_child=_thread_locks.clear)
+# What network file systems answer for a moment while another host replaces a file, and worn disks now and then.
+_PASSING = (errno.ENOENT, errno.ESTALE, errno.EIO, errno.EBUSY)
+_T = TypeVar("_T")
 
 
 def read_json(path: Path) -> Json:
-    """Parse a JSON file.
+    """Parse a JSON file; needs no lock and no write access.
 
     Raises:
         FileNotFoundError: There is none.
-        OSError: It cannot be read.
-        ValueError: It is too large, no JSON, or holds NaN, Infinity or a number like 1e999, which Python reads as one.
+        OSError: It cannot be read, also at a second try.
+        ValueError: It is no file, too large, no JSON, or holds NaN, Infinity or a number like 1e999, which Python
+            reads as one.
     """
-    if path.stat().st_size > MAX_FILE_BYTES:
-        raise ValueError(f"{path}: expected at most {MAX_FILE_BYTES} bytes, got {path.stat().st_size}.")
-    return parse_json(path.read_bytes())
+    return parse_json(read_bytes(path))
+
+
+def read_bytes(path: Path) -> bytes:
+    """A file's content; an error that may pass is answered by a second try.
+
+    Raises:
+        OSError: It cannot be read.
+        ValueError: It is no plain file, or larger than `MAX_FILE_BYTES`.
+    """
+    return _twice(lambda: _read(path, MAX_FILE_BYTES + 1))
+
+
+def read_head(path: Path, size: int) -> bytes:
+    """At most the first `size` bytes of a file; OSError and ValueError as `read_bytes`."""
+    return _twice(lambda: _read(path, size))
+
+
+def _twice(action: Callable[[], _T]) -> _T:
+    try:
+        return action()
+    except OSError as error:
+        if error.errno not in _PASSING:
+            raise
+    return action()
+
+
+def _read(path: Path, limit: int) -> bytes:
+    # Without waiting for a writer: somebody may have put a pipe there.
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NONBLOCK", 0))
+    try:
+        info = os.fstat(descriptor)
+        if stat.S_ISDIR(info.st_mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        if not stat.S_ISREG(info.st_mode):
+            raise ValueError(f"{path}: expected a plain file.")
+        if info.st_size > MAX_FILE_BYTES:
+            raise ValueError(f"{path}: expected at most {MAX_FILE_BYTES} bytes, got {info.st_size}.")
+        return b"".join(_chunks(descriptor, min(limit, info.st_size)))
+    finally:
+        os.close(descriptor)
+
+
+def _chunks(descriptor: int, limit: int) -> Iterator[bytes]:
+    while limit > 0 and (chunk := os.read(descriptor, limit)):
+        limit -= len(chunk)
+        yield chunk
 
 
 def parse_json(content: str | bytes) -> Json:
@@ -70,33 +102,138 @@ def text(data: Json) -> str:
     return json.dumps(data, ensure_ascii=True, allow_nan=False) + "\n"
 
 
+def json_head(content: bytes, last: str) -> dict[str, Json] | None:
+    """The fields of an object before the list `last`, from the first bytes of a file that `text` spelled.
+
+    Returns:
+        None where `last` is not among these bytes, or what is before it is no JSON: read the whole file then.
+    """
+    # Inside a string the quotes would be escaped, and inside a nested object the rest would not be balanced.
+    head, found, _ = content.partition(f', "{last}": ['.encode())
+    try:
+        fields = parse_json(head + b"}") if found else None
+    except ValueError:
+        return None
+    return fields if isinstance(fields, dict) else None
+
+
 def write_text(path: Path, content: str) -> None:
     """Replace a file's content in one step: readers see the old text or the new, never a part.
 
-    Not crash-durable: there is no fsync, a power cut may lose the newest write (the old or no file is left).
+    Not crash-durable: there is no fsync, a power cut may lose the newest write (the old or no file is left). What was
+    written is not read back: on a network file system its own writer may not see it yet.
 
     Raises:
         OSError: The folder cannot be made or written; no temporary file is left behind.
     """
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _twice(lambda: _replace(path, content.encode()))
+
+
+def _replace(path: Path, content: bytes) -> None:
+    make_folder(path.parent)
     # Beside its target, or os.replace would cross file systems; hidden and unique, so that readers never see it.
-    temporary = path.parent / f".{path.name[:40]}.{uuid.uuid4().hex}.tmp"
+    temporary = path.parent / f"{_prefix(path)}{os.urandom(12).hex()}.tmp"
     try:
-        # "x" and the umask's own mode: tempfile would make it 0600, which the readers of a shared folder cannot open.
-        with open(temporary, "x", encoding="utf-8") as file:
-            file.write(content)
+        # The umask's own mode: tempfile would make it 0600, which the readers of a shared folder cannot open.
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        try:
+            write_all(descriptor, content)
+            share(descriptor, path.parent)
+        finally:
+            os.close(descriptor)
         os.replace(temporary, path)
     except BaseException:
         remove(temporary)
         raise
 
 
-def remove(path: Path) -> None:
-    """Delete a file that may be gone, or may not be deleted."""
+def _prefix(path: Path) -> str:
+    return f".{path.name[:40]}."
+
+
+def remove_temporaries(path: Path) -> None:
+    """Remove the temporary files of writers of `path` who were killed; one who is writing now writes once more."""
     try:
-        path.unlink()
+        names = [name for name in os.listdir(path.parent) if name.startswith(_prefix(path)) and name.endswith(".tmp")]
     except OSError:
-        pass  # a leftover temporary file costs bytes; raising here would cost the result
+        return
+    for name in names:
+        remove(path.parent / name)
+
+
+def write_all(descriptor: int, content: bytes) -> None:
+    """Write all of it: one call may take a part, when a disk fills up."""
+    while content:
+        content = content[os.write(descriptor, content) :]
+
+
+def remove(path: Path) -> bool:
+    """Remove a file; whether that was possible. A leftover costs bytes, raising here would cost the result."""
+    try:
+        os.unlink(path)
+    except OSError:
+        return False
+    return True
+
+
+def remove_folder(path: Path) -> None:
+    """Remove an empty folder; one that is not, or cannot be removed, stays."""
+    try:
+        os.rmdir(path)
+    except OSError:
+        pass
+
+
+def touch(path: Path) -> None:
+    """Set a file's times to now, if that is allowed: readers of a shared folder may not."""
+    try:
+        os.utime(path)
+    except OSError:
+        pass
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder and those above it: for the owner alone, or as open as a group-shared (setgid) one it lies in.
+
+    Raises:
+        OSError: It cannot be made.
+    """
+    # Mostly it is there; and each missing one above gets the private mode too, which `parents=True` would not do.
+    if os.path.isdir(path):
+        return
+    if path.parent != path:
+        make_folder(path.parent)
+    shared = _group_mode(path.parent)
+    try:
+        os.mkdir(path, 0o700)
+        if shared:
+            os.chmod(path, shared)
+    except FileExistsError:
+        if not os.path.isdir(path):
+            raise
+
+
+def share(descriptor: int, folder: Path) -> None:
+    """Let those read, and write, a new file who may do so with its folder, if the folder is group-shared."""
+    if mode := shared_mode(folder):
+        try:
+            os.fchmod(descriptor, mode)
+        except OSError:
+            pass  # some file systems have no modes; the file is as the umask made it
+
+
+def shared_mode(folder: Path) -> int:
+    """The mode of files in a group-shared folder; 0 in any other, where the umask decides."""
+    return _group_mode(folder) & 0o666
+
+
+def _group_mode(folder: Path) -> int:
+    """The mode of a group-shared folder; 0 for any other."""
+    try:
+        mode = os.stat(folder).st_mode
+    except OSError:
+        return 0
+    return stat.S_IMODE(mode) if mode & stat.S_ISGID else 0
 
 
 def move_aside(path: Path) -> Path | None:
@@ -107,72 +244,11 @@ def move_aside(path: Path) -> Path | None:
     """
     target = path.parent / "damaged" / f"{path.stem}.{os.getpid()}.{time.time_ns():x}{path.suffix}"
     try:
-        target.parent.mkdir(mode=0o700, exist_ok=True)
+        make_folder(target.parent)
         os.replace(path, target)
     except OSError:
         return None
     return target
-
-
-@contextmanager
-def locked(path: Path, between_processes: bool = True, timeout_s: float = LOCK_TIMEOUT_S) -> Iterator[None]:
-    """Hold the lock at `path` for a `with` block; threads and, with a lock file, processes wait for its holder.
-
-    The lock only saves work: whoever does not get it in time, or cannot make the file, goes on without. A thread
-    that holds one lock never waits for another (a tuned host function may launch tuned kernels): it tries once.
-
-    Args:
-        path: The lock file. It is left in place: unlinking it while somebody waits would split the waiters.
-        between_processes: False locks threads of this process only and touches no file.
-        timeout_s: How long to wait at most, in seconds.
-    """
-    wait_s = 0.0 if getattr(_held, "count", 0) else timeout_s
-    with contextlib.ExitStack() as stack:
-        if _enter_thread_lock(stack, path, wait_s) and between_processes:
-            _enter_file_lock(stack, path, wait_s)
-        _held.count = getattr(_held, "count", 0) + 1
-        try:
-            yield
-        finally:
-            _held.count -= 1
-
-
-def _enter_thread_lock(stack: contextlib.ExitStack, path: Path, wait_s: float) -> bool:
-    lock = _thread_locks.setdefault(str(path), threading.Lock())
-    if not lock.acquire(timeout=wait_s):
-        return False
-    stack.callback(lock.release)
-    return True
-
-
-def _enter_file_lock(stack: contextlib.ExitStack, path: Path, wait_s: float) -> None:
-    from filelock import FileLock, Timeout
-
-    try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        lock = FileLock(path, thread_local=False)
-        _acquire(lock, path, wait_s)
-    except Timeout:
-        if wait_s:
-            log.warning("lock %s was not free after %.0f s; going on without it.", path, wait_s)
-    except (OSError, NotImplementedError) as error:
-        log.debug("lock %s cannot be used (%s); going on without it.", path, error)
-    else:
-        stack.callback(lock.release)
-
-
-def _acquire(lock: BaseFileLock, path: Path, timeout_s: float) -> None:
-    """Acquire in two steps, so that a long wait says once what is waited for."""
-    from filelock import Timeout
-
-    first = min(MESSAGE_AFTER_S, timeout_s)
-    try:
-        lock.acquire(timeout=first, poll_interval=0.02)
-    except Timeout:
-        if timeout_s <= first:
-            raise
-        log.warning("waiting for another process or thread that tunes the same key; lock file: %s", path)
-        lock.acquire(timeout=timeout_s - first, poll_interval=0.02)
 
 
 def cache_dir(setting: str) -> Path:
@@ -208,6 +284,8 @@ def _default_dir() -> Path:
 
 
 def _temporary_dir() -> Path:
+    import tempfile  # here, for it costs a hit some milliseconds
+
     user = os.getuid() if hasattr(os, "getuid") else "user"
     path = Path(tempfile.gettempdir()) / f"autotuned-{user}"
     try:
@@ -217,3 +295,33 @@ def _temporary_dir() -> Path:
         safe = False
     # Under a folder that everybody writes, a name that can be guessed may be somebody else's.
     return path if safe or user == "user" else Path(tempfile.mkdtemp(prefix="autotuned-"))
+
+
+_NETWORK = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "lustre", "gpfs", "beegfs", "ceph", "afs", "9p", "panfs", "pvfs2")
+_LOCAL_FUSE = ("fuse.fuse-overlayfs", "fuse.overlayfs", "fuse.lxcfs", "fuse.ntfs", "fuse.ntfs-3g", "fuse.exfat")
+_MOUNTS = Path("/proc/self/mountinfo")
+
+
+def network_file_system(path: Path) -> str:
+    """The type of the network file system that a path lies on, such as "nfs4"; "" if it is local or not known."""
+    try:
+        mounts = _MOUNTS.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+        place = os.path.realpath(path)
+    except OSError:
+        return ""
+    kinds = dict(map(_mount, filter(None, mounts)))  # of two on one point the later hides the other
+    kind = kinds.get(max((point for point in kinds if _is_below(place, point)), key=len, default=""), "")
+    return kind if kind in _NETWORK or (kind.startswith("fuse.") and kind not in _LOCAL_FUSE) else ""
+
+
+def _mount(line: str) -> tuple[str, str]:
+    """Mount point and type in a line of mountinfo, whose optional fields end with a lone dash."""
+    fields, _, rest = line.partition(" - ")
+    point = fields.split(" ")[4]
+    for code, letter in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
+        point = point.replace(code, letter)
+    return point, rest.split(" ")[0]
+
+
+def _is_below(place: str, point: str) -> bool:
+    return place == point or place.startswith(point.rstrip("/") + "/")

@@ -59,6 +59,7 @@ class Job:
         known: Timings of an earlier search, by identity; these configs are not measured again.
         incumbent: Of these, the one to beat: measured again beside configs that are new.
         budget_s: The search stops after this many seconds with what it has; None never.
+        on_timing: Told of each timing as it is measured, and again when there are more samples of it.
         watch: Find out what is written also where `restore` is given.
         compile_class: Calls that have this in common compile alike; None where that is not known.
     """
@@ -79,6 +80,7 @@ class Job:
     watch: bool = False
     compile_class: Hashable | None = None
     journal: Journal = field(default_factory=lambda: Journal(None))
+    on_timing: Callable[[Timing], None] = lambda timing: None
 
 
 @dataclass

@@ -22,11 +22,14 @@ class Journal:
 
     Args:
         path: The file; None keeps no journal.
+        writes: False for one who searches without the lock: what crashed is read, and nothing is written.
     """
 
-    def __init__(self, path: Path | None) -> None:
+    def __init__(self, path: Path | None, writes: bool = True) -> None:
         self._path = path
         self.crashed = self._left_behind()
+        if not writes:
+            self._path = None
 
     def _left_behind(self) -> list[str]:
         if self._path is None:

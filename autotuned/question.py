@@ -6,9 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from autotuned import candidates, tune
+from autotuned import candidates
 from autotuned.check import Check
+from autotuned.job import Hooks, Observer
 from autotuned.key import Key, KeySpec
+from autotuned.locks import Lock
 from autotuned.target import Call
 
 
@@ -32,7 +34,7 @@ class Options:
     pruner: Callable[[], candidates.Pruner] = candidates.Pruner
     restore: tuple[str, ...] | None = None
     zero: tuple[str, ...] = ()
-    hooks: tune.Hooks = field(default_factory=tune.Hooks)
+    hooks: Hooks = field(default_factory=Hooks)
     do_bench: Callable[..., Any] | None = None
     default: Any = None
     version: Any = None
@@ -52,6 +54,7 @@ class Question:
         force: Measure again whatever is stored.
         observer: Told of a search's progress.
         budget_s: The search stops after this many seconds, or earlier where the decorator says so; None never.
+        lock: What came of asking for the key's lock; where another holds it, what is measured is the other's to save.
     """
 
     call: Call
@@ -60,8 +63,9 @@ class Question:
     mode: str
     must_search: bool = False
     force: bool = False
-    observer: tune.Observer | None = None
+    observer: Observer | None = None
     budget_s: float | None = None
+    lock: Lock = Lock.HELD
 
     @property
     def fresh(self) -> bool:

@@ -105,7 +105,7 @@ def load(data: Json) -> Record:
     if fields["quality"] not in QUALITIES:
         raise _bad("quality", f"one of {', '.join(QUALITIES)}", fields["quality"])
     timings = tuple(
-        _timing(entry, f"timings[{i}]") for i, entry in enumerate(_typed(fields["timings"], list, "timings"))
+        load_timing(entry, f"timings[{i}]") for i, entry in enumerate(_typed(fields["timings"], list, "timings"))
     )
     return Record(
         key,
@@ -134,7 +134,26 @@ def check_config(data: Json, where: str) -> dict[str, Json]:
     return form
 
 
-def _timing(data: Json, where: str) -> Timing:
+def check_winner(record: Record) -> None:
+    """Check that the winner is one of the record's timings, so that a damaged field cannot name another config.
+
+    Raises:
+        RecordError: The winner is not among the timings, failed, or took another time.
+    """
+    if record.winner is None or not record.timings:  # one that was taken from a config file has no timings
+        return
+    timing = record.timing_of(record.winner)
+    if timing is None or timing.status != "ok" or timing.median_us != record.median_us:
+        found = None if timing is None else timing.median_us
+        raise _bad("winner", f"one of the timings that ran, of {record.median_us} us", found)
+
+
+def load_timing(data: Json, where: str) -> Timing:
+    """Check a timing's JSON; `where` stands in the error.
+
+    Raises:
+        RecordError: A field is missing, unknown, of another type, or a number is not finite.
+    """
     entry = _fields(data, where, {"config", "median_us", "low_us", "high_us", "samples", "status", "error"})
     if entry["status"] not in STATUSES:
         raise _bad(f"{where}.status", f"one of {', '.join(STATUSES)}", entry["status"])
@@ -152,6 +171,8 @@ def _timing(data: Json, where: str) -> Timing:
 
 def _fields(data: Json, where: str, names: set[str]) -> dict[str, Json]:
     fields: dict[str, Json] = _typed(data, dict, where)
+    if fields.keys() == names:
+        return fields
     for name in sorted(names - fields.keys()):
         raise _bad(f"{where}.{name}", "a value", None)
     for name in sorted(fields.keys() - names):

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import enum
 import importlib.resources
 import logging
-import uuid
+import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autotuned import configfile, disk, env, record
+from autotuned import configfile, disk, env, locks, record, records
 from autotuned.device import from_json
-from autotuned.errors import ConfigFileError, RecordError
+from autotuned.errors import ConfigFileError
 from autotuned.key import Key
+from autotuned.look import Choice as Choice
+from autotuned.look import Look as Look
+from autotuned.look import Rung as Rung
 from autotuned.record import Record
 from autotuned.values import digest
 
@@ -24,87 +25,35 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("autotuned")
 
-
-class Rung(enum.IntEnum):
-    """Where a choice came from, in the order in which the places are asked."""
-
-    TABLE = 1  # this process's own table
-    STORE = 2  # the user's records
-    FILE = 3  # config files: same call, same context
-    LADDER = 4  # config files: same call, another context (not served yet)
-    NEAREST = 5  # config files: nearest shape (not served yet)
-    DEFAULT = 6  # `default=`, or the first config where a mode says so
-    SEARCH = 7  # measured now
-    ONLY = 8  # the one config there is
-
-
-@dataclass(frozen=True)
-class Choice:
-    """The config to launch with, and why it is this one.
-
-    Attributes:
-        config: The live `Config` object, its hook included.
-        rung: Where it came from.
-        record: The stored record, where there is one.
-        complete: Whether every candidate of the call has been measured already.
-        lasting: Whether later calls may use it without asking again.
-        origin: The file it came from, for people.
-    """
-
-    config: Any
-    rung: Rung
-    record: Record | None = None
-    complete: bool = True
-    origin: str = ""
-    lasting: bool = True
+# The user's records are asked for here too: the rest of the package knows one store.
+BLOCK = records.BLOCK
+all_heads = records.all_heads
+all_records = records.all_records
+clear = records.clear
+damaged = records.damaged
+inspect = records.inspect
+is_newer = records.is_newer
+journal_path = records.journal_path
+journaled = records.journaled
+keep = records.keep
+kernels = records.kernels
+locked = records.locked
+may_save = records.may_save
+note_use = records.note_use
+react = records.react
+read = records.read
+record_path = records.record_path
+resumable = records.resumable
+root = records.root
+scratch_folder = records.scratch_folder
+unreadable = records.unreadable
+warn_once = records.warn_once
 
 
 Candidates = Mapping[str, Any]  # a config's identity -> the live Config
 
 _registered: list[Traversable] = []
 _files: dict[tuple[str, str | None], configfile.ConfigFile | None] = {}  # (text of the path, kernel) -> parsed once
-_warned: set[str] = set()
-
-
-def root() -> Path:
-    """The folder of this schema's records."""
-    return disk.cache_dir(env.cache_dir_setting())
-
-
-def record_path(key: Key) -> Path:
-    """The one file of a key."""
-    folder = configfile.file_name(key.kernel).removesuffix(".json")
-    return root() / f"v{record.SCHEMA}" / folder / f"{key.digest}.json"
-
-
-def journal_path(key: Key) -> Path:
-    """The journal of a key's search."""
-    path = record_path(key)
-    return path.parent / "journal" / path.name
-
-
-@contextmanager
-def locked(key: Key, between_processes: bool = True) -> Iterator[None]:
-    """Hold the key's lock: one process or thread searches, the others wait (`disk.locked` says how long)."""
-    path = record_path(key)
-    with disk.locked(path.parent / "locks" / f"{key.digest}.lock", between_processes):
-        yield
-
-
-@dataclass(frozen=True)
-class Look:
-    """What one place holds for a key: a choice, or in a few words why there is none.
-
-    Attributes:
-        problem: "absent", "damaged", "unreadable", "newer schema" or "config gone"; with a choice, what an earlier file
-            had instead of one.
-        detail: What exactly, for people. `path`: the file it is about.
-    """
-
-    choice: Choice | None = None
-    problem: str = ""
-    detail: str = ""
-    path: str = ""
 
 
 def find(
@@ -121,31 +70,15 @@ def find(
         unfit: Candidates that were found not to compile or launch here.
     """
     fit = {identity: config for identity, config in candidates.items() if identity not in unfit}
-    for _, look in PLACES if places is None else places:
+    for rung, look in PLACES if places is None else places:
         seen = look(key, fit)
         if not unfit or seen.problem != "config gone":  # what was left out has been said already
-            _react(seen)
+            react(seen)
         if seen.choice is not None:
+            if rung is Rung.STORE:
+                note_use(Path(seen.choice.origin))
             return seen.choice
     return None
-
-
-def _react(seen: Look) -> None:
-    """Move a damaged record aside, and say once what a user can do something about."""
-    path = Path(seen.path)
-    if seen.problem == "damaged":
-        _damaged(path, seen.detail)
-    elif seen.problem == "unreadable":
-        _warn_once(seen.path, "record %s cannot be read (%s); going on without it.", path, seen.detail)
-    elif seen.problem == "newer schema":
-        _warn_once(seen.path, "record %s has the newer schema %s; it is left alone.", path, seen.detail)
-    elif seen.problem == "config gone" and seen.path:
-        _warn_once(
-            f"{path} {seen.detail}",
-            "config file %s: the config for this call is not among the kernel's configs any more; it is not used: %s",
-            path,
-            seen.detail,
-        )
 
 
 def _look_at_record(key: Key, candidates: Candidates) -> Look:
@@ -171,113 +104,6 @@ def best(found: Record, candidates: Candidates) -> str | None:
         return winner
     usable = [t for t in found.timings if t.usable and t.identity in candidates]
     return min(usable, key=lambda timing: timing.median_us or 0.0).identity if usable else None
-
-
-def read(path: Path) -> Record | None:
-    """The record in a file; None if there is none, or it cannot be read, is damaged or of a newer schema."""
-    found, seen = inspect(path)
-    _react(seen)
-    return found
-
-
-def inspect(path: Path) -> tuple[Record | None, Look]:
-    """The record in a file, or why there is none; nothing is moved, and nothing is said."""
-    where = str(path)
-    try:
-        data = disk.read_json(path)
-    except (FileNotFoundError, NotADirectoryError):
-        if path.is_symlink():
-            return None, Look(None, "damaged", "it is a link to nowhere", where)
-        return None, Look(None, "absent", "", where)
-    except OSError as error:
-        if path.is_dir():
-            return None, Look(None, "damaged", "a folder lies in its place", where)
-        return None, Look(None, "unreadable", str(error), where)
-    except ValueError as error:
-        return None, Look(None, "damaged", str(error), where)
-    if is_newer(data):
-        return None, Look(None, "newer schema", str(data["schema"]), where)
-    try:
-        return record.load(data), Look()
-    except RecordError as error:
-        return None, Look(None, "damaged", str(error), where)
-
-
-def is_newer(data: Any) -> bool:
-    """Whether JSON was written by a later version of this package."""
-    schema = data.get("schema") if isinstance(data, dict) else None
-    return isinstance(schema, int) and not isinstance(schema, bool) and schema > record.SCHEMA
-
-
-def _damaged(path: Path, why: str) -> None:
-    moved = disk.move_aside(path)
-    message = "record %s is damaged (%s); %s; the kernel is tuned again."
-    if moved:
-        log.warning(message, path, why.rstrip("."), f"moved to {moved}")
-    else:  # it is met again at the next look
-        _warn_once(str(path), message, path, why.rstrip("."), "it will be replaced")
-
-
-def keep(result: Record) -> bool:
-    """Write a record; where that fails, the choice lives in memory only and one warning says so.
-
-    Returns:
-        Whether it was written.
-    """
-    path = record_path(result.key)
-    try:
-        if path.exists() and is_newer(disk.read_json(path)):
-            return False
-    except (OSError, ValueError):
-        pass  # unreadable or damaged: the write below replaces it, or fails with its own reason
-    try:
-        disk.write_text(path, disk.text(record.dump(result)))
-    except OSError as error:
-        _warn_once(
-            "unwritable",
-            "cannot write to the cache folder %s (%s): results are kept in memory only. Set "
-            "AUTOTUNED_CACHE_DIR to a folder that can be written.",
-            root(),
-            error,
-        )
-        return False
-    return True
-
-
-def all_records(kernel: str | None = None, quietly: bool = False) -> Iterator[tuple[Path, Record]]:
-    """Every readable record of the user's store, or of one kernel in it, by kernel and digest.
-
-    Args:
-        kernel: Its name, or None for all kernels.
-        quietly: Leave damaged records where they are, and say nothing of them.
-    """
-    for path in _record_files(kernel):
-        found = inspect(path)[0] if quietly else read(path)
-        if found is not None:
-            yield path, found
-
-
-def unreadable(kernel: str) -> Iterator[tuple[Path, Look]]:
-    """The record files of a kernel that hold no record, and why; they stay where they are."""
-    for path in _record_files(kernel):
-        found, seen = inspect(path)
-        if found is None and seen.problem != "absent":
-            yield path, seen
-
-
-def _record_files(kernel: str | None) -> Iterator[Path]:
-    folder = configfile.file_name(kernel).removesuffix(".json") if kernel else "*"
-    paths = sorted((root() / f"v{record.SCHEMA}").glob(f"{folder}/*.json"))
-    yield from (path for path in paths if not path.name.startswith("."))
-
-
-def clear(kernel: str | None = None) -> int:
-    """Delete the records of one kernel, or of all; returns how many."""
-    count = 0
-    for path, _ in list(all_records(kernel)):
-        path.unlink(missing_ok=True)
-        count += 1
-    return count
 
 
 def register_configs(source: str | Path) -> None:
@@ -354,7 +180,7 @@ def ship(key: Key, entry: configfile.Entry, folder: Path) -> Path:
     context, device = configfile.split_context(key.context)
     path = folder / from_json(device).slug / configfile.file_name(key.kernel)
     # Not beside the file: the folder is somebody's source tree, and a lock file stays where it is made.
-    with disk.locked(root() / "locks" / f"{digest(str(path.absolute()))}.lock"):
+    with locks.locked(root() / "locks" / f"{digest(str(path.absolute()))}.lock"):
         file = shippable(path, key.kernel) or configfile.ConfigFile(key.kernel, from_json(device))
         if file.device != from_json(device):  # two names that become one slug
             raise ConfigFileError(
@@ -389,7 +215,7 @@ def unwritable(folder: Path) -> str:
         existing = next(place for place in (folder.absolute(), *folder.absolute().parents) if place.exists())
         if not existing.is_dir():
             return f"{existing} is not a folder"
-        probe = existing / f".autotuned-{uuid.uuid4().hex}"
+        probe = existing / f".autotuned-{os.urandom(8).hex()}"
         disk.write_text(probe, "")
         probe.unlink()
     except OSError as error:
@@ -446,9 +272,3 @@ def _parsed(path: Traversable, kernel: str | None) -> configfile.ConfigFile:
             path=str(path),
         )
     return file
-
-
-def _warn_once(about: str, message: str, *args: object) -> None:
-    if about not in _warned:
-        _warned.add(about)
-        log.warning(message, *args)

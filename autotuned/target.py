@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Container, Hashable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import metadata
@@ -11,7 +12,7 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any, Protocol
 
-from autotuned import device, source, toolchain
+from autotuned import device, scratch, source, toolchain
 from autotuned.candidates import suggestion
 from autotuned.device import Device
 from autotuned.errors import CallError, DecorationError
@@ -78,6 +79,12 @@ class Target(Protocol):
 
     def compile_class(self, call: Call) -> Hashable | None:
         """What decides, besides config and context, whether a config compiles; None where that is not known."""
+
+    def trials(self, folder: Path) -> AbstractContextManager[None]:
+        """Around a search: its binaries are kept in a scratch folder."""
+
+    def settle(self, call: Call, config: Any, folder: Path) -> None:
+        """At the end of a search, still inside `trials`: the winner's binary goes where the next process looks."""
 
     def timer(self, where: Device) -> Timer:
         """What measures it there."""
@@ -241,6 +248,20 @@ class KernelTarget:
         words += [_word((name, value), True) for name, value in sorted(call.options.items())]
         return None if _UNKNOWN in words else tuple(words)
 
+    def trials(self, folder: Path) -> AbstractContextManager[None]:
+        """Around a search: its binaries are kept in a scratch folder."""
+        return nullcontext() if self.interpreted else scratch.trials(folder)
+
+    def settle(self, call: Call, config: Any, folder: Path) -> None:
+        """Copy the winner's binary into Triton's own cache; it is loaded, so that asking for it compiles nothing."""
+        if self.interpreted:
+            return
+        try:
+            compiled = self.compile(call, config)
+        except Exception:  # it won by an earlier timing; its launch says what is wrong with it here
+            return
+        scratch.promote(compiled, folder)
+
     def timer(self, where: Device) -> Timer:
         """Events on the GPU; the wall clock in the interpreter."""
         return make_timer(where)
@@ -331,6 +352,13 @@ class HostTarget:
 
     def compile_class(self, call: Call) -> Hashable | None:
         """Not known."""
+
+    def trials(self, folder: Path) -> AbstractContextManager[None]:
+        """Nothing: which of the binaries that a function compiles belong to which config cannot be told."""
+        return nullcontext()
+
+    def settle(self, call: Call, config: Any, folder: Path) -> None:
+        """Nothing to settle."""
 
     def timer(self, where: Device) -> Timer:
         """Events if it runs on a GPU, else the wall clock."""

@@ -14,11 +14,7 @@ from autotuned.check import Checker, outputs_of
 from autotuned.compiling import Ahead
 from autotuned.errors import CheckError, DeviceLostError, OutOfMemoryError
 from autotuned.failures import describe
-from autotuned.job import Hooks as Hooks
-from autotuned.job import Job as Job
-from autotuned.job import Observer as Observer
-from autotuned.job import Outcome as Outcome
-from autotuned.job import Progress as Progress
+from autotuned.job import Job, Outcome, Progress
 from autotuned.measure import Trial
 from autotuned.record import Timing
 from autotuned.state import Protection
@@ -213,6 +209,8 @@ class _Search:
             self._job.journal.begin(self._identities[trial.index])
             self._once(trial)
             self._protection.learn()
+        if trial.error:
+            self._tell(trial)
         self._outcome.compile_s += time.perf_counter() - start
         self._launched += 1
 
@@ -271,6 +269,7 @@ class _Search:
             if difference:
                 trial.error = difference
                 self._wrong.add(trial.index)
+                self._tell(trial)
                 log.warning("`%s`: %s is dropped. %s", self._job.target.name, self._label(trial), difference)
 
     def _written_or_zeroed(self) -> list[str]:
@@ -292,6 +291,7 @@ class _Search:
             samples = self._job.timer.sample(trial, count)
             measure.check_samples(samples)
             trial.samples_us += samples
+        self._tell(trial)
         self._report(trial)
 
     @contextlib.contextmanager
@@ -415,6 +415,10 @@ class _Search:
         order = [identity for identity in self._identities if identity in found]
         return [found[identity] for identity in [*order, *(name for name in found if name not in order)]]
 
+    def _tell(self, trial: Trial) -> None:
+        if trial.index not in self._transient and (trial.error or trial.samples_us):
+            self._job.on_timing(self._timing(trial))
+
     def _same(self) -> dict[str, Timing]:
         """Timings of the configs whose binary is that of an earlier one: these, under the other name."""
         found = {}
@@ -442,17 +446,10 @@ class _Search:
         if self._job.observer is None:
             return
         measured = [trial for trial in self._trials if trial.samples_us and not trial.error]
-        best = min(measured, key=lambda trial: trial.median_us, default=None)
-        self._job.observer(
-            Progress(
-                self._job.target.name,
-                self._launched,
-                len(self._trials),
-                self._label(trial),
-                self._label(best) if best else None,
-                best.median_us if best else None,
-            )
-        )
+        lead = min(measured, key=lambda trial: trial.median_us, default=None)
+        best = (self._label(lead), lead.median_us) if lead else (None, None)
+        name, total = self._job.target.name, len(self._trials)
+        self._job.observer(Progress(name, self._launched, total, self._label(trial), *best))
 
 
 def _nothing() -> None:

@@ -12,10 +12,10 @@ from autotuned.candidates import Pruner
 from autotuned.decorator import CaseGenerator, Names, by_name
 from autotuned.errors import CallError
 from autotuned.explain import Explanation
+from autotuned.job import Hooks
 from autotuned.key import is_tensor
 from autotuned.question import Options
 from autotuned.target import Call, KernelTarget
-from autotuned.tune import Hooks
 from autotuned.tuner import CacheInfo, Tuner
 
 _TRITON_RUN = Autotuner.run

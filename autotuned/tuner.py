@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 from autotuned import bound, candidates, codegen, env, failures, launch, toolchain
 from autotuned.choose import Chooser
 from autotuned.explain import Explanation
+from autotuned.job import Observer
 from autotuned.question import Options, Question
 from autotuned.store import Choice, Rung
 from autotuned.target import Call, HostTarget, KernelTarget, Target, bind
-from autotuned.tune import Observer
 
 log = logging.getLogger("autotuned")
 env.configure_logging()

@@ -26,9 +26,9 @@ def clear(
 
     JSON: `kernel` (null: all), `deleted` (how many records) and `cache` (the store's folder).
     """
-    names = [record.key.kernel for _, record in store.all_records()]
+    names = store.kernels()
     name = one(names, kernel) if kernel is not None and names else kernel
-    count = names.count(name) if name is not None else len(names)
+    count = sum(1 for _ in store.all_heads(name)) if names else 0
     what = f"records of {name or 'all kernels'} in {store.root()}"
     if count and not yes:
         _ask(f"Delete {count} {what}?")

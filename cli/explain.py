@@ -14,7 +14,7 @@ from autotuned.explain import Explanation
 from autotuned.key import Key
 
 from . import output
-from .stored import everything, one
+from .stored import kernels, of_kernel, one
 
 Json = Any
 
@@ -49,14 +49,12 @@ def explain_(
 
 
 def _of_name(wanted: str) -> tuple[str, list[Explanation]]:
-    keys = [stored.key for stored in everything(quietly=True)]
-    name = one((key.kernel for key in keys), wanted)
+    name = one(kernels(quietly=True), wanted)
     found: dict[str, Explanation] = {}
-    for key in keys:
-        if key.kernel == name:
-            explanation = _of_stored(key)
-            assert explanation.key is not None
-            found.setdefault(explanation.key.digest, explanation)  # one call stored in several contexts is one call now
+    for stored in of_kernel(name, heads=True, quietly=True):
+        explanation = _of_stored(stored.key)
+        assert explanation.key is not None
+        found.setdefault(explanation.key.digest, explanation)  # one call stored in several contexts is one call now
     return name, [*found.values(), *_damaged(name)]
 
 

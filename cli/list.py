@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import groupby
+import itertools
+import json
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -12,9 +13,10 @@ import typer
 from autotuned import store
 
 from . import output
-from .stored import STORE, Stored, everything, matching, unknown
+from .stored import STORE, Stored, kernels, matching, of_kernel, unknown
 
 HEADERS = ("call", "config", "device", "toolchain", "source", "time>", "quality", "key")
+TABLE_ROWS = 200  # more are written line by line: a table of them all would need them all at once, and minutes
 
 
 def list_(
@@ -27,30 +29,41 @@ def list_(
     is not finished), `median_us`, `vs_default` (config files only), `quality` (records only), `device`, `triton`,
     `source` ("store" or the file) and `path`.
     """
-    found = everything()
-    if kernel is not None and found:
-        found = _of(kernel, found)
+    names = kernels()
+    if kernel is not None and names:
+        wanted = matching(names, kernel)
+        if not wanted:
+            raise output.fail(unknown(names, kernel))
+        names = wanted
     if as_json:
-        output.print_json({"cache": str(store.root()), "choices": [stored.to_json() for stored in found]})
-    elif found:
-        for name, group in groupby(found, lambda stored: stored.key.kernel):
-            _print(name, list(group))
+        _print_json(stored for name in names for stored in of_kernel(name, heads=True))
+    elif names:
+        for name in names:
+            _print(name, of_kernel(name, heads=True))
     else:
         output.say(f"Nothing is stored in {store.root()}, and there are no config files in:")
         output.say("\n".join(f"  {folder}" for folder in store.config_folders()))
 
 
-def _of(kernel: str, found: Sequence[Stored]) -> list[Stored]:
-    names = [stored.key.kernel for stored in found]
-    wanted = matching(names, kernel)
-    if not wanted:
-        raise output.fail(unknown(names, kernel))
-    return [stored for stored in found if stored.key.kernel in wanted]
+def _print_json(found: Iterable[Stored]) -> None:
+    """One document, written as it is read: there may be more choices than fit into memory."""
+    output.say(f'{{\n "cache": {json.dumps(str(store.root()))},\n "choices": [')
+    lines = (f"  {json.dumps(stored.to_json(), allow_nan=False)}" for stored in found)
+    comma = ""
+    while some := list(itertools.islice(lines, TABLE_ROWS)):
+        output.say(comma + ",\n".join(some), end="")
+        comma = ",\n"
+    output.say("\n ]\n}" if comma else " ]\n}")
 
 
-def _print(kernel: str, group: Sequence[Stored]) -> None:
+def _print(kernel: str, found: Iterator[Stored]) -> None:
+    first = list(itertools.islice(found, TABLE_ROWS))
+    if not first:
+        return
     output.print_heading(kernel)
-    output.print_table(HEADERS, [_cells(stored) for stored in group], stack=(1, 1, 3))
+    output.print_table(HEADERS, [_cells(stored) for stored in first], stack=(1, 1, 3))
+    while some := list(itertools.islice(found, TABLE_ROWS)):
+        output.say("\n".join("  ".join(_cells(stored)) for stored in some))
 
 
 def _cells(stored: Stored) -> list[str]:
@@ -62,5 +75,5 @@ def _cells(stored: Stored) -> list[str]:
         STORE if stored.record is not None else Path(stored.path).name,
         output.time_words(stored.median_us),
         stored.quality or "n/a",
-        stored.key.digest[:12],
+        stored.digest[:12],
     ]

@@ -14,6 +14,7 @@ from . import output
 from .clear import clear
 from .doctor import doctor
 from .explain import explain_
+from .gc import gc
 from .list import list_
 from .show import show
 from .tune import tune
@@ -69,4 +70,5 @@ app.command("list")(list_)
 app.command()(show)
 app.command("explain")(explain_)
 app.command()(clear)
+app.command()(gc)
 app.command()(doctor)

@@ -31,9 +31,9 @@ def stderr() -> Console:
     return Console(stderr=True, markup=False, highlight=False, emoji=False)
 
 
-def say(text: str) -> None:
+def say(text: str, end: str = "\n") -> None:
     """Print a line of a result."""
-    typer.echo(text)
+    typer.echo(text + end, nl=False)
 
 
 def remark(text: str) -> None:

@@ -6,7 +6,7 @@ import time
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from autotuned.tune import Progress
+from autotuned.job import Progress
 
 from . import output
 

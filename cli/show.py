@@ -10,7 +10,7 @@ import typer
 from autotuned.record import Record, Timing
 
 from . import output
-from .stored import Stored, everything, one
+from .stored import Stored, kernels, of_kernel, one
 
 Json = Any
 
@@ -25,9 +25,8 @@ def show(
     JSON: `kernel` and `keys`, each with the fields of `list --json`, and `key` (`call` and `context`), `timings`
     (fastest first, then those that failed with `error`) and `provenance`; these two are null for config files.
     """
-    found = everything()
-    name = one((stored.key.kernel for stored in found), kernel)
-    found = [stored for stored in found if stored.key.kernel == name]
+    name = one(kernels(), kernel)
+    found = list(of_kernel(name))
     chosen = [stored for stored in found if stored.key.digest.startswith(digest or "")]
     if not chosen:
         known = ", ".join(dict.fromkeys(stored.key.digest[:12] for stored in found))

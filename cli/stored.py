@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import difflib
+import itertools
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from autotuned import store
@@ -42,6 +45,11 @@ class Stored:
         return STORE if self.record is not None else self.path
 
     @property
+    def digest(self) -> str:
+        """The key's digest: of a record its file's name, for hashing all keys would double the time of a listing."""
+        return os.path.basename(self.path).removesuffix(".json") if self.record is not None else self.key.digest
+
+    @cached_property
     def device(self) -> str:
         """Slug of the device it holds for."""
         return from_json(self.key.context["device"]).slug
@@ -56,7 +64,7 @@ class Stored:
         """What `list --json` prints of it."""
         return {
             "kernel": self.key.kernel,
-            "digest": self.key.digest,
+            "digest": self.digest,
             "call": self.key.call,
             "config": self.config,
             "median_us": self.median_us,
@@ -69,36 +77,46 @@ class Stored:
         }
 
 
-def everything(quietly: bool = False) -> list[Stored]:
-    """All records and entries of config files, by kernel, device, call and place.
+def kernels(quietly: bool = False) -> list[str]:
+    """The names of all kernels with a record or an entry in a config file."""
+    return sorted({key.kernel for _, key, _ in store.shipped()} | store.kernels(quietly=quietly))
+
+
+def of_kernel(kernel: str, heads: bool = False, quietly: bool = False) -> Iterator[Stored]:
+    """A kernel's records and entries of config files, by device, call and place.
+
+    Of a kernel with more than `store.BLOCK` of them each block of so many is in order: no more are held at a time.
 
     Args:
+        kernel: Its whole name.
+        heads: Without the timings and the provenance of records, which is far quicker.
         quietly: Leave damaged records where they are.
     """
-    found = [stored for stored in (*_records(quietly), *_entries()) if _is_sound(stored)]
-    return sorted(
-        found, key=lambda stored: (stored.key.kernel, stored.device, output.call_words(stored.key.call), stored.source)
-    )
+    found = itertools.chain(_entries(kernel), _records(kernel, heads, quietly))
+    while block := list(itertools.islice(found, store.BLOCK)):
+        places = [_place(stored) for stored in block]
+        in_order = sorted((n for n in range(len(block)) if places[n]), key=places.__getitem__)
+        yield from (block[n] for n in in_order)
 
 
-def _is_sound(stored: Stored) -> bool:
-    """Whether key and config are built as they should be; if not, their file is named. Somebody may have edited it."""
+def _place(stored: Stored) -> tuple[str, str, str] | tuple[()]:
+    """By what it is ordered; empty if it is not built as it should be, which is said. Somebody may have edited it."""
     try:
-        output.call_words(stored.key.call)
         output.config_words(stored.config)
-        return bool(stored.device and stored.toolchain)
+        place = stored.device, output.call_words(stored.key.call), stored.source
+        return place if stored.toolchain else ()
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         output.remark(f"left out: {stored.path} is not as it was written ({type(error).__name__}: {error}).")
-        return False
+        return ()
 
 
-def _records(quietly: bool) -> Iterator[Stored]:
-    for path, record in store.all_records(quietly=quietly):
+def _records(kernel: str, heads: bool, quietly: bool) -> Iterator[Stored]:
+    for path, record in (store.all_heads if heads else store.all_records)(kernel, quietly):
         yield Stored(record.key, record.winner, record.median_us, record.quality, None, str(path), record)
 
 
-def _entries() -> Iterator[Stored]:
-    for path, key, entry in store.shipped():
+def _entries(kernel: str) -> Iterator[Stored]:
+    for path, key, entry in store.shipped(kernel):
         yield Stored(key, entry.config, entry.median_us, None, entry.vs_default, path)
 
 

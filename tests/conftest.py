@@ -31,7 +31,8 @@ if not GPU and os.environ.get("AUTOTUNED_TESTS") != "compiled":
 
 # Module state that outlives a call, by module; modules that are not imported have none.
 _STATE = {
-    "autotuned.store": ("_registered", "_files", "_warned"),
+    "autotuned.store": ("_registered", "_files"),
+    "autotuned.records": ("_warned",),
     "autotuned.disk": ("_cache_dirs",),
     "autotuned.decorator": ("_explicit_names",),
     "autotuned.measure": ("_said",),

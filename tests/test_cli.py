@@ -154,7 +154,7 @@ def test_an_expected_failure_is_one_line(monkeypatch: pytest.MonkeyPatch) -> Non
     def fails(**options: Any) -> Iterator[Any]:
         raise PermissionError(13, "Permission denied", "/some/folder")
 
-    monkeypatch.setattr(store, "all_records", fails)
+    monkeypatch.setattr(store, "kernels", fails)
     assert "Permission denied: '/some/folder'" in _error("list")
 
 
@@ -860,3 +860,80 @@ def test_doctor_works_where_everything_is_missing() -> None:
     problems = "\n".join(data["problems"])
     assert "torch: ModuleNotFoundError" in problems and "triton: ModuleNotFoundError" in problems
     assert "config folders: RuntimeError" in problems and data["cache"]["path"]
+
+
+# -- gc, and long listings ----------------------------------------------------------------------------------------
+
+
+def _keep(count: int, kernel: str = "app.k") -> list[Any]:
+    from fakes import FakeConfig, form, make_key
+
+    from autotuned.record import Record, Timing
+
+    config = form(FakeConfig({"BLOCK": 64}))
+    kept = []
+    for n in range(count):
+        key = make_key(n, kernel=kernel)
+        assert store.keep(Record(key, config, 10.0, "ok", (Timing(config, 10.0, 10.0, 10.0, 40),)))
+        kept.append(store.record_path(key))
+    return kept
+
+
+def _age(path: Path, days: float) -> None:
+    then = time.time() - days * 86400
+    os.utime(path, (then, then))
+
+
+def test_gc_removes_by_age_and_by_size_and_says_what_is_left():
+    paths = _keep(6)
+    for n, path in enumerate(paths):
+        _age(path, n)
+    size = paths[0].stat().st_size
+    said = json.loads(_run("gc", "--max-age", "4d", "--json").stdout)
+    assert (said["deleted"], said["records"], said["leftovers"]) == (2, 4, 0)
+    assert "deleted 0 records" in _run("gc").stdout
+    said = json.loads(_run("gc", "--max-size", f"{2 * size + 10}", "--json").stdout)
+    assert (said["deleted"], said["records"]) == (2, 2)
+    assert {path for path in paths if path.exists()} == set(paths[:2])
+    assert json.loads(_run("gc", "--max-size", "0", "--json").stdout)["records"] == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("1", 1), ("1.5k", 1500), ("2KiB", 2048), ("3 M", 3_000_000), ("1gib", 1 << 30), ("2GB", 2 * 10**9)],
+)
+def test_sizes_of_gc(text, size):
+    from autotuned.cli import gc
+
+    assert gc._size(text) == size
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("1", 86400), ("90s", 90), ("2h", 7200), ("1.5d", 129600), ("1w", 604800)]
+)
+def test_ages_of_gc(text, seconds):
+    from autotuned.cli import gc
+
+    assert gc._age(text) == seconds
+
+
+@pytest.mark.parametrize(
+    "arguments", [("--max-size", "big"), ("--max-age", "-3d"), ("--max-size", "-1"), ("--max-age", "")]
+)
+def test_a_limit_that_is_none_is_wrong_usage(arguments):
+    paths = _keep(1)
+    assert "expected a" in _run("gc", *arguments, code=2).output
+    assert paths[0].exists()
+
+
+def test_a_long_listing_is_whole_and_read_from_heads_only(monkeypatch):
+    monkeypatch.setattr("autotuned.records.BLOCK", 10)
+    monkeypatch.setattr("autotuned.store.BLOCK", 10)
+    monkeypatch.setattr("autotuned.cli.list.TABLE_ROWS", 5)
+    paths = _keep(37) + _keep(3, "app.other")
+    monkeypatch.setattr(store, "all_records", lambda kernel=None: pytest.fail("whole records were read"))
+    said = json.loads(_run("list", "--json").stdout)
+    assert {each["path"] for each in said["choices"]} == {str(path) for path in paths}
+    lines = _run("list").stdout.splitlines()
+    assert sum(path.stem[:12] in line for line in lines for path in paths) == 40
+    assert json.loads(_run("list", "other", "--json").stdout)["choices"][0]["kernel"] == "app.other"

@@ -1,25 +1,20 @@
-import contextlib
 import errno
 import itertools
 import json
-import logging
 import os
 import pwd
-import signal
-import subprocess
-import sys
+import stat
 import tempfile
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import platformdirs
 import pytest
-from filelock import FileLock, Timeout
+from faults import PASSING, READING, everything_in, faults
 
-from autotuned import disk
+from autotuned import disk, locks
 
 # -- reading ---------------------------------------------------------------------------------------------------------
 
@@ -50,14 +45,62 @@ def test_a_huge_file_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     path = tmp_path / "a.json"
     path.write_text("[1, 2]")
     monkeypatch.setattr(disk, "MAX_FILE_BYTES", 5)
-    monkeypatch.setattr(Path, "read_bytes", lambda self: pytest.fail("it was read"))
-    with pytest.raises(ValueError, match="expected at most 5 bytes, got 6"):
+    with faults("read", AssertionError("it was read")), pytest.raises(ValueError, match="at most 5 bytes, got 6"):
         disk.read_json(path)
 
 
 def test_a_missing_file_is_its_own_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         disk.read_json(tmp_path / "a.json")
+
+
+@pytest.mark.parametrize("error", PASSING, ids=errno.errorcode.get)
+@pytest.mark.parametrize("call", READING)
+def test_b39_a_read_that_fails_is_done_again_once(tmp_path: Path, call: str, error: int) -> None:
+    path = tmp_path / "a.json"
+    path.write_text("[1]")
+    with faults(call, error, times=1, name="a.json") as failed:
+        assert disk.read_json(path) == [1]
+    assert len(failed) == 1
+    with faults(call, error, name="a.json") as failed, pytest.raises(OSError):  # noqa: PT011
+        disk.read_json(path)
+    assert len(failed) == 2
+
+
+def test_an_error_that_does_not_pass_is_not_tried_again(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text("[1]")
+    with faults("open", errno.EACCES) as failed, pytest.raises(PermissionError):
+        disk.read_json(tmp_path / "a.json")
+    assert len(failed) == 1
+
+
+def test_what_is_no_plain_file_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.json")
+    with pytest.raises(ValueError, match="expected a plain file"):
+        disk.read_json(tmp_path / "a.json")
+    with pytest.raises(IsADirectoryError):
+        disk.read_json(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("content", "head"),
+    [
+        ('{"a": 1, "b": {"timings": 2}, "timings": [1, 2', {"a": 1, "b": {"timings": 2}}),
+        ('{"a": "\\u00e9,", "timings": [', {"a": "\u00e9,"}),
+        ('{"a": ", \\"timings\\": [", "timings": [', {"a": ', "timings": ['}),
+        ('{"a": {"b": 1, "timings": []}, "timings": [', None),
+        ('{"timings": [', None),
+        ('{"a": 1, "b": [1,', None),
+        ('{"a": NaN, "timings": [', None),
+        ('{"a": 1e999, "timings": [', None),
+        ('[1, "timings": [', None),
+        ("[" * 5000 + ', "timings": [', None),
+        ("", None),
+        ('{1: 1, "timings": [', None),
+    ],
+)
+def test_the_first_fields_of_a_file_are_parsed_without_the_rest(content: str, head: Any) -> None:
+    assert disk.json_head(content.encode("utf-8"), "timings") == head
 
 
 def test_json_is_written_as_one_ascii_line_and_read_back(tmp_path: Path) -> None:
@@ -75,10 +118,6 @@ def test_what_json_has_not_is_never_written() -> None:
 # -- writing ---------------------------------------------------------------------------------------------------------
 
 
-def everything_in(folder: Path) -> list[str]:
-    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
-
-
 def test_a_write_makes_its_folders_and_leaves_nothing_else(tmp_path: Path) -> None:
     disk.write_text(tmp_path / "v1" / "app.k" / "a.json", "new")
     assert everything_in(tmp_path) == ["v1", "v1/app.k", "v1/app.k/a.json"]
@@ -93,6 +132,33 @@ def test_a_record_can_be_read_by_whom_the_umask_lets_and_its_folder_by_the_owner
         os.umask(before)
     assert (tmp_path / "v1" / "a.json").stat().st_mode & 0o777 == 0o644
     assert (tmp_path / "v1").stat().st_mode & 0o777 == 0o700
+
+
+def test_every_folder_that_is_made_is_the_owners_alone(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        disk.write_text(tmp_path / "home" / ".cache" / "autotuned" / "a.json", "new")
+    finally:
+        os.umask(before)
+    for folder in ("home", "home/.cache", "home/.cache/autotuned"):
+        assert (tmp_path / folder).stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("umask", [0o022, 0o077], ids=oct)
+def test_b46_a_group_shared_folder_keeps_its_mode_and_what_is_in_it_is_the_groups(tmp_path: Path, umask: int) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o2775)
+    before = os.umask(umask)
+    try:
+        disk.write_text(shared / "v1" / "app.k" / "a.json", "new")
+        with locks.locked(shared / "v1" / "locks" / "a.lock"):
+            pass
+    finally:
+        os.umask(before)
+    modes = {path: stat.S_IMODE((shared / path).stat().st_mode) for path in [".", *everything_in(shared)]}
+    assert {modes.pop(folder) for folder in (".", "v1", "v1/app.k", "v1/locks")} == {0o2775}
+    assert modes == {"v1/app.k/a.json": 0o664, "v1/locks/a.lock": 0o664}
 
 
 def test_a_reader_sees_the_old_text_or_the_new_and_never_a_part(tmp_path: Path) -> None:
@@ -131,56 +197,57 @@ def fail(*args: Any, **kwargs: Any) -> Any:
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
-class FullDisk:
-    """A file that was made and takes no bytes."""
-
-    def __init__(self, path: Path) -> None:
-        path.touch()
-
-    def __enter__(self) -> "FullDisk":
-        return self
-
-    def __exit__(self, *error: object) -> None: ...
-
-    write = fail
-
-
-def interrupt(*args: Any) -> None:
-    raise KeyboardInterrupt
-
-
 @pytest.mark.parametrize(
-    ("where", "name", "fault", "error"),
+    ("call", "error", "raised"),
     [
-        pytest.param(disk, "open", lambda path, *args, **kwargs: fail(), OSError, id="no file can be made"),
-        pytest.param(disk, "open", lambda path, *args, **kwargs: FullDisk(path), OSError, id="the disk is full"),
-        pytest.param(os, "replace", fail, OSError, id="it cannot be moved"),
-        pytest.param(os, "replace", interrupt, KeyboardInterrupt, id="Ctrl-C"),
+        pytest.param("open", errno.EACCES, OSError, id="no file can be made"),
+        pytest.param("open", errno.EROFS, OSError, id="read-only"),
+        pytest.param("write", errno.ENOSPC, OSError, id="B54: full after the file was made"),
+        pytest.param("write", errno.EDQUOT, OSError, id="B54: over quota"),
+        pytest.param("write", errno.EIO, OSError, id="a broken disk"),
+        pytest.param("replace", errno.ENOSPC, OSError, id="it cannot be moved"),
+        pytest.param("replace", errno.ESTALE, OSError, id="it can never be moved"),
+        pytest.param("replace", KeyboardInterrupt(), KeyboardInterrupt, id="Ctrl-C"),
     ],
 )
 def test_a_failed_write_leaves_the_old_text_and_no_temporary_file(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    where: Any,
-    name: str,
-    fault: Callable[..., Any],
-    error: type[BaseException],
+    tmp_path: Path, call: str, error: Any, raised: type[BaseException]
 ) -> None:
     path = tmp_path / "a.json"
     path.write_text("old")
-    monkeypatch.setattr(where, name, fault, raising=False)
-    with pytest.raises(error):
+    with faults(call, error, name="*a.json"), pytest.raises(raised):
         disk.write_text(path, "new")
     assert everything_in(tmp_path) == ["a.json"]
     assert path.read_text() == "old"
+
+
+@pytest.mark.parametrize("error", PASSING, ids=errno.errorcode.get)
+@pytest.mark.parametrize("call", ["open", "write", "replace"])
+def test_b39_a_write_that_fails_once_is_done_again_and_nothing_is_read_back(
+    tmp_path: Path, call: str, error: int
+) -> None:
+    path = tmp_path / "a.json"
+    with faults(call, error, times=1, name="*a.json") as failed, faults("read", errno.ENOENT):
+        disk.write_text(path, "new")
+    assert len(failed) == 1
+    assert everything_in(tmp_path) == ["a.json"]
+    assert path.read_text() == "new"
+
+
+def test_a_disk_that_takes_a_part_at_a_time_takes_all_in_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda descriptor, content: write(descriptor, content[:3]))
+    disk.write_text(tmp_path / "a.json", "0123456789")
+    assert (tmp_path / "a.json").read_text() == "0123456789"
 
 
 def test_a_temporary_file_that_cannot_be_removed_does_not_hide_the_first_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "replace", fail)
-    monkeypatch.setattr(Path, "unlink", lambda self: (_ for _ in ()).throw(OSError(errno.EBUSY, "busy")))
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(OSError, match="No space left"), faults("unlink", errno.EBUSY):
         disk.write_text(tmp_path / "a.json", "new")
 
 
@@ -218,200 +285,12 @@ def test_what_is_damaged_is_moved_into_a_folder_beside_it(tmp_path: Path, make: 
     assert len(list((tmp_path / "damaged").iterdir())) == 2
 
 
-@pytest.mark.parametrize(("where", "name"), [(os, "replace"), (Path, "mkdir")], ids=["replace", "mkdir"])
-def test_what_cannot_be_moved_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: Any, name: str) -> None:
+@pytest.mark.parametrize("call", ["replace", "mkdir"])
+def test_what_cannot_be_moved_stays(tmp_path: Path, call: str) -> None:
     (tmp_path / "a.json").write_text("damaged")
-    monkeypatch.setattr(where, name, fail)
-    assert disk.move_aside(tmp_path / "a.json") is None
+    with faults(call, errno.EACCES):
+        assert disk.move_aside(tmp_path / "a.json") is None
     assert (tmp_path / "a.json").read_text() == "damaged"
-
-
-# -- locks -----------------------------------------------------------------------------------------------------------
-
-# Waits for a word, takes the lock, and does the work once: the work is done when "result" is there.
-WORKER = """
-import sys
-from pathlib import Path
-from autotuned import disk
-
-folder = Path(sys.argv[1])
-
-def say(word):
-    print(word, flush=True)
-
-say("ready")
-sys.stdin.readline()
-say("trying")
-with disk.locked(folder / "locks" / "k.lock"):
-    say("in")
-    if not (folder / "result").exists():
-        with open(folder / "ran", "a") as file:
-            file.write("x")
-        sys.stdin.readline()
-        disk.write_text(folder / "result", "done")
-"""
-
-
-@contextlib.contextmanager
-def worker(folder: Path) -> Iterator["subprocess.Popen[str]"]:
-    pipe = subprocess.PIPE
-    with subprocess.Popen([sys.executable, "-c", WORKER, str(folder)], stdin=pipe, stdout=pipe, text=True) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
-def hear(process: "subprocess.Popen[str]", word: str) -> None:
-    assert process.stdout is not None
-    assert process.stdout.readline() == f"{word}\n"
-
-
-def tell(process: "subprocess.Popen[str]") -> None:
-    assert process.stdin is not None
-    process.stdin.write("\n")
-    process.stdin.flush()
-
-
-@contextlib.contextmanager
-def lock_of_another_process(folder: Path) -> Iterator["subprocess.Popen[str]"]:
-    with worker(folder) as process:
-        hear(process, "ready")
-        tell(process)
-        hear(process, "trying")
-        hear(process, "in")
-        yield process
-
-
-def test_of_two_processes_one_does_the_work_and_the_other_finds_it_done(tmp_path: Path) -> None:
-    with worker(tmp_path) as one, worker(tmp_path) as other:
-        for process in (one, other):
-            hear(process, "ready")
-        for process in (one, other):
-            tell(process)
-        for process in (one, other):
-            hear(process, "trying")
-        for process in (one, other):  # whoever is in finishes its work; the other needs no word for it
-            tell(process)
-        assert [process.wait(30) for process in (one, other)] == [0, 0]
-    assert (tmp_path / "ran").read_text() == "x"
-
-
-def test_a_lock_ends_with_its_holder_and_a_live_holder_is_not_waited_for_without_end(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "locks" / "k.lock"
-    monkeypatch.setattr(disk, "MESSAGE_AFTER_S", 0.02)
-    with lock_of_another_process(tmp_path) as holder:
-        with pytest.raises(Timeout):
-            FileLock(path).acquire(timeout=0)
-        with disk.locked(path, timeout_s=0.05):
-            pass
-        assert [record.getMessage() for record in caplog.records] == [
-            f"waiting for another process or thread that tunes the same key; lock file: {path}",
-            f"lock {path} was not free after 0 s; going on without it.",
-        ]
-        caplog.clear()
-        holder.send_signal(signal.SIGKILL)
-        holder.wait(30)
-        start = time.monotonic()
-        with disk.locked(path, timeout_s=30), pytest.raises(Timeout):
-            FileLock(path).acquire(timeout=0)  # it is really held now
-        assert time.monotonic() - start < 1
-    assert caplog.records == []
-    assert path.exists()  # unlinking it would split those who wait
-
-
-@pytest.mark.parametrize(
-    "content", [b"", b"12345\nsome-host\n", os.urandom(64)], ids=["empty", "pid and host", "garbage"]
-)
-def test_a_leftover_lock_file_is_not_waited_for(tmp_path: Path, content: bytes) -> None:
-    path = tmp_path / "k.lock"
-    path.write_bytes(content)
-    start = time.monotonic()
-    with disk.locked(path, timeout_s=30), pytest.raises(Timeout):
-        FileLock(path).acquire(timeout=0)
-    assert time.monotonic() - start < 5
-
-
-@pytest.mark.parametrize("taken", ["parent", "lock"])
-def test_where_no_lock_file_can_be_made_the_work_goes_on(tmp_path: Path, taken: str, caplog: Any) -> None:
-    (tmp_path / "parent").mkdir()
-    if taken == "parent":
-        (tmp_path / "parent" / "locks").write_text("a file where the folder should be")
-    else:
-        (tmp_path / "parent" / "locks" / "k.lock").mkdir(parents=True)
-    ran = []
-    with caplog.at_level(logging.DEBUG, "autotuned"), disk.locked(tmp_path / "parent" / "locks" / "k.lock"):
-        ran.append(1)
-    assert ran == [1]
-    assert "cannot be used" in caplog.text
-    assert not [record for record in caplog.records if record.levelno > logging.DEBUG]
-
-
-def test_a_lock_that_is_not_between_processes_touches_no_file(tmp_path: Path) -> None:
-    with disk.locked(tmp_path / "locks" / "k.lock", between_processes=False):
-        assert everything_in(tmp_path) == []
-
-
-def test_of_many_threads_one_does_the_work(tmp_path: Path) -> None:
-    done, ran = [], []
-    barrier = threading.Barrier(6)
-
-    def work() -> None:
-        barrier.wait()
-        with disk.locked(tmp_path / "k.lock", between_processes=False):
-            if not done:
-                ran.append(threading.get_ident())
-                time.sleep(0.005)  # lets the others run, so that a lock that does not lock is seen
-                done.append(1)
-
-    threads = [threading.Thread(target=work) for _ in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(ran) == 1
-
-
-def test_a_thread_that_holds_a_lock_waits_for_no_other(tmp_path: Path) -> None:
-    taken, free = threading.Event(), threading.Event()
-
-    def hold() -> None:
-        with disk.locked(tmp_path / "b.lock"):
-            taken.set()
-            free.wait(60)
-
-    holder = threading.Thread(target=hold)
-    holder.start()
-    taken.wait(60)
-    start = time.monotonic()
-    with disk.locked(tmp_path / "a.lock"):
-        with disk.locked(tmp_path / "b.lock", timeout_s=60):
-            pass
-        with disk.locked(tmp_path / "a.lock", timeout_s=60):  # its own lock again
-            pass
-        with pytest.raises(Timeout):  # which leaving the inner block did not free
-            FileLock(tmp_path / "a.lock").acquire(timeout=0)
-    assert time.monotonic() - start < 20
-    free.set()
-    holder.join()
-
-
-def test_an_exception_frees_the_lock(tmp_path: Path) -> None:
-    with pytest.raises(ZeroDivisionError), disk.locked(tmp_path / "k.lock"):
-        1 // 0
-    FileLock(tmp_path / "k.lock").acquire(timeout=0).lock.release()
-    waited = []
-
-    def enter() -> None:
-        with disk.locked(tmp_path / "k.lock", timeout_s=60):
-            waited.append(1)
-
-    thread = threading.Thread(target=enter)
-    thread.start()
-    thread.join(30)
-    assert waited == [1]
 
 
 # -- the cache folder ------------------------------------------------------------------------------------------------
@@ -505,3 +384,41 @@ def test_a_temporary_folder_of_another_user_is_not_used(homeless: Path, monkeypa
     monkeypatch.setattr(os, "getuid", lambda: uid + 1)
     (homeless.parent / f"autotuned-{uid + 1}").mkdir()
     assert disk.cache_dir("").name != f"autotuned-{uid + 1}"
+
+
+# -- network file systems --------------------------------------------------------------------------------------------
+
+MOUNTS = """\
+21 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw
+22 21 0:5 / /proc rw - proc proc rw
+40 21 0:40 / /home rw,relatime shared:20 master:3 - nfs4 server:/home rw,vers=4.2
+41 40 0:41 / /home/local\\040disk rw - xfs /dev/sdb1 rw
+42 21 0:42 / /scratch rw - lustre 10.0.0.1@o2ib:/scratch rw
+43 21 0:43 / /remote rw - fuse.sshfs me@there:/ rw
+44 21 0:44 / /overlay rw - fuse.fuse-overlayfs overlay rw
+45 42 0:45 / /scratch rw - tmpfs tmpfs rw
+46 21 0:46 / /homework rw - tmpfs tmpfs rw
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [("/home/me/.cache", "nfs4"), ("/home", "nfs4"), ("/home/local disk/x", ""), ("/scratch/x", ""),
+     ("/remote/x", "fuse.sshfs"), ("/overlay/x", ""), ("/homework/x", ""), ("/opt", "")],
+)  # fmt: skip
+def test_a_network_file_system_is_recognised(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, kind: str
+) -> None:
+    monkeypatch.setattr(disk, "_MOUNTS", tmp_path / "mountinfo")
+    monkeypatch.setattr(os.path, "realpath", str)
+    assert disk.network_file_system(Path(path)) == ""
+    (tmp_path / "mountinfo").write_text(MOUNTS)
+    assert disk.network_file_system(Path(path)) == kind
+
+
+def test_temporary_files_of_killed_writers_of_one_file_are_removed(tmp_path: Path) -> None:
+    for name in (".a.json.12.tmp", ".a.json.ab.tmp", ".b.json.12.tmp", "a.json", ".a.json.x"):
+        (tmp_path / name).write_text("")
+    disk.remove_temporaries(tmp_path / "a.json")
+    assert everything_in(tmp_path) == [".a.json.x", ".b.json.12.tmp", "a.json"]
+    disk.remove_temporaries(tmp_path / "no" / "such.json")

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from fakes import DEVICE, FakeConfig, by_identity, form, make_key
+from faults import faults
 
 from autotuned import disk, record, store
 from autotuned.configfile import ConfigFile, Entry, split_context
@@ -38,7 +39,8 @@ def result(key: Key = KEY, winner: FakeConfig | None = SMALL, **times_us: float 
         else Timing(form(FakeConfig({"BLOCK": int(name[1:])})), status="failed", error="boom")
         for name, us in times_us.items()
     )
-    return Record(key, form(winner) if winner else None, 10.0 if winner else None, "ok", timings)
+    median_us = (times_us.get(f"b{winner.kwargs['BLOCK']}") or 10.0) if winner else None
+    return Record(key, form(winner) if winner else None, median_us, "ok", timings)
 
 
 def write_file(folder: Path, config: FakeConfig, *keys: Key, text: str | None = None) -> Path:
@@ -279,11 +281,7 @@ def test_a_record_that_cannot_be_read_is_a_miss_said_once_and_stays(
 ) -> None:
     store.keep(result())
 
-    def refuse_reading(path: Path) -> Any:
-        raise PermissionError(errno.EACCES, "Permission denied")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(disk, "read_json", refuse_reading)
+    with faults("open", errno.EACCES):
         assert store.find(KEY, LIVE) is None
         assert store.find(KEY, LIVE) is None
     assert len(warnings_in(caplog)) == 1

@@ -1,0 +1,180 @@
+"""Keeps the store bounded: what was not used for longest goes first, and leftovers of killed processes go too."""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from autotuned import disk, locks
+
+DAY_S = 86400.0
+DEFAULT_MAX_BYTES = 1 << 30  # some 30,000 records of 100 configs each
+DEFAULT_MAX_AGE_S = 365 * DAY_S  # not used for a year: driver, compiler and kernel have changed meanwhile
+USE_RESOLUTION_S = DAY_S  # a record's time is renewed at most this often: a start must not write a file for each hit
+SCRATCH_S = 7 * DAY_S  # other shapes of a kernel are mostly tuned in the same days
+_TEMPORARY_S = 3600.0  # a write takes milliseconds
+_JOURNAL_S = 30 * DAY_S  # an interrupted search that nobody went on with
+_LOCK_S = DAY_S  # longer than anybody waits
+_DAMAGED_S = 30 * DAY_S
+
+
+@dataclass
+class Freed:
+    """What a clean-up removed, and what is left."""
+
+    records: int = 0
+    leftovers: int = 0
+    bytes: int = 0
+    kept_records: int = 0
+    kept_bytes: int = 0
+
+
+@dataclass(frozen=True, order=True)
+class _File:
+    used: float  # seconds since the epoch
+    size: int
+    path: str
+
+
+def lock_of(record_path: Path) -> Path:
+    """The lock file of a record's key."""
+    return record_path.parent / "locks" / f"{record_path.stem}.lock"
+
+
+def is_due(digest: str) -> bool:
+    """Whether the writer of this key's record looks after the store: one key in 256, for it looks at every file."""
+    return digest.startswith("00")
+
+
+def run(root: Path, max_bytes: int | None = None, max_age_s: float | None = None) -> Freed:
+    """Remove records that are too old, then the least recently used until the rest fits, and old leftovers.
+
+    A record whose lock is held is left alone. Errors are ignored: what cannot be removed stays.
+
+    Args:
+        root: The cache folder.
+        max_bytes: Size of all records together; None for no limit.
+        max_age_s: Seconds since a record was last used (to a day) or written; None for no limit.
+    """
+    freed, now = Freed(), time.time()
+    kept: list[_File] = []
+    for file in _files(root, freed, now):
+        if max_age_s is None or now - file.used <= max_age_s or not _remove_record(file, freed):
+            kept.append(file)
+    total = sum(file.size for file in kept)
+    if max_bytes is not None and total > max_bytes:
+        kept.sort(reverse=True)
+        spared = []
+        while kept and total > max_bytes:
+            file = kept.pop()
+            if _remove_record(file, freed):
+                total -= file.size
+            else:
+                spared.append(file)
+        kept += spared
+    clear_scratch(root / "scratch", freed)
+    freed.kept_records, freed.kept_bytes = len(kept), total
+    return freed
+
+
+def clear_scratch(folder: Path, freed: Freed | None = None) -> None:
+    """Remove binaries of losing configs that no search has used for a week."""
+    freed, now = freed or Freed(), time.time()
+    for kernel in _entries(str(folder)):
+        try:
+            if now - kernel.stat(follow_symlinks=False).st_mtime <= SCRATCH_S:
+                continue
+        except OSError:
+            continue
+        for entry in _entries(kernel.path):
+            if entry.is_file(follow_symlinks=False):
+                size = entry.stat(follow_symlinks=False).st_size
+                _count(freed, _File(now, size, entry.path), disk.remove(Path(entry.path)))
+        disk.remove_folder(Path(kernel.path))
+
+
+def _files(root: Path, freed: Freed, now: float) -> Iterator[_File]:
+    """The records; leftovers met on the way are removed."""
+    for schema in _entries(str(root)):
+        if schema.name.startswith("v") and schema.name[1:].isdigit():
+            for folder in _entries(schema.path):
+                for entry in _entries(folder.path):
+                    yield from _record(entry, freed, now)
+
+
+def _record(entry: os.DirEntry[str], freed: Freed, now: float) -> Iterator[_File]:
+    if entry.name in ("locks", "damaged", "journal") and entry.is_dir(follow_symlinks=False):
+        _remove_old(entry, freed, now)
+        return
+    try:
+        info = entry.stat(follow_symlinks=False)
+    except OSError:
+        return
+    file = _File(info.st_mtime, info.st_size, entry.path)
+    if not stat.S_ISREG(info.st_mode):
+        return
+    if entry.name.startswith("."):
+        limit_s = _TEMPORARY_S if entry.name.endswith(".tmp") or _has_record(entry) else _JOURNAL_S
+        if now - file.used > limit_s:
+            _count(freed, file, disk.remove(Path(entry.path)))
+    elif entry.name.endswith(".json"):
+        yield file
+
+
+def _has_record(journal: os.DirEntry[str]) -> bool:
+    path = Path(journal.path)
+    return os.path.exists(path.with_name(f"{path.stem[1:]}.json"))
+
+
+def _remove_old(folder: os.DirEntry[str], freed: Freed, now: float) -> None:
+    limit_s = {"locks": _LOCK_S, "journal": _JOURNAL_S}.get(folder.name, _DAMAGED_S)
+    for entry in _entries(folder.path):
+        try:
+            info = entry.stat(follow_symlinks=False)
+        except OSError:
+            continue
+        if now - info.st_mtime <= limit_s:
+            continue
+        file = _File(info.st_mtime, info.st_size, entry.path)
+        if folder.name != "locks" or entry.name.endswith(".tmp"):
+            _count(freed, file, disk.remove(Path(entry.path)))
+        else:
+            _remove_lock(file, freed)
+
+
+def _remove_lock(file: _File, freed: Freed) -> None:
+    """Remove a lock file that nobody touched for a day, while holding it.
+
+    Whoever opened it in this very moment sees that it is no longer at its path, and opens the new one. The file that
+    names the holder goes when nobody holds the lock.
+    """
+    with locks.if_free(Path(file.path.removesuffix(".holder"))) as free:
+        if free:
+            _count(freed, file, disk.remove(Path(file.path)))
+
+
+def _remove_record(file: _File, freed: Freed) -> bool:
+    path = Path(file.path)
+    with locks.if_free(lock_of(path)) as free:
+        if not free or not disk.remove(path):
+            return False
+    freed.records += 1
+    freed.bytes += file.size
+    return True
+
+
+def _count(freed: Freed, file: _File, removed: bool) -> None:
+    freed.leftovers += removed
+    freed.bytes += file.size * removed
+
+
+def _entries(folder: str) -> Iterator[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            yield from entries
+    except OSError:
+        return

@@ -1,0 +1,242 @@
+"""One lock a key, between threads and processes: who searches says so, the others wait for a while."""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import errno
+import logging
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from autotuned import disk
+
+if TYPE_CHECKING:
+    from filelock import FileLock
+
+log = logging.getLogger("autotuned")
+
+MESSAGE_AFTER_S = 5.0  # a wait this long is worth a line: most searches are shorter, and people think it hangs
+LOCK_TIMEOUT_S = 600.0  # longer than any search seen; afterwards the waiter goes on by itself
+_POLL_S = 0.02
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EIO)
+
+
+class Lock(enum.Enum):
+    """What came of asking for a lock."""
+
+    HELD = "held"
+    BUSY = "busy"  # somebody else has it, and the time to wait is over
+    NESTED = "nested"  # this very thread has it: what it searches calls itself
+    NONE = "none"  # there can be no lock here; it would only have saved work
+
+
+@dataclass
+class _Waiting:
+    """The threads of this process that want one lock: they wait as one, and say so once."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    holder: str = ""
+    said: bool = False
+
+
+_held = threading.local()
+_waiting: dict[str, _Waiting] = {}
+_locks: dict[int, FileLock] = {}  # those that this process holds
+
+
+@contextmanager
+def locked(path: Path, between_processes: bool = True, timeout_s: float | None = None) -> Iterator[Lock]:
+    """Hold the lock at `path` for a `with` block; threads and, with a lock file, processes wait for its holder.
+
+    The lock only saves work: whoever does not get it in time, or cannot make the file, goes on without. A thread
+    that holds one lock never waits for another (a tuned host function may launch tuned kernels): it tries once.
+
+    The holder's process, host and start stand in a file beside it while it is held. The system frees the lock when
+    its holder ends, however it ends. A forked child holds nothing.
+
+    Args:
+        path: The lock file. It is left in place: unlinking it while somebody waits would split the waiters.
+        between_processes: False locks threads of this process only and touches no file.
+        timeout_s: How long to wait at most, in seconds; None for `LOCK_TIMEOUT_S`.
+
+    Yields:
+        Whether it is held.
+    """
+    held = _held.__dict__.setdefault("paths", [])
+    if path in held:
+        yield Lock.NESTED
+        return
+    timeout_s = LOCK_TIMEOUT_S if timeout_s is None else timeout_s
+    end = time.monotonic() + (0.0 if held else timeout_s)
+    with contextlib.ExitStack() as stack:
+        lock = _enter_thread_lock(stack, path, end)
+        if lock is Lock.HELD and between_processes:
+            lock = _enter_file_lock(stack, path, end)
+        held.append(path)
+        try:
+            yield lock
+        finally:
+            held.remove(path)
+
+
+# -- threads ---------------------------------------------------------------------------------------------------------
+
+
+def _enter_thread_lock(stack: contextlib.ExitStack, path: Path, end: float) -> Lock:
+    waiting = _waiting.setdefault(str(path), _Waiting())
+    start = time.monotonic()
+    if not waiting.lock.acquire(timeout=max(0.0, min(MESSAGE_AFTER_S, end - start))) and (
+        end - start <= MESSAGE_AFTER_S or not _wait_for_thread(waiting, path, end)
+    ):
+        return _gave_up(path, end - start)
+    waiting.holder, waiting.said = threading.current_thread().name, False
+    stack.callback(waiting.lock.release)
+    return Lock.HELD
+
+
+def _wait_for_thread(waiting: _Waiting, path: Path, end: float) -> bool:
+    if not waiting.said:
+        waiting.said = True
+        _say(f"thread {waiting.holder!r} of this process", path)
+    return waiting.lock.acquire(timeout=max(0.0, end - time.monotonic()))
+
+
+def _say(holder: str, path: Path) -> None:
+    log.warning("waiting for %s, which tunes the same key; lock file: %s", holder, path)
+
+
+def _gave_up(path: Path, waited_s: float) -> Lock:
+    if waited_s > 0:
+        log.warning("lock %s was not free after %.0f s; going on without it.", path, waited_s)
+    return Lock.BUSY
+
+
+# -- processes -------------------------------------------------------------------------------------------------------
+
+
+def _enter_file_lock(stack: contextlib.ExitStack, path: Path, end: float) -> Lock:
+    start = time.monotonic()
+    try:
+        disk.make_folder(path.parent)
+        lock = _file_lock(path)
+        held = _acquire(lock, path, start + MESSAGE_AFTER_S, end)
+    except (OSError, NotImplementedError) as error:
+        log.debug("lock %s cannot be used (%s); going on without it.", path, error)
+        return Lock.NONE
+    if not held:
+        return _gave_up(path, end - start)
+    _locks[id(lock)] = lock
+    stack.callback(_release, lock, path, os.getpid())
+    _write_holder(path)
+    return Lock.HELD
+
+
+def _file_lock(path: Path) -> FileLock:
+    from filelock import FileLock  # here, for importing it costs 40 ms, and hits need none
+
+    mode = disk.shared_mode(path.parent)
+    options: dict[str, Any] = {"mode": mode} if mode else {}
+    try:
+        # Its substitute for file systems without flock is a file that a killed holder leaves behind.
+        return FileLock(path, fallback_to_soft=False, **options)
+    except TypeError:  # versions before 4 have no substitute
+        return FileLock(path, **options)
+
+
+def _acquire(lock: FileLock, path: Path, message_at: float, end: float) -> bool:
+    """Whether it was had in time.
+
+    Raises:
+        OSError, NotImplementedError: The file cannot be made, or this file system has no locks.
+    """
+    if _try_until(lock, min(message_at, end)):
+        return True
+    if message_at >= end:
+        return False
+    _say(holder_of(path), path)
+    return _try_until(lock, end)
+
+
+def _try_until(lock: FileLock, end: float) -> bool:
+    from filelock import Timeout
+
+    try:
+        lock.acquire(timeout=max(0.0, end - time.monotonic()), poll_interval=_POLL_S)
+    except Timeout:
+        return False
+    return True
+
+
+def _release(lock: FileLock, path: Path, owner: int) -> None:
+    if os.getpid() != owner:
+        return  # a forked child: the lock is its parent's
+    disk.remove(holder_path(path))
+    _locks.pop(id(lock), None)
+    with contextlib.suppress(OSError):
+        lock.release(force=True)
+
+
+def holder_path(path: Path) -> Path:
+    """The file beside a lock that says who holds it: in the lock file itself another waiter might overwrite it."""
+    return path.with_name(f"{path.name}.holder")
+
+
+def _write_holder(path: Path) -> None:
+    who = {"pid": os.getpid(), "host": _host(), "start": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
+    with contextlib.suppress(OSError):  # it helps people who wait, and nobody else
+        disk.write_text(holder_path(path), disk.text(who))
+
+
+def _host() -> str:
+    return os.uname().nodename if hasattr(os, "uname") else ""
+
+
+def holder_of(path: Path) -> str:
+    """Who holds a lock, in words; whatever stands in the file."""
+    try:
+        who = disk.parse_json(disk.read_head(holder_path(path), 1024))
+        return f"process {int(who['pid'])} on {who['host']:.100} (since {who['start']:.40})"
+    except (OSError, ValueError, TypeError, KeyError):
+        return "another process"
+
+
+@contextmanager
+def if_free(path: Path) -> Iterator[bool]:
+    """Hold a lock for a `with` block if it can be had at once; yields whether nobody else has it.
+
+    A lock file that is not there is not made.
+    """
+    if not os.path.lexists(path):
+        yield True
+        return
+    lock = _file_lock(path)
+    try:
+        free = _try_until(lock, 0.0)
+    except NotImplementedError:
+        free = True  # no locks here: nobody can hold one
+    except OSError as error:
+        free = error.errno in _NO_LOCKS
+    try:
+        yield free
+    finally:
+        with contextlib.suppress(OSError):
+            lock.release(force=True)
+
+
+def _after_fork_in_child() -> None:
+    """Forget who waits: threads that held locks are not here. Lock files are the parent's, and `_locks` keeps them so.
+
+    A lock that is collected as garbage would be released, for the parent too.
+    """
+    _waiting.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1,0 +1,97 @@
+"""The timings of a search that is under way, on disk one by one, so that a killed process loses only the last."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+
+from autotuned import disk, record
+from autotuned.errors import RecordError
+from autotuned.key import Key
+from autotuned.record import Timing
+from autotuned.values import Json, canonical
+
+log = logging.getLogger("autotuned")
+
+
+def path_beside(record_path: Path) -> Path:
+    """The journal of a record; hidden, so that readers of records never see it."""
+    return record_path.parent / f".{record_path.stem}.journal"
+
+
+@contextmanager
+def open_for(path: Path, key: Key) -> Iterator[Callable[[Timing], None]]:
+    """Append timings to a key's journal; yields the function that does so.
+
+    A line is one call to the system, so that a kill leaves whole lines, or at most the last one torn. Like every
+    file of the store it may fail: then nothing is written and the search goes on.
+    """
+    try:
+        disk.make_folder(path.parent)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
+        descriptor = os.open(path, flags, 0o666)
+    except OSError as error:
+        log.debug("timings cannot be written one by one (%s)", error)
+        yield lambda timing: None
+        return
+    try:
+        disk.share(descriptor, path.parent)
+        # An empty line first: a torn one of a killed process may be the last.
+        _append(descriptor, "\n" + disk.text(_header(key)))
+        yield lambda timing: _append(descriptor, _line(timing))
+    finally:
+        with contextlib.suppress(OSError):
+            os.close(descriptor)
+
+
+def _header(key: Key) -> dict[str, Json]:
+    return {"schema": record.SCHEMA, "kernel": key.kernel, "key": key.to_json()}
+
+
+def _line(timing: Timing) -> str:
+    try:
+        return disk.text(asdict(timing))
+    except (TypeError, ValueError):  # a config with a value that JSON cannot write: it is not stored either
+        return ""
+
+
+def _append(descriptor: int, text: str) -> None:
+    try:
+        disk.write_all(descriptor, text.encode())
+    except OSError as error:
+        log.debug("a timing cannot be written (%s)", error)
+
+
+def read(path: Path, key: Key) -> dict[str, Timing]:
+    """The last timing of each config in a key's journal, by identity; lines that are torn or strange are left out."""
+    try:
+        lines = disk.read_bytes(path).split(b"\n")
+    except (OSError, ValueError):
+        return {}
+    found: dict[str, Timing] = {}
+    ours, ours_text = False, canonical(_header(key))
+    for data in filter(None, map(_parsed, lines)):
+        if isinstance(data, dict) and "key" in data:
+            ours = canonical(data) == ours_text
+        elif ours and (timing := _timing(data)) is not None:
+            found[timing.identity] = timing
+    return found
+
+
+def _parsed(line: bytes) -> Json:
+    try:
+        return disk.parse_json(line)
+    except ValueError:
+        return None
+
+
+def _timing(data: Json) -> Timing | None:
+    try:
+        return record.load_timing(data, "journal")
+    except RecordError:
+        return None

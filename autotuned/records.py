@@ -1,0 +1,304 @@
+"""The records of this user on disk, one file a key: found, read, kept, listed; whatever goes wrong is a miss."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from autotuned import configfile, disk, env, evict, locks, logbook, record
+from autotuned.errors import RecordError
+from autotuned.key import Key
+from autotuned.locks import Lock
+from autotuned.look import Look
+from autotuned.record import Record, Timing
+
+log = logging.getLogger("autotuned")
+
+BLOCK = 1000  # records that are put in order at a time: a listing of any number must not hold all names
+HEAD_BYTES = 4096  # most keys end before; if not, the file is read as a whole
+
+_warned: set[str] = set()
+
+
+def root() -> Path:
+    """The folder of this schema's records."""
+    return disk.cache_dir(env.cache_dir_setting())
+
+
+def scratch_folder() -> Path:
+    """The folder of binaries that lost a search; once in a process it is cleared of what is old."""
+    folder = root() / "scratch"
+    if "scratch" not in _warned:
+        _warned.add("scratch")
+        evict.clear_scratch(folder)
+    return folder
+
+
+def record_path(key: Key) -> Path:
+    """The one file of a key."""
+    return root() / f"v{record.SCHEMA}" / _folder(key.kernel) / f"{key.digest}.json"
+
+
+def journal_path(key: Key) -> Path:
+    """The file that names the config which a search for the key is launching for the first time."""
+    path = record_path(key)
+    return path.parent / "journal" / path.name
+
+
+@contextmanager
+def locked(key: Key, between_processes: bool = True) -> Iterator[Lock]:
+    """Hold the key's lock: one process or thread searches, the others wait (`locks.locked` says how long)."""
+    if between_processes:
+        _say_network()
+    with locks.locked(evict.lock_of(record_path(key)), between_processes) as lock:
+        yield lock
+
+
+def _say_network() -> None:
+    if "network" not in _warned:
+        kind = disk.network_file_system(root())
+        _warned.add("network")
+        if kind:
+            log.warning(
+                "the cache folder %s is on a network file system (%s): records are safe there, but where its locks "
+                "do not work several hosts may search the same key. AUTOTUNED_CACHE_DIR names another folder.",
+                root(),
+                kind,
+            )
+
+
+def read(path: Path) -> Record | None:
+    """The record in a file; None if there is none, or it cannot be read, is damaged or of a newer schema."""
+    found, seen = inspect(path)
+    react(seen)
+    return found
+
+
+def inspect(path: Path) -> tuple[Record | None, Look]:
+    """The record in a file, or why there is none; nothing is moved, and nothing is said."""
+    where = str(path)
+    try:
+        data = disk.read_json(path)
+    except (FileNotFoundError, NotADirectoryError):
+        if os.path.islink(path):
+            return None, Look(None, "damaged", "it is a link to nowhere", where)
+        return None, Look(None, "absent", "", where)
+    except OSError as error:
+        if os.path.isdir(path):
+            return None, Look(None, "damaged", "a folder lies in its place", where)
+        return None, Look(None, "unreadable", str(error), where)
+    except ValueError as error:
+        return None, Look(None, "damaged", str(error), where)
+    if is_newer(data):
+        return None, Look(None, "newer schema", str(data["schema"]), where)
+    try:
+        found = record.load(data)
+        record.check_winner(found)
+        return found, Look()
+    except RecordError as error:
+        return None, Look(None, "damaged", str(error), where)
+
+
+def react(seen: Look) -> None:
+    """Move a damaged record aside, and say once what a user can do something about."""
+    path = Path(seen.path)
+    if seen.problem == "damaged":
+        damaged(path, seen.detail)
+    elif seen.problem == "unreadable":
+        warn_once(seen.path, "record %s cannot be read (%s); going on without it.", path, seen.detail)
+    elif seen.problem == "newer schema":
+        warn_once(seen.path, "record %s has the newer schema %s; it is left alone.", path, seen.detail)
+    elif seen.problem == "config gone" and seen.path:
+        warn_once(
+            f"{path} {seen.detail}",
+            "config file %s: the config for this call is not among the kernel's configs any more; it is not used: %s",
+            path,
+            seen.detail,
+        )
+
+
+def is_newer(data: Any) -> bool:
+    """Whether JSON was written by a later version of this package."""
+    schema = data.get("schema") if isinstance(data, dict) else None
+    return isinstance(schema, int) and not isinstance(schema, bool) and schema > record.SCHEMA
+
+
+def damaged(path: Path, why: str) -> None:
+    """Move a damaged record aside and say so, once."""
+    moved = disk.move_aside(path)
+    message = "record %s is damaged (%s); %s; the kernel is tuned again."
+    if moved:
+        log.warning(message, path, why.rstrip("."), f"moved to {moved}")
+    else:  # it is met again at the next look
+        warn_once(str(path), message, path, why.rstrip("."), "it will be replaced")
+
+
+def keep(result: Record) -> bool:
+    """Write a record; where that fails, the choice lives in memory only and one warning says so.
+
+    Returns:
+        Whether it was written.
+    """
+    path = record_path(result.key)
+    try:
+        if is_newer(disk.read_json(path)):
+            return False
+    except (OSError, ValueError):
+        pass  # unreadable or damaged: the write below replaces it, or fails with its own reason
+    try:
+        disk.write_text(path, disk.text(record.dump(result)))
+    except OSError as error:
+        warn_once(
+            "unwritable",
+            "cannot write to the cache folder %s (%s): results are kept in memory only. Set "
+            "AUTOTUNED_CACHE_DIR to a folder that can be written.",
+            root(),
+            error,
+        )
+        return False
+    disk.remove(logbook.path_beside(path))
+    if evict.is_due(result.key.digest):
+        evict.run(root(), evict.DEFAULT_MAX_BYTES, evict.DEFAULT_MAX_AGE_S)
+    return True
+
+
+@contextmanager
+def journaled(key: Key, fresh: bool) -> Iterator[Callable[[Timing], None]]:
+    """Write each timing of a search to disk as it is measured; `fresh` begins anew."""
+    path = logbook.path_beside(record_path(key))
+    if os.path.exists(path):  # its writer was killed, perhaps while it wrote the record
+        disk.remove_temporaries(record_path(key))
+    if fresh:
+        disk.remove(path)
+    with logbook.open_for(path, key) as write:
+        yield write
+
+
+def may_save(key: Key) -> bool:
+    """Whether one who searched without the lock may save: nobody has the lock now, and nobody saved meanwhile."""
+    path = record_path(key)
+    with locks.if_free(evict.lock_of(path)) as free:
+        if not free:
+            return False
+    found = read(path)
+    return found is None or found.winner is None
+
+
+def resumable(key: Key, before: Record | None = None) -> dict[str, Timing]:
+    """Timings of earlier searches for the key, by identity: of its record, and of a search that was not finished."""
+    found = logbook.read(logbook.path_beside(record_path(key)), key)
+    return {**found, **{timing.identity: timing for timing in before.timings}} if before is not None else found
+
+
+def all_records(kernel: str | None = None, quietly: bool = False) -> Iterator[tuple[Path, Record]]:
+    """Every readable record of the user's store, or of one kernel in it.
+
+    By kernel and digest; of a kernel with more than `BLOCK` of them, each block of so many is in order.
+
+    Args:
+        kernel: Its name, or None for all kernels.
+        quietly: Leave damaged records where they are, and say nothing of them.
+    """
+    for path in _record_paths(kernel):
+        if (found := _read(path, quietly)) is not None:
+            yield path, found
+
+
+def unreadable(kernel: str) -> Iterator[tuple[Path, Look]]:
+    """The record files of a kernel that hold no record, and why; they stay where they are."""
+    for path in _record_paths(kernel):
+        found, seen = inspect(path)
+        if found is None and seen.problem != "absent":
+            yield path, seen
+
+
+def _read(path: Path, quietly: bool) -> Record | None:
+    return inspect(path)[0] if quietly else read(path)
+
+
+def kernels(quietly: bool = False) -> set[str]:
+    """Names of the kernels that have records: each folder holds those of one, so its first record says which."""
+    schema = root() / f"v{record.SCHEMA}"
+    firsts = (next(_heads_in(schema / folder, quietly), None) for folder in _folders(schema))
+    return {found.key.kernel for _, found in filter(None, firsts)}
+
+
+def all_heads(kernel: str | None = None, quietly: bool = False) -> Iterator[tuple[Path, Record]]:
+    """Like `all_records`, without timings and provenance: of each file only the first bytes are read."""
+    schema = root() / f"v{record.SCHEMA}"
+    for folder in _folders(schema) if kernel is None else [_folder(kernel)]:
+        yield from _heads_in(schema / folder, quietly)
+
+
+def _heads_in(folder: Path, quietly: bool) -> Iterator[tuple[Path, Record]]:
+    for path in _paths_in(folder):
+        if (found := _head(path) or _read(path, quietly)) is not None:
+            yield path, found
+
+
+def _head(path: Path) -> Record | None:
+    try:
+        fields = disk.json_head(disk.read_head(path, HEAD_BYTES), "timings")
+        return record.load({**fields, "timings": [], "provenance": {}}) if fields else None
+    except (OSError, ValueError):
+        return None  # reading all of it says what is wrong
+
+
+def _record_paths(kernel: str | None) -> Iterator[Path]:
+    schema = root() / f"v{record.SCHEMA}"
+    for folder in _folders(schema) if kernel is None else [_folder(kernel)]:
+        yield from _paths_in(schema / folder)
+
+
+def _folder(kernel: str) -> str:
+    return configfile.file_name(kernel).removesuffix(".json")
+
+
+def _folders(schema: Path) -> list[str]:
+    return sorted(name for name in _names(schema) if not name.startswith("."))
+
+
+def _paths_in(folder: Path) -> Iterator[Path]:
+    names = (name for name in _names(folder) if name.endswith(".json") and not name.startswith("."))
+    while block := sorted(islice(names, BLOCK)):
+        yield from (folder / name for name in block)
+
+
+def _names(folder: Path) -> Iterator[str]:
+    try:
+        with os.scandir(folder) as entries:
+            yield from (entry.name for entry in entries)
+    except OSError:
+        return
+
+
+def clear(kernel: str | None = None) -> int:
+    """Delete the records of one kernel, or of all; returns how many."""
+    count = 0
+    for path, _ in all_heads(kernel):
+        disk.remove(logbook.path_beside(path))
+        count += disk.remove(path)
+    return count
+
+
+def note_use(path: Path) -> None:
+    """Mark a record as used, at most once a day: what was not used for longest goes first when the store is bounded."""
+    try:
+        age_s = time.time() - os.stat(path).st_mtime
+    except OSError:
+        return
+    if age_s > evict.USE_RESOLUTION_S:
+        disk.touch(path)
+
+
+def warn_once(about: str, message: str, *args: object) -> None:
+    """Warn once in this process about a thing."""
+    if about not in _warned:
+        _warned.add(about)
+        log.warning(message, *args)

@@ -1,0 +1,153 @@
+"""Where binaries of a search go: a loser's into a scratch folder that is cleared by age, the winner's into Triton's."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from autotuned import disk
+
+log = logging.getLogger("autotuned")
+_thread = threading.local()  # .folder is set while this thread runs trials
+_guard = threading.Lock()
+_searches = 0
+
+
+@contextmanager
+def trials(folder: Path) -> Iterator[None]:
+    """Let what this thread compiles in a `with` block be kept below `folder`; what is there already is used.
+
+    Other threads, and the stubs that every kernel of a signature shares, use Triton's cache as ever. So does
+    everything where the user has a cache manager of their own, and where the folder cannot be written.
+    """
+    if not _enter():
+        yield
+        return
+    before = getattr(_thread, "folder", None)
+    _thread.folder = folder
+    try:
+        yield
+    finally:
+        _thread.folder = before
+        _leave()
+
+
+def _enter() -> bool:
+    from triton import knobs
+
+    global _searches
+    with _guard:
+        if knobs.cache.manager_class not in (None, _manager()):
+            return False
+        # Not by assignment, which would also write TRITON_CACHE_MANAGER for the processes that this one starts.
+        knobs.cache.__dict__["manager_class"] = _manager()
+        _searches += 1
+    return True
+
+
+def _leave() -> None:
+    from triton import knobs
+
+    global _searches
+    with _guard:
+        _searches -= 1
+        if not _searches and knobs.cache.__dict__.get("manager_class") is _manager():
+            del knobs.cache.__dict__["manager_class"]
+
+
+@lru_cache(maxsize=1)
+def _manager() -> Any:
+    from triton.runtime.cache import CacheManager, FileCacheManager
+
+    class TrialCache(CacheManager):  # type: ignore[misc]
+        """Triton's file cache, and before it the scratch folder of this thread's trials."""
+
+        def __new__(cls, key: str, override: bool = False, dump: bool = False) -> Any:
+            if override or dump or getattr(_thread, "folder", None) is None:
+                return FileCacheManager(key, override=override, dump=dump)
+            return super().__new__(cls)
+
+        def __init__(self, key: str, override: bool = False, dump: bool = False) -> None:
+            self._key, self._scratch = key, _at(_thread.folder / key, key)
+
+        @property
+        def _home(self) -> Any:
+            return FileCacheManager(self._key)  # which makes its folder: only where something is to be put
+
+        def get_file(self, filename: str) -> str | None:
+            found: str | None = self._scratch.get_file(filename) or _home_at(self._key).get_file(filename)
+            return found
+
+        def get_group(self, filename: str) -> dict[str, str] | None:
+            found: dict[str, str] | None = _home_at(self._key).get_group(filename)
+            if not found and (found := self._scratch.get_group(filename)):
+                disk.touch(_thread.folder / self._key)  # used: it ages from here
+            return found
+
+        def put(self, data: Any, filename: str, binary: bool = True) -> str:
+            cache = self._home if filename.endswith(".so") else self._scratch  # a launcher's stub serves every config
+            try:
+                return str(cache.put(data, filename, binary))
+            except OSError as error:
+                log.debug("scratch folder: %s; Triton's own cache is used.", error)
+                return str(self._home.put(data, filename, binary))
+
+        def put_group(self, filename: str, group: dict[str, str]) -> Any:
+            return self.put(json.dumps({"child_paths": group}), f"__grp__{filename}", binary=False)
+
+    return TrialCache
+
+
+def _at(folder: Path, key: str) -> Any:
+    """Triton's file cache on any folder, which is made with the first file in it."""
+    from triton.runtime.cache import FileCacheManager
+
+    cache = FileCacheManager.__new__(FileCacheManager)
+    cache.key, cache.cache_dir, cache.lock_path = key, str(folder), str(folder / "lock")
+    return cache
+
+
+def _home_at(key: str) -> Any:
+    from triton import knobs
+
+    return _at(Path(knobs.cache.dir) / key, key)
+
+
+def promote(compiled: Any, folder: Path) -> None:
+    """Copy the binary of a winner from the scratch folder into Triton's own cache, where the next process looks.
+
+    An error costs the next process one compilation.
+    """
+    from triton.runtime.cache import FileCacheManager, _base32
+
+    try:
+        key = _base32(compiled.hash)
+        names = sorted(os.listdir(folder / key), key=lambda name: name.startswith("__grp__"))  # groups last
+        home = FileCacheManager(key)
+        placed: dict[str, str] = {}
+        for name in names:
+            if name.startswith("__grp__"):
+                members = json.loads((folder / key / name).read_bytes())["child_paths"]
+                home.put_group(name.removeprefix("__grp__"), {member: placed[member] for member in members})
+            elif (folder / key / name).is_file():
+                placed[name] = home.put((folder / key / name).read_bytes(), name)
+    except FileNotFoundError:
+        pass  # it was in Triton's cache before the search
+    except (OSError, AttributeError, KeyError, TypeError, ValueError) as error:
+        log.debug("the winner's binary stays in %s (%s)", folder, error)
+
+
+def _after_fork_in_child() -> None:
+    global _guard
+    _guard = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1,0 +1,83 @@
+"""`autotuned gc`: bounds the user's store, least recently used records first."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+import typer
+
+from autotuned import evict, store
+
+from . import output
+
+_SIZES = {
+    "": 1,
+    "k": 10**3,
+    "m": 10**6,
+    "g": 10**9,
+    "ki": 1 << 10,
+    "mi": 1 << 20,
+    "gi": 1 << 30,
+}
+_AGES = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0, "": 86400.0}
+
+
+def gc(
+    max_size: Annotated[
+        str | None, typer.Option("--max-size", metavar="SIZE", help="Size of all records, such as 500M or 2GiB.")
+    ] = None,
+    max_age: Annotated[
+        str | None, typer.Option("--max-age", metavar="AGE", help="Time since the last use, such as 30d, 12h or 2w.")
+    ] = None,
+    as_json: output.AsJson = False,
+) -> None:
+    """Remove records that were not used for longest, and what killed processes left behind.
+
+    Without a limit those hold that are applied by themselves: 1 GiB, and a year without use. Records whose search is
+    under way stay, and so do config files.
+
+    JSON: `deleted` (records), `leftovers` (other files), `freed_bytes`, `records` and `bytes` (what is left), and
+    `cache` (the store's folder).
+    """
+    given = max_size is not None or max_age is not None
+    max_bytes = _size(max_size) if max_size is not None else None if given else evict.DEFAULT_MAX_BYTES
+    max_age_s = _age(max_age) if max_age is not None else None if given else evict.DEFAULT_MAX_AGE_S
+    freed = evict.run(store.root(), max_bytes, max_age_s)
+    if as_json:
+        output.print_json(
+            {
+                "deleted": freed.records,
+                "leftovers": freed.leftovers,
+                "freed_bytes": freed.bytes,
+                "records": freed.kept_records,
+                "bytes": freed.kept_bytes,
+                "cache": str(store.root()),
+            }
+        )
+    else:
+        output.say(
+            f"deleted {freed.records} records and {freed.leftovers} leftovers ({_words(freed.bytes)}); "
+            f"{freed.kept_records} records ({_words(freed.kept_bytes)}) are left in {store.root()}"
+        )
+
+
+def _size(text: str) -> int:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmg]i?)?b?", text.strip().lower())
+    if match is None:
+        raise typer.BadParameter(f"expected a size such as 500M or 2GiB, got {text!r}", param_hint="--max-size")
+    return int(float(match[1]) * _SIZES[match[2] or ""])
+
+
+def _age(text: str) -> float:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhdw]?)", text.strip().lower())
+    if match is None:
+        raise typer.BadParameter(f"expected an age such as 30d, 12h or 2w, got {text!r}", param_hint="--max-age")
+    return float(match[1]) * _AGES[match[2]]
+
+
+def _words(size: int) -> str:
+    for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+        if size >= unit:
+            return f"{size / unit:.3g} {name}"
+    return f"{size} bytes"

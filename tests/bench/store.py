@@ -1,0 +1,156 @@
+"""What the store costs: look-ups and listings over its size, and the start of a process that finds its choice.
+
+Run by hand, from a checkout: `python tests/bench/store.py`. It makes a store of its own below the temporary folder.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import json
+import os
+import platform
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from fakes import FakeConfig, by_identity, form, make_key
+
+from autotuned import disk, evict, record, store
+from autotuned.record import Record, Timing
+
+CONFIGS = [FakeConfig({"BLOCK": 2**n}, num_warps=warps) for n in range(4, 14) for warps in (4, 8)]
+LIVE = by_identity(*CONFIGS)
+TIMINGS = tuple(Timing(form(config), 10.0 + n, 9.0 + n, 11.0 + n, 40) for n, config in enumerate(CONFIGS))
+
+START = """
+import time
+import torch, triton, triton.language as tl
+from triton.runtime import interpreter, autotuner
+start = time.perf_counter()
+import autotuned
+imported = time.perf_counter()
+configs = [triton.Config({"BLOCK": block}) for block in (128, 256, 512, 1024)]
+import kernel_file
+tuned = autotuned.autotune(configs, key=["n"], name="bench.add")(kernel_file.add)
+decorated = time.perf_counter()
+x = torch.zeros(64)
+call = tuned.tuner.call((x, 64), {}, (1,))
+choice = tuned.tuner.chooser.choose(call)
+chosen = time.perf_counter()
+tuned[(1,)](x, 64)
+assert tuned.cache_info().searches == SEARCHES, tuned.cache_info()
+print(imported - start, decorated - imported, chosen - decorated)
+"""
+KERNEL = """
+import triton
+import triton.language as tl
+
+@triton.jit
+def add(x_ptr, n, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    tl.store(x_ptr + i, tl.load(x_ptr + i, mask=i < n) + 1.0, mask=i < n)
+"""
+
+
+def fill(start: int, stop: int) -> None:
+    """Records of as many keys, each with 20 timings."""
+    whole = record.dump(Record(make_key(0), form(CONFIGS[0]), 10.0, "ok", TIMINGS, {"written": ["x_ptr"]}))
+    disk.make_folder(store.record_path(make_key(0)).parent)
+    for n in range(start, stop):
+        key = make_key(n)
+        store.record_path(key).write_text(disk.text({**whole, "key": key.to_json()}))
+
+
+def look_up_us(count: int, repeat: int = 2000) -> tuple[float, float]:
+    """Median microseconds of finding a key that is there, and one that is not."""
+    there = [make_key(n * (count // min(count, 1000)) % count) for n in range(repeat)]
+    missing = [make_key(count + n) for n in range(repeat)]
+    times = []
+    for keys in (there, missing):
+        for key in keys:
+            assert key.digest  # made before the clock runs, as a call makes it
+        samples = []
+        for key in keys:
+            start = time.perf_counter()
+            found = store.find(key, LIVE)
+            samples.append(time.perf_counter() - start)
+            assert (found is None) is (keys is missing)
+        times.append(statistics.median(samples) * 1e6)
+    return times[0], times[1]
+
+
+def listing(*options: str) -> tuple[float, float, float]:
+    """Seconds of `autotuned list`, those of them on a processor, and megabytes of memory at its peak."""
+    code = (
+        "import resource, sys\nfrom autotuned.cli.main import app\ntry:\n    app()\nfinally:\n"
+        "    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, file=sys.stderr)"
+    )
+    before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    done = subprocess.run(
+        [sys.executable, "-c", code, "list", *options], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    seconds, after = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return seconds, cpu_s, int(done.stderr.split()[-1]) / 1024
+
+
+def start_ms(repeat: int = 9) -> dict[str, float]:
+    """Milliseconds before the first launch of a process that finds its choice stored, beyond torch's and Triton's."""
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "kernel_file.py").write_text(KERNEL)
+        environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": folder}
+        for n in range(repeat + 1):
+            code = START.replace("SEARCHES", "1" if n == 0 else "0")
+            done = subprocess.run(
+                [sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=300
+            )
+            assert done.returncode == 0, done.stderr
+            rows.append([float(word) * 1e3 for word in done.stdout.split()])
+    columns = [statistics.median(column) for column in zip(*rows[1:], strict=True)]
+    return {"import": columns[0], "decorate": columns[1], "choose": columns[2], "sum": sum(columns)}
+
+
+def main() -> None:
+    """All of it, as a table or JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--sizes", type=int, nargs="*", default=[10, 10_000, 100_000])
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    versions = {name: importlib.metadata.version(name) for name in ("autotuned", "torch", "triton")}
+    result: dict[str, object] = {"python": platform.python_version(), **versions, "cores": os.cpu_count()}
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["AUTOTUNED_CACHE_DIR"] = folder
+        made = 0
+        for size in options.sizes:
+            fill(made, size)
+            made = size
+            there, missing = look_up_us(size)
+            seconds, cpu_s, megabytes = listing()
+            json_seconds, json_cpu_s, json_megabytes = listing("--json")
+            start = time.perf_counter()
+            evict.run(store.root(), evict.DEFAULT_MAX_BYTES, evict.DEFAULT_MAX_AGE_S)
+            swept = time.perf_counter() - start
+            result[str(size)] = {
+                "found_us": round(there, 1), "missing_us": round(missing, 1), "list_s": round(seconds, 2),
+                "list_cpu_s": round(cpu_s, 2), "list_json_cpu_s": round(json_cpu_s, 2),
+                "list_mb": round(megabytes, 1), "list_json_s": round(json_seconds, 2),
+                "list_json_mb": round(json_megabytes, 1), "gc_s": round(swept, 3),
+            }  # fmt: skip
+            print(size, result[str(size)], flush=True)
+        result["start_ms"] = {name: round(ms, 2) for name, ms in start_ms().items()}
+    print(json.dumps(result, indent=1))
+    if options.json:
+        options.json.write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
