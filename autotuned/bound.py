@@ -5,10 +5,16 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from autotuned import codegen, driver, launch, state, toolchain
+from autotuned import codegen, driver, launch, toolchain
+from autotuned.later import later
 from autotuned.target import Target
+
+if TYPE_CHECKING:
+    from autotuned import state
+else:
+    state = later("state")
 
 log = logging.getLogger("autotuned")
 Run = Callable[[tuple[Any, ...], Any], Any]

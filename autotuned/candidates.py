@@ -6,11 +6,11 @@ import difflib
 import hashlib
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from autotuned.errors import AutotunedError, ConfigError, PruningError
+from autotuned.frozen import Frozen
 from autotuned.values import Fallback, Json, canonical, encode
 
 log = logging.getLogger("autotuned")
@@ -21,8 +21,7 @@ _FIELDS = {"num_warps": 4, "num_stages": 3, "num_ctas": 1, "maxnreg": None, "ir_
 Config = Any
 
 
-@dataclass(frozen=True)
-class Pruner:
+class Pruner(Frozen):
     """The parts of `prune_configs_by`, with Triton's meaning."""
 
     early: Callable[..., Any] | None = None

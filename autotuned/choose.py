@@ -6,26 +6,28 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import replace
 from datetime import datetime, timezone
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from autotuned import candidates, env, explain, failures, objects, state, store, toolchain, tune
+from autotuned import candidates, env, failures, objects, store, toolchain
 from autotuned.context import Context
 from autotuned.errors import AllConfigsFailedError, ConfigError, NotTunedError, OutOfMemoryError
-from autotuned.explain import Explanation, Place
-from autotuned.job import Job, Outcome
-from autotuned.journal import Journal
 from autotuned.key import Key, call_part
+from autotuned.later import later
 from autotuned.locks import Lock
-from autotuned.measure import GivenTimer
 from autotuned.question import Options, Question, Seconds
 from autotuned.record import Record, Timing
 from autotuned.store import Candidates, Choice, Look, Rung
 from autotuned.storm import Storm
 from autotuned.target import Call, Target, refuse_conflicts
 from autotuned.values import canonical
+
+if TYPE_CHECKING:
+    from autotuned import explain, job, measure, state, tune
+    from autotuned.explain import Explanation, Place
+else:
+    explain, job, measure, state, tune = map(later, ("explain", "job", "measure", "state", "tune"))
 
 log = logging.getLogger("autotuned")
 
@@ -166,7 +168,7 @@ class Chooser:
                 waited = lock is Lock.BUSY and self.options.default is not None and not question.must_search
                 if waited or lock is Lock.NESTED:  # a hook or a helper calls what is being searched
                     return self._default(question.call, question.live)
-                known = self._search(replace(question, lock=lock))
+                known = self._search(question.replace(lock=lock))
             return self._remember(question.key, known)
 
     def _is_enough(self, known: Choice, question: Question) -> bool:
@@ -288,7 +290,7 @@ class Chooser:
         return next(iter(question.live.values()))  # its launch raises the compiler's own error
 
     def _while_capturing(self, question: Question) -> Choice:
-        stored = self._known(replace(question, mode="auto", force=False))  # what mode "search" would measure again
+        stored = self._known(question.replace(mode="auto", force=False))  # what mode "search" would measure again
         if stored is not None:
             return stored
         if self.options.default is None:
@@ -333,14 +335,14 @@ class Chooser:
         if not any(known[name].status == "ok" for name in known.keys() & question.live.keys()):
             known = {}  # failures alone, perhaps of a full or broken device, are tried again
         incumbent = store.best(earlier, self._unfit.without(key.digest, question.live)) if earlier else None
-        journal = Journal(store.journal_path(key) if is_stored else None, writes=saved)
+        journal = job.Journal(store.journal_path(key) if is_stored else None, writes=saved)
         if question.fresh:
             journal.crashed.clear()
         self._say_what_varies(key)
         start = time.perf_counter()
-        outcome = Outcome()
+        outcome = job.Outcome()
         try:
-            writer = store.journaled(key, question.fresh) if saved else nullcontext(_unsaved)
+            writer = store.logged(key, question.fresh) if saved else nullcontext(_unsaved)
             with writer as write, self.target.trials(folder := store.scratch_folder()):
                 tune.run(self._job(question, known, incumbent, journal, write), outcome)
                 self.target.settle(question.call, question.live[outcome.winner or ""], folder)
@@ -366,7 +368,7 @@ class Chooser:
     def _untuned(self, question: Question) -> Choice:
         """What runs while there is no room for a search; nothing of it lasts."""
         if self.options.default is not None:
-            return replace(self._default(question.call, question.live), lasting=False)
+            return self._default(question.call, question.live).replace(lasting=False)
         return Choice(self._first_that_compiles(question), Rung.DEFAULT, lasting=False)
 
     def _say_what_varies(self, key: Key) -> None:
@@ -381,23 +383,23 @@ class Chooser:
         question: Question,
         known: Mapping[str, Any],
         incumbent: str | None,
-        journal: Journal,
+        journal: job.Journal,
         on_timing: Callable[[Timing], None],
-    ) -> Job:
+    ) -> job.Job:
         options, target, call = self.options, self.target, question.call
         forms = {name: candidates.to_json(config, target.name, objects.spell) for name, config in question.live.items()}
         timer = target.timer(target.device(call))
         if options.do_bench is not None:
-            timer = GivenTimer(options.do_bench, timer)
+            timer = measure.GivenTimer(options.do_bench, timer)
         words = None if question.fresh else target.compile_class(call)
         budgets = [seconds for seconds in (options.budget_s, question.budget_s) if seconds is not None]
-        return Job(
+        return job.Job(
             target, call, forms, question.live, timer, options.restore, options.zero, options.hooks, known,
             incumbent, min(budgets, default=None), question.observer, options.check, log.isEnabledFor(logging.DEBUG),
             (canonical(dict(question.key.context)), words) if words is not None else None, journal, on_timing,
         )  # fmt: skip
 
-    def _finish(self, question: Question, outcome: Outcome, seconds: float) -> Record:
+    def _finish(self, question: Question, outcome: job.Outcome, seconds: float) -> Record:
         """Count the search and store what it measured, also after Ctrl-C: it is not measured again."""
         self.searches += 1
         self.seconds.search += seconds
@@ -408,7 +410,7 @@ class Chooser:
         if before is not None:  # what is complete stays so: the new search only adds to it
             known = {timing.identity for timing in before.timings}
             new = tuple(timing for timing in result.timings if timing.identity not in known)
-            result = replace(before, timings=before.timings + new)
+            result = before.replace(timings=before.timings + new)
         if self._is_stored(key) and any(timing.status == "ok" for timing in result.timings):
             self._keep(result, question)
         return result
@@ -421,7 +423,7 @@ class Chooser:
         else:
             self._say_once("config", "`%s`: a config has a value without JSON form; kept in memory only.", result.key)
 
-    def _record(self, key: Key, outcome: Outcome, seconds: float) -> Record:
+    def _record(self, key: Key, outcome: job.Outcome, seconds: float) -> Record:
         won = next((timing for timing in outcome.timings if timing.identity == outcome.winner), None)
         provenance = {
             "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
@@ -433,7 +435,7 @@ class Chooser:
         return Record(key, won.config if won else None, won.median_us if won else None, outcome.quality, timings,
                       provenance)  # fmt: skip
 
-    def _announce(self, result: Record, outcome: Outcome) -> None:
+    def _announce(self, result: Record, outcome: job.Outcome) -> None:
         if self.options.restore is None:
             self._on_written(outcome.written)
         for about, text in outcome.advice(result.key.kernel, self.options.restore is None):

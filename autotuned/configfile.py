@@ -9,10 +9,10 @@ from typing import Any
 
 from autotuned import disk
 from autotuned import record as records
-from autotuned.device import Device, from_json, safe_name
+from autotuned.device import Device, file_stem, from_json
 from autotuned.errors import ConfigFileError, RecordError
 from autotuned.key import Key
-from autotuned.values import Json, canonical, digest
+from autotuned.values import Json, canonical
 
 SCHEMA = 1
 
@@ -91,8 +91,7 @@ def split_context(context: Json) -> tuple[dict[str, Json], Json]:
 
 def file_name(kernel: str) -> str:
     """The file's name for a kernel: the kernel's own, made safe; a hash tells apart names that had to change."""
-    safe = safe_name(kernel)[:120]
-    return f"{safe}.json" if safe == kernel else f"{safe}-{digest(kernel)[:8]}.json"
+    return f"{file_stem(kernel)}.json"
 
 
 def rounded(value: float | None) -> float | None:

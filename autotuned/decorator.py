@@ -8,18 +8,22 @@ import inspect
 import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from autotuned import candidates, source
 from autotuned import toolchain as triton_names
-from autotuned.check import as_check
 from autotuned.errors import ArgumentNameError, DecorationError
-from autotuned.explain import Explanation
-from autotuned.job import Hooks
 from autotuned.key import KeySpec
+from autotuned.later import later
 from autotuned.question import Options
-from autotuned.target import Call, HostTarget, KernelTarget, Target
+from autotuned.target import Call, Hooks, HostTarget, KernelTarget, Target
 from autotuned.tuner import CacheInfo, Tuner
+
+if TYPE_CHECKING:
+    from autotuned import check as checks
+    from autotuned.explain import Explanation
+else:
+    checks = later("check")
 
 log = logging.getLogger("autotuned")
 CaseGenerator = Callable[[Any], Iterator[Mapping[str, Any]]]
@@ -255,7 +259,7 @@ class _Given:
             self.version,
             self.cache_results,
             self.budget_s,
-            as_check(self.check, target.name),
+            None if self.check is None else checks.as_check(self.check, target.name),
         )
 
 

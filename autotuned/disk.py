@@ -8,7 +8,7 @@ import math
 import os
 import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
@@ -42,7 +42,7 @@ def read_bytes(path: Path) -> bytes:
     return _twice(lambda: _read(path, MAX_FILE_BYTES + 1))
 
 
-def read_head(path: Path, size: int) -> bytes:
+def read_head(path: str | Path, size: int) -> bytes:
     """At most the first `size` bytes of a file; OSError and ValueError as `read_bytes`."""
     return _twice(lambda: _read(path, size))
 
@@ -56,7 +56,7 @@ def _twice(action: Callable[[], _T]) -> _T:
     return action()
 
 
-def _read(path: Path, limit: int) -> bytes:
+def _read(path: str | Path, limit: int) -> bytes:
     # Without waiting for a writer: somebody may have put a pipe there.
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NONBLOCK", 0))
     try:
@@ -67,21 +67,22 @@ def _read(path: Path, limit: int) -> bytes:
             raise ValueError(f"{path}: expected a plain file.")
         if info.st_size > MAX_FILE_BYTES:
             raise ValueError(f"{path}: expected at most {MAX_FILE_BYTES} bytes, got {info.st_size}.")
-        return b"".join(_chunks(descriptor, min(limit, info.st_size)))
+        return _content(descriptor, min(limit, info.st_size))
     finally:
         os.close(descriptor)
 
 
-def _chunks(descriptor: int, limit: int) -> Iterator[bytes]:
-    while limit > 0 and (chunk := os.read(descriptor, limit)):
-        limit -= len(chunk)
-        yield chunk
+def _content(descriptor: int, limit: int) -> bytes:
+    content = os.read(descriptor, limit)
+    while len(content) < limit and (chunk := os.read(descriptor, limit - len(content))):
+        content += chunk
+    return content
 
 
 def parse_json(content: str | bytes) -> Json:
     """Parse JSON text; ValueError where `read_json` has it."""
     try:
-        return json.loads(content, parse_constant=_refuse_constant, parse_float=_finite)
+        return _decoder.decode(content if isinstance(content, str) else content.decode(json.detect_encoding(content)))
     except RecursionError:
         raise ValueError("expected JSON of a sane depth, got one nested too deeply.") from None
 
@@ -95,6 +96,10 @@ def _finite(digits: str) -> float:
     if math.isinf(number):
         raise ValueError(f"expected finite numbers, got {digits:.20}.")
     return number
+
+
+# Made once: `json.loads` with these options makes one a call, which a listing of 100,000 records pays for.
+_decoder = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite)
 
 
 def text(data: Json) -> str:

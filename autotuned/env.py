@@ -7,8 +7,9 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
+
+from autotuned.frozen import Frozen
 
 MODES = ("auto", "serve", "strict", "search", "off")
 LAUNCHERS = ("c", "python", "triton")
@@ -16,8 +17,7 @@ DEVICES = ("cuda", "interpreter")
 log = logging.getLogger("autotuned")
 
 
-@dataclass(frozen=True)
-class Option:
+class Option(Frozen):
     """One environment variable: its name, its default in words, and what it does."""
 
     name: str

@@ -14,10 +14,9 @@ from autotuned import disk, locks
 DAY_S = 86400.0
 DEFAULT_MAX_BYTES = 1 << 30  # some 30,000 records of 100 configs each
 DEFAULT_MAX_AGE_S = 365 * DAY_S  # not used for a year: driver, compiler and kernel have changed meanwhile
-USE_RESOLUTION_S = DAY_S  # a record's time is renewed at most this often: a start must not write a file for each hit
 SCRATCH_S = 7 * DAY_S  # other shapes of a kernel are mostly tuned in the same days
 _TEMPORARY_S = 3600.0  # a write takes milliseconds
-_JOURNAL_S = 30 * DAY_S  # an interrupted search that nobody went on with
+_SEARCH_S = 30 * DAY_S  # an interrupted search that nobody went on with
 _LOCK_S = DAY_S  # longer than anybody waits
 _DAMAGED_S = 30 * DAY_S
 
@@ -118,20 +117,20 @@ def _record(entry: os.DirEntry[str], freed: Freed, now: float) -> Iterator[_File
     if not stat.S_ISREG(info.st_mode):
         return
     if entry.name.startswith("."):
-        limit_s = _TEMPORARY_S if entry.name.endswith(".tmp") or _has_record(entry) else _JOURNAL_S
+        limit_s = _TEMPORARY_S if entry.name.endswith(".tmp") or _has_record(entry) else _SEARCH_S
         if now - file.used > limit_s:
             _count(freed, file, disk.remove(Path(entry.path)))
     elif entry.name.endswith(".json"):
         yield file
 
 
-def _has_record(journal: os.DirEntry[str]) -> bool:
-    path = Path(journal.path)
+def _has_record(logbook: os.DirEntry[str]) -> bool:
+    path = Path(logbook.path)
     return os.path.exists(path.with_name(f"{path.stem[1:]}.json"))
 
 
 def _remove_old(folder: os.DirEntry[str], freed: Freed, now: float) -> None:
-    limit_s = {"locks": _LOCK_S, "journal": _JOURNAL_S}.get(folder.name, _DAMAGED_S)
+    limit_s = {"locks": _LOCK_S, "journal": _SEARCH_S}.get(folder.name, _DAMAGED_S)
     for entry in _entries(folder.path):
         try:
             info = entry.stat(follow_symlinks=False)

@@ -8,22 +8,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from autotuned.check import Check
-from autotuned.journal import Journal
+from autotuned.journal import Journal as Journal
 from autotuned.measure import Timer
 from autotuned.record import Timing
 from autotuned.target import Call, Target
+from autotuned.target import Hooks as Hooks
 from autotuned.values import Json
 
 log = logging.getLogger("autotuned")
 MUCH_BYTES = 256 << 20  # copied for nothing: worth a line that says how to avoid it
-
-
-@dataclass(frozen=True)
-class Hooks:
-    """The decorator's hooks, with Triton's meaning: before and after each trial, paired also when it raises."""
-
-    before: Callable[..., Any] | None = None
-    after: Callable[..., Any] | None = None
 
 
 @dataclass(frozen=True)

@@ -5,21 +5,24 @@ from __future__ import annotations
 import math
 import numbers
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
+from types import MappingProxyType
 from typing import Any
 
+from autotuned.frozen import Frozen
 from autotuned.values import Fallback, Json, canonical, digest_of_text, encode, is_numpy_scalar
 
 
-@dataclass(frozen=True, eq=False)
-class Key:
+class Key(Frozen):
     """One problem to tune: the call, and the context its answer holds in. Equal keys exactly when equal digests."""
 
     kernel: str
     call: Json
     context: Json
-    context_text: str | None = field(default=None, repr=False)  # its canonical text, where that is at hand
+    context_text: str | None = None  # its canonical text, where that is at hand
+
+    def __repr__(self) -> str:
+        return f"Key({self.kernel!r}, {self.call!r}, {self.context!r})"
 
     def __eq__(self, other: object) -> bool:
         # Not by fields: to Python 1 == True, and a dict of them is equal too.
@@ -42,8 +45,7 @@ class Key:
         return {"call": self.call, "context": self.context}
 
 
-@dataclass(frozen=True)
-class KeySpec:
+class KeySpec(Frozen):
     """What of a call enters its key.
 
     Attributes:
@@ -54,8 +56,8 @@ class KeySpec:
     """
 
     names: tuple[str, ...] | None = None
-    functions: Mapping[str, Callable[[Mapping[str, Any]], Any]] = field(default_factory=dict)
-    buckets: Mapping[str, Callable[[Any], Any]] = field(default_factory=dict)
+    functions: Mapping[str, Callable[[Mapping[str, Any]], Any]] = MappingProxyType({})
+    buckets: Mapping[str, Callable[[Any], Any]] = MappingProxyType({})
     constexprs: frozenset[str] = frozenset()
 
     def has_shape(self, name: str) -> bool:
@@ -175,8 +177,7 @@ def _part(dtype: str, shape: Sequence[int], strides: Sequence[int], spec: KeySpe
     return layout
 
 
-@dataclass(frozen=True)
-class Difference:
+class Difference(Frozen):
     """One place in which two keys differ; a part that one of them lacks is None."""
 
     path: str

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from autotuned import _launch_py, env
 from autotuned._launch_py import PyLauncher
+from autotuned.frozen import Frozen
 from autotuned.key import KeySpec
 
 _launch: Any = None
@@ -41,8 +41,7 @@ class Launcher(Protocol):
     def __len__(self) -> int: ...
 
 
-@dataclass(frozen=True)
-class Shape:
+class Shape(Frozen):
     """How a kernel may be called: how many of its free parameters by position, and their defaults."""
 
     places: int

@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,13 +36,13 @@ class Lock(enum.Enum):
     NONE = "none"  # there can be no lock here; it would only have saved work
 
 
-@dataclass
 class _Waiting:
     """The threads of this process that want one lock: they wait as one, and say so once."""
 
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    holder: str = ""
-    said: bool = False
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.holder = ""
+        self.said = False
 
 
 _held = threading.local()

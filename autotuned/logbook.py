@@ -7,7 +7,6 @@ import logging
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 
 from autotuned import disk, record
@@ -20,13 +19,13 @@ log = logging.getLogger("autotuned")
 
 
 def path_beside(record_path: Path) -> Path:
-    """The journal of a record; hidden, so that readers of records never see it."""
-    return record_path.parent / f".{record_path.stem}.journal"
+    """The logbook of a record's key; hidden, so that readers of records never see it."""
+    return record_path.parent / f".{record_path.stem}.logbook"
 
 
 @contextmanager
 def open_for(path: Path, key: Key) -> Iterator[Callable[[Timing], None]]:
-    """Append timings to a key's journal; yields the function that does so.
+    """Append timings to a key's logbook; yields the function that does so.
 
     A line is one call to the system, so that a kill leaves whole lines, or at most the last one torn. Like every
     file of the store it may fail: then nothing is written and the search goes on.
@@ -55,7 +54,7 @@ def _header(key: Key) -> dict[str, Json]:
 
 def _line(timing: Timing) -> str:
     try:
-        return disk.text(asdict(timing))
+        return disk.text(timing.fields())
     except (TypeError, ValueError):  # a config with a value that JSON cannot write: it is not stored either
         return ""
 
@@ -68,7 +67,7 @@ def _append(descriptor: int, text: str) -> None:
 
 
 def read(path: Path, key: Key) -> dict[str, Timing]:
-    """The last timing of each config in a key's journal, by identity; lines that are torn or strange are left out."""
+    """The last timing of each config in a key's logbook, by identity; lines that are torn or strange are left out."""
     try:
         lines = disk.read_bytes(path).split(b"\n")
     except (OSError, ValueError):
@@ -92,6 +91,6 @@ def _parsed(line: bytes) -> Json:
 
 def _timing(data: Json) -> Timing | None:
     try:
-        return record.load_timing(data, "journal")
+        return record.load_timing(data, "logbook")
     except RecordError:
         return None

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
 from typing import Any
 
+from autotuned.frozen import Frozen
 from autotuned.record import Record
 
 
@@ -22,8 +22,7 @@ class Rung(enum.IntEnum):
     ONLY = 8  # the one config there is
 
 
-@dataclass(frozen=True)
-class Choice:
+class Choice(Frozen):
     """The config to launch with, and why it is this one.
 
     Attributes:
@@ -43,8 +42,7 @@ class Choice:
     lasting: bool = True
 
 
-@dataclass(frozen=True)
-class Look:
+class Look(Frozen):
     """What one place holds for a key: a choice, or in a few words why there is none.
 
     Attributes:

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from autotuned import candidates
-from autotuned.check import Check
-from autotuned.job import Hooks, Observer
+from autotuned.frozen import Frozen
 from autotuned.key import Key, KeySpec
 from autotuned.locks import Lock
-from autotuned.target import Call
+from autotuned.target import Call, Hooks
+
+if TYPE_CHECKING:
+    from autotuned.check import Check
+    from autotuned.job import Observer
 
 
-@dataclass(frozen=True)
-class Options:
+class Options(Frozen):
     """What the decorator was given, checked.
 
     Attributes:
@@ -34,7 +35,7 @@ class Options:
     pruner: Callable[[], candidates.Pruner] = candidates.Pruner
     restore: tuple[str, ...] | None = None
     zero: tuple[str, ...] = ()
-    hooks: Hooks = field(default_factory=Hooks)
+    hooks: Hooks = Hooks()
     do_bench: Callable[..., Any] | None = None
     default: Any = None
     version: Any = None
@@ -43,8 +44,7 @@ class Options:
     check: Check | None = None
 
 
-@dataclass(frozen=True)
-class Question:
+class Question(Frozen):
     """One call that needs a config, and how far one may go to answer it.
 
     Attributes:
@@ -73,11 +73,8 @@ class Question:
         return self.force or self.mode == "search"
 
 
-@dataclass
 class Seconds:
     """Where the time of misses went."""
 
-    lookup: float = 0.0
-    search: float = 0.0
-    compile: float = 0.0
-    bind: float = 0.0
+    def __init__(self) -> None:
+        self.lookup = self.search = self.compile = self.bind = 0.0

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from autotuned.errors import RecordError
+from autotuned.frozen import Frozen
 from autotuned.key import Key
 from autotuned.values import Json, canonical
 
@@ -16,8 +17,7 @@ QUALITIES = ("ok", "tied", "noisy", "unresolved")
 STATUSES = ("ok", "same", "failed", "wrong")
 
 
-@dataclass(frozen=True)
-class Timing:
+class Timing(Frozen):
     """What measuring one config gave; microseconds, and None where it failed.
 
     Attributes:
@@ -53,8 +53,7 @@ class Timing:
         return [us for us in (self.low_us or self.median_us, self.median_us, self.high_us or self.median_us) if us]
 
 
-@dataclass(frozen=True)
-class Record:
+class Record(Frozen):
     """The stored answer for one key; `winner` is None while a search is not finished."""
 
     key: Key
@@ -62,7 +61,7 @@ class Record:
     median_us: float | None
     quality: str
     timings: tuple[Timing, ...]
-    provenance: Mapping[str, Json] = field(default_factory=dict)
+    provenance: Mapping[str, Json] = MappingProxyType({})
 
     def timing_of(self, config: Mapping[str, Json]) -> Timing | None:
         """The timing of the config with this canonical form."""
@@ -79,7 +78,7 @@ def dump(record: Record) -> dict[str, Json]:
         "median_us": record.median_us,
         "quality": record.quality,
         "key": record.key.to_json(),
-        "timings": [asdict(timing) for timing in record.timings],
+        "timings": [timing.fields() for timing in record.timings],
         "provenance": dict(record.provenance),
     }
 

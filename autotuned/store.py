@@ -6,14 +6,14 @@ import importlib.resources
 import logging
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autotuned import configfile, disk, env, locks, record, records
+from autotuned import disk, env, record, records
 from autotuned.device import from_json
 from autotuned.errors import ConfigFileError
 from autotuned.key import Key
+from autotuned.later import later
 from autotuned.look import Choice as Choice
 from autotuned.look import Look as Look
 from autotuned.look import Rung as Rung
@@ -22,6 +22,10 @@ from autotuned.values import digest
 
 if TYPE_CHECKING:
     from importlib.abc import Traversable  # for annotations only: it moves in Python 3.14
+
+    from autotuned import configfile, locks
+else:
+    configfile, locks = later("configfile"), later("locks")
 
 log = logging.getLogger("autotuned")
 
@@ -34,7 +38,7 @@ damaged = records.damaged
 inspect = records.inspect
 is_newer = records.is_newer
 journal_path = records.journal_path
-journaled = records.journaled
+logged = records.logged
 keep = records.keep
 kernels = records.kernels
 locked = records.locked
@@ -234,7 +238,7 @@ def _look_at_files(key: Key, candidates: Candidates) -> Look:
             continue
         config = candidates.get(record.Timing(entry.config).identity)
         if config is not None:
-            return replace(seen, choice=Choice(config, Rung.FILE, origin=str(path)))
+            return seen.replace(choice=Choice(config, Rung.FILE, origin=str(path)))
         seen = Look(None, "config gone", str(entry.config), str(path))  # the next folder may still have an answer
     return seen
 

@@ -5,26 +5,31 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Container, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import metadata
 from pathlib import Path
-from types import FunctionType
-from typing import Any, Protocol
+from types import FunctionType, MappingProxyType
+from typing import TYPE_CHECKING, Any, Protocol
 
-from autotuned import device, scratch, source, toolchain
+from autotuned import device, source, toolchain
 from autotuned.candidates import suggestion
 from autotuned.device import Device
 from autotuned.errors import CallError, DecorationError
+from autotuned.frozen import Frozen
 from autotuned.key import is_tensor
-from autotuned.measure import CudaTimer, HostTimer, Timer
+from autotuned.later import later
 from autotuned.values import Json
+
+if TYPE_CHECKING:
+    from autotuned import measure, scratch
+    from autotuned.measure import Timer
+else:
+    measure, scratch = later("measure"), later("scratch")
 
 EMPTY = inspect.Parameter.empty
 
 
-@dataclass(frozen=True)
-class Call:
+class Call(Frozen):
     """One call of a tuned function.
 
     Attributes:
@@ -37,12 +42,19 @@ class Call:
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
     arguments: Mapping[str, Any]
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = MappingProxyType({})
     grid: Any = None
 
     def full(self, config: Any) -> dict[str, Any]:
         """All arguments by name, the config's values included, as Triton's hooks get them."""
         return {**self.arguments, **self.options, **config.all_kwargs()}
+
+
+class Hooks(Frozen):
+    """The decorator's hooks, with Triton's meaning: before and after each trial, paired also when it raises."""
+
+    before: Callable[..., Any] | None = None
+    after: Callable[..., Any] | None = None
 
 
 class Target(Protocol):
@@ -96,7 +108,7 @@ class Target(Protocol):
 
 def make_timer(where: Device) -> Timer:
     """The timer for a device."""
-    return CudaTimer() if where.kind == "cuda" else HostTimer()
+    return measure.CudaTimer() if where.kind == "cuda" else measure.HostTimer()
 
 
 def bind(

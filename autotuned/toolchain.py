@@ -11,21 +11,26 @@ import subprocess
 import sys
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from autotuned import disk, env, ttir
+from autotuned import disk, env
 from autotuned.errors import DecorationError
+from autotuned.frozen import Frozen
+from autotuned.later import later
 from autotuned.values import Json
+
+if TYPE_CHECKING:
+    from autotuned import ttir
+else:
+    ttir = later("ttir")
 
 log = logging.getLogger("autotuned")
 _PTXAS_OVERRIDES = ("TRITON_PTXAS_PATH", "TRITON_PTXAS_BLACKWELL_PATH")
 
 
-@dataclass(frozen=True)
-class Parameter:
+class Parameter(Frozen):
     """A parameter of a kernel; `default` is `inspect.Parameter.empty` where there is none."""
 
     name: str
@@ -242,10 +247,10 @@ def _ptxas(arch: str) -> str | None:
 @lru_cache
 def _ptxas_places(arch: str) -> tuple[str, str | None]:
     """The variable that names another ptxas for `arch`, and Triton's own."""
-    match = re.fullmatch(r"sm_(\d+)", arch)
-    if not match:
+    kind, _, number = arch.partition("_")
+    if kind != "sm" or not (number.isascii() and number.isdigit()):
         return "", None
-    blackwell = int(match[1]) >= 100
+    blackwell = int(number) >= 100
     name = "ptxas-blackwell" if blackwell else "ptxas"
     return _PTXAS_OVERRIDES[blackwell], os.path.join(_triton_folder(), "backends", "nvidia", "bin", name)
 
@@ -321,8 +326,7 @@ class UnbindableError(Exception):
     """This compiled kernel cannot be launched directly; the text says why."""
 
 
-@dataclass(frozen=True)
-class Handle:
+class Handle(Frozen):
     """A loaded kernel, and all that launching it without Triton's look-up relies on.
 
     Attributes:
@@ -431,8 +435,7 @@ def direct_launch(found: Handle) -> Launch:
     return launch
 
 
-@dataclass(frozen=True)
-class Access:
+class Access(Frozen):
     """Names of a kernel's parameters that it reads and writes through, found in its code."""
 
     read: frozenset[str]

@@ -6,7 +6,6 @@ import contextlib
 import logging
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 from autotuned import candidates, failures, measure, state
@@ -429,7 +428,7 @@ class _Search:
             timing = self._timing(first)
             text = f"the same binary as {self._label(first)}" + f": {timing.error}" * bool(timing.error)
             status = "same" if timing.status == "ok" else timing.status
-            found[self._identities[index]] = replace(timing, config=form, status=status, error=text)
+            found[self._identities[index]] = timing.replace(config=form, status=status, error=text)
         return found
 
     def _timing(self, trial: Trial) -> Timing:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from triton.runtime.autotuner import Autotuner
 
@@ -11,12 +11,13 @@ from autotuned import launch, source
 from autotuned.candidates import Pruner
 from autotuned.decorator import CaseGenerator, Names, by_name
 from autotuned.errors import CallError
-from autotuned.explain import Explanation
-from autotuned.job import Hooks
 from autotuned.key import is_tensor
 from autotuned.question import Options
-from autotuned.target import Call, KernelTarget
+from autotuned.target import Call, Hooks, KernelTarget
 from autotuned.tuner import CacheInfo, Tuner
+
+if TYPE_CHECKING:
+    from autotuned.explain import Explanation
 
 _TRITON_RUN = Autotuner.run
 _NO_GRID: Any = ...  # what the launcher's base passes where there is none

@@ -10,15 +10,17 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from itertools import takewhile
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from autotuned import bound, candidates, codegen, env, failures, launch, toolchain
 from autotuned.choose import Chooser
-from autotuned.explain import Explanation
-from autotuned.job import Observer
 from autotuned.question import Options, Question
 from autotuned.store import Choice, Rung
 from autotuned.target import Call, HostTarget, KernelTarget, Target, bind
+
+if TYPE_CHECKING:
+    from autotuned.explain import Explanation
+    from autotuned.job import Observer
 
 log = logging.getLogger("autotuned")
 env.configure_logging()

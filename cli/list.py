@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -68,11 +68,11 @@ def _print(kernel: str, found: Iterator[Stored]) -> None:
 
 def _cells(stored: Stored) -> list[str]:
     return [
-        output.call_words(stored.key.call),
-        output.config_words(stored.config),
+        stored.call_words,
+        stored.config_words,
         stored.device,
         stored.toolchain,
-        STORE if stored.record is not None else Path(stored.path).name,
+        STORE if stored.record is not None else os.path.basename(stored.path),
         output.time_words(stored.median_us),
         stored.quality or "n/a",
         stored.digest[:12],

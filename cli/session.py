@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -312,7 +312,7 @@ def _note_record(row: Row, record: Record, form: Json, question: Question, defau
     untuned = candidates.to_json(default, row.kernel, _spelled) if candidates.is_config(default) else None
     won = record.timing_of(form) or Timing(form)
     # What runs, which is another than the record's winner where that is no candidate any more.
-    record = replace(record, winner=won.config, median_us=won.median_us)
+    record = record.replace(winner=won.config, median_us=won.median_us)
     row.config, row.median_us, row.quality = won.config, won.median_us, record.quality
     row.measured_configs = sum(timing.identity in forms for timing in record.timings)
     row.vs_first = configfile.entry_of(record, first).vs_default

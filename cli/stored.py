@@ -7,11 +7,11 @@ import itertools
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 from autotuned import store
-from autotuned.device import from_json
+from autotuned.device import Device, from_json
 from autotuned.key import Key
 from autotuned.record import Record
 
@@ -52,9 +52,19 @@ class Stored:
     @cached_property
     def device(self) -> str:
         """Slug of the device it holds for."""
-        return from_json(self.key.context["device"]).slug
+        return _slug(from_json(self.key.context["device"]))
 
-    @property
+    @cached_property
+    def call_words(self) -> str:
+        """The call for people; like the next two made once, for ordering and for printing."""
+        return output.call_words(self.key.call)
+
+    @cached_property
+    def config_words(self) -> str:
+        """The config for people."""
+        return output.config_words(self.config)
+
+    @cached_property
     def toolchain(self) -> str:
         """Version of Triton, or of what a plain callable names."""
         versions = {"triton": self.key.context.get("triton"), **self.key.context.get("distributions", {})}
@@ -75,6 +85,11 @@ class Stored:
             "source": self.source,
             "path": self.path,
         }
+
+
+@lru_cache(maxsize=64)  # of very many records few are of different devices
+def _slug(device: Device) -> str:
+    return device.slug
 
 
 def kernels(quietly: bool = False) -> list[str]:
@@ -102,9 +117,8 @@ def of_kernel(kernel: str, heads: bool = False, quietly: bool = False) -> Iterat
 def _place(stored: Stored) -> tuple[str, str, str] | tuple[()]:
     """By what it is ordered; empty if it is not built as it should be, which is said. Somebody may have edited it."""
     try:
-        output.config_words(stored.config)
-        place = stored.device, output.call_words(stored.key.call), stored.source
-        return place if stored.toolchain else ()
+        place = stored.device, stored.call_words, stored.source
+        return place if stored.toolchain and stored.config_words else ()
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         output.remark(f"left out: {stored.path} is not as it was written ({type(error).__name__}: {error}).")
         return ()
@@ -112,7 +126,7 @@ def _place(stored: Stored) -> tuple[str, str, str] | tuple[()]:
 
 def _records(kernel: str, heads: bool, quietly: bool) -> Iterator[Stored]:
     for path, record in (store.all_heads if heads else store.all_records)(kernel, quietly):
-        yield Stored(record.key, record.winner, record.median_us, record.quality, None, str(path), record)
+        yield Stored(record.key, record.winner, record.median_us, record.quality, None, os.fspath(path), record)
 
 
 def _entries(kernel: str) -> Iterator[Stored]:

@@ -14,7 +14,7 @@ EVERYTHING = sorted([*LIBRARY, *(ROOT / "autotuned" / "kernels").glob("*.py"), *
 
 # Each module may import those of its own rank only where listed together, and of lower ranks freely.
 RANKS = [
-    {"errors"},
+    {"errors", "frozen", "later"},
     {"values"},
     {"env", "disk", "device", "codegen", "ttir"},
     {"candidates", "key", "locks", "scratch", "source"},
@@ -53,6 +53,8 @@ def imports_of(path: Path, inside_functions: bool = True) -> set[str]:
             found.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("autotuned."):
             found.add(node.module.split(".")[1])
+        elif isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("later", "map"):
+            found.update(text.value for text in ast.walk(node) if isinstance(text, ast.Constant))
         elif isinstance(node, ast.Import):
             found.update(a.name.split(".")[1] for a in node.names if a.name.startswith("autotuned."))
     return found & (RANK.keys() | {"cli", "kernels", "configs"})

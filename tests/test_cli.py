@@ -306,7 +306,7 @@ NEWER = OLD.replace("1", "2")
 BROKEN = {
     "no JSON": ("{", "Expecting property name"),
     "newer": (NEWER, "expected schema 1, got 2; upgrade"),
-    "without a device": (OLD, "missing 4 required"),
+    "without a device": (OLD, "expected the fields kind, name"),
 }  # fmt: skip
 
 

@@ -114,8 +114,9 @@ def test_b56_a_file_where_the_folder_should_be(tmp_path: Path) -> None:
 BECOME = f"""
 import filelock, importlib.readers, importlib.resources, os, platformdirs, secrets, sys, tempfile
 sys.path[:0] = [{str(ROOT)!r}, {str(TESTS)!r}]
-import autotuned.configs, autotuned.decorator, autotuned.store, fakes
-list(autotuned.store.config_folders())
+import autotuned.configs, autotuned.decorator, autotuned.evict, autotuned.logbook, autotuned.tune, fakes, uuid
+from autotuned import store
+list(store.config_folders())
 os.setgroups([])
 os.setgid(GID)
 os.setuid(UID)

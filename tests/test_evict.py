@@ -86,8 +86,8 @@ def test_a_reader_without_write_access_is_served_all_the_same(caplog: pytest.Log
     ("name", "limit_days"),
     [
         (".a.json.1234.tmp", 1 / 24),
-        (".a.journal", 30),
-        (f".{make_key(1).digest}.journal", 1 / 24),
+        (".a.logbook", 30),
+        (f".{make_key(1).digest}.logbook", 1 / 24),
         ("damaged/a.1.json", 30),
         ("locks/a.lock", 1),
     ],

@@ -131,10 +131,10 @@ def test_b47_a_mutated_record_is_served_right_or_moved_aside_with_one_warning_an
 
 @settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck), database=None)
 @given(st.sampled_from([flip, digit, cut, zero, repeat]), st.integers(0, 2**32))
-def test_a_mutated_journal_gives_no_exception_and_no_config_that_is_none(mutate: Mutation, seed: int) -> None:
+def test_a_mutated_logbook_gives_no_exception_and_no_config_that_is_none(mutate: Mutation, seed: int) -> None:
     path = logbook.path_beside(store.record_path(KEY))
     disk.remove(path)
-    with store.journaled(KEY, fresh=True) as write:
+    with store.logged(KEY, fresh=True) as write:
         for timing in good().timings:
             write(timing)
     path.write_bytes(mutate(path.read_bytes(), random.Random(seed)))

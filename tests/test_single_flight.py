@@ -119,9 +119,9 @@ def only_record() -> Any:
 
 
 def on_disk() -> set[int]:
-    """Configs whose timing is in a record or a journal."""
+    """Configs whose timing is in a record or a logbook."""
     found = {timing.config["kwargs"]["step"] for _, each in store.all_records() for timing in each.timings}
-    for path in store.root().rglob(".*.journal"):
+    for path in store.root().rglob(".*.logbook"):
         lines = [json.loads(line) for line in path.read_text().split("\n")[:-1] if line]
         found |= {line["config"]["kwargs"]["step"] for line in lines if "config" in line}
     return found

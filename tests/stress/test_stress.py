@@ -131,9 +131,9 @@ class Stress:
             assert each.winner is not None
             assert each.winner["kwargs"]["step"] == 3  # type: ignore[index, call-overload]
             assert len(each.timings) == 10
-        litter = [path for path in store.root().rglob(".*") if path.suffix == ".journal"]
-        # One is left by whoever is killed between the record and the removal of its journal; `gc` clears it.
-        self.counts["journals beside complete records"] = len(litter)
+        litter = [path for path in store.root().rglob(".*") if path.suffix == ".logbook"]
+        # One is left by whoever is killed between the record and the removal of its logbook; `gc` clears it.
+        self.counts["logbooks beside complete records"] = len(litter)
         assert len(litter) <= self.counts["kills"] // 50 + 1, litter
         temporary = list(store.root().rglob(".*.tmp"))
         self.counts["temporary files of killed writers"] = len(temporary)
@@ -163,7 +163,7 @@ def main() -> None:
         counts = Stress(options.writers, options.keys, options.kills, options.payload_kb, options.seed).run()
         print(json.dumps({**counts, "keys": options.keys, "seconds": round(time.monotonic() - start, 1)}, indent=1))
         assert records.root() == Path(folder)
-        assert logbook.path_beside(Path("a.json")).name == ".a.journal"
+        assert logbook.path_beside(Path("a.json")).name == ".a.logbook"
 
 
 if __name__ == "__main__":
