@@ -6,6 +6,7 @@ import inspect
 import json
 import os
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -25,7 +26,7 @@ from autotuned import device, env, errors, explain, measure
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
-PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted(DOCS.rglob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted(DOCS.rglob("*.md"))]
 PATHS = [page.relative_to(ROOT).as_posix() for page in PAGES]
 FENCED = re.compile(r"^```(\w*)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"(?<!!)\[[^\]]+\]\(([^)\s]+)\)")
@@ -74,6 +75,17 @@ def test_the_index_has_every_page():
 def test_pages_hold_no_line_longer_than_the_code_may(path):
     lines = prose(read(path)).splitlines()
     assert [line for line in lines if len(line) > 120 and not line.startswith("|")] == []
+
+
+def test_the_site_has_every_page():
+    nav = set(re.findall(r"[\w/-]+\.md", read("mkdocs.yml").split("\nnav:\n")[1]))
+    assert nav == {page.relative_to(DOCS).as_posix() for page in DOCS.glob("*.md")}
+
+
+def test_charts_are_drawn_from_the_numbers_that_are_kept():
+    drawn = dict(runpy.run_path(str(DOCS / "draw.py"))["charts"]())
+    assert {path: path.read_text() for path in drawn} == drawn
+    assert set(drawn) == set((DOCS / "images").glob("*.svg"))
 
 
 # -- the map of files ---------------------------------------------------------------------------------------------
