@@ -207,7 +207,8 @@ class Chooser:
     def _may_search(self, question: Question) -> bool:
         if question.must_search or question.mode == "search":
             return True
-        return question.mode == "auto" and self.options.default is None
+        wanted = self.options.default is None and self.searches < self.options.max_searches
+        return question.mode == "auto" and wanted
 
     def _known(self, question: Question) -> Choice | None:
         """This process's choice, else the stored or shipped one; None where the question asks for a new search."""
@@ -275,9 +276,12 @@ class Chooser:
             raise self._not_tuned(key, "mode 'strict' allows no search")
         if question.mode == "serve":
             self._say_once(key.digest, "`%s`: nothing is stored for key %s; mode 'serve' runs it untuned.", key)
-        if self.options.default is None:
-            return Choice(self._first_that_compiles(question), Rung.DEFAULT)
-        return self._default(question.call, question.live)
+        if self.options.default is not None:
+            return self._default(question.call, question.live)
+        if question.mode == "auto":
+            message = "`%s`: key %s and later ones run untuned: there were %d searches, as max_searches= allows."
+            self._say_once("used up", message, key, self.searches)
+        return Choice(self._first_that_compiles(question), Rung.DEFAULT)
 
     def _first_that_compiles(self, question: Question) -> Any:
         for config in question.live.values():
@@ -318,7 +322,7 @@ class Chooser:
             if len(self._said) >= LIMIT:  # said again rather than kept without end
                 self._said.clear()
             self._said.add(about)
-            log.warning(message, *(key.kernel, key.digest[:12], *more)[: message.count("%s")])
+            log.warning(message, *(key.kernel, key.digest[:12], *more)[: message.count("%")])
 
     # -- the search ----------------------------------------------------------------------------------------------
 

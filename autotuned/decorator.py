@@ -6,6 +6,7 @@ import functools
 import importlib
 import inspect
 import logging
+import math
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -51,6 +52,7 @@ def autotune(
     version: Any = None,
     toolchain: Sequence[str] | None = None,
     budget_s: float | None = None,
+    max_searches: int | None = None,
 ) -> Callable[[Any], Any]:
     """Choose among configs by measuring them once, remember the choice on disk, and launch cheaply.
 
@@ -83,6 +85,7 @@ def autotune(
         version: A salt: change it to tune again.
         toolchain: For plain callables: distributions whose versions are in the key, such as "cupy-cuda13x".
         budget_s: One search stops after this many seconds with the best so far.
+        max_searches: After this many searches in one process, calls with further keys run untuned, with one warning.
 
     Returns:
         A decorator giving a `Tuned` (a subclass of Triton's `Autotuner`) or a `TunedFunction`.
@@ -109,6 +112,7 @@ def autotune(
         version,
         tuple(toolchain or ()),
         budget_s,
+        max_searches,
     )
     return given.decorate
 
@@ -152,12 +156,13 @@ class _Given:
         version: Any,
         distributions: tuple[str, ...],
         budget_s: float | None,
+        max_searches: int | None,
     ) -> None:
         self.configs, self.key, self.prune, self.zero, self.restore = configs, key, prune, zero, restore
         self.hooks = Hooks(pre_hook, post_hook)
         self.do_bench, self.cache_results, self.name, self.default = do_bench, cache_results, name, default
         self.bucket, self.version, self.distributions, self.budget_s = bucket, version, distributions, budget_s
-        self.check = check
+        self.check, self.max_searches = check, max_searches
 
     def decorate(self, fn: Any) -> Any:
         """Wrap `fn`."""
@@ -263,6 +268,7 @@ class _Given:
             self.cache_results,
             self.budget_s,
             None if self.check is None else checks.as_check(self.check, target.name),
+            _limit(self.max_searches),
         )
 
 
@@ -273,6 +279,14 @@ class Names:
         self.key = key or []
         self.zero = zero or []
         self.restore = restore
+
+
+def _limit(max_searches: Any) -> float:
+    if max_searches is None:
+        return math.inf
+    if type(max_searches) is not int or max_searches < 0:
+        raise DecorationError(f"@autotune: max_searches: expected a number of searches or None, got {max_searches!r}.")
+    return max_searches
 
 
 def _one_config() -> Any:

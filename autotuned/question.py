@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,7 @@ class Options(Frozen):
         default: A config, a callable of the arguments returning one, or None.
         stored: Whether results are kept on disk.
         check: What configs are compared with while they are tuned.
+        max_searches: How many searches one process may run for it.
     """
 
     configs: Callable[[], list[Any]]
@@ -42,6 +44,7 @@ class Options(Frozen):
     stored: bool = True
     budget_s: float | None = None
     check: Check | None = None
+    max_searches: float = math.inf
 
 
 class Question(Frozen):

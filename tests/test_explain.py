@@ -197,7 +197,7 @@ def reason_in(name):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_reason(name, monkeypatch, tmp_path):
+def test_b49_reason(name, monkeypatch, tmp_path):
     function, answer = CASES[name](monkeypatch, tmp_path)
     found = function.explain(X, n=5)
     assert (found.reason, found.answer) == (reason_in(name), answer)
@@ -239,7 +239,28 @@ def test_the_call_is_answered_as_explained(name, monkeypatch, tmp_path):
     assert function.cache_info().searches - searches == (answer == "search")
 
 
-def test_a_record_that_cannot_be_read_is_a_reason(monkeypatch):
+WARNED = {
+    "damaged": "is damaged",
+    "newer_schema": "has the newer schema 2",
+    "config_gone_from_a_file": "not among the kernel's configs any more",
+    "disabled_for_a_value_without_json": "kept in memory only",
+    "absent_in_serve": "runs it untuned",
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_b49_a_call_warns_once_of_what_a_user_can_mend_and_of_no_other_miss(name, monkeypatch, tmp_path, caplog):
+    function, answer = CASES[name](monkeypatch, tmp_path)
+    caplog.clear()
+    for _ in range(2):
+        if answer != "error":
+            function(X, 5)
+    lines = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert len(lines) == (name in WARNED), lines
+    assert all(WARNED[name] in line for line in lines)
+
+
+def test_b49_a_record_that_cannot_be_read_is_a_reason(monkeypatch):
     function = tuned()
 
     def refuse(path):

@@ -245,6 +245,54 @@ def test_b28_few_keys_or_slow_ones_are_no_storm(caplog, monkeypatch):
     assert caplog.messages == []
 
 
+def test_b28_max_searches_bounds_a_storm_and_is_said_once(caplog):
+    benchmarks = []
+
+    def counted(call, quantiles):
+        benchmarks.append(call())
+        return [1.0] * 3
+
+    def conv(x, nb, *, step):
+        return nb, step
+
+    configs = [Config({"step": step}) for step in (8, 16, 32)]
+    function = make(conv, configs, key=["nb"], do_bench=counted, max_searches=4)
+    lengths = [1 + 977 * n % 200 for n in range(60)]
+    assert [function(np.zeros(4), nb) for nb in lengths] == [(nb, 8) for nb in lengths]
+    assert function.cache_info().searches == 4
+    assert len(benchmarks) == 4 * len(configs)
+    [line] = caplog.messages
+    assert "run untuned: there were 4 searches, as max_searches= allows" in line
+    assert len(list(store.all_records())) == 4
+    found = function.explain(np.zeros(4), 500)
+    assert (found.reason, found.answer) == ("absent", "default")
+    with autotuned.mode("search"):
+        function(np.zeros(4), 501)
+    assert function.cache_info().searches == 5
+
+
+def test_b28_what_is_stored_is_served_beyond_max_searches():
+    make(plain, key=["n"])(np.zeros(4), 2)
+    assert searches(make(plain, key=["n"], max_searches=1), *[(np.zeros(4), n) for n in (1, 2, 3)]) == [1, 0, 0]
+    assert searches(make(plain, key=["n"], max_searches=0), (np.zeros(4), 4)) == [0]
+
+
+@pytest.mark.parametrize("limit", [-1, 1.5, "16", True])
+def test_max_searches_is_a_number(limit):
+    with pytest.raises(autotuned.errors.DecorationError, match=r"max_searches.* expected .* got"):
+        make(plain, max_searches=limit)
+
+
+def test_b25_the_same_output_shape_from_other_inputs_is_another_key():
+    def add(a, b, out, *, step):
+        np.add(a, b, out=out)
+
+    function, out = make(add, restore_value=["out"]), np.zeros((10, 10))
+    wide, tall, square = np.ones((1, 10)), np.ones((10, 1)), np.arange(100.0).reshape(10, 10)
+    assert searches(function, (tall, wide, out), (square, square, out), (square.T, square, out)) == [1, 1, 1]
+    assert searches(function, (tall, wide, out), (square, square.T, out)) == [0, 1]
+
+
 def test_b29_buckets_bound_the_searches_and_the_launch_gets_the_true_value():
     function = make(lambda x, t, *, step: t, key=["t"], bucket={"t": key.pow2})
     assert [function(np.zeros(1), t) for t in (1, 1024, 1025, 4096, 2049)] == [1, 1024, 1025, 4096, 2049]
