@@ -341,7 +341,7 @@ class Chooser:
         incumbent = store.best(earlier, self._unfit.without(key.digest, question.live)) if earlier else None
         journal = job.Journal(store.journal_path(key) if is_stored else None, writes=saved)
         if question.fresh:
-            journal.crashed.clear()
+            journal.crashed, journal.suspects = [], []
         self._say_what_varies(key)
         start = time.perf_counter()
         outcome = job.Outcome()

@@ -18,7 +18,12 @@ _RUN = uuid.uuid4().hex  # in a container every process may have the same id
 class Journal:
     """The journal of one search: a small file that is there only between two first launches, or after a crash.
 
-    Written under the key's lock. A file that a living process of this machine is writing says nothing of a crash.
+    Written under the key's lock. A file that a living process of this machine is writing says nothing of a crash. Nor
+    does one death alone: a job that is cancelled, or killed for its memory, ends in somebody's launch too.
+
+    Attributes:
+        crashed: Configs that cost a process its device, or in whose first launch two processes ended.
+        suspects: Configs in whose first launch one process ended; they are tried once more.
 
     Args:
         path: The file; None keeps no journal.
@@ -27,21 +32,22 @@ class Journal:
 
     def __init__(self, path: Path | None, writes: bool = True) -> None:
         self._path = path
-        self.crashed = self._left_behind()
+        self.crashed, self.suspects = self._left_behind()
         if not writes:
             self._path = None
 
-    def _left_behind(self) -> list[str]:
+    def _left_behind(self) -> tuple[list[str], list[str]]:
         if self._path is None:
-            return []
+            return [], []
         try:
             data: Any = disk.read_json(self._path)
             crashed = [str(identity) for identity in data["crashed"]]
+            suspects = [str(identity) for identity in data.get("suspects", ())]
             if data["launching"] is not None and not _is_alive(data):
-                crashed.append(str(data["launching"]))
-        except (OSError, ValueError, KeyError, TypeError):
-            return []  # no file, or nothing in it that says anything
-        return crashed
+                (crashed if data["launching"] in suspects else suspects).append(str(data["launching"]))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return [], []  # no file, or nothing in it that says anything
+        return crashed, suspects
 
     def begin(self, identity: str) -> None:
         """Note a config before it is compiled and launched for the first time."""
@@ -53,8 +59,8 @@ class Journal:
         self._write(None)
 
     def end(self) -> None:
-        """All first launches are over: only what crashed is kept."""
-        if self.crashed:
+        """All first launches are over: only what crashed, or may crash, is kept."""
+        if self.crashed or self.suspects:
             self._write(None)
         else:
             self.erase()
@@ -67,8 +73,8 @@ class Journal:
     def _write(self, launching: str | None) -> None:
         if self._path is None:
             return
-        data = {"schema": 1, "launching": launching, "crashed": [*self.crashed], "pid": os.getpid(),
-                "host": socket.gethostname(), "run": _RUN}  # fmt: skip
+        data = {"schema": 1, "launching": launching, "crashed": [*self.crashed], "suspects": [*self.suspects],
+                "pid": os.getpid(), "host": socket.gethostname(), "run": _RUN}  # fmt: skip
         try:
             disk.write_text(self._path, disk.text(data))
         except OSError as error:

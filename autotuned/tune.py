@@ -148,9 +148,9 @@ class _Search:
         for trial in self._trials:
             identity = self._identities[trial.index]
             if identity in self._job.journal.crashed:
-                trial.error = "Crashed: a process ended while this config was compiled or launched for the first time"
+                trial.error = "Crashed: processes ended while this config was compiled or launched for the first time"
                 log.warning(
-                    "`%s`: %s is skipped: an earlier process ended in its first launch; --force tries it again.",
+                    "`%s`: %s is skipped: earlier processes ended in its first launch; --force tries it again.",
                     self._job.target.name, self._label(trial),
                 )  # fmt: skip
             elif not self._is_hooked(trial):

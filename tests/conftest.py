@@ -38,6 +38,7 @@ _STATE = {
     "autotuned.measure": ("_said",),
     "autotuned.state": ("_said",),
     "autotuned.failures": ("_refused",),
+    "autotuned.objects": ("_kept",),
     "autotuned.env": ("_pushed",),
 }
 _numbers = itertools.count()

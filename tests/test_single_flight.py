@@ -151,7 +151,7 @@ def test_b50_b42_a_killed_search_is_taken_over_at_once_and_loses_the_trial_in_fl
     with workers(2, bench_s=0.02) as (first, second):
         first.go().wait_for(10)
         second.go()
-        first.wait_for(15)
+        first.wait_for(25)  # three times as long as a waiter is silent
         first.process.send_signal(signal.SIGKILL)
         killed = time.monotonic()
         first.finish()
