@@ -136,7 +136,7 @@ def _remove_old(folder: os.DirEntry[str], freed: Freed, now: float) -> None:
             info = entry.stat(follow_symlinks=False)
         except OSError:
             continue
-        if now - info.st_mtime <= limit_s:
+        if now - info.st_mtime <= (_TEMPORARY_S if entry.name.endswith(".tmp") else limit_s):
             continue
         file = _File(info.st_mtime, info.st_size, entry.path)
         if folder.name != "locks" or entry.name.endswith(".tmp"):

@@ -179,9 +179,11 @@ def keep(result: Record) -> bool:
 @contextmanager
 def logged(key: Key, fresh: bool) -> Iterator[Callable[[Timing], None]]:
     """Write each timing of a search to disk as it is measured; `fresh` begins anew."""
-    path = logbook.path_beside(record_path(key))
-    if os.path.exists(path):  # its writer was killed, perhaps while it wrote the record
-        disk.remove_temporaries(record_path(key))
+    record_file = record_path(key)
+    path = logbook.path_beside(record_file)
+    if os.path.exists(path):  # its writer was killed, perhaps while it wrote another of the key's files
+        for written in (record_file, journal_path(key), locks.holder_path(evict.lock_of(record_file))):
+            disk.remove_temporaries(written)
     if fresh:
         disk.remove(path)
     with logbook.open_for(path, key) as write:

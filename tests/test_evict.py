@@ -90,6 +90,9 @@ def test_a_reader_without_write_access_is_served_all_the_same(caplog: pytest.Log
         (f".{make_key(1).digest}.logbook", 1 / 24),
         ("damaged/a.1.json", 30),
         ("locks/a.lock", 1),
+        ("locks/.a.lock.holder.1234.tmp", 1 / 24),
+        ("journal/a.json", 30),
+        ("journal/.a.json.1234.tmp", 1 / 24),
     ],
 )
 def test_leftovers_go_when_nobody_can_want_them(name: str, limit_days: float) -> None:

@@ -137,7 +137,9 @@ class Stress:
         assert len(litter) <= self.counts["kills"] // 50 + 1, litter
         temporary = list(store.root().rglob(".*.tmp"))
         self.counts["temporary files of killed writers"] = len(temporary)
-        assert temporary == []
+        # Whoever is killed while it writes its name beside the lock has no logbook yet by which the next would know.
+        assert [path for path in temporary if path.parent.name != "locks"] == []
+        assert len(temporary) <= self.counts["kills"] // 50 + 1, temporary
         aside = [path for path in store.root().rglob("damaged/*") if path.is_file()]
         self.counts["moved aside"] = len(aside)
         assert len(aside) <= self.counts["damaged"]
