@@ -43,10 +43,25 @@ _STATE = {
 }
 _numbers = itertools.count()
 
+# What takes most of the time of a run: whole files, and single tests by name. `pytest -m "not slow"` leaves them out.
+_SLOW_FILES = {
+    "test_cli", "test_compiled", "test_core_alone", "test_kernels", "test_packaging", "test_paths", "test_processes",
+    "test_single_flight", "test_stress", "test_tuned",
+}  # fmt: skip
+_SLOW_TESTS = {
+    "test_examples_run", "test_functions_passed_as_values_are_not_kept_without_end", "test_no_gpu_and_no_interpreter",
+    "test_b20_b21_what_is_edited_between_processes", "test_import_and_decoration_look_for_no_folder_and_never_initialise_cuda",
+    "test_b14_b34_processes_that_differ_in_nothing_that_matters_share_a_choice", "test_a_kernel",
+    "test_b47_a_mutated_record_is_served_right_or_moved_aside_with_one_warning_and_healed",
+    "test_b34_the_folder_is_ones_own_variable_read_at_first_use",
+}  # fmt: skip
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what needs a GPU where there is none."""
+    """Skip what needs a GPU where there is none; mark what is slow."""
     for item in items:
+        if item.path.stem in _SLOW_FILES or getattr(item, "originalname", item.name) in _SLOW_TESTS:
+            item.add_marker("slow")
         if not GPU and item.get_closest_marker("gpu"):
             item.add_marker(pytest.mark.skip(reason="needs a GPU"))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from pathlib import Path
 
@@ -80,6 +81,7 @@ def uses(pattern: str, files=EVERYTHING) -> set[str]:
     return {path.relative_to(ROOT).as_posix() for path in files if re.search(pattern, code_of(path))}
 
 
+@functools.lru_cache  # parsing all of it again for each concern took most of this file's time
 def code_of(path: Path) -> str:
     """A file's code without docstrings and comments."""
     tree = ast.parse(path.read_text())
