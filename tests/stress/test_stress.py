@@ -42,7 +42,7 @@ random.Random(seed).shuffle(order)
 print("ready", flush=True)
 for n in order:
     tuned(n)
-    assert last[0] == 3, last
+    assert last[0] in (3, 2, 4), last  # 3 is the fastest; the next ones where two kills hit its first launch
     print("kept", n, flush=True)
 """
 
@@ -128,9 +128,14 @@ class Stress:
         found: list[Record] = [each for _, each in store.all_records()]
         assert len(found) == len({each.key.digest for each in found}) == self.keys
         for each in found:
-            assert each.winner is not None
-            assert each.winner["kwargs"]["step"] == 3  # type: ignore[index, call-overload]
             assert len(each.timings) == 10
+            assert (
+                each.winner == min((t for t in each.timings if t.status == "ok"), key=lambda t: t.median_us or 0).config
+            )
+            blamed = [timing for timing in each.timings if timing.status != "ok"]
+            assert all((timing.error or "").startswith("Crashed: processes ended") for timing in blamed)
+            self.counts["configs blamed for two kills"] += len(blamed)
+        assert self.counts["configs blamed for two kills"] <= self.counts["kills"] // 10
         litter = [path for path in store.root().rglob(".*") if path.suffix == ".logbook"]
         # One is left by whoever is killed between the record and the removal of its logbook; `gc` clears it.
         self.counts["logbooks beside complete records"] = len(litter)
