@@ -24,7 +24,7 @@
 #define MAX_WORDS 1024 /* words of one call; a call with more is not bound */
 #define MAX_DIMS 30    /* two bits a dimension in one word */
 #define LIMIT 4096     /* entries of one table, as in the Python twin */
-#define WATCHED 8      /* dictionaries an entry relies on, on Pythons without watchers */
+#define WATCHED_TYPES 8 /* classes of Triton that are looked at, on Pythons without watchers */
 
 #if PY_VERSION_HEX >= 0x030C0000
 #define HAVE_WATCHERS 1
@@ -77,16 +77,29 @@ typedef struct {
 
 static inline void put(Words *w, uint64_t value) { w->word[w->count++] = value; }
 
-/* hot path. '0', '1' or '*' of each dimension, two bits each; sizes 0 and 1 count as in a contiguous tensor. */
-static uint64_t stride_pattern(const DlTensor *t) {
+/* '0', '1' or '*' of a stride as two bits. */
+static inline uint64_t stride_bits(int64_t stride) { return 1u + (stride != 0) + ((uint64_t)stride > 1); }
+
+/* The pattern where sizes 0 and 1 occur, which count as in a contiguous tensor. */
+static __attribute__((noinline)) uint64_t normal_pattern(const DlTensor *t) {
   uint64_t pattern = 0;
   int64_t dense = 1;
   int empty = 0;
   for (int d = 0; d < t->ndim; d++) empty |= t->shape[d] == 0;
   for (int d = t->ndim - 1; d >= 0; d--) {
-    int64_t stride = (t->shape[d] == 1 || empty || !t->strides) ? dense : t->strides[d];
-    pattern = pattern << 2 | (stride == 0 ? 1u : stride == 1 ? 2u : 3u);
+    pattern = pattern << 2 | stride_bits((t->shape[d] == 1 || empty || !t->strides) ? dense : t->strides[d]);
     dense *= t->shape[d] > 1 ? t->shape[d] : 1;
+  }
+  return pattern;
+}
+
+/* hot path. The stride pattern, two bits a dimension. */
+static inline uint64_t stride_pattern(const DlTensor *t) {
+  uint64_t pattern = 0;
+  if (!t->strides) return normal_pattern(t);
+  for (int d = t->ndim - 1; d >= 0; d--) {
+    if (t->shape[d] <= 1) return normal_pattern(t);
+    pattern = pattern << 2 | stride_bits(t->strides[d]);
   }
   return pattern;
 }
@@ -96,9 +109,10 @@ static int words_of_tensor(Words *w, int i, PyObject *x, int role) {
   if (dl->borrow(x, &t)) { PyErr_Clear(); return WORDS_NONE; } /* functorch and others without memory */
   if (t.ndim > MAX_DIMS || w->count + t.ndim + 4 > MAX_WORDS) return WORDS_NONE;
   uint64_t address = (uint64_t)(uintptr_t)t.data + t.byte_offset;
-  put(w, TAG_TENSOR | (uint64_t)t.dtype.code << 8 | (uint64_t)t.dtype.bits << 16 | (uint64_t)(t.ndim & 0xff) << 24 |
-             (uint64_t)(t.device.type & 0xff) << 32 | (uint64_t)(t.device.id & 0xff) << 40 |
-             (uint64_t)(t.dtype.lanes & 0xff) << 48 | (uint64_t)((address & 15) == 0) << 56);
+  uint32_t dtype; /* code, bits and lanes, as they lie */
+  memcpy(&dtype, &t.dtype, sizeof dtype);
+  put(w, TAG_TENSOR | (uint64_t)((address & 15) == 0) << 7 | (uint64_t)(uint8_t)t.ndim << 8 |
+             (uint64_t)(uint8_t)t.device.type << 16 | (uint64_t)(uint8_t)t.device.id << 24 | (uint64_t)dtype << 32);
   put(w, stride_pattern(&t));
   if (role & ROLE_SHAPE)
     for (int d = 0; d < t.ndim; d++) put(w, (uint64_t)t.shape[d]);
@@ -248,6 +262,8 @@ typedef struct {
   void *function;
   unsigned threads, shared_bytes, ctas; /* threads of a block, bytes of shared memory, blocks of a cluster */
   char kinds[MAX_ARGS];
+  uint8_t passed[MAX_ARGS]; /* indexes of what is not compiled in, in order */
+  int passed_count, narrowed; /* and how many; whether a float among them is passed as 32 bits */
   CuAttribute attributes[4];
   unsigned attribute_count;
   PyObject *cache, *cache_key;        /* strong: the kernel must still be what Triton's own look-up finds */
@@ -259,9 +275,8 @@ typedef struct {
   int zeroes;                      /* how many of them */
   uint64_t generation; /* the shared one when `holds` last said yes */
 #if !HAVE_WATCHERS
-  PyObject *watched[WATCHED]; /* strong dicts */
-  uint64_t versions[WATCHED];
-  int watched_count;
+  PyObject *watched;  /* strong tuple of dicts */
+  uint64_t *versions; /* owned; theirs when `holds` last said yes */
 #endif
 } Direct;
 
@@ -284,7 +299,8 @@ static void free_direct(Direct *d) {
   Py_XDECREF(d->entering); Py_XDECREF(d->leaving); Py_XDECREF(d->holds); Py_XDECREF(d->constants);
   Py_XDECREF(d->hook); Py_XDECREF(d->hook_constants);
 #if !HAVE_WATCHERS
-  for (int i = 0; i < d->watched_count; i++) Py_XDECREF(d->watched[i]);
+  Py_XDECREF(d->watched);
+  PyMem_Free(d->versions);
 #endif
   PyMem_Free(d);
 }
@@ -361,6 +377,14 @@ static int insert(Table *t, Entry *e, const Words *w) {
 /* Field of a tuple given by Python as a new reference to keep. */
 static PyObject *kept(PyObject *tuple, int i) { PyObject *o = PyTuple_GET_ITEM(tuple, i); Py_INCREF(o); return o; }
 
+static void take_kinds(Direct *d, const char *kinds, int n) {
+  memcpy(d->kinds, kinds, (size_t)n);
+  for (int i = 0; i < n; i++) {
+    if (kinds[i] != SKIP) d->passed[d->passed_count++] = (uint8_t)i;
+    d->narrowed |= kinds[i] == FP32;
+  }
+}
+
 /* Take over `Bound.direct`: a tuple (kernel's weak reference, function, threads, shared bytes, kinds, attributes, cache,
  * cache key, pre-run hooks, enter hooks, leave hooks, holds, constants, watched dicts, ctas, hook, its constants, indexes
  * of zeroed parameters). NULL with an error set. */
@@ -387,7 +411,7 @@ static Direct *direct_of(PyObject *tuple, int n) {
   d->ctas = (unsigned)PyLong_AsUnsignedLong(PyTuple_GET_ITEM(tuple, 14));
   Py_ssize_t length = 0;
   const char *kinds = PyUnicode_AsUTF8AndSize(PyTuple_GET_ITEM(tuple, 4), &length);
-  if (kinds && length == n) memcpy(d->kinds, kinds, (size_t)n);
+  if (kinds && length == n) take_kinds(d, kinds, n);
   else if (!PyErr_Occurred()) PyErr_SetString(PyExc_ValueError, "Bound.direct: expected one kind a parameter");
   PyObject *attributes = PyTuple_GET_ITEM(tuple, 5); /* tuple of (id, x, y, z) */
   for (Py_ssize_t i = 0; !PyErr_Occurred() && i < PyTuple_GET_SIZE(attributes) && i < 4; i++) {
@@ -401,13 +425,9 @@ static Direct *direct_of(PyObject *tuple, int n) {
                              PyList_Check(d->leaving) && PyDict_Check(d->constants) && PyWeakref_Check(d->kernel)))
     PyErr_SetString(PyExc_TypeError, "Bound.direct: expected a dict, three lists and a dict of constants");
 #if !HAVE_WATCHERS
-  PyObject *watched = PyTuple_GET_ITEM(tuple, 13);
-  for (Py_ssize_t i = 0; !PyErr_Occurred() && i < PyTuple_GET_SIZE(watched); i++) {
-    if (i == WATCHED) { PyErr_SetString(PyExc_ValueError, "Bound.direct: too many dictionaries to watch"); break; }
-    PyObject *dict = PyTuple_GET_ITEM(watched, i);
-    Py_INCREF(dict);
-    d->watched[d->watched_count++] = dict;
-  }
+  d->watched = kept(tuple, 13);
+  d->versions = PyMem_Calloc((size_t)PyTuple_GET_SIZE(d->watched) + 1, sizeof *d->versions);
+  if (!d->versions) PyErr_NoMemory();
 #endif
   if (PyErr_Occurred()) { free_direct(d); return NULL; }
   return d;
@@ -417,8 +437,8 @@ static Direct *direct_of(PyObject *tuple, int n) {
 
 #if !HAVE_WATCHERS
 /* Types have no watchers before 3.12, but a version that is 0 from any change to the next look-up. */
-static PyTypeObject *watched_types[WATCHED];
-static unsigned watched_tags[WATCHED];
+static PyTypeObject *watched_types[WATCHED_TYPES];
+static unsigned watched_tags[WATCHED_TYPES];
 static int watched_type_count = 0;
 
 /* hot path. Grow the generation if a watched type has changed. */
@@ -433,13 +453,15 @@ static void look_at_types(void) {
   }
 }
 
+static uint64_t version_of(const Direct *d, Py_ssize_t i) {
+  return ((PyDictObject *)PyTuple_GET_ITEM(d->watched, i))->ma_version_tag;
+}
 static int versions_hold(const Direct *d) {
-  for (int i = 0; i < d->watched_count; i++)
-    if (((PyDictObject *)d->watched[i])->ma_version_tag != d->versions[i]) return 0;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(d->watched); i++) if (version_of(d, i) != d->versions[i]) return 0;
   return 1;
 }
 static void note_versions(Direct *d) {
-  for (int i = 0; i < d->watched_count; i++) d->versions[i] = ((PyDictObject *)d->watched[i])->ma_version_tag;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(d->watched); i++) d->versions[i] = version_of(d, i);
 }
 #else
 static void look_at_types(void) {}
@@ -447,33 +469,41 @@ static int versions_hold(const Direct *d) { (void)d; return 1; }
 static void note_versions(Direct *d) { (void)d; }
 #endif
 
-/* Whether a weak reference is to this very object. */
-static int refers_to(PyObject *reference, PyObject *object) {
+/* New reference to what a weak reference is to; NULL without an error if that is gone. */
+static PyObject *referent(PyObject *reference) {
 #if PY_VERSION_HEX >= 0x030D0000
   PyObject *found = NULL;
   if (PyWeakref_GetRef(reference, &found) < 0) PyErr_Clear();
-  Py_XDECREF(found);
-  return found == object;
+  return found;
 #else
-  return PyWeakref_GET_OBJECT(reference) == object;
+  PyObject *found = PyWeakref_GET_OBJECT(reference);
+  if (found == Py_None) return NULL;
+  Py_INCREF(found);
+  return found;
 #endif
 }
 
-/* hot path. 1: launch directly, with a new reference to the kernel; 0: Triton must decide; -1: error. Runs Python code
- * only if something changed. */
-static int guards_hold(Direct *d, PyObject **kernel) {
-  if (PyList_GET_SIZE(d->pre_run) || PyList_GET_SIZE(d->entering) || PyList_GET_SIZE(d->leaving)) return 0;
-  PyObject *found = PyDict_GetItemWithError(d->cache, d->cache_key);
-  if (!found || !refers_to(d->kernel, found)) return PyErr_Occurred() ? -1 : 0;
-  Py_INCREF(found); /* alive during this launch, whatever a hook does to Triton's cache */
-  *kernel = found;
-  if (d->generation == generation && versions_hold(d)) return 1;
+/* Something watched has changed: ask again. 1, 0 or -1 as below; runs Python code. */
+static __attribute__((noinline)) int compare_watched(Direct *d, PyObject *kernel) {
   uint64_t now = generation;
+  d->generation = 0; /* until all is found as it was */
   note_versions(d);
+  PyObject *cached = PyDict_GetItemWithError(d->cache, d->cache_key);
+  if (cached != kernel) return PyErr_Occurred() ? -1 : 0;
   PyObject *holds = PyObject_CallNoArgs(d->holds);
   int yes = holds ? PyObject_IsTrue(holds) : -1;
   Py_XDECREF(holds);
-  d->generation = yes == 1 ? now : 0;
+  if (yes == 1) d->generation = now;
+  return yes;
+}
+
+/* hot path. 1: launch directly, with a new reference to the kernel, which lives through this launch whatever a hook does
+ * to Triton's cache; 0: Triton must decide; -1: error. Triton's cache is among what is watched: while it is unchanged
+ * the kernel is what Triton's own look-up would find. Runs Python code only if something changed. */
+static int guards_hold(Direct *d, PyObject **kernel) {
+  if (PyList_GET_SIZE(d->pre_run) || PyList_GET_SIZE(d->entering) || PyList_GET_SIZE(d->leaving)) return 0;
+  if (!(*kernel = referent(d->kernel))) return 0;
+  int yes = d->generation == generation && versions_hold(d) ? 1 : compare_watched(d, *kernel);
   if (yes != 1) Py_CLEAR(*kernel);
   return yes;
 }
@@ -507,15 +537,33 @@ static PyObject *arguments_by_name(const Table *t, PyObject *constants, PyObject
   return all;
 }
 
+/* hot path. A tuple of 1 to 3 ordinary sizes; 0 if it is anything else, which `evaluate_grid` takes or refuses. */
+static int plain_grid(PyObject *grid, long out[3]) {
+  if (!PyTuple_CheckExact(grid)) return 0;
+  Py_ssize_t count = PyTuple_GET_SIZE(grid);
+  if (count < 1 || count > 3) return 0;
+  out[1] = out[2] = 1;
+  for (Py_ssize_t i = 0; i < count; i++) {
+    PyObject *size = PyTuple_GET_ITEM(grid, i);
+    int overflow = 0;
+    if (!PyLong_CheckExact(size)) return 0;
+    out[i] = PyLong_AsLongAndOverflow(size, &overflow);
+    if (overflow || out[i] < 0 || out[i] > INT32_MAX) return 0;
+  }
+  return 1;
+}
+
 /* The grid as three sizes; a callable is asked with all arguments by name. Runs Python code if it is one. */
 static int evaluate_grid(const Table *t, const Direct *d, PyObject *grid, PyObject *const *values, long out[3]) {
   PyObject *owned = NULL;
+  if (plain_grid(grid, out)) return 0;
   if (!PyTuple_CheckExact(grid) && PyCallable_Check(grid)) {
     PyObject *meta = arguments_by_name(t, d->constants, values);
     if (!meta) return -1;
     owned = PyObject_CallOneArg(grid, meta);
     Py_DECREF(meta);
     if (!owned) return -1;
+    if (plain_grid(owned, out)) { Py_DECREF(owned); return 0; }
     grid = owned;
   }
   PyObject *sizes = PySequence_Fast(grid, "grid: expected a tuple or list of 1 to 3 sizes, or a callable returning one");
@@ -529,21 +577,21 @@ static int evaluate_grid(const Table *t, const Direct *d, PyObject *grid, PyObje
   return PyErr_Occurred() ? -1 : 0;
 }
 
-/* hot path. Write the arguments as the kernel takes them; returns how many, scratch pointers included. */
+/* A double as a float, in the low bytes of its 64 bits. */
+static void narrow(uint64_t *raw) {
+  double wide;
+  float low;
+  memcpy(&wide, raw, sizeof wide);
+  low = (float)wide;
+  memcpy(raw, &low, sizeof low);
+}
+
+/* hot path. Point at the arguments as the kernel takes them; returns how many. A narrower integer is the low bytes of the
+ * 64: little endian. */
 static int pack(const Direct *d, int n, uint64_t *raw, void **params) {
-  int count = 0;
-  for (int i = 0; i < n; i++) {
-    if (d->kinds[i] == SKIP) continue;
-    if (d->kinds[i] == FP32) {
-      double wide;
-      float narrow;
-      memcpy(&wide, &raw[i], sizeof wide);
-      narrow = (float)wide;
-      memcpy(&raw[i], &narrow, sizeof narrow);
-    }
-    params[count++] = &raw[i]; /* little endian: a narrower integer is the low bytes of the 64 */
-  }
-  return count;
+  for (int i = 0; d->narrowed && i < n; i++) if (d->kinds[i] == FP32) narrow(&raw[i]);
+  for (int i = 0; i < d->passed_count; i++) params[i] = &raw[d->passed[i]];
+  return d->passed_count;
 }
 
 static int raise_cuda(int error) {
@@ -835,13 +883,14 @@ done:
   return result;
 }
 
-/* hot path. Arguments into parameter order, defaults filled in (all borrowed); 0 if they do not fit. */
-static int order_arguments(const Table *t, PyObject *const *args, Py_ssize_t positional, PyObject *names,
-                           PyObject **values) {
-  if (positional > t->places) return 0;
-  Py_ssize_t given = positional, keywords = names ? PyTuple_GET_SIZE(names) : 0;
+/* hot path. Arguments in parameter order, defaults filled in (all borrowed), in `values`, or where they lie if all came
+ * by place; NULL if they do not fit. */
+static PyObject *const *order_arguments(const Table *t, PyObject *const *args, Py_ssize_t positional, PyObject *names,
+                                        PyObject **values) {
+  if (positional > t->places) return NULL;
+  Py_ssize_t keywords = names ? PyTuple_GET_SIZE(names) : 0;
+  if (positional == t->n && !keywords) return args;
   memcpy(values, args, sizeof *values * (size_t)positional);
-  if (given == t->n && !keywords) return 1;
   memset(values + positional, 0, sizeof *values * (size_t)(t->n - positional));
   int next = (int)positional; /* keywords mostly come in signature order */
   for (Py_ssize_t k = 0; k < keywords; k++) {
@@ -853,13 +902,13 @@ static int order_arguments(const Table *t, PyObject *const *args, Py_ssize_t pos
       if (PyUnicode_Compare(name, s_grid) == 0 || PyUnicode_Compare(name, s_warmup) == 0) continue;
       for (int j = (int)positional; i < 0 && j < t->n; j++) if (PyUnicode_Compare(t->names[j], name) == 0) i = j;
     }
-    if (i < 0 || values[i]) return 0;
+    if (i < 0 || values[i]) return NULL;
     values[i] = args[positional + k];
     next = i + 1;
   }
   for (int i = (int)positional; i < t->n; i++)
-    if (!values[i] && !(values[i] = t->defaults[i])) return 0;
-  return 1;
+    if (!values[i] && !(values[i] = t->defaults[i])) return NULL;
+  return values;
 }
 
 /* Whether the base class and its list of configs are as when the table was built; -1 on error. */
@@ -976,12 +1025,12 @@ static PyObject *launch_entry(const Table *t, Entry *e, Words *w, PyObject *cons
 
 /* hot path. One call of the kernel. New reference. */
 static PyObject *call_kernel(Base *b, PyObject *const *args, Py_ssize_t positional, PyObject *names, PyObject *grid) {
-  PyObject *values[MAX_ARGS];
+  PyObject *ordered[MAX_ARGS], *const *values;
   Words w;
   Table *t = b->table;
   int ours = t ? base_holds(b) : 0;
   if (ours < 0) return NULL;
-  if (!ours || !order_arguments(t, args, positional, names, values)) goto slow;
+  if (!ours || !(values = order_arguments(t, args, positional, names, ordered))) goto slow;
   int result = make_words(t, &w, values);
   if (result == WORDS_ERROR) PyErr_Clear();
   Entry *e = result ? NULL : look_up(t, &w, hash_words(&w));
@@ -1181,7 +1230,7 @@ static PyObject *watch(PyObject *module, PyObject *what) {
   if (PyDict_Check(what) ? PyDict_Watch(dict_watcher, what) : PyType_Watch(type_watcher, what)) return NULL;
 #else
   for (int i = 0; i < watched_type_count; i++) if ((PyObject *)watched_types[i] == what) Py_RETURN_NONE;
-  if (PyType_Check(what) && watched_type_count < WATCHED) {
+  if (PyType_Check(what) && watched_type_count < WATCHED_TYPES) {
     Py_INCREF(what); /* for good: there are as many as Triton has classes that we look at */
     watched_types[watched_type_count++] = (PyTypeObject *)what;
   }

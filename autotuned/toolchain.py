@@ -332,7 +332,7 @@ class Handle:
         pre_run, entering, leaving: Lists of hooks; `enter` and `leave` call the latter two.
         holds: Whether everything else is as it was when the kernel was chosen: Triton's `run`, its knobs, the
             globals the kernel uses.
-        watched: The dictionaries and types that `holds` looks at.
+        watched: The dictionaries and types that `holds` looks at, and `cache`.
         stream_of: Gives the current stream of a device.
     """
 
@@ -372,7 +372,8 @@ def handle(jit: Any, compiled: Any, device: int) -> Handle:
         holds, watched = _holds(jit)
         return Handle(
             weakref.ref(compiled), device, cache, cache_key, compiled.run, compiled.function, compiled.packed_metadata,
-            jit.pre_run_hooks, enter.calls, leave.calls, enter, leave, holds, watched, driver.active.get_current_stream,
+            jit.pre_run_hooks, enter.calls, leave.calls, enter, leave, holds, (cache, *watched),
+            driver.active.get_current_stream,
         )  # fmt: skip
     except (AttributeError, StopIteration, TypeError, ValueError, KeyError) as error:
         raise UnbindableError(f"{type(error).__name__}: {error}") from error
