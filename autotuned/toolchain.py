@@ -283,7 +283,16 @@ def current_device_getter() -> Callable[[], int]:
     from triton.runtime.driver import driver
 
     getter: Callable[[], int] = driver.active.get_current_device
+    torch = sys.modules.get("torch")
+    if torch is not None and getter is torch.cuda.current_device and _is_of_torch(getter):
+        # Triton 3.6 asks torch, which asks each time whether CUDA is up; whoever has launched knows that.
+        return getattr(torch._C, "_cuda_getDevice", getter)
     return getter
+
+
+def _is_of_torch(function: Callable[..., Any]) -> bool:
+    """Whether a function is torch's own, and nobody's replacement."""
+    return inspect.isfunction(function) and function.__module__ == "torch.cuda"
 
 
 def is_patched() -> bool:
