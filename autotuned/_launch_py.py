@@ -86,7 +86,7 @@ class PyLauncher:
         self._device = device
         self._places = places
         self._plans: dict[tuple[type, ...], Plan] = {}
-        self._latest = _nothing
+        self._latest: Callable[[tuple[Any, ...]], Any] = _nothing
         self.hits = 0
         self.evictions = 0
 
@@ -94,8 +94,8 @@ class PyLauncher:
         """The bound kernel for these argument values; None if nothing is bound for them."""
         # hot path: no environment, log, lock or object of ours is touched here
         try:
-            bound: Any = self._latest(values)
-            if bound is OTHER:
+            bound: Bound | None = self._latest(values)
+            if bound is OTHER:  # type: ignore[comparison-overlap]  # a mark of ours, which is no Bound
                 plan = self._plans.get(tuple(map(type, values)))
                 if plan is None:
                     return None
@@ -240,3 +240,18 @@ class Base:
     @best_config.setter
     def best_config(self, config: Any) -> None:
         self._local.best_config = config
+
+
+class HeuristicsBase:
+    """What `Heuristics` takes from the launcher: nothing here.
+
+    The C twin gives it a native `[]`, which computes the values itself where the kernel is one of this package, and
+    hands all to that kernel's own C path; the rest arrives at `_slow_run`.
+    """
+
+    @classmethod
+    def _native(cls) -> None:
+        """Nothing to do: `[]` is Python."""
+
+    def _attach(self, direct: bool) -> None:
+        """Nothing to do: all is computed in `run`."""

@@ -92,6 +92,11 @@ def base() -> type:
     return _launch_py.Base if _launch is None else _launch.Base
 
 
+def heuristics_base() -> type:
+    """The base class that gives `Heuristics` its `[]` in C."""
+    return _launch_py.HeuristicsBase if _launch is None else _launch.HeuristicsBase
+
+
 def is_c(table: object) -> bool:
     """Whether a launch table is the C one."""
     return _launch is not None and isinstance(table, _launch.Table)

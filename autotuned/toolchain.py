@@ -286,7 +286,7 @@ def current_device_getter() -> Callable[[], int]:
     torch = sys.modules.get("torch")
     if torch is not None and getter is torch.cuda.current_device and _is_of_torch(getter):
         # Triton 3.6 asks torch, which asks each time whether CUDA is up; whoever has launched knows that.
-        return getattr(torch._C, "_cuda_getDevice", getter)
+        getter = getattr(torch._C, "_cuda_getDevice", getter)
     return getter
 
 

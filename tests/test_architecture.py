@@ -28,6 +28,7 @@ RANKS = [
     {"tuner"},
     {"decorator"},
     {"tuned"},
+    {"computed"},
     {"cases"},
     {"__init__"},
 ]
