@@ -125,7 +125,9 @@ def call_part(
     """
     part: dict[str, Json] = {"tensors": {}, "values": {}, "none": []}
     for name, value in arguments.items():
-        if type(value) is int and name not in spec.buckets:  # what most arguments are that are no tensors
+        if _is_tensor_type(type(value)):  # type: ignore[arg-type]  # mypy: a class is not Hashable
+            part["tensors"][name] = _part(value.dtype, value.shape, strides_of(value), spec, name)
+        elif type(value) is int and name not in spec.buckets:  # what most arguments are that are no tensors
             if spec.has_value(name, value):
                 part["values"][name] = value
         else:
@@ -172,13 +174,12 @@ class Layout(dict[str, Json]):
 
 
 def _part(dtype: Any, shape: Sequence[int], strides: Sequence[int], spec: KeySpec, name: str) -> Layout:
-    sizes = tuple(shape)
+    sizes = shape if isinstance(shape, tuple) else tuple(shape)
     if not spec.has_shape(name):
         return _layout(str(dtype), sizes, tuple(strides), None)
     bucket = spec.buckets.get(name)
-    return _layout(
-        str(dtype), sizes, tuple(strides), tuple(int(bucket(int(size))) for size in sizes) if bucket else sizes
-    )
+    shown = tuple(int(bucket(int(size))) for size in sizes) if bucket else sizes
+    return _layout(str(dtype), sizes, tuple(strides), shown)
 
 
 @lru_cache(4096)

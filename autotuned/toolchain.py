@@ -120,10 +120,17 @@ def option_names() -> frozenset[str]:
 
 
 def environment() -> dict[str, str]:
-    """The environment variables that change what Triton compiles, asked of Triton at this moment."""
-    from triton._C.libtriton import get_cache_invalidating_env_vars
+    """The environment variables that change what Triton compiles, asked of Triton whenever any variable has changed."""
+    stamp = env.stamp()()
+    if stamp is None or stamp not in _environments:
+        from triton._C.libtriton import get_cache_invalidating_env_vars  # it takes 7 us
 
-    return dict(sorted(get_cache_invalidating_env_vars().items()))
+        _environments.clear()
+        _environments[stamp] = dict(sorted(get_cache_invalidating_env_vars().items()))
+    return _environments[stamp]
+
+
+_environments: dict[int | None, dict[str, str]] = {}  # the latest, by the stamp of all variables
 
 
 _retired: list[Any] = []  # binaries of former environments: a module that a CUDA graph holds must stay loaded

@@ -214,3 +214,18 @@ def test_source_says_how_it_differs_and_marks_its_hot_path():
     assert [int(n) for n in re.findall(r"^ \*  (\d)\. ", head, re.MULTILINE)] == list(range(1, 6))
     assert SOURCE.count("hot path") >= 10
     assert f"#define LIMIT {LIMIT}" in SOURCE
+
+
+def test_the_number_of_the_environment_changes_with_any_variable(monkeypatch):
+    def number(**variables):
+        with monkeypatch.context() as patched:
+            for name, value in variables.items():
+                patched.setenv(name, value)
+            return _launch.environment()
+
+    base = number()
+    assert base == number()
+    values = ["", "1", "10", "12345678", "123456789", "12345678\t", "x" * 100, "x" * 101]
+    numbers = [number(AUTOTUNED_TEST=value) for value in values]
+    numbers += [number(AUTOTUNED_TEST_="1"), number(AUTOTUNED_TEST="1", AUTOTUNED_TEST_="1")]
+    assert len({base, *numbers}) == 1 + len(numbers)
