@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Any
@@ -168,9 +168,9 @@ class Layout(dict[str, Json]):
 
     __slots__ = ("text",)
 
-    def __init__(self, fields: dict[str, Json]) -> None:
+    def __init__(self, fields: Mapping[str, Json] | Iterable[tuple[str, Json]] = ()) -> None:  # as dict: asdict
         super().__init__(fields)
-        self.text = canonical(fields)
+        self.text = canonical(dict(self))
 
 
 def _part(dtype: Any, shape: Sequence[int], strides: Sequence[int], spec: KeySpec, name: str) -> Layout:
