@@ -34,14 +34,30 @@ def typed(value: Any) -> Any:
 
 
 class Plan:
-    """How to make words of calls whose arguments have certain types, and what is bound for those words."""
+    """What is bound for calls whose arguments have certain types, by words, and two functions written for these types.
 
-    def __init__(self, words: Callable[..., tuple[Any, ...] | None]) -> None:
-        self.words = words  # None for arguments of other types
-        self.table: dict[tuple[Any, ...] | None, Bound] = {}
+    `words(values)` makes the words; `find(values)` gives what is bound for them or None, and `OTHER` for arguments of
+    other types.
+    """
+
+    def __init__(self, source: str, scope: dict[str, Any], ours: str) -> None:
+        self.table: dict[tuple[Any, ...], Bound] = {}
+        scope[f"{ours}get"] = self.table.get
+        exec(source, scope)  # noqa: S102 - parameter names and the literals of this file only
+        self.words: Callable[[tuple[Any, ...]], tuple[Any, ...]] = scope["words"]
+        self.find: Callable[[tuple[Any, ...]], Any] = scope["find"]
 
 
-_NO_PLAN = Plan(lambda *values: None)
+class _Other:
+    """Arguments of other types than a plan is for."""
+
+
+OTHER = _Other()
+
+
+def _nothing(values: tuple[Any, ...]) -> Any:
+    """The look-up before anything is bound."""
+    return OTHER
 
 
 class PyLauncher:
@@ -50,36 +66,41 @@ class PyLauncher:
     Args:
         names: The parameters that are not tuned, in order.
         spec: What of a call is in its key.
-        device: Returns the current device's index, or a constant where there is but one.
+        device: Asked, when something is first bound, for the function that gives the current device's index; None
+            where there is but one.
         places: Whether the device of each tensor is among the words: a plain callable may be called with tensors
             of any device. A Triton kernel runs on the current device, and its launcher refuses foreign memory.
     """
 
     name = "python"
 
-    def __init__(self, names: Sequence[str], spec: KeySpec, device: Callable[[], int], places: bool = True) -> None:
+    def __init__(
+        self,
+        names: Sequence[str],
+        spec: KeySpec,
+        device: Callable[[], Callable[[], int]] | None = None,
+        places: bool = True,
+    ) -> None:
         self._names = tuple(names)
         self._spec = spec
         self._device = device
         self._places = places
         self._plans: dict[tuple[type, ...], Plan] = {}
-        self._latest = _NO_PLAN
+        self._latest: Callable[[tuple[Any, ...]], Any] = _nothing
         self.hits = 0
         self.evictions = 0
 
     def find(self, values: tuple[Any, ...]) -> Bound | None:
         """The bound kernel for these argument values; None if nothing is bound for them."""
         # hot path: no environment, log, lock or object of ours is touched here
-        plan = self._latest
         try:
-            words = plan.words(self._device(), *values)
-            if words is None:  # arguments of other types than last time
-                known = self._plans.get(tuple(map(type, values)))
-                if known is None:
+            bound: Bound | None = self._latest(values)
+            if bound is OTHER:  # type: ignore[comparison-overlap]  # a mark of ours, which is no Bound
+                plan = self._plans.get(tuple(map(type, values)))
+                if plan is None:
                     return None
-                plan = self._latest = known
-                words = plan.words(self._device(), *values)
-            bound = plan.table.get(words)
+                self._latest = plan.find
+                bound = plan.find(values)
         except Exception:
             return None  # a tracing object without memory, or an unhashable value: the safe path decides
         if bound is not None:
@@ -91,12 +112,12 @@ class PyLauncher:
         types = tuple(map(type, values))
         plan = self._plans.get(types)
         if plan is None:
-            words = self._words(types)
-            if words is None:
+            plan = self._plan(types)
+            if plan is None:
                 return False
-            plan = self._plans.setdefault(types, Plan(words))
+            plan = self._plans.setdefault(types, plan)
         try:
-            plan.table[plan.words(self._device(), *values)] = bound
+            plan.table[plan.words(values)] = bound
         except Exception:
             return False
         self._bound_size()
@@ -112,16 +133,19 @@ class PyLauncher:
     def clear(self) -> None:
         """Forget everything bound."""
         self._plans = {}
-        self._latest = _NO_PLAN
+        self._latest = _nothing
 
     def __len__(self) -> int:
         return sum(len(plan.table) for plan in self._plans.values())
 
-    def _words(self, types: tuple[type, ...]) -> Callable[..., tuple[Any, ...] | None] | None:
-        """Write the function that makes words of arguments of these types, or None if one has no words."""
+    def _plan(self, types: tuple[type, ...]) -> Plan | None:
+        """The plan for arguments of these types, or None if one has no words."""
         ours = private_prefix(self._names)
-        parts: list[str] = [f"{ours}device"]
-        scope: dict[str, Any] = {f"{ours}integer_class": integer_class, f"{ours}typed": typed}
+        parts: list[str] = []
+        scope: dict[str, Any] = {f"{ours}integer_class": integer_class, f"{ours}typed": typed, f"{ours}other": OTHER}
+        if self._device is not None:
+            parts.append(f"{ours}device()")
+            scope[f"{ours}device"] = self._device()
         for name, kind in zip(self._names, types):
             part = self._word(name, kind, ours, scope)
             if part is None:
@@ -131,25 +155,36 @@ class PyLauncher:
             scope[f"{ours}function_{index}"] = function
             items = ", ".join(f"{name!r}: {name}" for name in self._names)
             parts.append(f"{ours}typed({ours}function_{index}({{{items}}}))")
-        scope.update({f"{ours}type_{index}": kind for index, kind in enumerate(types)})
-        others = " or ".join(f"type({name}) is not {ours}type_{index}" for index, name in enumerate(self._names))
-        check = f"    if {others}:\n        return None\n" if others else ""
-        head = f"def words({', '.join([f'{ours}device', *self._names])}):\n"
-        source = f"{head}{check}    return ({', '.join(parts)},)"
-        exec(source, scope)  # noqa: S102 - parameter names and the literals of this file only
-        words: Callable[..., tuple[Any, ...] | None] = scope["words"]
-        return words
+        scope.update({f"{ours}type": type, **{f"{ours}type_{index}": kind for index, kind in enumerate(types)}})
+        return Plan(self._source(ours, "".join(f"{part}, " for part in parts)), scope, ours)
+
+    def _source(self, ours: str, words: str) -> str:
+        """The two functions of a plan; its words come from an expression over the parameters' names."""
+        unpack = f"    {''.join(f'{name}, ' for name in self._names)}= {ours}values\n" if self._names else ""
+        others = " or ".join(f"{ours}type({name}) is not {ours}type_{index}" for index, name in enumerate(self._names))
+        check = f"    if {others}:\n        return {ours}other\n" if others else ""
+        return (
+            f"def words({ours}values):\n{unpack}    return ({words})\n"
+            f"def find({ours}values):\n{unpack}{check}    return {ours}get(({words}))\n"
+        )
 
     def _word(self, name: str, kind: type, ours: str, scope: dict[str, Any]) -> str | None:
         """Source of one argument's words: "" if its type says it all, None if it has none."""
         if kind.__module__ in _TENSOR_MODULES and kind.__name__ in ("Tensor", "Parameter"):
             place = f", {name}.get_device()" if self._places else ""
-            return f"{name}.dtype, {name}.shape, {name}.stride(), {name}.data_ptr() & 15 == 0{place}"
+            return f"{name}.dtype, {self._layout_words(name)}, {name}.data_ptr() & 15 == 0{place}"
         if kind.__module__ == "numpy" and kind.__name__ == "ndarray":
             return f"{name}.dtype, {name}.shape, {name}.strides"
         if kind is type(None):
             return ""
         return self._scalar_word(name, kind, ours, scope)
+
+    def _layout_words(self, name: str) -> str:
+        """Source of shape and strides; a contiguous tensor's strides follow from its shape (0.05 us less than both)."""
+        if self._spec.has_shape(name):
+            return f"{name}.shape, {name}.is_contiguous() or {name}.stride()"
+        # Outside the key the shape is a word only where the stride pattern depends on it, and a vector's does not.
+        return f"{name}.is_contiguous() and ({name}.ndim == 1 or {name}.shape) or ({name}.shape, {name}.stride())"
 
     def _scalar_word(self, name: str, kind: type, ours: str, scope: dict[str, Any]) -> str | None:
         in_key = self._spec.names is not None and name in self._spec.names or name in self._spec.constexprs
@@ -205,3 +240,18 @@ class Base:
     @best_config.setter
     def best_config(self, config: Any) -> None:
         self._local.best_config = config
+
+
+class HeuristicsBase:
+    """What `Heuristics` takes from the launcher: nothing here.
+
+    The C twin gives it a native `[]`, which computes the values itself where the kernel is one of this package, and
+    hands all to that kernel's own C path; the rest arrives at `_slow_run`.
+    """
+
+    @classmethod
+    def _native(cls) -> None:
+        """Nothing to do: `[]` is Python."""
+
+    def _attach(self, direct: bool) -> None:
+        """Nothing to do: all is computed in `run`."""

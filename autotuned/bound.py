@@ -87,15 +87,13 @@ def through_triton(target: Target, names: Sequence[str], config: Any) -> Run:
     def launch(**arguments: Any) -> Any:
         return kernel.run(**arguments)  # looked up at each launch: others replace `JITFunction.run` at any time
 
-    call = codegen.by_name(launch, names, (), {**config.all_kwargs(), "warmup": False})
-    return lambda values, grid: call(values, grid=grid)
+    return codegen.by_name(launch, names, (), {**config.all_kwargs(), "warmup": False}, takes_grid=True)
 
 
 def host_call(target: Target, names: Sequence[str], config: Any) -> Run:
     """Call a plain callable with the config's values as keywords."""
     nameless = [parameter.name for parameter in target.parameters if not parameter.has_name]
-    call = codegen.by_name(target.fn, names, nameless, dict(config.kwargs))
-    return lambda values, grid: call(values)
+    return codegen.by_name(target.fn, names, nameless, dict(config.kwargs))
 
 
 def direct(

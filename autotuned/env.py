@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 
 from autotuned.frozen import Frozen
@@ -119,6 +120,19 @@ def _audit(event: str, args: tuple[object, ...]) -> None:
         if name.startswith(_CODE_PREFIXES):
             for callback in _on_code_change:
                 callback()
+
+
+@lru_cache(maxsize=1)
+def stamp() -> Callable[[], int | None]:
+    """A function giving a number that changes with any environment variable, also one that C code sets.
+
+    It gives None where the C extension was not built; then whoever wants to know must look.
+    """
+    try:
+        from autotuned import _launch
+    except ImportError:
+        return lambda: None
+    return _launch.environment
 
 
 def launcher() -> str:

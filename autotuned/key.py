@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
 from types import MappingProxyType
 from typing import Any
 
 from autotuned.frozen import Frozen
-from autotuned.values import Fallback, Json, canonical, digest_of_text, encode, is_numpy_scalar
+from autotuned.values import Fallback, Json, canonical, digest_of_text, encode, is_numpy_scalar, object_text, quoted
 
 
 class Key(Frozen):
@@ -36,9 +36,7 @@ class Key(Frozen):
         """SHA-256 of kernel name, call part and context part, in hex."""
         context = self.context_text or canonical(self.context)
         # Written as `canonical` would write the three of them in one object: the context's text is long and rarely new.
-        return digest_of_text(
-            f'{{"call":{canonical(self.call)},"context":{context},"kernel":{canonical(self.kernel)}}}'
-        )
+        return digest_of_text(f'{{"call":{_call_text(self.call)},"context":{context},"kernel":{quoted(self.kernel)}}}')
 
     def to_json(self) -> dict[str, Json]:
         """Both parts, as a record stores them."""
@@ -89,14 +87,10 @@ def _is_tensor_type(kind: type) -> bool:
 
 def strides_of(tensor: Any) -> tuple[int, ...]:
     """Strides in elements; array libraries that count bytes are converted."""
-    if hasattr(tensor, "stride"):
-        return tuple(tensor.stride())
+    stride = getattr(tensor, "stride", None)
+    if stride is not None:
+        return tuple(stride())
     return tuple(step // tensor.itemsize for step in tensor.strides)
-
-
-@lru_cache(4096)
-def _pattern(shape: tuple[int, ...], strides: tuple[int, ...]) -> str:
-    return stride_pattern(shape, strides)
 
 
 def stride_pattern(shape: Sequence[int], strides: Sequence[int]) -> str:
@@ -133,7 +127,13 @@ def call_part(
     """
     part: dict[str, Json] = {"tensors": {}, "values": {}, "none": []}
     for name, value in arguments.items():
-        _add_argument(part, spec, name, name, value, kernel, fallback)
+        if _is_tensor_type(type(value)):  # type: ignore[arg-type]  # mypy: a class is not Hashable
+            part["tensors"][name] = _part(value.dtype, value.shape, strides_of(value), spec, name)
+        elif type(value) is int and name not in spec.buckets:  # what most arguments are that are no tensors
+            if spec.has_value(name, value):
+                part["values"][name] = value
+        else:
+            _add_argument(part, spec, name, name, value, kernel, fallback)
     for name, function in spec.functions.items():
         part["values"][f"{name}()"] = encode(function(arguments), f"key function {name!r} of '{kernel}'", fallback)
     if options:
@@ -149,9 +149,9 @@ def _add_argument(
     if value is None:
         part["none"].append(path)
     elif is_tensor(value):
-        part["tensors"][path] = _tensor(value, spec, name)
+        part["tensors"][path] = _part(value.dtype, value.shape, strides_of(value), spec, name)
     elif _is_descriptor(value):
-        part["tensors"][path] = _part(str(value.base.dtype), value.shape, value.strides, spec, name)
+        part["tensors"][path] = _part(value.base.dtype, value.shape, value.strides, spec, name)
     elif isinstance(value, tuple) and name not in spec.constexprs:
         for index, item in enumerate(value):
             _add_argument(part, spec, name, f"{path}[{index}]", item, kernel, fallback)
@@ -165,16 +165,45 @@ def _is_descriptor(value: Any) -> bool:
     return hasattr(value, "base") and hasattr(value, "block_shape") and hasattr(value, "strides")
 
 
-def _tensor(value: Any, spec: KeySpec, name: str) -> dict[str, Json]:
-    return _part(str(value.dtype), value.shape, strides_of(value), spec, name)
+class Layout(dict[str, Json]):
+    """A tensor's part of a key, with its canonical text at hand; shared between keys, so never edited."""
+
+    __slots__ = ("text",)
+
+    def __init__(self, fields: Mapping[str, Json] | Iterable[tuple[str, Json]] = ()) -> None:  # as dict: asdict
+        super().__init__(fields)
+        self.text = canonical(dict(self))
 
 
-def _part(dtype: str, shape: Sequence[int], strides: Sequence[int], spec: KeySpec, name: str) -> dict[str, Json]:
-    layout: dict[str, Json] = {"dtype": dtype, "strides": _pattern(tuple(shape), tuple(strides))}
-    if spec.has_shape(name):
-        bucket = spec.buckets.get(name)
-        layout["shape"] = [int(bucket(int(size))) for size in shape] if bucket else list(map(int, shape))
-    return layout
+def _part(dtype: Any, shape: Sequence[int], strides: Sequence[int], spec: KeySpec, name: str) -> Layout:
+    sizes = shape if isinstance(shape, tuple) else tuple(shape)
+    if not spec.has_shape(name):
+        return _layout(str(dtype), sizes, tuple(strides), None)
+    bucket = spec.buckets.get(name)
+    shown = tuple(int(bucket(int(size))) for size in sizes) if bucket else sizes
+    return _layout(str(dtype), sizes, tuple(strides), shown)
+
+
+@lru_cache(4096)
+def _layout(dtype: str, shape: tuple[int, ...], strides: tuple[int, ...], shown: tuple[int, ...] | None) -> Layout:
+    """The layout of a tensor; `shown` are the sizes that are in the key, if any are."""
+    fields: dict[str, Json] = {"dtype": dtype, "strides": stride_pattern(shape, strides)}
+    if shown is not None:
+        fields["shape"] = list(map(int, shown))
+    return Layout(fields)
+
+
+def _call_text(call: Json) -> str:
+    """The canonical text of a call part, as `canonical` writes it; tensors have theirs already."""
+    return object_text({name: _field_text(part) for name, part in call.items()})
+
+
+def _field_text(part: Json) -> str:
+    if isinstance(part, dict):
+        return object_text(
+            {name: value.text if type(value) is Layout else canonical(value) for name, value in part.items()}
+        )
+    return "[]" if part == [] else canonical(part)
 
 
 class Difference(Frozen):

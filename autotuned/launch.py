@@ -48,7 +48,17 @@ class Shape(Frozen):
     defaults: Mapping[str, Any]
 
 
-def make(names: Sequence[str], spec: KeySpec, device: Callable[[], int] | None, shape: Shape | None) -> Launcher:
+class Device(Protocol):
+    """Tells the current device."""
+
+    def __call__(self) -> int:
+        """Its index."""
+
+    def getter(self) -> Callable[[], int]:
+        """The function behind it, found at the first need."""
+
+
+def make(names: Sequence[str], spec: KeySpec, device: Device | None, shape: Shape | None) -> Launcher:
     """The launch table for one tuned function.
 
     Args:
@@ -64,7 +74,7 @@ def make(names: Sequence[str], spec: KeySpec, device: Callable[[], int] | None, 
             tuple(names), shape.places, dict(shape.defaults), roles, dict(spec.buckets), functions, device
         )
         return table
-    return PyLauncher(names, spec, device or (lambda: -1), places=shape is None)
+    return PyLauncher(names, spec, device.getter if device else None, places=shape is None)
 
 
 def _role(name: str, spec: KeySpec) -> int:
@@ -79,6 +89,11 @@ def _role(name: str, spec: KeySpec) -> int:
 def base() -> type:
     """The base class that gives `Tuned` its `run` and `[]`."""
     return _launch_py.Base if _launch is None else _launch.Base
+
+
+def heuristics_base() -> type:
+    """The base class that gives `Heuristics` its `[]` in C."""
+    return _launch_py.HeuristicsBase if _launch is None else _launch.HeuristicsBase
 
 
 def is_c(table: object) -> bool:

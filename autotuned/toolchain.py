@@ -125,10 +125,17 @@ def option_names() -> frozenset[str]:
 
 
 def environment() -> dict[str, str]:
-    """The environment variables that change what Triton compiles, asked of Triton at this moment."""
-    from triton._C.libtriton import get_cache_invalidating_env_vars
+    """The environment variables that change what Triton compiles, asked of Triton whenever any variable has changed."""
+    stamp = env.stamp()()
+    if stamp is None or stamp not in _environments:
+        from triton._C.libtriton import get_cache_invalidating_env_vars  # it takes 7 us
 
-    return dict(sorted(get_cache_invalidating_env_vars().items()))
+        _environments.clear()
+        _environments[stamp] = dict(sorted(get_cache_invalidating_env_vars().items()))
+    return _environments[stamp]
+
+
+_environments: dict[int | None, dict[str, str]] = {}  # the latest, by the stamp of all variables
 
 
 _retired: list[Any] = []  # binaries of former environments: a module that a CUDA graph holds must stay loaded
@@ -288,7 +295,16 @@ def current_device_getter() -> Callable[[], int]:
     from triton.runtime.driver import driver
 
     getter: Callable[[], int] = driver.active.get_current_device
+    torch = sys.modules.get("torch")
+    if torch is not None and getter is torch.cuda.current_device and _is_of_torch(getter):
+        # Triton 3.6 asks torch, which asks each time whether CUDA is up; whoever has launched knows that.
+        getter = getattr(torch._C, "_cuda_getDevice", getter)
     return getter
+
+
+def _is_of_torch(function: Callable[..., Any]) -> bool:
+    """Whether a function is torch's own, and nobody's replacement."""
+    return inspect.isfunction(function) and function.__module__ == "torch.cuda"
 
 
 def is_patched() -> bool:
@@ -336,7 +352,7 @@ class Handle(Frozen):
         pre_run, entering, leaving: Lists of hooks; `enter` and `leave` call the latter two.
         holds: Whether everything else is as it was when the kernel was chosen: Triton's `run`, its knobs, the
             globals the kernel uses.
-        watched: The dictionaries and types that `holds` looks at.
+        watched: The dictionaries and types that `holds` looks at, and `cache`.
         stream_of: Gives the current stream of a device.
     """
 
@@ -376,7 +392,8 @@ def handle(jit: Any, compiled: Any, device: int) -> Handle:
         holds, watched = _holds(jit)
         return Handle(
             weakref.ref(compiled), device, cache, cache_key, compiled.run, compiled.function, compiled.packed_metadata,
-            jit.pre_run_hooks, enter.calls, leave.calls, enter, leave, holds, watched, driver.active.get_current_stream,
+            jit.pre_run_hooks, enter.calls, leave.calls, enter, leave, holds, (cache, *watched),
+            driver.active.get_current_stream,
         )  # fmt: skip
     except (AttributeError, StopIteration, TypeError, ValueError, KeyError) as error:
         raise UnbindableError(f"{type(error).__name__}: {error}") from error

@@ -244,9 +244,13 @@ class _LazyDevice:
         self._get: Callable[[], int] | None = None
 
     def __call__(self) -> int:
+        return (self._get or self.getter())()
+
+    def getter(self) -> Callable[[], int]:
+        """What tells the index, for those who ask often."""
         if self._get is None:
             self._get = toolchain.current_device_getter()
-        return self._get()
+        return self._get
 
 
 def _tuned_names(configs: Sequence[Any], target: Target) -> frozenset[str]:

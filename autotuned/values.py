@@ -5,7 +5,8 @@ from __future__ import annotations
 import enum
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any
 
 from autotuned.errors import EncodingError
@@ -69,10 +70,18 @@ def unencodable(value: Any, where: str) -> Json:
 
 def canonical(data: Json) -> str:
     """The one text of a JSON value: sorted fields, no spaces, ASCII; NaN and Infinity are refused."""
+    if type(data) is int:  # the encoder costs 1.3 us to set up, and most values are numbers (tests/bench/key.py)
+        return int.__repr__(data)
     return _ENCODER.encode(data)
 
 
+def object_text(texts: Mapping[str, str]) -> str:
+    """The canonical text of an object whose fields are written already."""
+    return "{" + ",".join([f"{quoted(name)}:{texts[name]}" for name in sorted(texts)]) + "}"
+
+
 _ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+quoted = lru_cache(4096)(_ENCODER.encode)  # the canonical text of a name: names are few and come again
 
 
 def digest(data: Json) -> str:

@@ -29,6 +29,16 @@ class FakeTensor:
     def stride(self) -> tuple[int, ...]:
         return self._strides
 
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    def is_contiguous(self) -> bool:
+        return 0 in self.shape or all(
+            size == 1 or stride == dense
+            for size, stride, dense in zip(self.shape, self._strides, contiguous(self.shape), strict=True)
+        )
+
     def data_ptr(self) -> int:
         return self._address
 

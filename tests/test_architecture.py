@@ -29,6 +29,7 @@ RANKS = [
     {"tuner"},
     {"decorator"},
     {"tuned"},
+    {"computed"},
     {"cases"},
     {"__init__"},
 ]

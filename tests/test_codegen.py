@@ -67,9 +67,10 @@ def test_a_function_is_called_by_name_and_where_it_must_be_by_place() -> None:
         return a, b, rest
 
     call = codegen.by_name(f, ["a", "b"], ["a"], {"BLOCK": 64})
-    assert call((1, 2)) == (1, 2, {"BLOCK": 64})
-    assert call((1, 2), grid=(3,)) == (1, 2, {"BLOCK": 64, "grid": (3,)})
-    assert codegen.by_name(lambda **kw: kw, [], (), {"BLOCK": 64})(()) == {"BLOCK": 64}
+    assert call((1, 2), (3,)) == (1, 2, {"BLOCK": 64})
+    call = codegen.by_name(f, ["a", "b"], ["a"], {"BLOCK": 64}, takes_grid=True)
+    assert call((1, 2), (3,)) == (1, 2, {"BLOCK": 64, "grid": (3,)})
+    assert codegen.by_name(lambda **kw: kw, [], (), {"BLOCK": 64})((), None) == {"BLOCK": 64}
 
 
 # Names that the written code could use for itself.
@@ -82,7 +83,8 @@ def test_a_parameter_may_have_any_name(name: str) -> None:
     assert codegen.full_values([name], [name, "BLOCK"], {"BLOCK": 64})(5) == (5, 64)
     assert codegen.full_values([name], ["BLOCK", name], {"BLOCK": 64})(5) == (64, 5)
     assert codegen.mapping([name], {"BLOCK": 64})(5) == {name: 5, "BLOCK": 64}
-    assert codegen.by_name(lambda **kw: kw, [name], (), {"BLOCK": 64})((5,)) == {name: 5, "BLOCK": 64}
+    assert codegen.by_name(lambda **kw: kw, [name], (), {"BLOCK": 64})((5,), None) == {name: 5, "BLOCK": 64}
+    assert codegen.by_name(lambda **kw: kw, ["x"], (), {name: 64})((5,), None) == {"x": 5, name: 64}
 
 
 @pytest.mark.parametrize("names", [[], ["x"], ["_" * 9, "x"]], ids=["none", "one", "underscores"])

@@ -1,10 +1,14 @@
+import copy
+import dataclasses
 import enum
+import json
+import pickle
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pytest
-from fakes import CONTEXT, DEVICE, FakeDescriptor, FakeTensor, make_key
+from fakes import CONTEXT, DEVICE, FakeDescriptor, FakeTensor, TorchTensor, make_key
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -350,3 +354,19 @@ def test_differences(ours: Any, theirs: Any, found: list[Any]) -> None:
 
 def test_a_difference_reads_as_a_line() -> None:
     assert str(Difference("context.triton", "3.6.0", "3.9.0")) == "context.triton: '3.6.0' here, '3.9.0' there"
+
+
+def test_a_key_can_be_copied_and_pickled():
+    part = call_part(KeySpec(), {"x": TorchTensor(4, 8), "n": 5}, {}, "app.k")
+    key = Key("app.k", part, CONTEXT)
+
+    @dataclasses.dataclass
+    class Row:
+        call: Any
+
+    for copied in (copy.deepcopy(part), pickle.loads(pickle.dumps(part)), dataclasses.asdict(Row(part))["call"]):
+        assert copied == part
+        assert Key("app.k", copied, CONTEXT).digest == key.digest
+        copied["tensors"]["x"] = {**copied["tensors"]["x"], "dtype": "torch.int8"}
+        assert Key("app.k", copied, CONTEXT).digest != key.digest
+    assert Key("app.k", json.loads(json.dumps(part)), CONTEXT).digest == key.digest

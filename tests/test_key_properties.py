@@ -98,7 +98,7 @@ def make_bound() -> Any:
 def launcher(request: pytest.FixtureRequest) -> Any:
     """One twin; both are held to the same tests."""
     if request.param == "python":
-        return Twin(lambda names, spec: PyLauncher(names, spec, lambda: 0), tuple)
+        return Twin(lambda names, spec: PyLauncher(names, spec, lambda: lambda: 0), tuple)
     pytest.importorskip("autotuned._launch", reason="the C launcher is not built")
     from autotuned import launch
 

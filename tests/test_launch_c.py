@@ -52,7 +52,7 @@ def test_equal_words_imply_equal_keys(one, other):
 @given(st.tuples(SCALARS, st.integers(0, 5000), SCALARS), st.tuples(SCALARS, st.integers(0, 5000), SCALARS))
 @settings(max_examples=400, deadline=None)
 def test_both_twins_tell_the_same_calls_apart(one, other):
-    c, python = table(), PyLauncher(NAMES, SPEC, lambda: -1)
+    c, python = table(), PyLauncher(NAMES, SPEC)
     mark = entry()
     assert c.bind(one, mark) == python.bind(one, mark) is True
     assert c.find(one) is mark
@@ -214,3 +214,18 @@ def test_source_says_how_it_differs_and_marks_its_hot_path():
     assert [int(n) for n in re.findall(r"^ \*  (\d)\. ", head, re.MULTILINE)] == list(range(1, 6))
     assert SOURCE.count("hot path") >= 10
     assert f"#define LIMIT {LIMIT}" in SOURCE
+
+
+def test_the_number_of_the_environment_changes_with_any_variable(monkeypatch):
+    def number(**variables):
+        with monkeypatch.context() as patched:
+            for name, value in variables.items():
+                patched.setenv(name, value)
+            return _launch.environment()
+
+    base = number()
+    assert base == number()
+    values = ["", "1", "10", "12345678", "123456789", "12345678\t", "x" * 100, "x" * 101]
+    numbers = [number(AUTOTUNED_TEST=value) for value in values]
+    numbers += [number(AUTOTUNED_TEST_="1"), number(AUTOTUNED_TEST="1", AUTOTUNED_TEST_="1")]
+    assert len({base, *numbers}) == 1 + len(numbers)

@@ -25,7 +25,7 @@ class Bound:
 
 
 def launcher(*names: str, spec: KeySpec = KeySpec(), device: Callable[[], int] = lambda: 0) -> PyLauncher:
-    return PyLauncher(names, spec, device)
+    return PyLauncher(names, spec, lambda: device)
 
 
 def shares_words(spec: KeySpec, one: Any, other: Any) -> bool:
@@ -248,6 +248,24 @@ TENSORS = {
 def test_which_tensors_share_words(spec: KeySpec, change: str) -> None:
     other, shared = TENSORS[change]
     assert shares_words(spec, BASE, other) is shared
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "shared"),
+    [
+        pytest.param(TorchTensor(8), TorchTensor(9), True, id="vectors of any length"),
+        pytest.param(TorchTensor(8), TorchTensor(9, strides=(2,)), False, id="strided"),
+        pytest.param(TorchTensor(8), TorchTensor(1, 8), False, id="rank"),
+        pytest.param(TorchTensor(8, 2), TorchTensor(8, 1), False, id="a last dimension of 1 is dense twice"),
+        pytest.param(TorchTensor(), TorchTensor(1), False, id="scalar and vector"),
+        pytest.param(TorchTensor(2, 0), TorchTensor(0, 2), False, id="empty"),
+    ],
+)
+def test_lengths_of_vectors_outside_the_key_are_no_words(one: Any, other: Any, shared: bool) -> None:
+    assert shares_words(NOT_LISTED, one, other) is shared
+    assert not shares_words(LISTED, one, other)
+    if shared:
+        assert key(NOT_LISTED, one) == key(NOT_LISTED, other)
 
 
 def test_a_parameter_is_a_tensor_too() -> None:

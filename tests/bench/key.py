@@ -38,8 +38,8 @@ def function(a, b, c, d, e, f, g, h, n, *, BLOCK):
     return n * SCALE
 
 
-def best_us(call, count=2000, rounds=7):
-    """Microseconds of one call, in the fastest round."""
+def best_us(call, count=50, rounds=300):
+    """Microseconds of one call, in the fastest of many rounds, each shorter than a time slice of a busy machine."""
     call()
     found = []
     for _ in range(rounds):
@@ -66,16 +66,16 @@ def rows():
             toolchain._fingerprints.clear()
             return toolchain.fingerprint("sm_90", Path(folder))
 
-        yield "toolchain fingerprint, warm, new process", best_us(warm, 20)
+        yield "toolchain fingerprint, warm, new process", best_us(warm, 2)
         yield "toolchain fingerprint, same process", best_us(lambda: toolchain.fingerprint("sm_90", Path(folder)))
     yield "environment that changes code", best_us(toolchain.environment)
     values = tuple(tensors) + (4096,)
     launcher = function.tuner.launcher
     launcher.bind(values, object())
-    before = best_us(lambda: launcher.find(values), 20000)
+    before = best_us(lambda: launcher.find(values))
     env.on_code_change(lambda: None)
     yield "hit of the table in Python, without the audit hook", before
-    yield "hit of the table in Python, with the audit hook", best_us(lambda: launcher.find(values), 20000)
+    yield "hit of the table in Python, with the audit hook", best_us(lambda: launcher.find(values))
 
 
 def main():

@@ -83,8 +83,9 @@ class Floor:
     def __init__(self, folder: Path) -> None:
         library = folder / "floor.so"
         subprocess.run(["cc", "-O2", "-shared", "-fPIC", HERE / "floor.c", "-o", library, "-ldl"], check=True)
-        self._function = ctypes.CDLL(str(library)).floor_us
-        self._function.restype = ctypes.c_double
+        loops = ctypes.CDLL(str(library))
+        self._function, self._memset = loops.floor_us, loops.memset_us
+        self._function.restype = self._memset.restype = ctypes.c_double
 
     def us(self, compiled, tensors: tuple) -> float:
         """Microseconds of one launch with these tensors, one integer and the two scratch pointers."""
@@ -98,6 +99,16 @@ class Floor:
                 ctypes.c_void_p(compiled.function), stream, array, len(values), TUPLE_GRID[0],
                 32 * compiled.metadata.num_warps, compiled.metadata.shared, CALLS_A_BLOCK,
             )  # fmt: skip
+        return total / (CALLS // CALLS_A_BLOCK)
+
+    def memset_us(self, tensor) -> float:
+        """Microseconds of the driver's memset of one tensor: what zeroing a buffer cannot do without."""
+        stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+        address, size = ctypes.c_ulonglong(tensor.data_ptr()), ctypes.c_ulonglong(tensor.nbytes)
+        total = 0.0
+        for _ in range(CALLS // CALLS_A_BLOCK):
+            torch.cuda.synchronize()
+            total += self._memset(stream, address, size, CALLS_A_BLOCK)
         return total / (CALLS // CALLS_A_BLOCK)
 
 
@@ -167,6 +178,7 @@ def grids(folder: Path, tensors: int) -> dict[str, Way]:
         "ours, lambda grid": f"ours[plain_grid]({given}, n)",
         "plain @triton.jit, tuple grid": f"plain[TUPLE_GRID]({given}, n, BLOCK=1024)",
         "triton.autotune, lambda grid": f"stock[plain_grid]({given}, n)",
+        "the loop alone": "pass",
     }
     if tensors == 3:
         space["python"] = with_launcher("python", lambda: tuner(kernel(folder, tensors)))
@@ -175,8 +187,9 @@ def grids(folder: Path, tensors: int) -> dict[str, Way]:
         statements["ours, Python twin, lambda grid"] = f"python[plain_grid]({given}, n)"
         statements["torch.add(x, y, out=o)"] = "torch_add(t0, t1, out=t2)"
     ways = {name: Way(statement, tensors, **space) for name, statement in statements.items()}
-    for way in ways.values():
-        check(way, sets_of(tensors)[:1])
+    for name, way in ways.items():
+        if name != "the loop alone":
+            check(way, sets_of(tensors)[:1])
     return ways
 
 
@@ -190,26 +203,28 @@ def check(way: Way, sets: list[tuple]) -> None:
 
 
 def keyword_launches(folder: Path) -> dict[str, Way]:
-    """`.run` with 20 keyword arguments, and heuristics outside: how fla, mamba and vLLM launch."""
+    """`.run` with 20 keyword arguments, and two heuristics outside: how fla, mamba and vLLM launch."""
     flags = [f"FLAG{i}" for i in range(8)]
     common = [f"x{i}=t{i}" for i in range(7)] + ["out=t7", "n=n", "s0=0", "s1=0", "s2=0"]
     every = ", ".join([*common, *(f"{flag}=False" for flag in flags)])
     fewer = ", ".join([*common, *(f"{flag}=False" for flag in flags[2:])])
     assert every.count("=") == 20
 
-    def under(target):
-        return triton.heuristics({"FLAG0": lambda args: args["n"] < 0, "FLAG1": lambda args: args["s0"] < 0})(target)
+    def under(target, heuristics=triton.heuristics):
+        return heuristics({"FLAG0": lambda args: args["n"] < 0, "FLAG1": lambda args: args["s0"] < 0})(target)
 
     space = {
         "ours": tuner(kernel(folder, 8, 3, 8)), "stock": stock(kernel(folder, 8, 3, 8)),
         "ours_under": under(tuner(kernel(folder, 8, 3, 8))), "stock_under": under(stock(kernel(folder, 8, 3, 8))),
+        "all_ours": under(tuner(kernel(folder, 8, 3, 8)), autotuned.heuristics),
     }  # fmt: skip
     start = "run(grid=TUPLE_GRID, warmup=False,"
     return {
         "ours .run, 20 keywords": Way(f"ours.{start} {every})", 8, **space),
         "triton.autotune .run, 20 keywords": Way(f"stock.{start} {every})", 8, **space),
-        "ours under triton.heuristics": Way(f"ours_under.{start} {fewer})", 8, **space),
-        "triton.autotune under triton.heuristics": Way(f"stock_under.{start} {fewer})", 8, **space),
+        "ours under autotuned.heuristics": Way(f"all_ours[TUPLE_GRID]({fewer})", 8, **space),
+        "ours under triton.heuristics": Way(f"ours_under[TUPLE_GRID]({fewer})", 8, **space),
+        "triton.autotune under triton.heuristics": Way(f"stock_under[TUPLE_GRID]({fewer})", 8, **space),
     }
 
 
@@ -228,6 +243,39 @@ def prologues(folder: Path) -> dict[str, Way]:
         "ours, reset_to_zero of one tensor": Way("zeroing[TUPLE_GRID](t0, t1, t2, n)", 3, **space),
         "ours, empty Config.pre_hook": Way("hooked[TUPLE_GRID](t0, t1, t2, n)", 3, **space),
     }
+
+
+def others(folder: Path) -> dict[str, Way]:
+    """The same sum by other means that are installed; they allocate their output."""
+
+    def add(x, y):
+        return x + y
+
+    ways = {}
+    for name, make in {"torch.compile": lambda: torch.compile(add), "Helion": lambda: of_helion(folder)}.items():
+        try:
+            way = Way("other(t0, t1)", 3, other=make())
+            way.loop(sets_of(3)[:1])
+            ways[f"{name}, allocates its output"] = way
+        except Exception as error:  # not installed, or it does not run here
+            print(f"{name}: no row ({type(error).__name__}: {str(error).strip().splitlines()[0]:.120})")
+    return ways
+
+
+def of_helion(folder: Path):
+    """Helion's kernel, which must lie in a file too."""
+    path = folder / "by_helion.py"
+    path.write_text(
+        "import helion\nimport helion.language as hl\nimport torch\n\n\n"
+        "@helion.kernel(config=helion.Config(block_sizes=[1024], num_warps=4), static_shapes=True)\n"
+        "def add(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:\n    out = torch.empty_like(x)\n"
+        "    for tile in hl.tile(out.size()):\n        out[tile] = x[tile] + y[tile]\n    return out\n"
+    )
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    return module.add
 
 
 def keys(folder: Path) -> dict[str, Way]:
@@ -295,7 +343,9 @@ def main() -> None:
         floor = Floor(folder)
         groups: dict[int | str, dict[str, Way]] = {tensors: grids(folder, tensors) for tensors in (3, 9, 17, 40)}
         groups.update(keywords=keyword_launches(folder), prologues=prologues(folder), keys=keys(folder))
-        floors = {}
+        groups["others"] = others(folder)
+        buffer = torch.empty(ELEMENTS, device="cuda")
+        floors = {"the driver's memset of one tensor": lambda: floor.memset_us(buffer)}
         for tensors in (3, 9, 17, 40):
             one = sets_of(tensors)[0]
             compiled = kernel(folder, tensors)[TUPLE_GRID](*one, ELEMENTS, BLOCK=1024)

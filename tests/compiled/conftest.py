@@ -34,7 +34,15 @@ def driver(monkeypatch):
 
 # Every test of these modules runs on both launchers. Without a driver the C one ends in the same recording launcher;
 # `test_driver.py` has its call of the driver itself.
-TWINS = {"test_hit", "test_guards", "test_same_binary", "test_control", "test_hooks"}
+TWINS = {
+    "test_hit",
+    "test_guards",
+    "test_same_binary",
+    "test_control",
+    "test_hooks",
+    "test_heuristics",
+    "test_contexts",
+}
 
 
 def pytest_generate_tests(metafunc):

@@ -1,5 +1,6 @@
 """Environment, devices and toolchain of a running process: what changes is noticed, also by bound calls."""
 
+import ctypes
 import os
 import sys
 
@@ -177,3 +178,17 @@ def test_a_config_that_does_not_compile_is_compiled_once_b36(driver, launches):
     for _, record in store.all_records():
         assert [timing.status for timing in record.timings] == ["ok", "ok", "failed"]
     assert real is triton.compile
+
+
+def test_what_c_code_sets_is_in_the_next_key():
+    c = ctypes.CDLL(None)
+    before = toolchain.environment()
+    try:
+        c.setenv(b"DISABLE_LLVM_OPT", b"1", 1)
+        assert "DISABLE_LLVM_OPT" not in os.environ
+        assert toolchain.environment() == {**before, "DISABLE_LLVM_OPT": "true"}
+        c.setenv(b"DISABLE_LLVM_OPT", b"0", 1)
+        assert toolchain.environment() != {**before, "DISABLE_LLVM_OPT": "true"}
+    finally:
+        c.unsetenv(b"DISABLE_LLVM_OPT")
+    assert toolchain.environment() == before

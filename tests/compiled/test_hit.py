@@ -180,7 +180,7 @@ HIT_FUNCTIONS = {
     ("tuned.py", "_still_ours"),
     ("toolchain.py", "holds"),
     ("<string>", "written"),
-    ("<string>", "words"),
+    ("<string>", "find"),
     ("_launch_py.py", "find"),
     ("tuner.py", "__call__"),
     ("bound.py", "run"),
@@ -189,7 +189,18 @@ HIT_FUNCTIONS = {
     ("fake_cuda.py", "<lambda>"),
     ("fake_cuda.py", "__call__"),
 }
-HIT_BUILTINS = {"get", "data_ptr", "stride", "get_device", "append", "len", "callable", "isinstance", "items"}
+HIT_BUILTINS = {
+    "get",
+    "data_ptr",
+    "is_contiguous",
+    "stride",
+    "get_device",
+    "append",
+    "len",
+    "callable",
+    "isinstance",
+    "items",
+}
 
 
 def test_a_hit_is_a_table_lookup_and_a_launch(tensors, launcher):

@@ -10,7 +10,7 @@ from torch._higher_order_ops import triton_kernel_wrap
 from torch.library import wrap_triton
 from triton import Config
 
-from autotuned import autotune
+from autotuned import autotune, heuristics
 
 # torch's own imports and tracing warn; nothing of ours runs under these names.
 pytestmark = pytest.mark.filterwarnings("ignore:.*:DeprecationWarning", "ignore:.*:UserWarning")
@@ -37,10 +37,11 @@ def keep_all(configs, named, **kwargs):
     return configs
 
 
-def stacks(autotune):
-    """The ways to build a tuner that torch treats differently, with Triton's decorator or ours."""
+def stacks(autotune, heuristics):
+    """The ways to build a tuner that torch treats differently, with Triton's decorators or ours."""
     hooked = [Config({"BLOCK": block}, pre_hook=hook) for block in (16, 32)]
-    even = triton.heuristics({"EVEN": lambda arguments: arguments["n"] % 2 == 0})
+    values = {"EVEN": lambda arguments: arguments["n"] % 2 == 0}
+    even = triton.heuristics(values)
     return {
         "plain": autotune(CONFIGS, key=["n"])(double),
         "one-config": autotune(CONFIGS[:1], key=["n"])(double),
@@ -48,13 +49,15 @@ def stacks(autotune):
         "pruned": autotune(CONFIGS, key=["n"], prune_configs_by={"early_config_prune": keep_all})(double),
         "heuristics-inside": autotune(CONFIGS, key=["n"])(even(double_even)),
         "heuristics-outside": even(autotune(CONFIGS, key=["n"])(double_even)),
+        "own-inside": autotune(CONFIGS, key=["n"])(heuristics(values)(double_even)),
+        "own-outside": heuristics(values)(autotune(CONFIGS, key=["n"])(double_even)),
         "config-hook": autotune(hooked, key=["n"])(double),
         "pre-hook": autotune(CONFIGS, key=["n"], pre_hook=hook)(double),
         "post-hook": autotune(CONFIGS, key=["n"], post_hook=hook)(double),
     }
 
 
-OURS, STOCK = stacks(autotune), stacks(triton.autotune)
+OURS, STOCK = stacks(autotune, heuristics), stacks(triton.autotune, triton.heuristics)
 
 
 REFUSED = {"config-hook", "pre-hook", "post-hook"}
@@ -100,7 +103,7 @@ def test_wrap_triton(stack, benched):
 
     ours = verdict(action(OURS[stack]))
     assert ours == verdict(action(STOCK[stack]))
-    assert ours == ("RuntimeError" if stack in REFUSED | {"heuristics-outside"} else True)
+    assert ours == ("RuntimeError" if stack in REFUSED | {"heuristics-outside", "own-outside"} else True)
 
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])

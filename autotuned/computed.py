@@ -1,0 +1,90 @@
+"""`heuristics`: parameters computed from the others at every launch, as with Triton's decorator, and cheaper."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from triton.runtime.autotuner import Heuristics as TritonHeuristics
+
+from autotuned import launch, source, toolchain
+from autotuned.candidates import suggestion
+from autotuned.decorator import by_name
+from autotuned.errors import ArgumentNameError, DecorationError
+from autotuned.tuned import Tuned
+
+_TRITON_RUN = TritonHeuristics.run
+
+
+def heuristics(values: Mapping[str, Callable[[dict[str, Any]], Any]]) -> Callable[[Any], Heuristics]:
+    """Compute parameters of a kernel from its other arguments, at every launch and in the order of `values`.
+
+    Each function gets one dict of what the caller passed, by name, `grid` and `warmup` included, with what was
+    computed before it; defaults are not in it. Its answer is passed on by keyword, in place of one that the caller
+    passed. This is `triton.heuristics`, and changing the import is enough. Over a kernel tuned by this package the
+    values are computed on the way into the launch table, which costs a fraction of Triton's; over anything else it
+    does what Triton's does.
+
+    Args:
+        values: Parameter name -> function. The mapping stays live: a change counts from the next launch on.
+
+    Returns:
+        A decorator giving a `Heuristics`, which is a subclass of Triton's.
+
+    Raises:
+        DecorationError: `values` is no mapping of functions, or what is decorated is no kernel.
+        ArgumentNameError: A name is no parameter of the kernel.
+    """
+    if not isinstance(values, Mapping) or not all(map(callable, values.values())):
+        raise DecorationError(
+            f"heuristics: expected a dict of parameter names and functions of the arguments, got {values!r:.80}."
+        )
+
+    def decorate(fn: Any) -> Heuristics:
+        if not toolchain.is_kernel(fn):
+            raise DecorationError(
+                f"heuristics: expected a @triton.jit kernel, tuned or not, got {fn!r:.80}. A plain callable computes "
+                "such values itself."
+            )
+        for name in values:
+            if name not in fn.arg_names:
+                raise ArgumentNameError(
+                    f"heuristics: names no parameter: {name!r}." + suggestion(str(name), list(fn.arg_names)),
+                    name=str(name),
+                    kernel=getattr(fn, "__name__", ""),
+                )
+        return Heuristics(fn, values)
+
+    return decorate
+
+
+class Heuristics(launch.heuristics_base(), TritonHeuristics):  # type: ignore[misc]  # Triton is untyped
+    """A kernel with parameters computed at every launch; `.fn` is the kernel, `.values` the functions.
+
+    `run` is Triton's own, which torch.compile traces and others replace.
+    """
+
+    def __init__(self, fn: Any, values: Mapping[str, Callable[[dict[str, Any]], Any]]) -> None:
+        super().__init__(fn, fn.arg_names, values)
+        self._attach(launch.uses_c())
+
+    # The C launcher puts a function of its own behind `[]`; torch.compile looks this one up and traces it. The
+    # parameter that nobody passes keeps Python 3.11 and later from calling it in place of the other.
+    def __getitem__(self, grid: Any, *nothing: Any) -> Any:
+        return lambda *args, **kwargs: self.run(*args, grid=grid, warmup=False, **kwargs)
+
+    def _slow_run(self, args: tuple[Any, ...], kwargs: dict[str, Any], grid: Any, warmup: bool) -> Any:
+        """A call that is not computed in C."""
+        return self.run(*args, grid=grid, warmup=warmup, **kwargs)
+
+    def _still_ours(self) -> bool:
+        """Whether values may be computed in C: `run` is Triton's, and the kernel has a C path of its own."""
+        return type(self).run is _TRITON_RUN and type(self.fn) in (Tuned, Heuristics)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        function: Any = source.python_function(self.fn)
+        return by_name, (function.__module__, function.__qualname__)
+
+
+Heuristics._native()
+launch.watch([TritonHeuristics, Heuristics])

@@ -1,0 +1,117 @@
+"""The launcher on a real GPU: heuristics, profilers, many shapes, threads."""
+
+from __future__ import annotations
+
+import json
+import threading
+
+import pytest
+import torch
+import triton
+import triton.language as tl
+
+import autotuned
+from autotuned import Config, autotune
+
+pytestmark = pytest.mark.gpu
+CONFIGS = [Config({"BLOCK": block}, num_warps=warps) for block in (256, 1024) for warps in (1, 4)]
+
+
+@triton.jit
+def _scaled(x_ptr, out_ptr, n, EVEN: tl.constexpr, TIMES: tl.constexpr, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + i, mask=i < n)
+    if EVEN:
+        x += 1
+    tl.store(out_ptr + i, x * TIMES, mask=i < n)
+
+
+VALUES = {"EVEN": lambda args: args["n"] % 2 == 0, "TIMES": lambda args: 4 if args["EVEN"] else 2}
+
+
+def grid(meta):
+    return (triton.cdiv(meta["n"], meta["BLOCK"]),)
+
+
+def expected(x, n):
+    return (x[:n] + 1) * 4 if n % 2 == 0 else x[:n] * 2
+
+
+@pytest.fixture(params=["c", "python"])
+def kernel(request, monkeypatch):
+    """The kernel under this package's heuristics, on one launcher."""
+    monkeypatch.setenv("AUTOTUNED_LAUNCHER", request.param)
+    return autotuned.heuristics(VALUES)(autotune(configs=CONFIGS, key=["n"], name="gpu_launch.scaled")(_scaled))
+
+
+def test_heuristics_give_the_right_binary_cold_and_hit(kernel):
+    x, out = torch.randn(5000, device="cuda"), torch.zeros(5000, device="cuda")
+    for n in (4096, 4095, 4096, 4095, 1, 2, 1):
+        out.zero_()
+        kernel[grid](x, out, n=n)
+        torch.testing.assert_close(out[:n], expected(x, n))
+        assert not out[n:].any()
+    assert kernel.fn.cache_info().hits >= 3
+
+
+def test_threads_launch_one_kernel_on_streams_of_their_own(kernel):
+    kernel[grid](torch.ones(5000, device="cuda"), torch.ones(5000, device="cuda"), 4096)
+    wrong = []
+
+    def work(seed):
+        stream = torch.cuda.Stream()
+        with torch.cuda.stream(stream):
+            x, out = torch.full((5000,), float(seed), device="cuda"), torch.empty(5000, device="cuda")
+            for i in range(200):
+                n = 4096 - i % 2
+                kernel[grid](x, out, n)
+                if i % 20 == 0:
+                    stream.synchronize()
+                    if not torch.equal(out[:n], expected(x, n)):
+                        wrong.append((seed, n))
+            stream.synchronize()
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+def test_proton_sees_every_launch_with_its_name(kernel, tmp_path):
+    proton = pytest.importorskip("triton.profiler")
+    x, out = torch.ones(5000, device="cuda"), torch.ones(5000, device="cuda")
+    kernel[grid](x, out, 4096)
+    torch.cuda.synchronize()
+    session = proton.start(str(tmp_path / "profile"), hook="triton")
+    for _ in range(5):
+        kernel[grid](x, out, 4096)
+    torch.cuda.synchronize()
+    proton.finalize(session)
+    (path,) = tmp_path.glob("profile*")
+    assert launches_of("_scaled", json.loads(path.read_text())) == 5
+
+
+def launches_of(name, node):
+    """How often a kernel is counted in a profile."""
+    if isinstance(node, list):
+        return sum(launches_of(name, part) for part in node)
+    if not isinstance(node, dict):
+        return 0
+    own = node.get("metrics", {}).get("count", 0) if name in node.get("frame", {}).get("name", "") else 0
+    return own or launches_of(name, node.get("children", []))
+
+
+def test_five_thousand_shapes_keep_device_memory_flat(kernel):
+    memory, out = torch.ones(5200, device="cuda"), torch.empty(5200, device="cuda")
+    single = autotune(configs=CONFIGS[:1], key=["x_ptr"], name="gpu_launch.shapes")(_scaled)
+    for n in range(1, 101):
+        single[grid](memory[:n], out, n, False, 3)
+    before = torch.cuda.memory_allocated()
+    for n in range(1, 5001):
+        single[grid](memory[:n], out, n, False, 3)
+    torch.cuda.synchronize()
+    assert torch.cuda.memory_allocated() == before
+    assert len(single.tuner.launcher) <= 4096
+    assert bool((out[:5000] == 3).all())
