@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from autotuned import candidates, source
+from autotuned import nearest as neighbours
 from autotuned import toolchain as triton_names
 from autotuned.check import as_check
 from autotuned.errors import ArgumentNameError, DecorationError
@@ -43,6 +44,7 @@ def autotune(
     name: str | None = None,
     default: Any = None,
     bucket: Mapping[str, Callable[[Any], Any]] | None = None,
+    nearest: Mapping[str, float] | None = None,
     check: Any = None,
     version: Any = None,
     toolchain: Sequence[str] | None = None,
@@ -71,6 +73,8 @@ def autotune(
         default: Config, or callable of the bound arguments returning one, used where nothing is stored. With it
             a kernel never searches by itself.
         bucket: `{"M": autotuned.pow2}`: the key holds the bucket of a key argument, the launch its true value.
+        nearest: `{"M": 2.0}`: where config files lack the call, its nearest neighbour serves that differs in M only, by
+            at most this factor.
         check: What a config must compute to be chosen: a reference callable, "first" (the first config that runs), or
             an `autotuned.Check` with tolerances and poisoning.
         version: A salt: change it to tune again.
@@ -98,6 +102,7 @@ def autotune(
         name,
         default,
         bucket or {},
+        nearest or {},
         check,
         version,
         tuple(toolchain or ()),
@@ -141,6 +146,7 @@ class _Given:
         name: str | None,
         default: Any,
         bucket: Mapping[str, Any],
+        nearest: Mapping[str, float],
         check: Any,
         version: Any,
         distributions: tuple[str, ...],
@@ -150,15 +156,15 @@ class _Given:
         self.hooks = Hooks(pre_hook, post_hook)
         self.do_bench, self.cache_results, self.name, self.default = do_bench, cache_results, name, default
         self.bucket, self.version, self.distributions, self.budget_s = bucket, version, distributions, budget_s
-        self.check = check
+        self.check, self.nearest = check, dict(nearest)
 
     def decorate(self, fn: Any) -> Any:
         """Wrap `fn`."""
         function = _decorated_function(fn)
         name = self.name or source.public_name(function)
         if triton_names.is_kernel(fn):
-            return self._kernel(KernelTarget(fn, function, name))
-        return self._function(HostTarget(fn, name, self.distributions))
+            return self._kernel(KernelTarget(fn, function, name, self.name is not None))
+        return self._function(HostTarget(fn, name, self.distributions, self.name is not None))
 
     def _kernel(self, target: KernelTarget) -> Any:
         from autotuned.tuned import Tuned
@@ -219,6 +225,9 @@ class _Given:
                     f"`{target.name}`: bucket: {argument!r} must be listed in key=[...]; without a list every exact "
                     "shape is in the key and a bucket changes nothing."
                 )
+        in_key = [p.name for p in target.parameters if self.key is None or p.constexpr or p.name in self.key]
+        if wrong := neighbours.check(self.nearest, in_key, target.name):
+            raise DecorationError(wrong)
         return names
 
     def _checked_configs(self, target: Target) -> list[Any]:
@@ -256,6 +265,7 @@ class _Given:
             self.cache_results,
             self.budget_s,
             as_check(self.check, target.name),
+            self.nearest,
         )
 
 

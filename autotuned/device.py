@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from autotuned.errors import NoDeviceError
-from autotuned.values import Json
+from autotuned.values import Json, digest
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,19 @@ class Device:
 def safe_name(text: str) -> str:
     """Lower-case letters, digits, '.', '_' and '-' only; each run of anything else becomes one '-'."""
     return re.sub(r"[^a-z0-9._-]+", "-", text.lower()).strip("-.")
+
+
+# What Windows takes for a device whatever follows the dot.
+_RESERVED = re.compile(r"(con|prn|aux|nul|com[0-9]|lpt[0-9])(\..*)?")
+
+
+def file_stem(name: str) -> str:
+    """A file's name, without its suffix, that stands for any text on every file system.
+
+    Itself where that will do; else in lower case, made safe and cut, with a hash that tells it from others.
+    """
+    safe = safe_name(name)[:120]
+    return safe if safe == name and not _RESERVED.fullmatch(safe) else f"{safe}-{digest(name)[:8]}"
 
 
 INTERPRETER = Device("cpu", "interpreter", "interpreter", 0)

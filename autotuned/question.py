@@ -25,6 +25,7 @@ class Options:
         restore: Names to protect, None to find out. `zero`: names zeroed before every launch.
         default: A config, a callable of the arguments returning one, or None.
         stored: Whether results are kept on disk.
+        nearest: The axes on which a neighbour's choice may serve, and how far each.
         check: What configs are compared with while they are tuned.
     """
 
@@ -41,6 +42,7 @@ class Options:
     stored: bool = True
     budget_s: float | None = None
     check: Check | None = None
+    nearest: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

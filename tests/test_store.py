@@ -489,7 +489,8 @@ def test_shipping_adds_to_the_file_of_kernel_and_device(tmp_path: Path) -> None:
     for key, config in ((KEY, SMALL), (older, LARGE), (KEY, OTHER)):
         path = store.ship(key, entry_for(key, config), tmp_path)
     assert path == tmp_path / SLUG / "app.k.json"
-    assert [each.relative_to(tmp_path).parts for each in tmp_path.rglob("*")] == [(SLUG,), (SLUG, "app.k.json")]
+    written = sorted(each.relative_to(tmp_path).as_posix() for each in tmp_path.rglob("*"))
+    assert written == [".gitattributes", SLUG, f"{SLUG}/app.k.json"]
     store.register_configs(tmp_path)
     assert config_of(store.find(KEY, LIVE)) is OTHER  # the later entry in place of the first
     assert config_of(store.find(older, LIVE)) is LARGE
