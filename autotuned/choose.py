@@ -438,9 +438,10 @@ class Chooser:
             "timer": self._timer,
             "written": list(outcome.written),
         }
-        timings = tuple(outcome.timings)
-        return Record(key, won.config if won else None, won.median_us if won else None, outcome.quality, timings,
-                      provenance)  # fmt: skip
+        if candidates.is_config(default := self.options.default):
+            provenance["default"] = candidates.to_json(default, key.kernel, objects.spell)
+        return Record(key, won.config if won else None, won.median_us if won else None, outcome.quality,
+                      tuple(outcome.timings), provenance)  # fmt: skip
 
     def _announce(self, result: Record, outcome: Outcome) -> None:
         if self.options.restore is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.resources
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
@@ -332,43 +332,69 @@ def announce(kernel: str, choice: Choice) -> None:
 
 
 def ship(key: Key, entry: Entry, folder: Path) -> Path:
-    """Put an entry into the config file of its kernel and device below a folder; what else is in the file stays.
+    """Put an entry into the config file of its kernel and device below a folder; see `ship_all`."""
+    [path] = ship_all([(key, entry)], folder)
+    return path
 
-    A new folder gets a `.gitattributes` that lets git merge what two people add.
+
+def ship_all(found: Iterable[tuple[Key, Entry]], folder: Path) -> list[Path]:
+    """Put entries into the config files of their kernels and devices below a folder; what else is in them stays.
+
+    A folder that is new gets a `.gitattributes` that lets git merge what two people add.
 
     Returns:
-        The file, `<folder>/<device slug>/<kernel>.json`.
+        The files, each `<folder>/<device slug>/<kernel>.json`.
 
     Raises:
-        ConfigFileError: The file that is there is damaged, of a newer schema or of another kernel; it is left as it is.
+        ConfigFileError: A file that is there is damaged, of a newer schema or of another kernel; it is left as it is.
         OSError: It cannot be read or written.
     """
-    context, device = configfile.split_context(key.context)
-    path = folder / from_json(device).slug / configfile.file_name(key.kernel)
+    by_path: dict[Path, list[tuple[Key, Entry]]] = {}
+    for key, entry in found:
+        path = folder / from_json(key.context["device"]).slug / configfile.file_name(key.kernel)
+        by_path.setdefault(path, []).append((key, entry))
+    for path, some in by_path.items():
+        _add(path, some, folder)
+    forget_files()
+    return list(by_path)
+
+
+def _add(path: Path, found: list[tuple[Key, Entry]], folder: Path) -> None:
+    kernel, device = found[0][0].kernel, from_json(found[0][0].context["device"])
     # Not beside the file: the folder is somebody's source tree, and a lock file stays where it is made.
     with locks.locked(records.root() / "locks" / f"{digest(str(path.absolute()))}.lock"):
-        file = shippable(path, key.kernel) or ConfigFile(key.kernel, from_json(device))
-        if file.device != from_json(device):  # two names that become one slug
-            raise ConfigFileError(
-                f"config file {path}: expected {from_json(device)}, got {file.device}.", path=str(path)
-            )
+        file = shippable(path, kernel) or ConfigFile(kernel, device)
         # As this process found it: what one run of `tune` writes into a new file is in the order of its text.
         file.ends = _ends.setdefault(str(path.absolute()), file.ends)
-        file.add(context, entry)
+        for key, entry in found:
+            context, where = configfile.split_context(key.context)
+            if file.device != from_json(where):  # two names that become one slug
+                text = f"config file {path}: expected {from_json(where)}, got {file.device}."
+                raise ConfigFileError(text, path=str(path))
+            file.add(context, entry)
         write(file, folder)
-    forget_files()
-    return path
+
+
+def path_of(file: ConfigFile, folder: Path) -> Path:
+    """Where a file is looked for below a folder."""
+    return folder / file.device.slug / configfile.file_name(file.kernel)
 
 
 def write(file: ConfigFile, folder: Path) -> Path:
     """Write a file to its place below a folder, in place of what is there; returns the path."""
-    path = folder / file.device.slug / configfile.file_name(file.kernel)
+    path = path_of(file, folder)
     if not path.parent.exists():
         path.parent.mkdir(parents=True)  # with the umask's own mode: it is to be committed and shared
         if not (folder / ATTRIBUTES).exists():
             disk.write_text(folder / ATTRIBUTES, UNION)
-    disk.write_text(path, file.dump())
+    write_to(path, file)
     return path
+
+
+def write_to(path: Path, file: ConfigFile) -> None:
+    """Write a file to any path, in place of what is there."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    disk.write_text(path, file.dump())
 
 
 def shippable(path: Path, kernel: str) -> ConfigFile | None:

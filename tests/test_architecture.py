@@ -23,13 +23,14 @@ RANKS = [
     {"records", "compiling", "job"},
     {"files"},
     {"store", "bound"},
-    {"context", "explain", "tune"},
-    {"question"},
+    {"context", "exchange", "explain", "tune"},
+    {"audit", "question"},
     {"choose"},
     {"tuner"},
     {"decorator"},
     {"tuned"},
     {"cases"},
+    {"release"},
     {"__init__"},
 ]
 RANK = {name: rank for rank, names in enumerate(RANKS) for name in names}
