@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -132,10 +133,18 @@ def nearest(key: Key) -> Key | None:
     stored = [found.key for _, found in store.all_records(key.kernel, quietly=True)]
     stored += [shipped for _, shipped, _ in store.shipped(key.kernel)]
 
-    def distance(other: Key) -> tuple[bool, int]:
-        return canonical(other.call) != canonical(key.call), len(changes(key, other))
+    def distance(other: Key) -> tuple[bool, int, float]:
+        differing = changes(key, other)
+        return canonical(other.call) != canonical(key.call), len(differing), sum(map(_octaves, differing))
 
     return min((other for other in stored if other != key), key=distance, default=None)
+
+
+def _octaves(change: Difference) -> float:
+    """How far sizes are apart; nothing for what are no sizes."""
+    ours, theirs = (side if isinstance(side, list) else [side] for side in (change.ours, change.theirs))
+    sizes = [pair for pair in zip(ours, theirs) if all(type(size) is int and size > 0 for size in pair)]
+    return sum(abs(math.log2(mine / other)) for mine, other in sizes)
 
 
 def changes(now: Key, stored: Key) -> tuple[Difference, ...]:

@@ -88,6 +88,7 @@ def register_configs(source: str | Path, policy: str | Mapping[str, str] | None 
     folder: Traversable = Path(source).expanduser()
     if not folder.is_dir():
         folder = _package_folder(str(source))
+        _say_if_empty(folder, str(source))
     _registered.insert(0, Folder(folder, actions))
     forget_files()
 
@@ -104,6 +105,12 @@ def _package_folder(name: str) -> Traversable:
             "package ships its JSON files (package data), or give the folder's path.",
             path=name,
         ) from error
+
+
+def _say_if_empty(folder: Traversable, name: str) -> None:
+    """Warn of a package that ships nothing: in the checkout its files are there, and a wheel may be without them."""
+    if not any(_paths_in(folder, None)):
+        log.warning("there is no config file in the package %r: are they among its package data ('*/*.json')?", name)
 
 
 def forget_files() -> None:
@@ -138,6 +145,7 @@ def _entry_points() -> list[Folder]:
     for point in sorted(metadata.entry_points(group=GROUP), key=lambda point: point.name):
         try:
             found.append(Folder(importlib.resources.files(point.value), policy.DEFAULTS))
+            _say_if_empty(found[-1].path, point.value)
         except Exception as error:  # importing it runs its code
             log.warning(
                 "entry point %r of group %s: expected a package of config files, got %r (%s: %s). It is left out.",
