@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from autotuned import configfile, files, objects, record, store
+from autotuned import configfile, objects, record, shipping, store
 from autotuned.configfile import ConfigFile, Entry, Fault
 from autotuned.device import Device, from_json
 from autotuned.errors import ConfigFileError
@@ -30,10 +30,10 @@ def export(folder: Path, kernels: Iterable[str] | None = None) -> list[Path]:
         The files.
 
     Raises:
-        ConfigFileError, OSError: As `files.ship_all`.
+        ConfigFileError, OSError: As `shipping.ship_all`.
     """
     found = [entry for kernel in ([None] if kernels is None else kernels) for entry in _exported(kernel)]
-    return files.ship_all(found, folder)
+    return shipping.ship_all(found, folder)
 
 
 def _exported(kernel: str | None) -> Iterator[tuple[Key, Entry]]:

@@ -2,35 +2,29 @@
 
 from __future__ import annotations
 
+import bisect
 import importlib.resources
 import logging
-import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from autotuned import configfile, disk, env, fit, locks, nearest, policy, record, records
+from autotuned import configfile, env, fit, nearest, policy, record, records
 from autotuned.configfile import ConfigFile, Entry, Fault
 from autotuned.device import from_json
 from autotuned.errors import ConfigFileError
 from autotuned.key import Key
 from autotuned.look import Choice, Look, Rung
 from autotuned.policy import Policy, Verdict
-from autotuned.values import canonical, digest
+from autotuned.values import canonical
 
 if TYPE_CHECKING:
     from importlib.abc import Traversable  # for annotations only: it moves in Python 3.14
 
 log = logging.getLogger("autotuned")
 GROUP = "autotuned.configs"  # of entry points, and the package that holds our own files
-ATTRIBUTES = ".gitattributes"
-UNION = (
-    "# Two people who tune other shapes add other lines to one file: git keeps both.\n"
-    "# `autotuned check` finds a call that both tuned.\n"
-    "*.json merge=union\n"
-)
 
 Candidates = Mapping[str, Any]  # a config's identity -> the live Config
 
@@ -63,7 +57,6 @@ class Offer(NamedTuple):
 _registered: list[Folder] = []
 _packages: dict[str, list[Folder]] = {}  # "entry points" and "own": looked for once
 _files: dict[tuple[str, str | None], Read] = {}  # (text of the path, kernel) -> read once
-_ends: dict[str, configfile.Ends] = {}  # of the files that this process adds to, as it found them
 _devices: dict[str, list[Traversable]] = {}  # text of a folder -> the folders of devices in it
 
 
@@ -188,11 +181,12 @@ def read(path: Traversable, kernel: str | None) -> Read:
     """The file at a path, read once; what is wrong with it waits for `report`."""
     name = (str(path), kernel)
     if name not in _files:
-        _files[name] = _read(path, kernel)
+        _files[name] = read_anew(path, kernel)
     return _files[name]
 
 
-def _read(path: Traversable, kernel: str | None) -> Read:
+def read_anew(path: Traversable, kernel: str | None) -> Read:
+    """The file at a path as it is now."""
     try:
         if not path.is_file():
             return Read(None, [])
@@ -288,31 +282,53 @@ def _ladder(key: Key) -> Iterator[Offer]:
 def _neighbours(key: Key, factors: nearest.Factors) -> Iterator[Offer]:
     ours = nearest.shape_of(key.call, factors)
     for number, folder, path, file in _files_for(key):
-        for context, entry, sizes in _alike(file, ours.rest, factors):
-            far = nearest.distance(ours.sizes, sizes, factors) if sizes != ours.sizes else None
-            other = file.key_of(context, entry)
-            verdict = policy.judge(key.context, other.context, folder.policy) if far is not None else None
-            if far is not None and verdict is not None:
-                note = "; ".join([nearest.words(ours.sizes, sizes, far), *verdict.notes])
-                rank = (verdict.rank, far, sizes, number)
-                yield Offer(rank, verdict, entry, other, path, note)
+        for rows in _alike(file, ours.rest, factors):
+            for sizes, entry in rows.around(ours.sizes):
+                far = nearest.distance(ours.sizes, sizes, factors) if sizes != ours.sizes else None
+                other = file.key_of(rows.context, entry)
+                verdict = policy.judge(key.context, other.context, folder.policy) if far is not None else None
+                if far is not None and verdict is not None:
+                    note = "; ".join([nearest.words(ours.sizes, sizes, far), *verdict.notes])
+                    yield Offer((verdict.rank, far, sizes, number), verdict, entry, other, path, note)
 
 
-_Alike = tuple[Any, Entry, tuple[tuple[str, int], ...]]
+_Sizes = tuple[tuple[str, int], ...]
+WINDOW = 16  # neighbours on either side that are looked at where only one size differs: the nearest may be no candidate
 
 
-def _alike(file: ConfigFile, rest: str, factors: nearest.Factors) -> list[_Alike]:
-    """The entries that differ in sizes of some axes only; worked out once a file and set of axes."""
+class Rows(NamedTuple):
+    """Entries of one context that differ in sizes only, in the order of these."""
+
+    context: Any
+    sizes: list[_Sizes]
+    entries: list[Entry]
+
+    def around(self, sizes: _Sizes) -> Iterator[tuple[_Sizes, Entry]]:
+        """Those that may be nearest: of ten thousand sizes on one axis a few on either side."""
+        first, last = 0, len(self.sizes)
+        if len(sizes) == 1:
+            place = bisect.bisect_left(self.sizes, sizes)
+            first, last = max(0, place - WINDOW), place + WINDOW
+        return zip(self.sizes[first:last], self.entries[first:last])
+
+
+def _alike(file: ConfigFile, rest: str, factors: nearest.Factors) -> list[Rows]:
+    """The entries that differ in sizes of some axes only, by context; worked out once a file and set of axes."""
     axes = frozenset(factors)
     if axes not in file.indexes:
-        index: dict[str, list[_Alike]] = {}
+        index: dict[str, list[Rows]] = {}
         for group in file.groups():
+            by_rest: dict[str, list[tuple[_Sizes, Entry]]] = {}
             for entry in group.entries.values():
                 shape = nearest.shape_of(entry.call, axes)
-                index.setdefault(shape.rest, []).append((group.context, entry, shape.sizes))
+                by_rest.setdefault(shape.rest, []).append((shape.sizes, entry))
+            for text, found in by_rest.items():
+                found.sort(key=lambda row: row[0])
+                rows = Rows(group.context, [sizes for sizes, _ in found], [entry for _, entry in found])
+                index.setdefault(text, []).append(rows)
         file.indexes[axes] = index
-    found: list[_Alike] = file.indexes[axes].get(rest, [])
-    return found
+    alike: list[Rows] = file.indexes[axes].get(rest, [])
+    return alike
 
 
 def _files_for(key: Key) -> Iterator[tuple[int, Folder, str, ConfigFile]]:
@@ -334,105 +350,3 @@ def announce(kernel: str, choice: Choice) -> None:
             "of this kernel are logged at level info.",
             kernel, choice.origin, "context" if choice.rung is Rung.LADDER else "shape", choice.note,
         )  # fmt: skip
-
-
-# -- writing ---------------------------------------------------------------------------------------------------------
-
-
-def ship(key: Key, entry: Entry, folder: Path) -> Path:
-    """Put an entry into the config file of its kernel and device below a folder; see `ship_all`."""
-    [path] = ship_all([(key, entry)], folder)
-    return path
-
-
-def ship_all(found: Iterable[tuple[Key, Entry]], folder: Path) -> list[Path]:
-    """Put entries into the config files of their kernels and devices below a folder; what else is in them stays.
-
-    A folder that is new gets a `.gitattributes` that lets git merge what two people add.
-
-    Returns:
-        The files, each `<folder>/<device slug>/<kernel>.json`.
-
-    Raises:
-        ConfigFileError: A file that is there is damaged, of a newer schema or of another kernel; it is left as it is.
-        OSError: It cannot be read or written.
-    """
-    by_path: dict[Path, list[tuple[Key, Entry]]] = {}
-    for key, entry in found:
-        path = folder / from_json(key.context["device"]).slug / configfile.file_name(key.kernel)
-        by_path.setdefault(path, []).append((key, entry))
-    for path, some in by_path.items():
-        _add(path, some, folder)
-    forget_files()
-    return list(by_path)
-
-
-def _add(path: Path, found: list[tuple[Key, Entry]], folder: Path) -> None:
-    kernel, device = found[0][0].kernel, from_json(found[0][0].context["device"])
-    # Not beside the file: the folder is somebody's source tree, and a lock file stays where it is made.
-    with locks.locked(records.root() / "locks" / f"{digest(str(path.absolute()))}.lock"):
-        file = shippable(path, kernel) or ConfigFile(kernel, device)
-        # As this process found it: what one run of `tune` writes into a new file is in the order of its text.
-        file.ends = _ends.setdefault(str(path.absolute()), file.ends)
-        for key, entry in found:
-            context, where = configfile.split_context(key.context)
-            if file.device != from_json(where):  # two names that become one slug
-                text = f"config file {path}: expected {from_json(where)}, got {file.device}."
-                raise ConfigFileError(text, path=str(path))
-            file.add(context, entry)
-        write(file, folder)
-
-
-def path_of(file: ConfigFile, folder: Path) -> Path:
-    """Where a file is looked for below a folder."""
-    return folder / file.device.slug / configfile.file_name(file.kernel)
-
-
-def write(file: ConfigFile, folder: Path) -> Path:
-    """Write a file to its place below a folder, in place of what is there; returns the path."""
-    path = path_of(file, folder)
-    if not path.parent.exists():
-        path.parent.mkdir(parents=True)  # with the umask's own mode: it is to be committed and shared
-        if not (folder / ATTRIBUTES).exists():
-            disk.write_text(folder / ATTRIBUTES, UNION)
-    write_to(path, file)
-    return path
-
-
-def write_to(path: Path, file: ConfigFile) -> None:
-    """Write a file to any path, in place of what is there."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    disk.write_text(path, file.dump())
-
-
-def shippable(path: Path, kernel: str) -> ConfigFile | None:
-    """The config file at a path if entries of a kernel can be added to it; None if there is none yet.
-
-    Raises:
-        ConfigFileError: It is damaged, of a newer schema or of another kernel.
-        OSError: It cannot be read.
-    """
-    if not path.exists():
-        return None
-    path.open("rb").close()  # what cannot be read is an error of the system, and none of the file
-    file, faults = _read(path, kernel)
-    grave = [fault for fault in faults if not fault.harmless]
-    if grave or file is None:
-        text = f"{grave[0] if grave else path} It is left as it is: repair it, or move it away."
-        raise ConfigFileError(text, path=str(path))
-    return file
-
-
-def unwritable(folder: Path) -> str:
-    """Why no file can be written below a folder, in a few words; "" if one can. Nothing stays behind."""
-    # A real file: permission bits say little to root, on network file systems and where the disk is full.
-    try:
-        existing = next(place for place in (folder.absolute(), *folder.absolute().parents) if place.exists())
-        if not existing.is_dir():
-            return f"{existing} is not a folder"
-        probe = existing / f".autotuned-{os.urandom(8).hex()}"
-        disk.write_text(probe, "")
-        probe.unlink()
-    except OSError as error:
-        return f"{error.filename or folder}: {error.strerror or error}"
-    return ""

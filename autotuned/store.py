@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 
-from autotuned import files, nearest, record, records
+from autotuned import files, nearest, record, records, shipping
 from autotuned.key import Key
 from autotuned.look import Choice as Choice
 from autotuned.look import Look as Look
@@ -43,10 +43,10 @@ register_configs = files.register_configs
 config_folders = files.config_folders
 forget_files = files.forget_files
 seed = files.seed
-ship = files.ship
-shippable = files.shippable
+ship = shipping.ship
+shippable = shipping.shippable
 shipped = files.entries
-unwritable = files.unwritable
+unwritable = shipping.unwritable
 
 
 def find(

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from autotuned import exchange, files, store
+from autotuned import exchange, shipping, store
 from autotuned.configfile import ConfigFile
 from autotuned.exchange import Conflict, Merged
 
@@ -53,7 +53,7 @@ def merge(
 
 def _targets(merged: Merged, out: Path) -> dict[Path, ConfigFile]:
     if out.suffix != ".json":
-        return {files.path_of(file, out): file for file in merged.files.values()}
+        return {shipping.path_of(file, out): file for file in merged.files.values()}
     if len(merged.files) > 1:
         names = ", ".join(f"{kernel} on {device.slug}" for kernel, device in merged.files)
         raise output.fail(f"--out {out}: a file holds one kernel on one device, and these are {names}. Name a folder.")
@@ -75,9 +75,9 @@ def _refuse_inputs(targets: dict[Path, ConfigFile], paths: list[Path]) -> None:
 
 def _write(path: Path, file: ConfigFile, out: Path) -> None:
     if path == out:
-        files.write_to(path, file)
+        shipping.write_to(path, file)
     else:
-        files.write(file, out)
+        shipping.write(file, out)
 
 
 def _words(conflict: Conflict) -> str:

@@ -31,7 +31,8 @@ if not GPU and os.environ.get("AUTOTUNED_TESTS") != "compiled":
 
 # Module state that outlives a call, by module; modules that are not imported have none.
 _STATE = {
-    "autotuned.files": ("_registered", "_files", "_packages", "_devices", "_ends"),
+    "autotuned.files": ("_registered", "_files", "_packages", "_devices"),
+    "autotuned.shipping": ("_ends",),
     "autotuned.records": ("_warned",),
     "autotuned.disk": ("_cache_dirs",),
     "autotuned.decorator": ("_explicit_names",),

@@ -22,6 +22,7 @@ RANKS = [
     {"target", "configfile", "driver", "evict", "fit", "launch", "logbook", "look", "check"},
     {"records", "compiling", "job"},
     {"files"},
+    {"shipping"},
     {"store", "bound"},
     {"context", "exchange", "explain", "tune"},
     {"audit", "question"},

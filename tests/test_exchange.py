@@ -13,7 +13,7 @@ import pytest
 from fakes import CONTEXT, DEVICE, FakeConfig, form, make_key
 from typer.testing import CliRunner
 
-from autotuned import configfile, files, store
+from autotuned import configfile, shipping, store
 from autotuned.configfile import ConfigFile, Entry, split_context
 from autotuned.device import from_json
 from autotuned.key import Key
@@ -48,7 +48,7 @@ def write(folder: Path, *found: tuple[Key, FakeConfig, float | None, float | Non
     file = ConfigFile(found[0][0].kernel, from_json(found[0][0].context["device"]))
     for key, config, us, ratio in found:
         file.add(split_context(key.context)[0], Entry(key.call, form(config), us, ratio))
-    return files.write(file, folder)
+    return shipping.write(file, folder)
 
 
 def tree(folder: Path) -> dict[str, bytes]:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from fakes import CONTEXT, DEVICE, FakeConfig, by_identity, form, make_key
 
-from autotuned import configfile, files, store
+from autotuned import configfile, files, shipping, store
 from autotuned.configfile import ConfigFile, Entry, split_context
 from autotuned.device import from_json
 from autotuned.errors import ConfigFileError
@@ -31,7 +31,7 @@ def write(folder: Path, *entries: tuple[Key, FakeConfig], name: str = "app.k") -
     file = ConfigFile(name, device)
     for key, config in entries:
         file.add(split_context(key.context)[0], Entry(key.call, form(config), 10.0, 1.5))
-    return files.write(file, folder)
+    return shipping.write(file, folder)
 
 
 def find(key: Key, strict: bool = False, exact: bool = False, factors: Any = None, live: Any = LIVE) -> Any:
@@ -412,6 +412,14 @@ def test_a_file_of_10_000_entries_is_read_once_and_answers_in_less_than_100_us(
     assert sorted(took)[len(took) // 4] < 100e-6  # a quarter: the machine may be busy with other things
 
 
+def test_the_nearest_of_10_000_sizes_on_one_axis_is_found(tmp_path: Path) -> None:
+    write(tmp_path, *((make_key(3 * n), LARGE) for n in range(1, 10_000)))
+    store.register_configs(tmp_path)
+    found = {n: find(make_key(n), factors={"n": 2.0}) for n in (2, 4, 5000, 29_998, 40_000, 60_000)}
+    near = {n: choice and choice.key.call["values"]["n"] for n, choice in found.items()}
+    assert near == {2: 3, 4: 3, 5000: 4998, 29_998: 29_997, 40_000: 29_997, 60_000: None}
+
+
 def test_neighbours_among_10_000_entries_are_found_by_an_index_that_is_made_once(tmp_path: Path) -> None:
     calls = [(n, kind) for n in range(1, 101) for kind in range(100)]
     keys = [Key("app.k", {"tensors": {}, "values": {"n": n, "kind": kind}, "none": []}, CONTEXT) for n, kind in calls]
@@ -420,7 +428,7 @@ def test_neighbours_among_10_000_entries_are_found_by_an_index_that_is_made_once
     other = Key("app.k", {"tensors": {}, "values": {"n": 150, "kind": 7}, "none": []}, CONTEXT)
     assert find(other, factors={"n": 2.0}).note.startswith("nearest shape n=100 for n=150")
     [index] = files.read(path, "app.k").file.indexes.values()  # type: ignore[union-attr]
-    assert (len(index), {len(found) for found in index.values()}) == (100, {100})
+    assert (len(index), {len(rows.sizes) for [rows] in index.values()}) == (100, {100})
     find(other, factors={"n": 2.0})
     assert files.read(path, "app.k").file.indexes[frozenset({"n"})] is index  # type: ignore[union-attr]
     assert os.path.getsize(path) > 10_000 * 100
