@@ -114,11 +114,16 @@ def forget_files() -> None:
 
 def folders() -> Iterator[Folder]:
     """Folders of config files in the order they are asked: environment, application, entry points, this package."""
+    yield from _others()
+    yield from _looked_for("own", lambda: [Folder(importlib.resources.files(GROUP), policy.DEFAULTS)])
+
+
+def _others() -> Iterator[Folder]:
+    """The folders without that of this package."""
     for folder in env.config_path():
         yield Folder(folder, policy.DEFAULTS)
     yield from _registered
     yield from _looked_for("entry points", _entry_points)
-    yield from _looked_for("own", lambda: [Folder(importlib.resources.files(GROUP), policy.DEFAULTS)])
 
 
 def config_folders() -> Iterator[Traversable]:
@@ -150,10 +155,14 @@ def _entry_points() -> list[Folder]:
 # -- reading ---------------------------------------------------------------------------------------------------------
 
 
-def entries(kernel: str | None = None) -> Iterator[tuple[str, Key, Entry]]:
-    """Every entry of the config files, or of one kernel's, on any device: its file, its key and itself."""
-    for folder in config_folders():
-        for path in _paths_in(folder, kernel):
+def entries(kernel: str | None = None, own: bool = True) -> Iterator[tuple[str, Key, Entry]]:
+    """Every entry of the config files, or of one kernel's, on any device: its file, its key and itself.
+
+    Args:
+        own: Those of this package's own files too.
+    """
+    for folder in folders() if own else _others():
+        for path in _paths_in(folder.path, kernel):
             file = read(path, kernel).file
             for key, entry in file.entries() if file else ():
                 yield str(path), key, entry

@@ -63,6 +63,10 @@ def fresh_state(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mo
     # would shadow the package that is installed.
     monkeypatch.chdir(tmp_path_factory.getbasetemp())
     _forget()
+    # The files that come with this package are no part of most tests: what is nowhere is to be nowhere.
+    from autotuned import files
+
+    monkeypatch.setitem(files._packages, "own", [])
     yield
     _forget()
 

@@ -14,7 +14,7 @@ import pytest
 from fakes import DEVICE, FakeConfig, by_identity, form, make_key
 from faults import faults
 
-from autotuned import disk, record, store
+from autotuned import disk, files, record, store
 from autotuned.configfile import ConfigFile, Entry, split_context
 from autotuned.device import from_json
 from autotuned.errors import ConfigFileError
@@ -344,6 +344,7 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
     store.register_configs(paths["registered first"])
     store.register_configs(str(paths["registered last"]))
     packaged = {"autotuned.configs": paths["packaged"]}
+    files._packages.clear()
     monkeypatch.setattr(importlib.resources, "files", packaged.__getitem__)
     return paths
 
@@ -361,6 +362,7 @@ def test_places_are_asked_in_order_and_the_users_record_before_all(folders: dict
 
 
 def test_the_files_of_this_package_are_found_by_its_name() -> None:
+    files._packages.clear()
     assert (list(store.config_folders())[-1] / "__init__.py").is_file()
 
 
