@@ -128,7 +128,9 @@ class Chooser:
     def _places(self, question: Question) -> list[Place]:
         """Where a known choice may come from, in the order in which the places are asked."""
         own: Place = (Rung.TABLE, lambda key, live: self._look_at_own(question))
-        return [own, *(() if question.fresh or not self._is_stored(question.key) else store.PLACES)]
+        if question.fresh or not self._is_stored(question.key):
+            return [own]
+        return [own, *store.places(question.mode == "strict", question.must_search, self.options.nearest)]
 
     def _ending(self, question: Question) -> Rung | None:
         """What a call gets for which nothing is known: a search, an untuned config, or (None) an error."""
@@ -213,7 +215,8 @@ class Chooser:
     def _known(self, question: Question) -> Choice | None:
         """This process's choice, else the stored or shipped one; None where the question asks for a new search."""
         start = time.perf_counter()
-        found = store.find(question.key, question.live, self._places(question), self._unfit.of(question.key.digest))
+        unfit, strict = self._unfit.of(question.key.digest), question.mode == "strict"
+        found = store.find(question.key, question.live, self._places(question), unfit, strict)
         self.seconds.lookup += time.perf_counter() - start
         if found is not None and found.record is not None:
             self._take_in(found.record)
@@ -246,7 +249,7 @@ class Chooser:
         if choice.rung is Rung.DEFAULT:
             return choice  # the launch table holds it; another mode, or the next process, may do better
         if self._choices.get(key.digest) is not choice:
-            log.info("`%s` %s: %s (%s)", key.kernel, key.digest[:12], choice.config, choice.origin or choice.rung.name)
+            log.info("`%s` %s: %s (%s)", key.kernel, key.digest[:12], choice.config, choice.why)
         self._choices[key.digest] = choice
         while len(self._choices) > LIMIT:
             self._choices.pop(next(iter(self._choices)), None)
@@ -391,17 +394,23 @@ class Chooser:
         on_timing: Callable[[Timing], None],
     ) -> job.Job:
         options, target, call = self.options, self.target, question.call
-        forms = {name: candidates.to_json(config, target.name, objects.spell) for name, config in question.live.items()}
+        budgets = [seconds for seconds in (options.budget_s, question.budget_s) if seconds is not None]
+        live = self._in_order(question) if budgets else question.live
+        forms = {name: candidates.to_json(config, target.name, objects.spell) for name, config in live.items()}
         timer = target.timer(target.device(call))
         if options.do_bench is not None:
             timer = measure.GivenTimer(options.do_bench, timer)
         words = None if question.fresh else target.compile_class(call)
-        budgets = [seconds for seconds in (options.budget_s, question.budget_s) if seconds is not None]
         return job.Job(
-            target, call, forms, question.live, timer, options.restore, options.zero, options.hooks, known,
+            target, call, forms, live, timer, options.restore, options.zero, options.hooks, known,
             incumbent, min(budgets, default=None), question.observer, options.check, log.isEnabledFor(logging.DEBUG),
             (canonical(dict(question.key.context)), words) if words is not None else None, journal, on_timing,
         )  # fmt: skip
+
+    def _in_order(self, question: Question) -> Candidates:
+        """The candidates of a search that may not get to all of them: first what config files have for elsewhere."""
+        first = store.seed(question.key, question.live, self.options.nearest)
+        return {first: question.live[first], **question.live} if first is not None else question.live
 
     def _finish(self, question: Question, outcome: job.Outcome, seconds: float) -> Record:
         """Count the search and store what it measured, also after Ctrl-C: it is not measured again."""
@@ -435,9 +444,10 @@ class Chooser:
             "timer": self._timer,
             "written": list(outcome.written),
         }
-        timings = tuple(outcome.timings)
-        return Record(key, won.config if won else None, won.median_us if won else None, outcome.quality, timings,
-                      provenance)  # fmt: skip
+        if candidates.is_config(default := self.options.default):
+            provenance["default"] = candidates.to_json(default, key.kernel, objects.spell)
+        return Record(key, won.config if won else None, won.median_us if won else None, outcome.quality,
+                      tuple(outcome.timings), provenance)  # fmt: skip
 
     def _announce(self, result: Record, outcome: job.Outcome) -> None:
         if self.options.restore is None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
-from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 from autotuned import disk
 from autotuned import record as records
@@ -15,6 +16,7 @@ from autotuned.key import Key
 from autotuned.values import Json, canonical
 
 SCHEMA = 1
+WARPS = (1, 2, 4, 8, 16, 32, 64)  # Triton takes powers of two only
 
 
 @dataclass(frozen=True)
@@ -36,50 +38,128 @@ class Entry:
         }
 
 
+@dataclass(frozen=True)
+class Fault:
+    """Something in a file that is not as it should be, and is left out.
+
+    Attributes:
+        line: In the file, from 1; None where that is not known.
+        text: What was expected, and what came.
+        harmless: Whether nothing is lost with it: an entry that repeats another to the letter, as git may leave them.
+    """
+
+    path: str
+    text: str
+    line: int | None = None
+    harmless: bool = False
+
+    def __str__(self) -> str:
+        line = f"line {self.line}: " if self.line is not None else ""
+        return f"config file {self.path}: {line}{self.text}"
+
+
+class Ends(NamedTuple):
+    """What stands last in a file and in each of its groups, and stays there while others are added.
+
+    JSON wants no comma after the last one. If the last line could change, two people who each add a line behind it
+    would both change it, and git could not put their lines together.
+
+    Attributes:
+        group: Canonical text of the last context. `calls`: of the last call, by context.
+    """
+
+    group: str | None
+    calls: Mapping[str, str]
+
+
+NO_ENDS = Ends(None, {})
+
+
+@dataclass
+class Group:
+    """The entries of one context, by the canonical text of their calls."""
+
+    context: Json
+    entries: dict[str, Entry] = field(default_factory=dict)
+
+
 class ConfigFile:
     """The choices for one kernel on one kind of device, grouped by the context they hold in."""
 
     def __init__(self, kernel: str, device: Device) -> None:
         self.kernel = kernel
         self.device = device
-        self._groups: dict[str, tuple[Json, dict[str, Entry]]] = {}
+        self._device = device.to_json()
+        self._groups: dict[str, Group] = {}
+        self.ends = NO_ENDS
+        self.indexes: dict[Any, Any] = {}  # what others worked out about the entries; empty after a change
 
     def add(self, context: Json, entry: Entry) -> None:
         """Put an entry in, in place of one for the same call in the same context."""
-        group = self._groups.setdefault(canonical(context), (context, {}))
-        group[1][canonical(entry.call)] = entry
+        self.indexes.clear()
+        group = self._groups.setdefault(canonical(context), Group(context))
+        group.entries[canonical(entry.call)] = entry
+
+    def keep_ends(self) -> None:
+        """From now on new entries go before what is the last of its group now, and new groups before the last."""
+        calls = {name: next(reversed(group.entries)) for name, group in self._groups.items()}
+        self.ends = Ends(next(reversed(self._groups), None), calls)
 
     def find(self, key: Key) -> Entry | None:
         """The entry for exactly this call in exactly this context."""
         context, device = split_context(key.context)
         group = self._groups.get(canonical(context))
-        if group is None or device != self.device.to_json():
+        if group is None or device != self._device:
             return None
-        return group[1].get(canonical(key.call))
+        return group.entries.get(canonical(key.call))
+
+    def in_all_contexts(self, call: str) -> Iterator[tuple[Json, Entry]]:
+        """The entries for a call, given as canonical text, each with its context."""
+        for group in self._groups.values():
+            if call in group.entries:
+                yield group.context, group.entries[call]
+
+    def groups(self) -> list[Group]:
+        """The groups in the file's order."""
+        return [self._groups[name] for name in _in_order(self._groups, self.ends.group)]
+
+    def in_order(self, group: Group) -> list[Entry]:
+        """The entries of a group in the file's order."""
+        last = self.ends.calls.get(canonical(group.context))
+        return [group.entries[call] for call in _in_order(group.entries, last)]
 
     def entries(self) -> Iterator[tuple[Key, Entry]]:
         """Every entry with the key it answers, in the file's order."""
-        for context, entries in self._sorted_groups():
-            for entry in entries:
-                yield Key(self.kernel, entry.call, {**context, "device": self.device.to_json()}), entry
+        for group in self.groups():
+            for entry in self.in_order(group):
+                yield self.key_of(group.context, entry), entry
 
-    def _sorted_groups(self) -> Iterator[tuple[Json, list[Entry]]]:
-        for name in sorted(self._groups):
-            context, entries = self._groups[name]
-            yield context, [entries[call] for call in sorted(entries)]
+    def key_of(self, context: Json, entry: Entry) -> Key:
+        """The key that an entry answers."""
+        return Key(self.kernel, entry.call, {**context, "device": self._device})
 
     def dump(self) -> str:
         """The file's text: fields and entries in a stable order, one entry a line, so that git merges it."""
-        head = {"schema": SCHEMA, "kernel": self.kernel, "device": self.device.to_json()}
+        head = {"schema": SCHEMA, "kernel": self.kernel, "device": self._device}
         lines = ["{", *(f" {json.dumps(name)}: {json.dumps(value)}," for name, value in head.items()), ' "groups": [']
-        groups = [self._group_lines(context, entries) for context, entries in self._sorted_groups()]
-        lines.append(",\n".join("\n".join(group) for group in groups))
-        return "\n".join([*lines, " ]", "}"]) + "\n"
+        # Empty lines: changes that are at most three lines apart count as one to git, and one across two groups would
+        # put entries of the one into the other.
+        groups = ",\n\n\n".join(
+            _group_text(group.context, self.in_order(group)) for group in self.groups() if group.entries
+        )
+        return "\n".join([*lines, *([groups] if groups else []), " ]", "}"]) + "\n"
 
-    @staticmethod
-    def _group_lines(context: Json, entries: Sequence[Entry]) -> list[str]:
-        rows = ",\n".join(f"   {json.dumps(entry.to_json(), sort_keys=True, allow_nan=False)}" for entry in entries)
-        return [f'  {{"context": {json.dumps(context, sort_keys=True)},', '   "entries": [', rows, "   ]}"]
+
+def _in_order(names: Iterable[str], last: str | None) -> list[str]:
+    """In the order of their text, but for the one that stays last."""
+    return sorted(names, key=lambda name: (name == last, name))
+
+
+def _group_text(context: Json, entries: Sequence[Entry]) -> str:
+    # The brackets that end a group stand behind its last entry: a line of their own would be the same for all groups,
+    # and git would take the end of one person's group for that of another's.
+    rows = ",\n".join(f"   {json.dumps(entry.to_json(), sort_keys=True, allow_nan=False)}" for entry in entries)
+    return f'  {{"context": {json.dumps(context, sort_keys=True)}, "entries": [\n{rows}]}}'
 
 
 def split_context(context: Json) -> tuple[dict[str, Json], Json]:
@@ -112,36 +192,128 @@ def entry_of(record: records.Record, default: Mapping[str, Json] | None) -> Entr
     return Entry(record.key.call, record.winner, rounded(record.median_us), rounded(ratio))
 
 
+# -- reading ---------------------------------------------------------------------------------------------------------
+
+
 def parse(text: str | bytes, path: str) -> ConfigFile:
     """Check the text of a config file and return what is in it.
 
     Raises:
-        ConfigFileError: No JSON, a newer schema, or a field that is missing, unknown or of another type.
+        ConfigFileError: No JSON, a newer schema, a field that is missing, unknown or of another type, or two entries
+            for one call.
+    """
+    file, faults = read(text, path)
+    grave = [fault for fault in faults if not fault.harmless]
+    if grave or file is None:
+        raise ConfigFileError(str(grave[0]), path=path)
+    return file
+
+
+def read(text: str | bytes, path: str) -> tuple[ConfigFile | None, list[Fault]]:
+    """What can be used of a config file's text, and what is wrong with the rest; None if nothing can be.
+
+    An entry that is not what it should be is left out. A text that is no JSON as a whole is read line by line: such
+    are files that git merged without an ancestor, or with its markers in them.
     """
     try:
-        return _parse(disk.parse_json(text))
-    except (ValueError, TypeError, RecursionError) as error:
-        raise ConfigFileError(f"config file {path}: {_reason(error)}", path=path) from error
+        lines = (text.decode() if isinstance(text, bytes) else text).splitlines()
+        return _read(disk.parse_json(text), lines, path)
+    except (RecordError, TypeError) as error:
+        return None, [Fault(path, _reason(error))]
+    except (ValueError, RecursionError) as error:
+        return _by_lines(text, path, error)
+
+
+def _read(data: Any, lines: list[str], path: str) -> tuple[ConfigFile, list[Fault]]:
+    # Before the other fields: a newer schema may have more of them.
+    schema = _typed(data, dict, "file").get("schema", SCHEMA)
+    if _typed(schema, int, "schema") != SCHEMA:
+        raise RecordError(f"expected schema {SCHEMA}, got {schema!r}; upgrade autotuned to read it.", where="schema")
+    fields = _fields(data, "file", {"schema", "kernel", "device", "groups"})
+    reader = _Reader(ConfigFile(_typed(fields["kernel"], str, "kernel"), from_json(fields["device"])), path)
+    numbers = _entry_lines(fields["groups"], lines)
+    for g, group in enumerate(_typed(fields["groups"], list, "groups")):
+        parts = _fields(group, f"groups[{g}]", {"context", "entries"})
+        context = _typed(parts["context"], dict, f"groups[{g}].context")
+        for e, entry in enumerate(_typed(parts["entries"], list, f"groups[{g}].entries")):
+            reader.entry(context, entry, f"groups[{g}].entries[{e}]", next(numbers))
+    return reader.done()
+
+
+def _entry_lines(groups: Any, lines: list[str]) -> Iterator[int | None]:
+    """The line of each entry, if the file is laid out one entry a line; else endlessly None."""
+    numbers = [number for number, line in enumerate(lines, 1) if line.lstrip().startswith('{"call":')]
+    found = [group.get("entries") for group in groups if isinstance(group, dict)] if isinstance(groups, list) else []
+    count = sum(len(entries) for entries in found if isinstance(entries, list))
+    return iter(numbers) if len(numbers) == count else itertools.repeat(None)
+
+
+class _Reader:
+    """Takes in the entries of one file, and notes those that are not what they should be."""
+
+    def __init__(self, file: ConfigFile, path: str) -> None:
+        self._file, self._path = file, path
+        self._faults: list[Fault] = []
+        self._seen: dict[tuple[str, str], tuple[Entry, int | None]] = {}
+
+    def fault(self, text: str, line: int | None, harmless: bool = False) -> None:
+        self._faults.append(Fault(self._path, text, line, harmless))
+
+    def entry(self, context: Json, data: Json, where: str, line: int | None) -> None:
+        try:
+            entry = _entry(data, where)
+            place = canonical(context), canonical(entry.call)
+        except (ValueError, TypeError) as error:
+            self.fault(f"{_reason(error)} The entry is left out.", line)
+            return
+        if place in self._seen:  # the first is kept: as git's union writes them, that of the branch that is merged into
+            first, number = self._seen[place]
+            same, before = first == entry, f" of line {number}" if number is not None else ""
+            what = f"repeats the entry{before}" if same else f"a second entry for the call{before}"
+            self.fault(f"{where}: {what}. It is left out; keep one of the two.", line, same)
+            return
+        self._seen[place] = entry, line
+        self._file.add(context, entry)
+
+    def done(self) -> tuple[ConfigFile, list[Fault]]:
+        self._file.keep_ends()
+        return self._file, self._faults
+
+
+def _by_lines(text: str | bytes, path: str, error: Exception) -> tuple[ConfigFile | None, list[Fault]]:
+    """What can be read of a file of which only the lines are in order, as `ConfigFile.dump` writes them."""
+    broken = Fault(path, _reason(error), getattr(error, "lineno", None))
+    try:
+        lines = (text.decode() if isinstance(text, bytes) else text).splitlines()
+        heads = [
+            json.loads(f"{{{line.strip().rstrip(',')}}}") for line in lines if line.startswith((' "s', ' "k', ' "d'))
+        ]
+        fields = {name: value for head in heads for name, value in head.items()}
+        if len(heads) != 3 or fields.keys() != {"schema", "kernel", "device"} or fields["schema"] != SCHEMA:
+            return None, [broken]
+        reader = _Reader(ConfigFile(_typed(fields["kernel"], str, "kernel"), from_json(fields["device"])), path)
+    except (ValueError, TypeError, RecursionError):
+        return None, [broken]
+    reader.fault(f"{broken.text} What can be read line by line is used; `autotuned merge` writes it anew.", broken.line)
+    context: Json = None
+    for number, line in enumerate(map(str.strip, lines), 1):
+        try:
+            if line.startswith('{"context":'):
+                context = _typed(json.loads(line.removesuffix("[") + "[]}")["context"], dict, "context")
+            elif line.startswith('{"call":'):
+                end = json.JSONDecoder().raw_decode(line)[1]
+                reader.entry(_typed(context, dict, "context"), disk.parse_json(line[:end]), "entry", number)
+            elif line.startswith(("<<<<<<<", "=======", ">>>>>>>")):
+                reader.fault("git's mark of a conflict.", number)
+        except (ValueError, TypeError, RecursionError) as cause:
+            context = None if line.startswith('{"context":') else context
+            reader.fault(f"{_reason(cause)} The line is left out.", number)
+    return reader.done()
 
 
 def _reason(error: Exception) -> str:
     text = str(error) or type(error).__name__
     return text if text.endswith(".") else f"{text}."
-
-
-def _parse(data: Any) -> ConfigFile:
-    # Before the other fields: a newer schema may have more of them.
-    schema = _typed(data, dict, "file").get("schema", SCHEMA)
-    if _typed(schema, int, "schema") != SCHEMA:
-        raise ValueError(f"expected schema {SCHEMA}, got {schema!r}; upgrade autotuned to read it")
-    fields = _fields(data, "file", {"schema", "kernel", "device", "groups"})
-    file = ConfigFile(_typed(fields["kernel"], str, "kernel"), from_json(fields["device"]))
-    for g, group in enumerate(_typed(fields["groups"], list, "groups")):
-        parts = _fields(group, f"groups[{g}]", {"context", "entries"})
-        context = _typed(parts["context"], dict, f"groups[{g}].context")
-        for e, entry in enumerate(_typed(parts["entries"], list, f"groups[{g}].entries")):
-            file.add(context, _entry(entry, f"groups[{g}].entries[{e}]"))
-    return file
 
 
 def _entry(data: Any, where: str) -> Entry:
@@ -150,12 +322,28 @@ def _entry(data: Any, where: str) -> Entry:
         number = fields[name]
         if number is not None and (not records.is_finite(number) or number <= 0):
             raise RecordError(f"{where}.{name}: expected a number above 0 or null, got {number!r:.60}.", where=where)
-    return Entry(
-        _typed(fields["call"], dict, f"{where}.call"),
-        records.check_config(fields["config"], f"{where}.config"),
-        fields["median_us"],
-        fields["vs_default"],
-    )
+    call = _typed(fields["call"], dict, f"{where}.call")
+    config = records.check_config(fields["config"], f"{where}.config")
+    _check_values(call, config, f"{where}.config")
+    return Entry(call, config, fields["median_us"], fields["vs_default"])
+
+
+def _check_values(call: dict[str, Json], config: dict[str, Json], where: str) -> None:
+    if config["num_warps"] not in WARPS:
+        warps = f"one of {', '.join(map(str, WARPS))}"
+        raise RecordError(f"{where}.num_warps: expected {warps}, got {config['num_warps']!r:.60}.", where=where)
+    taken = config["kwargs"].keys() & passed(call)
+    if taken:
+        raise RecordError(
+            f"{where}.kwargs: sets {min(taken)!r}, which the caller passes: a config cannot override it.", where=where
+        )
+
+
+def passed(call: Json) -> set[str]:
+    """The names of a call's arguments and options, as far as its key has them."""
+    parts = (call.get(part) for part in ("tensors", "values", "none", "options"))
+    return {name.partition("[")[0] for part in parts if isinstance(part, (dict, list)) for name in part
+            if isinstance(name, str)}  # fmt: skip
 
 
 def _fields(data: Any, where: str, names: Set[str]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from autotuned import candidates, source
+from autotuned import nearest as neighbours
 from autotuned import toolchain as triton_names
 from autotuned.errors import ArgumentNameError, DecorationError
 from autotuned.key import KeySpec
@@ -48,6 +49,7 @@ def autotune(
     name: str | None = None,
     default: Any = None,
     bucket: Mapping[str, Callable[[Any], Any]] | None = None,
+    nearest: Mapping[str, float] | None = None,
     check: Any = None,
     version: Any = None,
     toolchain: Sequence[str] | None = None,
@@ -80,6 +82,8 @@ def autotune(
         default: Config, or callable of the bound arguments returning one, used where nothing is stored. With it
             a kernel never searches by itself.
         bucket: `{"M": autotuned.pow2}`: the key holds the bucket of a key argument, the launch its true value.
+        nearest: `{"M": 2.0}`: where config files lack the call, its nearest neighbour serves that differs in M only, by
+            at most this factor.
         check: What a config must compute to be chosen: a reference callable, "first" (the first config that runs), or
             an `autotuned.Check` with tolerances and poisoning.
         version: A salt: change it to tune again.
@@ -108,6 +112,7 @@ def autotune(
         name,
         default,
         bucket or {},
+        nearest or {},
         check,
         version,
         tuple(toolchain or ()),
@@ -152,6 +157,7 @@ class _Given:
         name: str | None,
         default: Any,
         bucket: Mapping[str, Any],
+        nearest: Mapping[str, float],
         check: Any,
         version: Any,
         distributions: tuple[str, ...],
@@ -162,15 +168,15 @@ class _Given:
         self.hooks = Hooks(pre_hook, post_hook)
         self.do_bench, self.cache_results, self.name, self.default = do_bench, cache_results, name, default
         self.bucket, self.version, self.distributions, self.budget_s = bucket, version, distributions, budget_s
-        self.check, self.max_searches = check, max_searches
+        self.check, self.max_searches, self.nearest = check, max_searches, dict(nearest)
 
     def decorate(self, fn: Any) -> Any:
         """Wrap `fn`."""
         function = _decorated_function(fn)
         name = self.name or source.public_name(function)
         if triton_names.is_kernel(fn):
-            return self._kernel(KernelTarget(fn, function, name))
-        return self._function(HostTarget(fn, name, self.distributions))
+            return self._kernel(KernelTarget(fn, function, name, self.name is not None))
+        return self._function(HostTarget(fn, name, self.distributions, self.name is not None))
 
     def _kernel(self, target: KernelTarget) -> Any:
         from autotuned.tuned import Tuned
@@ -231,6 +237,9 @@ class _Given:
                     f"`{target.name}`: bucket: {argument!r} must be listed in key=[...]; without a list every exact "
                     "shape is in the key and a bucket changes nothing."
                 )
+        in_key = [p.name for p in target.parameters if self.key is None or p.constexpr or p.name in self.key]
+        if wrong := neighbours.check(self.nearest, in_key, target.name):
+            raise DecorationError(wrong)
         return names
 
     def _checked_configs(self, target: Target) -> list[Any]:
@@ -269,6 +278,7 @@ class _Given:
             self.budget_s,
             None if self.check is None else checks.as_check(self.check, target.name),
             _limit(self.max_searches),
+            self.nearest,
         )
 
 

@@ -54,10 +54,17 @@ def safe_name(text: str) -> str:
 _SAFE = frozenset("abcdefghijklmnopqrstuvwxyz0123456789._-")
 
 
-def file_stem(kernel: str) -> str:
-    """A kernel's name in those of its files and folders: its own, made safe; a hash tells apart what had to change."""
-    safe = safe_name(kernel)[:120]
-    return safe if safe == kernel else f"{safe}-{digest(kernel)[:8]}"
+# What Windows takes for a device whatever follows the dot.
+_RESERVED = frozenset(["con", "prn", "aux", "nul", *(f"{port}{n}" for port in ("com", "lpt") for n in range(10))])
+
+
+def file_stem(name: str) -> str:
+    """A file's name, without its suffix, that stands for any text on every file system.
+
+    Itself where that will do; else in lower case, made safe and cut, with a hash that tells it from others.
+    """
+    safe = safe_name(name)[:120]
+    return safe if safe == name and safe.partition(".")[0] not in _RESERVED else f"{safe}-{digest(name)[:8]}"
 
 
 INTERPRETER = Device("cpu", "interpreter", "interpreter", 0)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from autotuned import store
+from autotuned import files, store
 from autotuned.key import Difference, Key, differences
 from autotuned.store import Candidates, Choice, Look, Rung
 from autotuned.values import Json, canonical
@@ -28,11 +30,13 @@ WORDS = {
     Rung.TABLE: "this process",
     Rung.STORE: "store",
     Rung.FILE: "config files",
+    Rung.LADDER: "config files, other context",
+    Rung.NEAREST: "config files, nearest shape",
     Rung.DEFAULT: "default",
     Rung.SEARCH: "search",
     Rung.ONLY: "only config",
 }
-Place = tuple[Rung, Callable[[Key, Candidates], Look]]
+Place = store.Place
 
 
 @dataclass(frozen=True)
@@ -55,11 +59,12 @@ class Explanation:
         key: The call's key; None where none is needed (a pin, one config, mode "off").
         mode: The mode in force.
         reason: "hit", or why nothing that is known serves; one of `REASONS`.
-        answer: The place that answers: "this process", "store", "config files", "only config", "default" or
-            "search"; "error" where the call would raise.
+        answer: The place that answers: "this process", "store", "config files", "config files, other context",
+            "config files, nearest shape", "only config", "default" or "search"; "error" where the call would raise.
         config: Its config for people; None where it is found out by a search or at the launch.
         steps: The places in the order in which they were asked, up to the one that answers.
-        nearest: For a miss the stored key of this kernel that is most like this one; None if there is none.
+        nearest: For a miss the stored key of this kernel that is most like this one, for a choice of another context
+            or shape the key that it was tuned for; None if there is none.
         changes: The parts in which the two differ: `theirs` is stored, `ours` is now.
         remarks: What else is worth knowing of the key.
     """
@@ -128,10 +133,18 @@ def nearest(key: Key) -> Key | None:
     stored = [found.key for _, found in store.all_records(key.kernel, quietly=True)]
     stored += [shipped for _, shipped, _ in store.shipped(key.kernel)]
 
-    def distance(other: Key) -> tuple[bool, int]:
-        return canonical(other.call) != canonical(key.call), len(changes(key, other))
+    def distance(other: Key) -> tuple[bool, int, float]:
+        differing = changes(key, other)
+        return canonical(other.call) != canonical(key.call), len(differing), sum(map(_octaves, differing))
 
     return min((other for other in stored if other != key), key=distance, default=None)
+
+
+def _octaves(change: Difference) -> float:
+    """How far sizes are apart; nothing for what are no sizes."""
+    ours, theirs = (side if isinstance(side, list) else [side] for side in (change.ours, change.theirs))
+    sizes = [pair for pair in zip(ours, theirs) if all(type(size) is int and size > 0 for size in pair)]
+    return sum(abs(math.log2(mine / other)) for mine, other in sizes)
 
 
 def changes(now: Key, stored: Key) -> tuple[Difference, ...]:
@@ -148,12 +161,16 @@ def ask(places: Sequence[Place], key: Key, live: Candidates) -> tuple[Choice | N
     for rung, look in places:
         seen = look(key, live)
         if seen.choice is not None:
-            steps.append(Step(WORDS[rung], True, seen.choice.origin))
+            steps.append(Step(WORDS[rung], True, _origin(seen.choice)))
             return seen.choice, steps, ""
         steps.append(Step(WORDS[rung], False, ": ".join(word for word in (seen.problem, seen.detail) if word)))
         if not problem and seen.problem not in ("", "absent"):
             problem = seen.problem
     return None, steps, problem
+
+
+def _origin(choice: Choice) -> str:
+    return f"{choice.origin}: {choice.note}" if choice.note else choice.origin
 
 
 def reason_of(key: Key, other: Key | None) -> str:
@@ -210,8 +227,9 @@ def of_call(
     notes = remarks(key, buckets)
     missing = 0 if choice is None or choice.record is None or choice.complete else _unmeasured(choice, live)
     if choice is not None and not (missing and ending is Rung.SEARCH):
+        differing = changes(key, choice.key) if choice.key else ()
         return Explanation(key.kernel, key, mode, "hit", _answering(steps), label(choice.config), tuple(steps),
-                           remarks=notes)  # fmt: skip
+                           choice.key, differing, notes)  # fmt: skip
     if choice is not None:
         steps[-1] = Step(steps[-1].place, False, f"{missing} of {len(live)} configs are new; they are measured")
         problem = "new configs"
@@ -240,8 +258,9 @@ def of_stored(stored: Key, now: Mapping[str, Json]) -> Explanation:
     notes = (f"not compared: {', '.join(unchecked)}",) if unchecked else ()
     choice, steps, problem = ask(PLACES_WITHOUT_A_PROGRAM, key, {})
     if choice is not None:
+        differing = changes(key, choice.key) if choice.key else ()
         return Explanation(
-            key.kernel, key, "auto", "hit", _answering(steps), choice.config, tuple(steps), remarks=notes
+            key.kernel, key, "auto", "hit", _answering(steps), choice.config, tuple(steps), choice.key, differing, notes
         )
     other = nearest(key)
     reason = problem or reason_of(key, other)
@@ -265,19 +284,29 @@ def _any_record(key: Key, live: Candidates) -> Look:
     return Look(Choice(_label(found.winner), Rung.STORE, found, origin=str(path)))
 
 
-def _any_entry(key: Key, live: Candidates) -> Look:
-    for path, other, entry in store.shipped(key.kernel):
-        if other == key:
-            return Look(Choice(_label(entry.config), Rung.FILE, origin=path))
-    return Look(None, "absent")
-
-
 def _label(form: Mapping[str, Json]) -> str:
     from autotuned.candidates import label
 
     return label(form)
 
 
-_ANY = {Rung.STORE: _any_record, Rung.FILE: _any_entry}
-# `store.PLACES` where no live configs are at hand: whatever was chosen counts.
-PLACES_WITHOUT_A_PROGRAM: Sequence[Place] = [(rung, _ANY[rung]) for rung, _ in store.PLACES]
+class _Whatever(Mapping[str, Any]):
+    """Live configs where none are at hand: every identity is among them, and stands for its label."""
+
+    def __getitem__(self, identity: str) -> str:
+        return _label(json.loads(identity))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(())
+
+    def __len__(self) -> int:
+        return 0
+
+
+_WHATEVER = _Whatever()
+# `store.places` where no live configs are at hand: whatever was chosen counts.
+PLACES_WITHOUT_A_PROGRAM: Sequence[Place] = [
+    (Rung.STORE, _any_record),
+    (Rung.FILE, lambda key, live: files.look_exact(key, _WHATEVER)),
+    (Rung.LADDER, lambda key, live: files.look_ladder(key, _WHATEVER)),
+]

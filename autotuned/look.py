@@ -6,6 +6,7 @@ import enum
 from typing import Any
 
 from autotuned.frozen import Frozen
+from autotuned.key import Key
 from autotuned.record import Record
 
 
@@ -15,8 +16,8 @@ class Rung(enum.IntEnum):
     TABLE = 1  # this process's own table
     STORE = 2  # the user's records
     FILE = 3  # config files: same call, same context
-    LADDER = 4  # config files: same call, another context (not served yet)
-    NEAREST = 5  # config files: nearest shape (not served yet)
+    LADDER = 4  # config files: same call, another context
+    NEAREST = 5  # config files: nearest shape
     DEFAULT = 6  # `default=`, or the first config where a mode says so
     SEARCH = 7  # measured now
     ONLY = 8  # the one config there is
@@ -32,6 +33,8 @@ class Choice(Frozen):
         complete: Whether every candidate of the call has been measured already.
         lasting: Whether later calls may use it without asking again.
         origin: The file it came from, for people.
+        key: The key it was tuned for, where that is another than the call's; `note` says in what they differ.
+        loud: Whether that is worth a warning.
     """
 
     config: Any
@@ -40,6 +43,14 @@ class Choice(Frozen):
     complete: bool = True
     origin: str = ""
     lasting: bool = True
+    key: Key | None = None
+    note: str = ""
+    loud: bool = False
+
+    @property
+    def why(self) -> str:
+        """Where it came from, in a line."""
+        return f"{self.origin or self.rung.name} ({self.note})" if self.note else self.origin or self.rung.name
 
 
 class Look(Frozen):

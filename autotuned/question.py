@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from autotuned import candidates
@@ -27,6 +28,7 @@ class Options(Frozen):
         restore: Names to protect, None to find out. `zero`: names zeroed before every launch.
         default: A config, a callable of the arguments returning one, or None.
         stored: Whether results are kept on disk.
+        nearest: The axes on which a neighbour's choice may serve, and how far each.
         check: What configs are compared with while they are tuned.
         max_searches: How many searches one process may run for it.
     """
@@ -45,6 +47,7 @@ class Options(Frozen):
     budget_s: float | None = None
     check: Check | None = None
     max_searches: float = math.inf
+    nearest: Mapping[str, float] = MappingProxyType({})
 
 
 class Question(Frozen):

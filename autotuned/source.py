@@ -40,11 +40,16 @@ class Fingerprint:
 
     Looked at again are the function's code and defaults, and the globals, closure cells and attributes that it and
     what it calls use: by identity, so that a list or a dict which was edited in place is not noticed.
+
+    Args:
+        holder: Of a bound method: its object.
+        nameless: Leave out what the function itself is called: it is known by a name of its own.
     """
 
-    def __init__(self, function: FunctionType, holder: Any = None) -> None:
+    def __init__(self, function: FunctionType, holder: Any = None, nameless: bool = False) -> None:
         self._function = function
-        self._holder = holder  # of a bound method: its object
+        self._nameless = nameless
+        self._holder = holder
         self._digest = ""
         self._checks: list[Callable[[], bool]] = []
 
@@ -52,7 +57,7 @@ class Fingerprint:
         """SHA-256, in hex; see `fingerprint`."""
         if not self._digest or not all(check() for check in self._checks):
             walk = _Walk(_package(self._function))
-            walk.function(self._function)
+            walk.function(self._function, self._nameless)
             self._checks = walk.checks
             self._digest = hashlib.sha256("\n".join(walk.lines).encode("utf-8", "surrogatepass")).hexdigest()
         return self._digest if self._holder is None else digest([self._digest, *map(list, _data_of(self._holder))])
@@ -151,6 +156,11 @@ def text(function: FunctionType) -> str:
     tokens = list(_tokens(source))
     start = next((i for i, token in enumerate(tokens) if token == "def"), 0)  # decorators come before
     return " ".join(tokens[start:])
+
+
+def _without_name(text: str, function: FunctionType) -> str:
+    """A function's text with "_" for what it is called."""
+    return text.replace(f"def {function.__name__} (", "def _ (", 1)
 
 
 def _own_text(function: FunctionType) -> str:
@@ -254,12 +264,13 @@ class _Walk:
         self.checks: list[Callable[[], bool]] = []
         self._numbers: dict[FunctionType, int] = {}
 
-    def function(self, function: FunctionType) -> int:
+    def function(self, function: FunctionType, nameless: bool = False) -> int:
         """Note a function, its text and what it uses, unless it was met before; return its number."""
         if function in self._numbers:
             return self._numbers[function]
         number = self._numbers[function] = len(self._numbers)  # before what it uses: recursion ends here
-        self.lines.append(f"function {number}: {text(function)}")
+        said = text(function)
+        self.lines.append(f"function {number}: {_without_name(said, function) if nameless else said}")
         code, defaults, by_name = function.__code__, function.__defaults__, function.__kwdefaults__
         self.checks.append(lambda: function.__code__ is code)
         self.checks.append(lambda: function.__defaults__ is defaults and function.__kwdefaults__ is by_name)

@@ -186,11 +186,12 @@ def refuse_conflicts(target: Target, args: Sequence[Any], kwargs: Mapping[str, A
 class KernelTarget:
     """A Triton kernel, with or without `heuristics` under the tuner."""
 
-    def __init__(self, fn: Any, function: FunctionType, name: str) -> None:
+    def __init__(self, fn: Any, function: FunctionType, name: str, is_named: bool = False) -> None:
         toolchain.remember_originals()
         self.fn = fn
         self.function = function
         self.name = name
+        self._is_named = is_named  # by the user: then what the function is called does not matter
         self.parameters: Sequence[toolchain.Parameter] = toolchain.parameters(fn, function)
         self.filled = toolchain.filled(fn)
         self.interpreted = toolchain.is_interpreted(fn)
@@ -224,7 +225,7 @@ class KernelTarget:
 
     @cached_property
     def _fingerprints(self) -> list[tuple[str, source.Fingerprint]]:
-        found = [("", source.Fingerprint(self.function))]
+        found = [("", source.Fingerprint(self.function, nameless=self._is_named))]
         for layer in toolchain.layers(self.fn):
             heuristics = getattr(layer, "values", None) or {}
             found += [
@@ -309,9 +310,10 @@ class HostTarget:
 
     filled: frozenset[str] = frozenset()
 
-    def __init__(self, fn: Callable[..., Any], name: str, distributions: Sequence[str]) -> None:
+    def __init__(self, fn: Callable[..., Any], name: str, distributions: Sequence[str], is_named: bool = False) -> None:
         self.fn = fn
         self.name = name
+        self._is_named = is_named
         self.parameters: Sequence[toolchain.Parameter] = toolchain.parameters(fn, fn)
         self._names = frozenset(parameter.name for parameter in self.parameters)
         self._distributions = {distribution: _installed(distribution, name) for distribution in distributions}
@@ -348,7 +350,7 @@ class HostTarget:
         function = source.python_function(self.fn)
         if function is None:
             raise DecorationError(f"@autotune: expected a Python function, got {self.fn!r:.80}.")
-        return source.Fingerprint(function, getattr(self.fn, "__self__", None))
+        return source.Fingerprint(function, getattr(self.fn, "__self__", None), self._is_named)
 
     @property
     def source(self) -> str:

@@ -23,13 +23,13 @@ def list_(
     kernel: Annotated[str | None, typer.Argument(help="Only kernels of this name, or whose name ends in it.")] = None,
     as_json: output.AsJson = False,
 ) -> None:
-    """List what is stored and what config files hold.
+    """List what is stored and what config files hold; the files of this package itself only by a kernel's name.
 
     JSON: `cache` (the store's folder) and `choices`, each with `kernel`, `digest`, `call`, `config` (null: a search
     is not finished), `median_us`, `vs_default` (config files only), `quality` (records only), `device`, `triton`,
     `source` ("store" or the file) and `path`.
     """
-    names = kernels()
+    names = kernels(own=kernel is not None)
     if kernel is not None and names:
         wanted = matching(names, kernel)
         if not wanted:

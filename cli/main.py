@@ -11,11 +11,16 @@ import autotuned
 from autotuned.errors import AutotunedError
 
 from . import output
+from .check import check
 from .clear import clear
+from .diff import diff
 from .doctor import doctor
 from .explain import explain_
+from .export import export
 from .gc import gc
+from .import_ import import_
 from .list import list_
+from .merge import merge
 from .show import show
 from .tune import tune
 
@@ -69,6 +74,11 @@ app.command()(tune)
 app.command("list")(list_)
 app.command()(show)
 app.command("explain")(explain_)
+app.command()(export)
+app.command("import")(import_)
+app.command()(merge)
+app.command()(diff)
+app.command()(check)
 app.command()(clear)
 app.command()(gc)
 app.command()(doctor)

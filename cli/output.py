@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from autotuned.configfile import Fault
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -45,6 +47,19 @@ def fail(text: str) -> typer.Exit:
     """Say in one line why a command failed; the caller raises what this returns."""
     remark(f"error: {text}")
     return typer.Exit(1)
+
+
+def say_faults(faults: Iterable[Fault]) -> list[dict[str, Json]]:
+    """Name each fault of a config file on stderr, in a line; returns them as JSON."""
+    found = list(faults)
+    for fault in found:
+        remark(str(fault))
+    return faults_json(found)
+
+
+def faults_json(faults: Iterable[Fault]) -> list[dict[str, Json]]:
+    """Faults of config files as JSON."""
+    return [{"path": fault.path, "line": fault.line, "text": fault.text} for fault in faults]
 
 
 def print_json(data: Json) -> None:

@@ -92,9 +92,9 @@ def _slug(device: Device) -> str:
     return device.slug
 
 
-def kernels(quietly: bool = False) -> list[str]:
-    """The names of all kernels with a record or an entry in a config file."""
-    return sorted({key.kernel for _, key, _ in store.shipped()} | store.kernels(quietly=quietly))
+def kernels(quietly: bool = False, own: bool = True) -> list[str]:
+    """The names of all kernels with a record or an entry in a config file; without `own`, not those of this package."""
+    return sorted({key.kernel for _, key, _ in store.shipped(own=own)} | store.kernels(quietly=quietly))
 
 
 def of_kernel(kernel: str, heads: bool = False, quietly: bool = False) -> Iterator[Stored]:

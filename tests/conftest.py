@@ -31,7 +31,8 @@ if not GPU and os.environ.get("AUTOTUNED_TESTS") != "compiled":
 
 # Module state that outlives a call, by module; modules that are not imported have none.
 _STATE = {
-    "autotuned.store": ("_registered", "_files"),
+    "autotuned.files": ("_registered", "_files", "_packages", "_devices"),
+    "autotuned.shipping": ("_ends",),
     "autotuned.records": ("_warned",),
     "autotuned.disk": ("_cache_dirs",),
     "autotuned.decorator": ("_explicit_names",),
@@ -78,6 +79,10 @@ def fresh_state(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mo
     # would shadow the package that is installed.
     monkeypatch.chdir(tmp_path_factory.getbasetemp())
     _forget()
+    # The files that come with this package are no part of most tests: what is nowhere is to be nowhere.
+    from autotuned import files
+
+    monkeypatch.setitem(files._packages, "own", [])
     yield
     _forget()
 

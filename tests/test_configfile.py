@@ -52,11 +52,9 @@ def test_the_file_is_one_entry_a_line_in_this_form() -> None:
         ' "device": {"kind": "cuda", "name": "NVIDIA H100 80GB HBM3", "arch": "sm_90", "sm_count": 132, "mig": null},',
         ' "groups": [',
         '  {"context": {"environment": {}, "ptxas": "13.0.88", "source": "bb", "triton": "3.9.0", "triton_key": "aa", '
-        '"version": null},',
-        '   "entries": [',
+        '"version": null}, "entries": [',
         line % 1 + ",",
-        line % 2,
-        "   ]}",
+        line % 2 + "]}",
         " ]",
         "}",
     ]

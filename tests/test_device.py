@@ -172,6 +172,13 @@ def test_which_devices_share_choices(pair: str) -> None:
         (gpu("NVIDIA GH200 480GB"), "nvidia-gh200-480gb-sm_90-132"),
         (gpu("NVIDIA H20", sm_count=78), "nvidia-h20-sm_90-78"),
         (gpu("NVIDIA H20-3e", sm_count=78), "nvidia-h20-3e-sm_90-78"),
+        (gpu("NVIDIA H800"), "nvidia-h800-sm_90-132"),
+        (gpu("NVIDIA A100-PCIE-40GB", "sm_80", 108), "nvidia-a100-pcie-40gb-sm_80-108"),
+        (gpu("NVIDIA L40S", "sm_89", 142), "nvidia-l40s-sm_89-142"),
+        (gpu("NVIDIA L4", "sm_89", 58), "nvidia-l4-sm_89-58"),
+        (gpu("NVIDIA RTX PRO 6000 Blackwell", "sm_120", 188), "nvidia-rtx-pro-6000-blackwell-sm_120-188"),
+        (gpu("AMD Instinct MI300X", "gfx942", 304), "amd-instinct-mi300x-gfx942-304"),
+        (gpu("AMD Instinct MI325X", "gfx942", 304), "amd-instinct-mi325x-gfx942-304"),
         (gpu("NVIDIA A100-SXM4-80GB", "sm_80", 16, "1g.10gb"), "nvidia-a100-sxm4-80gb-sm_80-16-1g.10gb"),
         (gpu("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", "sm_120", 188),
          "nvidia-rtx-pro-6000-blackwell-workstation-edition-sm_120-188"),
@@ -237,3 +244,11 @@ def test_the_cpu_has_a_name_an_arch_and_cores() -> None:
     assert here.sm_count >= 1
     assert here.slug.startswith("cpu-")
     assert device.cpu() is here
+
+
+@pytest.mark.parametrize("name", ["con", "NUL", "aux", "com1", "lpt9", "con.k", "aux.kernels.matmul"])
+def test_no_file_is_called_what_windows_takes_for_a_device(name: str) -> None:
+    stem = device.file_stem(name)
+    assert stem.partition(".")[0] != name.lower().partition(".")[0] or "-" in stem
+    assert stem != name
+    assert device.file_stem("app.con") == "app.con"

@@ -11,7 +11,7 @@ from fakes import FakeConfig as Config
 from paths import quick, ship
 
 import autotuned
-from autotuned import autotune, device, env, explain, store
+from autotuned import autotune, device, disk, env, explain, store
 from autotuned.errors import CallError
 
 CONFIGS = [Config({"step": 8}), Config({"step": 16})]
@@ -266,7 +266,7 @@ def test_b49_a_record_that_cannot_be_read_is_a_reason(monkeypatch):
     def refuse(path):
         raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr(store.disk, "read_json", refuse)
+    monkeypatch.setattr(disk, "read_json", refuse)
     assert function.explain(X, 5).reason == "unreadable"
 
 

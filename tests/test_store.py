@@ -14,7 +14,7 @@ import pytest
 from fakes import DEVICE, FakeConfig, by_identity, form, make_key
 from faults import faults
 
-from autotuned import disk, record, store
+from autotuned import disk, files, record, store
 from autotuned.configfile import ConfigFile, Entry, split_context
 from autotuned.device import from_json
 from autotuned.errors import ConfigFileError
@@ -344,6 +344,7 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
     store.register_configs(paths["registered first"])
     store.register_configs(str(paths["registered last"]))
     packaged = {"autotuned.configs": paths["packaged"]}
+    files._packages.clear()
     monkeypatch.setattr(importlib.resources, "files", packaged.__getitem__)
     return paths
 
@@ -361,6 +362,7 @@ def test_places_are_asked_in_order_and_the_users_record_before_all(folders: dict
 
 
 def test_the_files_of_this_package_are_found_by_its_name() -> None:
+    files._packages.clear()
     assert (list(store.config_folders())[-1] / "__init__.py").is_file()
 
 
@@ -489,7 +491,8 @@ def test_shipping_adds_to_the_file_of_kernel_and_device(tmp_path: Path) -> None:
     for key, config in ((KEY, SMALL), (older, LARGE), (KEY, OTHER)):
         path = store.ship(key, entry_for(key, config), tmp_path)
     assert path == tmp_path / SLUG / "app.k.json"
-    assert [each.relative_to(tmp_path).parts for each in tmp_path.rglob("*")] == [(SLUG,), (SLUG, "app.k.json")]
+    written = sorted(each.relative_to(tmp_path).as_posix() for each in tmp_path.rglob("*"))
+    assert written == [".gitattributes", SLUG, f"{SLUG}/app.k.json"]
     store.register_configs(tmp_path)
     assert config_of(store.find(KEY, LIVE)) is OTHER  # the later entry in place of the first
     assert config_of(store.find(older, LIVE)) is LARGE

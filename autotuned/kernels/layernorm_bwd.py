@@ -196,26 +196,36 @@ def reference(
 @layernorm_bwd_kernel.case
 def cases(device: torch.device | str) -> Iterator[dict[str, Any]]:
     """Token batches of common hidden sizes."""
+    for shape in _shapes(device):
+        yield make_case(device, *shape)
+
+
+def make_case(device: torch.device | str, rows: int, n_cols: int, dtype: torch.dtype) -> dict[str, Any]:
+    """The case of a batch of rows."""
     generator = torch.Generator(device).manual_seed(0)
-    for rows, n_cols, dtype in _shapes(device):
-        dy, x = torch.randn((2, rows, n_cols), generator=generator, device=device).to(dtype)
-        weight = torch.randn(n_cols, generator=generator, device=device).to(dtype)
-        variance, mean = torch.var_mean(x.float(), dim=1, correction=0)
-        partial, lock = _buffers(x)
-        args = _arguments(torch.empty_like(x), partial, lock, dy, x, weight, mean, torch.rsqrt(variance + 1e-5))
-        yield {"args": args, "kwargs": {}, "grid": (rows,)}
+    dy, x = torch.randn((2, rows, n_cols), generator=generator, device=device).to(dtype)
+    weight = torch.randn(n_cols, generator=generator, device=device).to(dtype)
+    variance, mean = torch.var_mean(x.float(), dim=1, correction=0)
+    partial, lock = _buffers(x)
+    args = _arguments(torch.empty_like(x), partial, lock, dy, x, weight, mean, torch.rsqrt(variance + 1e-5))
+    return {"args": args, "kwargs": {}, "grid": (rows,)}
 
 
 @layernorm_bwd_reduce_kernel.case
 def reduce_cases(device: torch.device | str) -> Iterator[dict[str, Any]]:
     """The second step of the same batches, all groups written."""
-    generator = torch.Generator(device).manual_seed(0)
     for _, n_cols, dtype in _shapes(device):
-        partial = torch.randn((2, _MAX_GROUPS, n_cols), generator=generator, device=device)
-        blocks = triton.cdiv(n_cols, _MIN_BLOCK)
-        lock = torch.full((_MAX_GROUPS, blocks), _READY.value, dtype=torch.int32, device=device)
-        dw, db = torch.empty((2, n_cols), dtype=dtype, device=device)
-        yield {"args": _reduce_arguments(dw, db, partial, lock), "kwargs": {}, "grid": _reduce_grid(n_cols)}
+        yield make_reduce_case(device, n_cols, dtype)
+
+
+def make_reduce_case(device: torch.device | str, n_cols: int, dtype: torch.dtype) -> dict[str, Any]:
+    """The case of so many columns, all groups written."""
+    generator = torch.Generator(device).manual_seed(0)
+    partial = torch.randn((2, _MAX_GROUPS, n_cols), generator=generator, device=device)
+    blocks = triton.cdiv(n_cols, _MIN_BLOCK)
+    lock = torch.full((_MAX_GROUPS, blocks), _READY.value, dtype=torch.int32, device=device)
+    dw, db = torch.empty((2, n_cols), dtype=dtype, device=device)
+    return {"args": _reduce_arguments(dw, db, partial, lock), "kwargs": {}, "grid": _reduce_grid(n_cols)}
 
 
 def _shapes(device: torch.device | str) -> list[tuple[int, int, torch.dtype]]:

@@ -114,12 +114,17 @@ def reference(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 @matmul_kernel.case
 def cases(device: torch.device | str) -> Iterator[dict[str, Any]]:
     """Square products and the projections of a transformer block."""
+    for shape in _shapes(device):
+        yield make_case(device, *shape)
+
+
+def make_case(device: torch.device | str, m: int, n: int, k: int, dtype: torch.dtype) -> dict[str, Any]:
+    """The case of an (m, k) by (k, n) product."""
     generator = torch.Generator(device).manual_seed(0)
-    for m, n, k, dtype in _shapes(device):
-        a = torch.randn((m, k), generator=generator, device=device).to(dtype)
-        b = torch.randn((k, n), generator=generator, device=device).to(dtype)
-        c = torch.empty((m, n), dtype=dtype, device=device)
-        yield {"args": _arguments(a, b, c), "kwargs": {}, "grid": _grid(m, n)}
+    a = torch.randn((m, k), generator=generator, device=device).to(dtype)
+    b = torch.randn((k, n), generator=generator, device=device).to(dtype)
+    c = torch.empty((m, n), dtype=dtype, device=device)
+    return {"args": _arguments(a, b, c), "kwargs": {}, "grid": _grid(m, n)}
 
 
 def _shapes(device: torch.device | str) -> list[tuple[int, int, int, torch.dtype]]:

@@ -107,11 +107,16 @@ def reference(
 @rmsnorm_kernel.case
 def cases(device: torch.device | str) -> Iterator[dict[str, Any]]:
     """Token batches of common hidden sizes."""
+    for shape in _shapes(device):
+        yield make_case(device, *shape)
+
+
+def make_case(device: torch.device | str, rows: int, n_cols: int, dtype: torch.dtype) -> dict[str, Any]:
+    """The case of a batch of rows."""
     generator = torch.Generator(device).manual_seed(0)
-    for rows, n_cols, dtype in _shapes(device):
-        x, residual = torch.randn((2, rows, n_cols), generator=generator, device=device).to(dtype)
-        weight = torch.randn(n_cols, generator=generator, device=device).to(dtype)
-        yield {"args": _arguments(x, residual, weight, 1e-6), "kwargs": {}, "grid": (rows,)}
+    x, residual = torch.randn((2, rows, n_cols), generator=generator, device=device).to(dtype)
+    weight = torch.randn(n_cols, generator=generator, device=device).to(dtype)
+    return {"args": _arguments(x, residual, weight, 1e-6), "kwargs": {}, "grid": (rows,)}
 
 
 def _shapes(device: torch.device | str) -> list[tuple[int, int, torch.dtype]]:

@@ -98,10 +98,15 @@ def reference(x: torch.Tensor) -> torch.Tensor:
 @softmax_kernel.case
 def cases(device: torch.device | str) -> Iterator[dict[str, Any]]:
     """Attention scores and logits over small and large vocabularies."""
+    for shape in _shapes(device):
+        yield make_case(device, *shape)
+
+
+def make_case(device: torch.device | str, n_rows: int, n_cols: int, dtype: torch.dtype) -> dict[str, Any]:
+    """The case of a matrix of this shape."""
     generator = torch.Generator(device).manual_seed(0)
-    for n_rows, n_cols, dtype in _shapes(device):
-        x = torch.randn((n_rows, n_cols), generator=generator, device=device).to(dtype)
-        yield {"args": _arguments(torch.empty_like(x), x), "kwargs": {}, "grid": _grid(n_rows)}
+    x = torch.randn((n_rows, n_cols), generator=generator, device=device).to(dtype)
+    return {"args": _arguments(torch.empty_like(x), x), "kwargs": {}, "grid": _grid(n_rows)}
 
 
 def _shapes(device: torch.device | str) -> list[tuple[int, int, torch.dtype]]:

@@ -1,0 +1,178 @@
+"""What of another context may serve: an action for each axis in which contexts differ, and the order of the rest."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from autotuned.errors import ConfigFileError
+from autotuned.values import Json, canonical
+
+# From the laxest to the strictest: of several axes that differ the strictest action holds.
+ACTIONS = {
+    "accept": "served, with a line in the log at level info",
+    "warn": "served, with one warning a kernel; not in mode `strict`",
+    "retune": "not served; where a search runs within a budget, it measures the config first",
+    "refuse": "not served, and no part of a search",
+}
+DEFAULTS = {
+    "source": "retune",
+    "triton_patch": "accept",
+    "triton_older": "warn",
+    "triton_newer": "retune",
+    "ptxas": "warn",
+    "environment": "retune",
+    "device": "retune",
+}
+_TRITON = ("triton_patch", "triton_older", "triton_newer")
+Policy = Mapping[str, str]
+
+
+def policy(given: str | Mapping[str, str] | None) -> Policy:
+    """The action of each axis.
+
+    Args:
+        given: One action for all axes, or actions by axis, where `triton` stands for the three `triton_` axes; what
+            is not named has its default.
+
+    Raises:
+        ConfigFileError: An axis or an action is none.
+    """
+    if given is None:
+        return DEFAULTS
+    wanted = dict.fromkeys(DEFAULTS, given) if isinstance(given, str) else dict(given)
+    if "triton" in wanted:
+        wanted = {**dict.fromkeys(_TRITON, wanted.pop("triton")), **wanted}
+    for axis, action in wanted.items():
+        if axis not in DEFAULTS:
+            raise ConfigFileError(f"policy: expected axes among triton, {', '.join(DEFAULTS)}, got {axis!r}.", path="")
+        if action not in ACTIONS:
+            raise ConfigFileError(f"policy: {axis}: expected one of {', '.join(ACTIONS)}, got {action!r:.60}.", path="")
+    return {**DEFAULTS, **wanted}
+
+
+class Step(NamedTuple):
+    """One axis in which two contexts differ."""
+
+    axis: str
+    note: str
+    distance: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What is to be done with a choice of another context.
+
+    Attributes:
+        action: The strictest of the axes that differ; "accept" where none does.
+        notes: What differs, theirs before ours, for people.
+        rank: The lower, the better it serves; of one policy only.
+    """
+
+    action: str
+    notes: tuple[str, ...]
+    rank: tuple[Any, ...]
+
+    @property
+    def words(self) -> str:
+        """What differs, in a line."""
+        return "; ".join(self.notes)
+
+
+def judge(ours: Json, theirs: Json, actions: Policy) -> Verdict | None:
+    """What a policy says of a choice that was made in the context `theirs`; None if it says nothing to ours.
+
+    Nothing are those of another architecture, of another `version=`, and those that differ in what is no axis.
+    """
+    steps = list(_steps(ours, theirs))
+    if None in steps:
+        return None
+    found = {step.axis: step for step in steps if step is not None}
+    action = max((actions[axis] for axis in found), key=list(ACTIONS).index, default="accept")
+    return Verdict(
+        action,
+        tuple(step.note for step in found.values()),
+        (
+            list(ACTIONS).index(action),
+            *((axis in found, found[axis].distance if axis in found else ()) for axis in _RANKED),
+        ),
+    )
+
+
+# Of two contexts the one is nearer that differs in a later axis of these.
+_RANKED = ("source", "device", "environment", "triton_newer", "triton_older", "triton_patch", "ptxas")
+
+
+def _steps(ours: Json, theirs: Json) -> Iterator[Step | None]:
+    differing = {
+        name for name in ours.keys() | theirs.keys() if canonical(ours.get(name)) != canonical(theirs.get(name))
+    }
+    if "device" in differing:
+        yield _device(ours["device"], theirs["device"])
+    if differing & {"triton", "triton_key"}:
+        yield _version("Triton", ours.get("triton"), theirs.get("triton"))
+        differing.discard("ptxas")  # which comes with Triton
+    if "distributions" in differing:
+        yield _distributions(ours.get("distributions"), theirs.get("distributions"))
+    for axis in ("source", "ptxas", "environment"):
+        if axis in differing:
+            yield Step(axis, _note(axis, ours.get(axis), theirs.get(axis)))
+    if differing - {"device", "triton", "triton_key", "distributions", "source", "ptxas", "environment"}:
+        yield None
+
+
+def _note(axis: str, ours: Json, theirs: Json) -> str:
+    if axis == "source":
+        return "another source of the kernel"
+    return f"{axis} {_words(theirs)}, here {_words(ours)}"
+
+
+def _words(value: Json) -> str:
+    return value if isinstance(value, str) else canonical(value)
+
+
+def _device(ours: Json, theirs: Json) -> Step | None:
+    if not isinstance(theirs, dict) or any(ours[part] != theirs.get(part) for part in ("kind", "arch")):
+        return None
+    sizes = max(ours["sm_count"], 1), max(theirs["sm_count"], 1)
+    mig = f" MIG {theirs['mig']}" if theirs["mig"] else ""
+    return Step("device", f"{theirs['name']}{mig}, here {ours['name']}", (abs(math.log2(sizes[0] / sizes[1])),))
+
+
+def _distributions(ours: Json, theirs: Json) -> Step | None:
+    """The gravest step among the versions that a plain callable names; None where it names others."""
+    if not isinstance(ours, dict) or not isinstance(theirs, dict) or ours.keys() != theirs.keys():
+        return None
+    steps = [_version(name, ours[name], theirs[name]) for name in ours if ours[name] != theirs[name]]
+    if None in steps:
+        return None
+    worst = max((step for step in steps if step), key=lambda step: (_TRITON.index(step.axis), step.distance))
+    return worst._replace(note="; ".join(step.note for step in steps if step))
+
+
+def _version(name: str, ours: Json, theirs: Json) -> Step | None:
+    if not isinstance(ours, str) or not isinstance(theirs, str):
+        return None
+    mine, other = version_order(ours), version_order(theirs)
+    build = " of another build" if ours == theirs else ""
+    note = f"{name} {theirs}{build}, here {ours}"
+    back = tuple(-float(part) for part in other[0])
+    if mine[0][:2] == other[0][:2]:
+        return Step("triton_patch", note, (0.0, *back) if other <= mine else (1.0, *map(float, other[0])))
+    if other < mine:
+        return Step("triton_older", f"older {note}", back)
+    return Step("triton_newer", f"newer {note}", tuple(map(float, other[0])))
+
+
+def version_order(text: str) -> tuple[tuple[int, int, int, int], int, str]:
+    """A version as something to compare: 3.10 comes after 3.9, 3.4.0a1 before 3.4.0, 3.4.0+git1 after it."""
+    match = re.match(r"v?(\d+(?:\.\d+)*)(.*)", text)
+    if match is None:
+        return (1 << 30, 0, 0, 0), 0, text  # unknown ones count as newer
+    numbers = ([int(part) for part in match[1].split(".")] + [0] * 4)[:4]
+    rest = match[2]
+    stage = 0 if not rest else -1 if re.match(r"[.\-_]?(a|b|c|rc|dev|pre|alpha|beta)", rest) else 1
+    return (numbers[0], numbers[1], numbers[2], numbers[3]), stage, rest

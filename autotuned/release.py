@@ -1,0 +1,181 @@
+"""What shipped choices are worth with the program at hand: whether its kernels have them, and whether they win."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from autotuned import candidates, cases, fit, objects, store, tune
+from autotuned.cases import Found
+from autotuned.configfile import ConfigFile, Entry, passed
+from autotuned.errors import TargetError
+from autotuned.job import Job, Outcome
+from autotuned.key import Key
+from autotuned.measure import GivenTimer
+from autotuned.record import Timing
+from autotuned.target import Call
+from autotuned.tuner import Tuner
+from autotuned.values import Json, canonical
+
+
+def find_kernel(name: str) -> Found:
+    """Import the kernel of a name `module.qualname`.
+
+    Raises:
+        TargetError: No module that the name begins with can be imported, or it has no such kernel.
+    """
+    parts = name.split(".")
+    missing: TargetError | None = None
+    for count in range(len(parts) - 1, 0, -1):
+        module, kernel = ".".join(parts[:count]), ".".join(parts[count:])
+        try:
+            found = cases.load(f"{module}:{kernel}")
+        except TargetError as error:
+            missing = missing or error
+            if error.__cause__ is not None and not isinstance(error.__cause__, ModuleNotFoundError):
+                raise
+            continue
+        return found[0]
+    hint = "A kernel with a name= of its own is found with --target."
+    raise TargetError(f"kernel {name!r} cannot be imported ({missing or 'it names no module'}). {hint}", target=name)
+
+
+# -- whether the kernel still has them -------------------------------------------------------------------------------
+
+
+def stale(file: ConfigFile, found: Found) -> Iterator[str]:
+    """The entries of a file that its kernel cannot use, or uses by a policy only, each in a line."""
+    tuner = found.tuner
+    source = tuner.target.source
+    for group in file.groups():
+        if group.context.get("source") != source:
+            yield f"tuned for another source of the kernel (its policy decides): {_short(group.context)}."
+        for entry in group.entries.values():
+            if problem := _problem(entry, tuner):
+                yield f"dead: {_short(entry.call)}: {problem}."
+
+
+def _problem(entry: Entry, tuner: Tuner) -> str:
+    target = tuner.target
+    names = {parameter.name for parameter in target.parameters}
+    unknown = sorted(name for name in passed(entry.call) if not name.endswith("()") and not target.allows(name))
+    if unknown:
+        return f"the call has {unknown[0]!r}.{candidates.suggestion(unknown[0], names)}".rstrip(".")
+    misplaced = sorted(name for name in entry.config["kwargs"] if not target.allows(name))
+    if misplaced:
+        return f"the config sets {misplaced[0]!r}.{candidates.suggestion(misplaced[0], names)}".rstrip(".")
+    if tuner.options.computed is not None:
+        return ""  # which configs there are depends on the arguments
+    live = [candidates.identity(config, target.name, objects.spell) for config in tuner.options.configs()]
+    return "" if canonical(dict(entry.config)) in live else fit.misfit(entry.config, live)
+
+
+def _short(data: Json) -> str:
+    return canonical(data)[:160]
+
+
+# -- whether they win ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Contest:
+    """A shipped choice timed again beside what it is to beat.
+
+    Attributes:
+        shipped_us, default_us, rival_us: Medians in microseconds; None where it did not run. The rival is the fastest
+            other config: the runner-up of the record where the store has one, else of all.
+        rival: Its label.
+        error: Why the shipped choice did not run.
+    """
+
+    key: Key
+    config: Mapping[str, Json]
+    shipped_us: float | None
+    default_us: float | None
+    rival_us: float | None
+    rival: str
+    error: str | None = None
+
+    @property
+    def loss(self) -> float:
+        """By how much the faster of default and rival beats the shipped choice; negative where neither does."""
+        others = [us for us in (self.default_us, self.rival_us) if us]
+        if not self.shipped_us:
+            return float("inf")
+        return self.shipped_us / min(others) - 1.0 if others else -1.0
+
+
+def contests(files: Iterable[ConfigFile], found: Found, device: Any) -> Iterator[Contest]:
+    """Time the shipped choice of every case of a kernel that the files have in this very context.
+
+    Raises:
+        DeviceLostError: A config left the device in an error state.
+    """
+    files = list(files)
+    for generator in found.tuned.cases:
+        for case in generator(device):
+            call = cases.bind(found, case)
+            key = found.tuner.chooser.key(call)
+            entry = next((entry for file in files if file.kernel == key.kernel and (entry := file.find(key))), None)
+            if entry is not None:
+                yield contest(found.tuner, call, key, entry)
+
+
+def contest(tuner: Tuner, call: Call, key: Key, entry: Entry) -> Contest:
+    """Time one shipped choice beside the default and the best of the others."""
+    live = tuner.chooser.candidates(call)
+    shipped, default = canonical(dict(entry.config)), _default(tuner, call, live)
+    if shipped not in live:
+        return Contest(key, entry.config, None, None, None, "", fit.misfit(entry.config, live))
+    others = _rivals(key, live, shipped, default)
+    chosen = {name: live[name] for name in live if name in {shipped, default, *others}}
+    timings = {timing.identity: timing for timing in retime(tuner, call, chosen)}
+    best = min((timings[name] for name in others if timings[name].usable), key=_median, default=None)
+    mine = timings[shipped]
+    return Contest(
+        key, entry.config, mine.median_us, timings[default].median_us, best.median_us if best else None,
+        candidates.label(best.config) if best else "", mine.error,
+    )  # fmt: skip
+
+
+def _median(timing: Timing) -> float:
+    return timing.median_us or float("inf")
+
+
+def _default(tuner: Tuner, call: Call, live: Mapping[str, Any]) -> str:
+    """What is used without tuning, as far as it is a candidate; else the first."""
+    default = tuner.options.default
+    if callable(default) and not candidates.is_config(default):
+        default = default(**call.arguments)
+    name = candidates.identity(default, tuner.target.name, objects.spell) if candidates.is_config(default) else ""
+    return name if name in live else next(iter(live))
+
+
+def _rivals(key: Key, live: Mapping[str, Any], shipped: str, default: str) -> list[str]:
+    """The runner-up of an earlier measurement here; all others where there was none."""
+    record = store.read(store.record_path(key))
+    measured = [t for t in (record.timings if record else ()) if t.usable and t.identity in live]
+    ranked = [timing.identity for timing in sorted(measured, key=_median) if timing.identity != shipped]
+    return ranked[:1] if ranked else [name for name in live if name not in (shipped, default)]
+
+
+def retime(tuner: Tuner, call: Call, live: Mapping[str, Any]) -> list[Timing]:
+    """Time some configs of a call, as a search does; nothing is stored.
+
+    Raises:
+        AllConfigsFailedError: None of them runs.
+        DeviceLostError: A config left the device in an error state.
+    """
+    options, target = tuner.options, tuner.target
+    timer = target.timer(target.device(call))
+    forms = {name: candidates.to_json(config, target.name, objects.spell) for name, config in live.items()}
+    job = Job(
+        target, call, forms, live,
+        timer if options.do_bench is None else GivenTimer(options.do_bench, timer),
+        restore=options.restore, zero=options.zero, hooks=options.hooks, check=options.check,
+    )  # fmt: skip
+    outcome = Outcome()
+    with target.trials(store.scratch_folder()):
+        tune.run(job, outcome)
+    return outcome.timings

@@ -1,0 +1,122 @@
+"""Writing config files: entries put into the files of a folder, which stay mergeable by git."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from autotuned import configfile, disk, files, locks, records
+from autotuned.configfile import ConfigFile, Entry
+from autotuned.device import from_json
+from autotuned.errors import ConfigFileError
+from autotuned.key import Key
+from autotuned.values import digest
+
+ATTRIBUTES = ".gitattributes"
+UNION = (
+    "# Two people who tune other shapes add other lines to one file: git keeps both.\n"
+    "# `autotuned check` finds a call that both tuned.\n"
+    "*.json merge=union\n"
+)
+
+_ends: dict[str, configfile.Ends] = {}  # of the files that this process adds to, as it found them
+
+
+def ship(key: Key, entry: Entry, folder: Path) -> Path:
+    """Put an entry into the config file of its kernel and device below a folder; see `ship_all`."""
+    [path] = ship_all([(key, entry)], folder)
+    return path
+
+
+def ship_all(found: Iterable[tuple[Key, Entry]], folder: Path) -> list[Path]:
+    """Put entries into the config files of their kernels and devices below a folder; what else is in them stays.
+
+    A folder that is new gets a `.gitattributes` that lets git merge what two people add.
+
+    Returns:
+        The files, each `<folder>/<device slug>/<kernel>.json`.
+
+    Raises:
+        ConfigFileError: A file that is there is damaged, of a newer schema or of another kernel; it is left as it is.
+        OSError: It cannot be read or written.
+    """
+    by_path: dict[Path, list[tuple[Key, Entry]]] = {}
+    for key, entry in found:
+        path = folder / from_json(key.context["device"]).slug / configfile.file_name(key.kernel)
+        by_path.setdefault(path, []).append((key, entry))
+    for path, some in by_path.items():
+        _add(path, some, folder)
+    files.forget_files()
+    return list(by_path)
+
+
+def _add(path: Path, found: list[tuple[Key, Entry]], folder: Path) -> None:
+    kernel, device = found[0][0].kernel, from_json(found[0][0].context["device"])
+    # Not beside the file: the folder is somebody's source tree, and a lock file stays where it is made.
+    with locks.locked(records.root() / "locks" / f"{digest(str(path.absolute()))}.lock"):
+        file = shippable(path, kernel) or ConfigFile(kernel, device)
+        # As this process found it: what one run of `tune` writes into a new file is in the order of its text.
+        file.ends = _ends.setdefault(str(path.absolute()), file.ends)
+        for key, entry in found:
+            context, where = configfile.split_context(key.context)
+            if file.device != from_json(where):  # two names that become one slug
+                text = f"config file {path}: expected {from_json(where)}, got {file.device}."
+                raise ConfigFileError(text, path=str(path))
+            file.add(context, entry)
+        write(file, folder)
+
+
+def path_of(file: ConfigFile, folder: Path) -> Path:
+    """Where a file is looked for below a folder."""
+    return folder / file.device.slug / configfile.file_name(file.kernel)
+
+
+def write(file: ConfigFile, folder: Path) -> Path:
+    """Write a file to its place below a folder, in place of what is there; returns the path."""
+    path = path_of(file, folder)
+    if not path.parent.exists():
+        path.parent.mkdir(parents=True)  # with the umask's own mode: it is to be committed and shared
+        if not (folder / ATTRIBUTES).exists():
+            disk.write_text(folder / ATTRIBUTES, UNION)
+    write_to(path, file)
+    return path
+
+
+def write_to(path: Path, file: ConfigFile) -> None:
+    """Write a file to any path, in place of what is there."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    disk.write_text(path, file.dump())
+
+
+def shippable(path: Path, kernel: str) -> ConfigFile | None:
+    """The config file at a path if entries of a kernel can be added to it; None if there is none yet.
+
+    Raises:
+        ConfigFileError: It is damaged, of a newer schema or of another kernel.
+        OSError: It cannot be read.
+    """
+    if not path.exists():
+        return None
+    path.open("rb").close()  # what cannot be read is an error of the system, and none of the file
+    file, faults = files.read_anew(path, kernel)
+    grave = [fault for fault in faults if not fault.harmless]
+    if grave or file is None:
+        text = f"{grave[0] if grave else path} It is left as it is: repair it, or move it away."
+        raise ConfigFileError(text, path=str(path))
+    return file
+
+
+def unwritable(folder: Path) -> str:
+    """Why no file can be written below a folder, in a few words; "" if one can. Nothing stays behind."""
+    # A real file: permission bits say little to root, on network file systems and where the disk is full.
+    try:
+        existing = next(place for place in (folder.absolute(), *folder.absolute().parents) if place.exists())
+        if not existing.is_dir():
+            return f"{existing} is not a folder"
+        probe = existing / f".autotuned-{os.urandom(8).hex()}"
+        disk.write_text(probe, "")
+        probe.unlink()
+    except OSError as error:
+        return f"{error.filename or folder}: {error.strerror or error}"
+    return ""

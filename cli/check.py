@@ -1,0 +1,123 @@
+"""`autotuned check`: whether config files are in order, and on request whether they still fit and still win."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from autotuned.audit import Audit
+from autotuned.configfile import ConfigFile, Fault
+from autotuned.errors import TargetError
+
+from . import output
+
+HEADERS = ("call", "config", "shipped>", "default>", "best other>", "loss>", "")
+
+
+def check(
+    paths: Annotated[list[Path], typer.Argument(metavar="PATH...", help="Config files, or folders of them.")],
+    imports: Annotated[bool, typer.Option("--import", help="Import the kernels, and match entries with them.")] = False,
+    measure: Annotated[bool, typer.Option("--measure", help="Time the choices for this device again.")] = False,
+    targets: Annotated[
+        list[str] | None,
+        typer.Option("--target", metavar="TARGET", help="Where kernels are, as for `tune`; else by their names."),
+    ] = None,
+    tolerance: Annotated[float, typer.Option(metavar="SHARE", help="What a choice may lose by: 0.05 is 5%.")] = 0.05,
+    as_json: output.AsJson = False,
+) -> None:
+    """Check config files: schema, values, duplicates, entries that are dead or shadowed.
+
+    Needs neither torch nor a GPU. A choice of an earlier PATH shadows that of a later one. With --import the kernels
+    are imported: names and types are matched with their signatures, configs with their lists, and the source they were
+    tuned for with the present one. With --measure every case of the kernels that has a choice for this device,
+    toolchain and source is timed again beside the config used without tuning and the runner-up.
+
+    Exit codes: 0 all is well; 1 a fault, or with --measure a choice that loses by more than the tolerance.
+
+    JSON: `files`, `entries`, `faults` (`path`, `line`, `text`), and with --measure `measured`, each with `kernel`,
+    `call`, `config`, `shipped_us`, `default_us`, `rival_us`, `rival`, `loss` and `error`.
+    """
+    if not tolerance >= 0:
+        raise typer.BadParameter(f"expected a share of 0 or more, got {tolerance:g}", param_hint="--tolerance")
+    found = Audit(paths)
+    rows: list[dict[str, Any]] = []
+    if imports or measure:
+        rows = _with_the_program(found, targets or [], measure, as_json)
+    lost = [row for row in rows if row["loss"] is None or row["loss"] > tolerance]
+    if as_json:
+        faults = output.faults_json(found.faults)
+        counts = {"files": [str(path) for path, _ in found.files], "entries": found.entries, "faults": faults}
+        output.print_json({**counts, **({"measured": rows} if measure else {})})
+    else:
+        _print(found, rows, tolerance, measure)
+    if found.faults or lost:
+        output.remark(f"error: {len(found.faults)} faults, {len(lost)} choices lose by more than {tolerance:.0%}")
+        raise typer.Exit(1)
+
+
+def _print(found: Audit, rows: list[dict[str, Any]], tolerance: float, measure: bool) -> None:
+    for fault in found.faults:
+        output.say(str(fault))
+    if rows:
+        output.print_table(HEADERS, [_cells(row, tolerance) for row in rows], stack=(1, 1))
+    measured = f", {len(rows)} timed again" if measure else ""
+    output.say(f"{len(found.files)} files, {found.entries} entries, {len(found.faults)} faults{measured}")
+
+
+def _cells(row: dict[str, Any], tolerance: float) -> list[str]:
+    times = [output.time_words(row[name]) for name in ("shipped_us", "default_us", "rival_us")]
+    loss = row["loss"]
+    verdict = row["error"] or "did not run" if loss is None else "LOSES" if loss > tolerance else "ok"
+    words = [output.call_words(row["call"]), output.config_words(row["config"])]
+    return [*words, *times, "n/a" if loss is None else f"{loss:+.1%}", verdict]
+
+
+def _with_the_program(found: Audit, targets: list[str], measure: bool, as_json: bool) -> list[dict[str, Any]]:
+    """Match the files with their kernels, which adds to the faults, and time them again if asked for."""
+    from autotuned import release
+
+    from .session import use_device, users_output
+
+    with users_output(as_json):
+        device = "cuda" if use_device() == "cuda" else "cpu"
+        kernels = dict(_kernels(found, targets))
+        for path, file in found.files:
+            if file.kernel in kernels:
+                found.faults += [Fault(str(path), text) for text in release.stale(file, kernels[file.kernel])]
+        if not measure:
+            return []
+        files = [file for _, file in found.files]
+        return [_to_json(contest) for kernel in kernels.values() for contest in release.contests(files, kernel, device)]
+
+
+def _kernels(found: Audit, targets: list[str]) -> Iterator[tuple[str, Any]]:
+    """The kernels of the files by name; one that cannot be had is a fault of its files."""
+    from autotuned import cases, release
+
+    known = {one.name: one for target in targets for one in cases.load(target)}
+    by_name: dict[str, list[tuple[Path, ConfigFile]]] = {}
+    for path, file in found.files:
+        by_name.setdefault(file.kernel, []).append((path, file))
+    for name, held in by_name.items():
+        try:
+            yield name, known.get(name) or release.find_kernel(name)
+        except TargetError as error:
+            found.faults += [Fault(str(path), str(error)) for path, _ in held]
+
+
+def _to_json(contest: Any) -> dict[str, Any]:
+    loss = contest.loss
+    return {
+        "kernel": contest.key.kernel,
+        "call": contest.key.call,
+        "config": dict(contest.config),
+        "shipped_us": contest.shipped_us,
+        "default_us": contest.default_us,
+        "rival_us": contest.rival_us,
+        "rival": contest.rival,
+        "loss": None if loss == float("inf") else round(loss, 4),
+        "error": contest.error,
+    }

@@ -1,0 +1,86 @@
+"""`autotuned diff`: what differs between two config files, or two folders of them."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from autotuned import exchange
+from autotuned.configfile import Entry
+from autotuned.device import from_json
+from autotuned.exchange import Change
+
+from . import output
+
+HEADERS = ("call", "config", "", "time>", "vs default>", "toolchain")
+
+
+def diff(
+    before: Annotated[Path, typer.Argument(metavar="A", help="A config file, or a folder of them.")],
+    after: Annotated[Path, typer.Argument(metavar="B", help="Another one.")],
+    as_json: output.AsJson = False,
+) -> None:
+    """Show which choices B adds, removes or changes against A, with their times.
+
+    A choice is that for one call in one context. Exit code 0 whether there are differences or not; 1 if a file cannot
+    be read.
+
+    JSON: `changes`, each with `kind` ("added", "removed" or "changed"), `kernel`, `device`, `triton`, `call`, `before`
+    and `after` (null where there is none), and `faults`.
+    """
+    changes, wrong = exchange.diff(before, after)
+    faults = output.say_faults([fault for fault in wrong if not fault.harmless])
+    if as_json:
+        output.print_json({"changes": [_to_json(change) for change in changes], "faults": faults})
+    else:
+        _print(changes)
+    if faults:
+        raise typer.Exit(1)
+
+
+def _print(changes: list[Change]) -> None:
+    for (kernel, slug), group in groupby(sorted(changes, key=_place), key=_place):
+        output.print_heading(f"{kernel}  {slug}")
+        output.print_table(HEADERS, [_cells(change) for change in group], stack=(1, 1))
+    counts = [f"{sum(change.kind == kind for change in changes)} {kind}" for kind in ("added", "removed", "changed")]
+    output.say(", ".join(counts))
+
+
+def _place(change: Change) -> tuple[str, str]:
+    return change.key.kernel, from_json(change.key.context["device"]).slug
+
+
+def _cells(change: Change) -> list[str]:
+    return [
+        output.call_words(change.key.call),
+        _both(change, lambda entry: output.config_words(entry.config)),
+        change.kind,
+        _both(change, lambda entry: output.time_words(entry.median_us)),
+        _both(change, lambda entry: output.ratio_words(entry.vs_default)),
+        change.key.context.get("triton") or "n/a",
+    ]
+
+
+def _both(change: Change, words: Any) -> str:
+    """One side in words, or both of them, before -> after, where they differ."""
+    sides = dict.fromkeys(words(entry) for entry in (change.before, change.after) if entry is not None)
+    return " -> ".join(sides)
+
+
+def _to_json(change: Change) -> dict[str, Any]:
+    return {
+        "kind": change.kind,
+        "kernel": change.key.kernel,
+        "device": change.key.context["device"],
+        "triton": change.key.context.get("triton"),
+        "call": change.key.call,
+        "before": _entry(change.before),
+        "after": _entry(change.after),
+    }
+
+
+def _entry(entry: Entry | None) -> dict[str, Any] | None:
+    return None if entry is None else entry.to_json()

@@ -1,0 +1,49 @@
+"""`autotuned export`: writes the choices of the user's store into config files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from autotuned import exchange, store
+
+from . import output
+from .stored import matching, unknown
+
+
+def export(
+    kernels: Annotated[
+        list[str] | None, typer.Argument(metavar="[KERNEL]...", help="Only these, by name or the end of it.")
+    ] = None,
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Write config files into this folder.")] = ...,  # type: ignore[assignment]
+    as_json: output.AsJson = False,
+) -> None:
+    """Write the choices of the user's store into config files, DIR/<device slug>/<kernel>.json.
+
+    Files that are there already are added to. Searches that are not finished, and choices that only one process can
+    read, stay out.
+
+    JSON: `files`, the paths.
+    """
+    known = store.kernels()
+    wanted = sorted(known)
+    if kernels:
+        wanted = [name for kernel in kernels for name in _named(known, kernel)]
+    if not wanted:
+        raise output.fail(f"nothing is stored in {store.root()}: tune something first.")
+    if reason := store.unwritable(out):
+        raise output.fail(f"--out: nothing can be written to {out}: {reason}")
+    written = [str(path) for path in exchange.export(out, wanted)]
+    if as_json:
+        output.print_json({"files": written})
+    for path in [] if as_json else written:
+        output.say(f"wrote {path}")
+
+
+def _named(known: set[str], kernel: str) -> list[str]:
+    found = matching(known, kernel)
+    if not found:
+        raise output.fail(unknown(known, kernel))
+    return found

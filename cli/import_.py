@@ -1,0 +1,35 @@
+"""`autotuned import`: writes the choices of config files into the user's store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from autotuned import exchange
+
+from . import output
+
+
+def import_(
+    paths: Annotated[list[Path], typer.Argument(metavar="PATH...", help="Config files, or folders of them.")],
+    as_json: output.AsJson = False,
+) -> None:
+    """Write the choices of config files into the user's store.
+
+    A choice that was measured on this machine stays. What is wrong in a file is named and left out (exit code 3).
+
+    JSON: `written`, `same` (were there already), `kept` (measured here, left as they are) and `faults`.
+    """
+    result = exchange.import_files(paths)
+    faults = output.say_faults(result.faults)
+    if as_json:
+        counts = {"written": result.written, "same": result.same, "kept": result.kept}
+        output.print_json({**counts, "faults": faults})
+    else:
+        output.say(
+            f"imported {result.written} choices; {result.same} were there, {result.kept} were measured here and stay"
+        )
+    if faults:
+        raise typer.Exit(3 if result.written or result.same or result.kept else 1)

@@ -1,0 +1,1 @@
+"""An application that ships the choices for its kernels."""
