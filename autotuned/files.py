@@ -6,7 +6,6 @@ import bisect
 import importlib.resources
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -240,7 +239,7 @@ def look_exact(key: Key, candidates: Candidates) -> Look:
             continue
         config = candidates.get(record.Timing(entry.config).identity)
         if config is not None:
-            return replace(seen, choice=Choice(config, Rung.FILE, origin=str(path)))
+            return seen.replace(choice=Choice(config, Rung.FILE, origin=str(path)))
         seen = Look(None, "config gone", fit.misfit(entry.config, candidates), str(path))  # the next may have it
     return seen
 
