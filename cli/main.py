@@ -16,6 +16,7 @@ from .doctor import doctor
 from .explain import explain_
 from .gc import gc
 from .list import list_
+from .run import run
 from .show import show
 from .tune import tune
 
@@ -69,6 +70,7 @@ app.command()(tune)
 app.command("list")(list_)
 app.command()(show)
 app.command("explain")(explain_)
+app.command()(run)
 app.command()(clear)
 app.command()(gc)
 app.command()(doctor)

@@ -20,15 +20,17 @@ RANKS = [
     {"candidates", "key", "locks", "scratch", "source"},
     {"record", "measure", "toolchain", "state", "failures", "journal", "objects", "storm", "_launch_py"},
     {"target", "configfile", "driver", "evict", "launch", "logbook", "look", "check"},
-    {"records", "compiling", "job"},
+    {"announce", "records", "compiling", "job"},
     {"store", "bound"},
     {"context", "explain", "tune"},
-    {"question"},
+    {"question", "seed"},
     {"choose"},
     {"tuner"},
     {"decorator"},
     {"tuned"},
-    {"cases"},
+    {"cases", "frozen", "replaced"},
+    {"dropin"},
+    {"arrange"},
     {"__init__"},
 ]
 RANK = {name: rank for rank, names in enumerate(RANKS) for name in names}
@@ -115,7 +117,8 @@ def test_each_concern_has_one_home(pattern, home):
 
 
 def test_the_library_never_prints():
-    quiet = [path for path in EVERYTHING if path.parent.name != "cli"]
+    # `announce.py` prints what Triton prints, where Triton's own variable says so.
+    quiet = [path for path in EVERYTHING if path.parent.name != "cli" and path.name != "announce.py"]
     assert uses(r"\bprint\(|sys\.(stdout|stderr)", quiet) == set()
 
 
