@@ -32,7 +32,7 @@ OPTIONS = (
     Option("AUTOTUNED_CONFIG_PATH", "none", f"Folders of config files, separated by '{os.pathsep}'."),
     Option("AUTOTUNED_LOG", "warning", "Log level on stderr: debug, info, warning, error."),
     Option("AUTOTUNED_LAUNCHER", "c if it was built", "Launch path: c, python, or triton (Triton's own)."),
-    Option("AUTOTUNED_INSTALL", "set by `autotuned run`", "What that command installs: seed or replace."),
+    Option("AUTOTUNED_INSTALL", "set by autotuned run", "What that command installs: seed or replace."),
     Option("AUTOTUNED_DEVICE", "cuda if there is a GPU", "For the command line: cuda or interpreter."),
 )
 
