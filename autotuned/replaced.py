@@ -11,12 +11,14 @@ from typing import Any
 
 from triton.runtime.autotuner import Autotuner, AutotunerError, Config
 
-from autotuned import bound, candidates, seed, source, toolchain
+from autotuned import bound, candidates, env, explain, seed, source, toolchain
 from autotuned.decorator import Names, measured_by
-from autotuned.errors import AutotunedError, CallError, DecorationError, NotTunedError
+from autotuned.errors import AutotunedError, CallError, DecorationError, EncodingError, NotTunedError
+from autotuned.explain import Explanation
 from autotuned.job import Hooks
 from autotuned.key import KeySpec
 from autotuned.question import Options
+from autotuned.store import Choice, Rung
 from autotuned.target import KernelTarget
 from autotuned.tuned import Tuned
 from autotuned.tuner import Tuner
@@ -230,6 +232,28 @@ class Replaced(Tuned):
                 digest="",
             )
         return config
+
+    def explain(self, *args: Any, grid: Any = None, **kwargs: Any) -> Explanation:
+        """Where the choice for a call comes from: Triton's cache, the store, config files, or a search of Triton's.
+
+        Nothing is searched, measured or launched; a pruner is called as for the call.
+        """
+        name, mode, known = self.tuner.target.name, env.current_mode(), seed.Seed(self)
+        own = self.key_of(args, kwargs)
+        self.nargs = dict(zip(self.arg_names, args))
+        try:
+            left = self.prune_configs(dict(kwargs))
+        finally:
+            self.nargs = None
+        if self.cache.has(own) or len(left) == 1:
+            choice = Choice(self.cache.get(own, left[0]), Rung.TABLE if self.cache.has(own) else Rung.ONLY)
+            return explain.without_key(name, mode, choice, known.label(choice.config))
+        key = known.key(self.keys, self.configs, known.call(args, kwargs))
+        if key is None:
+            raise EncodingError(f"`{name}`: a key argument has no JSON form: choices for it are kept in .cache only.")
+        ending = {"strict": None, "serve": Rung.DEFAULT}.get(mode, Rung.SEARCH)
+        places = [] if mode in ("off", "search") else seed.places()
+        return explain.of_call(key, known.identities(left), mode, places, ending, None, known.label, {})
 
     def is_chosen(self, config: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
         """Whether calls like this one will have this config too: it is in the cache, or the only one."""

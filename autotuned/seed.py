@@ -68,9 +68,13 @@ class Seed:
             found.setdefault(candidates.identity(config, self.target.name, objects.spell), config)
         return found
 
+    def label(self, config: Any) -> str:
+        """A config in a few words."""
+        return candidates.label(candidates.to_json(config, self.target.name, objects.spell))
+
     def stored(self, key: Key, configs: Sequence[Any]) -> Any:
         """The stored choice among these configs, every one of which was measured; None without one."""
-        choice = store.find(key, self.identities(configs), _places())
+        choice = store.find(key, self.identities(configs), places())
         if choice is None or not choice.complete:
             return None
         log.info("`%s` %s: %s (%s)", key.kernel, key.digest[:12], choice.config, choice.origin)
@@ -105,13 +109,14 @@ class Seed:
             log.warning(message, self.target.name)
 
 
-def _places() -> list[tuple[Rung, Callable[[Key, store.Candidates], store.Look]]]:
+def places() -> list[tuple[Rung, Callable[[Key, store.Candidates], store.Look]]]:
+    """Where a stored choice may come from, in order."""
     return [place for place in store.PLACES if place[0] in _EXACT]
 
 
 def is_known(key: Key) -> bool:
     """Whether something is stored for a key, good or bad; who asks needs no pruned list of configs yet."""
-    return any(look(key, {}).problem != "absent" for _, look in _places())
+    return any(look(key, {}).problem != "absent" for _, look in places())
 
 
 def _plain(call: Call) -> Call:

@@ -331,3 +331,16 @@ def test_a_kernel_that_cannot_be_bound_gets_tritons_tuner(bench, x, caplog):
         kernel = triton.autotune(CONFIGS, key=["n"], do_bench=bench)(odd)
     assert type(kernel) is Autotuner
     assert "decorated by Triton's own autotune" in caplog.text
+
+
+def test_explain_of_a_replaced_kernel(make, x, bench):
+    autotuned.install(replace=True)
+    kernel = make()
+    assert kernel.explain(x, 100, grid=(4,)).answer == "search"
+    assert bench.calls == []
+    kernel[(4,)](x, 100)
+    assert kernel.explain(x, 100).answer == "this process"
+    seen = make().explain(x, n=100)
+    assert (seen.answer, "BLOCK=32" in seen.config) == ("store", True)
+    with autotuned.mode("strict"):
+        assert make().explain(x, 64).answer == "error"
