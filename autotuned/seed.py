@@ -164,22 +164,26 @@ def seed_of(tuner: Any) -> Seed | None:
     return _seeds[tuner]
 
 
-class _Asking(threading.local):
-    """The call that this thread is in, so that a cache which is asked for a key knows what for."""
+_Call = tuple[Any, tuple[Any, ...], dict[str, Any]]  # tuner, arguments by place and by name
 
-    now: Asked | None = None
+
+class _Asking(threading.local):
+    """The call that this thread is in, so that a cache which is asked for a key knows what for; and what came of it."""
+
+    call: _Call | None = None
+    asked: Asked | None = None
 
 
 _asking = _Asking()
 
 
 class Asked:
-    """One call of a tuner, from its beginning to its end; `missed` once its key was in no memory and no store."""
+    """One call whose key was not in its tuner's cache; `missed` is that key while no store has it either."""
 
-    __slots__ = ("_before", "_call", "_seed", "args", "key", "kwargs", "missed", "passing", "pruned", "tuner")
-
-    def __init__(self, tuner: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        self.tuner, self.args, self.kwargs = tuner, args, kwargs
+    def __init__(self, call: _Call) -> None:
+        self.call = call
+        self.tuner, self.args, self.kwargs = call
+        self.outer = _asking.asked  # of the call whose search has led to this one
         self.missed: Any = None
         self.key: Key | None = None
         self.pruned: list[Any] | None = None
@@ -255,6 +259,8 @@ class Asked:
 
     def fail(self, memory: Memory) -> None:
         """Forget a choice none of whose configs ran: Triton would launch it again and again."""
+        if self.missed is None:
+            return
         timings = self.tuner.__dict__.get("configs_timings")
         if self.passing or (timings is not self._before and timings and not any(map(_ran, timings.values()))):
             memory.drop(self.missed)
@@ -270,8 +276,8 @@ class Asked:
 
 def pruned_once(tuner: Any, prune: Callable[[], list[Any]]) -> list[Any]:
     """What pruning leaves for the call that `tuner` is in; asked for again, the same list."""
-    asked = _asking.now
-    if asked is None or asked.tuner is not tuner:
+    asked = _asking.asked
+    if asked is None or asked.call is not _asking.call or asked.tuner is not tuner:
         return prune()
     if asked.pruned is None:
         asked.pruned = prune()
@@ -297,8 +303,11 @@ class Memory(dict[Any, Any]):
     def __contains__(self, key: Any) -> bool:
         if super().__contains__(key):
             return True
-        asked = _asking.now
-        return asked is not None and asked.tuner.cache is self and asked.missed is None and asked.look_up(self, key)
+        call, asked = _asking.call, _asking.asked
+        if call is None or call[0].cache is not self or (asked is not None and asked.call is call):
+            return False
+        _asking.asked = Asked(call)
+        return _asking.asked.look_up(self, key)
 
     def has(self, key: Any) -> bool:
         """Whether it holds a key, without asking anybody."""
@@ -378,19 +387,28 @@ def run(original: Callable[..., Any], tuner: Any, args: tuple[Any, ...], kwargs:
         if type(memory) is not dict:  # a class of somebody else's, or ours: `Tuned` has its own store
             return original(tuner, *args, **kwargs)
         memory = adopt(tuner)
-    outer = _asking.now
-    asked = _asking.now = Asked(tuner, args, kwargs)
+    outer, call = _asking.call, (tuner, args, kwargs)
+    _asking.call = call
     try:
         result = original(tuner, *args, **kwargs)
     except BaseException:
-        if asked.missed is not None:
+        if asked := _ended(call):
             asked.fail(memory)
         raise
     finally:
-        _asking.now = outer
-    if asked.missed is not None:
+        _asking.call = outer
+    if _asking.asked is not None and (asked := _ended(call)):
         asked.finish(memory)
     return result
+
+
+def _ended(call: _Call) -> Asked | None:
+    """What was asked for a call that is over; None if its key was in the cache."""
+    asked = _asking.asked
+    if asked is None or asked.call is not call:
+        return None
+    _asking.asked = asked.outer
+    return asked
 
 
 def known(tuner: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | Mapping[str, Any]) -> Any:
