@@ -213,6 +213,23 @@ class Benches:
 
         Autotuner._bench, Autotuner.__init__ = counted, noted
 
+    def launches(self, call):
+        """How many launches of tuned kernels one call makes; Triton's own tuners only."""
+        from triton.runtime.autotuner import Autotuner
+
+        seen, run = [], Autotuner.run
+
+        def counted(tuner, *args, **kwargs):
+            seen.append(tuner)
+            return run(tuner, *args, **kwargs)
+
+        Autotuner.run = counted
+        try:
+            call()
+        finally:
+            Autotuner.run = run
+        return len(seen)
+
     def choices(self):
         """The config of every key of every kernel."""
         found = {}
@@ -229,7 +246,7 @@ def digest(results):
     ).hexdigest()
 
 
-def measure(name, benches):
+def measure(name, benches, mode):
     before, start = benches.count, time.perf_counter()
     call = OPS[name]()
     results = call()
@@ -245,6 +262,8 @@ def measure(name, benches):
         host.append(time.perf_counter() - start)  # what the host is busy for: launches, and autograd around them
         torch.cuda.synchronize()
         wall.append(time.perf_counter() - start)
+    if mode == "stock":
+        found["launches"] = benches.launches(call)
     found["host_us"], found["wall_us"] = sorted(host)[RUNS // 2] * 1e6, sorted(wall)[RUNS // 2] * 1e6
     return found
 
@@ -260,7 +279,7 @@ def main():
     found = {}
     for name in names or OPS:
         try:
-            found[name] = measure(name, benches)
+            found[name] = measure(name, benches, mode)
         except Exception as error:
             found[name] = {"error": f"{type(error).__name__}: {str(error)[:300]}"}
             traceback.print_exc()

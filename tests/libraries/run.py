@@ -103,18 +103,20 @@ def print_table(names, results):
     """One row an operation."""
     stock, seeded, replaced = (results[mode]["ops"] for mode in ("stock", "seeded", "replaced"))
     print(
-        "| operation | configs measured: stock, seeded, replaced | first call s: stock, seeded | host us: stock, seeded, replaced | bits |"
+        "| operation | configs measured: stock, seeded, replaced | first call s: stock, seeded | host us: stock, seeded, replaced | saved us a launch | bits |"
     )
     for name in names:
         one, two, three = stock.get(name, {}), seeded.get(name, {}), replaced.get(name, {})
         if any("error" in result or not result for result in (one, two, three)):
             print(f"| {name} | {one.get('error')} {two.get('error')} {three.get('error')} |")
             continue
+        saved = (one["host_us"] - three["host_us"]) / max(one.get("launches", 0), 1)
         bits = ["equal" if one["digest"] == other["digest"] else "differ" for other in (two, three)]
         bits.append("seeded = replaced" if two["digest"] == three["digest"] else "seeded differs from replaced")
         print(
             f"| {name} | {one['benches']}, {two['benches']}, {three['benches']} | {one['first_s']:.2f}, {two['first_s']:.2f} | "
-            f"{one['host_us']:.0f}, {two['host_us']:.0f}, {three['host_us']:.0f} | {', '.join(bits)} |"
+            f"{one['host_us']:.0f}, {two['host_us']:.0f}, {three['host_us']:.0f} | "
+            f"{saved:.1f} ({one.get('launches')}) | {', '.join(bits)} |"
         )
 
 
