@@ -12,22 +12,31 @@ if TYPE_CHECKING:
     from autotuned.check import Check as Check
     from autotuned.computed import heuristics as heuristics
     from autotuned.decorator import autotune as autotune
+    from autotuned.dropin import install as install
+    from autotuned.dropin import uninstall as uninstall
     from autotuned.env import mode as mode
+    from autotuned.inductor import freeze as freeze
     from autotuned.key import pow2 as pow2
     from autotuned.store import register_configs as register_configs
 
 __version__ = "0.1.0"
-__all__ = ["Check", "Config", "autotune", "errors", "heuristics", "mode", "pow2", "register_configs"]
+__all__ = [
+    "Check", "Config", "autotune", "errors", "freeze", "heuristics", "install", "mode", "pow2", "register_configs",
+    "uninstall",
+]  # fmt: skip
 
 # Imported at first use: importing this package must cost neither torch (1 s) nor triton (0.24 s).
 _HOMES = {
     "Check": "autotuned.check",
     "Config": "triton",
     "autotune": "autotuned.decorator",
+    "freeze": "autotuned.inductor",
     "heuristics": "autotuned.computed",
+    "install": "autotuned.dropin",
     "mode": "autotuned.env",
     "pow2": "autotuned.key",
     "register_configs": "autotuned.store",
+    "uninstall": "autotuned.dropin",
 }
 
 

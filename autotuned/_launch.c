@@ -44,7 +44,7 @@ static CuGetErrorString cu_error;
 static CuMemsetAsync cu_memset;
 static int (*stream_of)(int32_t type, int32_t id, void **out); /* torch's, or a test's stand-in */
 static uint64_t generation = 1; /* grows when anything watched changes */
-static PyObject *s_run, *s_config, *s_slow_run, *s_still_ours, *s_grid, *s_warmup;
+static PyObject *s_run, *s_config, *s_slow_run, *s_still_ours, *s_grid, *s_warmup, *s_getitem;
 
 /* ---- words --------------------------------------------------------------------------------------------------- */
 
@@ -1080,8 +1080,26 @@ static PyObject *gridded_call(PyObject *self, PyObject *const *args, size_t flag
   return g->call(g->kernel, args, positional, names, g->grid);
 }
 
+/* The class whose `[]` ours stands for, and its own method: who replaces that method means our kernels too. */
+static PyTypeObject *indexed_type;
+static PyObject *indexed_original; /* strong */
+static unsigned indexed_tag;       /* version of the class when its method was last seen to be its own */
+
+/* hot path. Whether `[]` of the class was replaced; -1 on error. */
+static int index_is_replaced(void) {
+  if (!indexed_type || (indexed_tag && indexed_type->tp_version_tag == indexed_tag)) return 0;
+  PyObject *now = PyObject_GetAttr((PyObject *)indexed_type, s_getitem); /* a look-up gives the class a version */
+  if (!now) return -1;
+  int replaced = now != indexed_original;
+  Py_DECREF(now);
+  indexed_tag = replaced ? 0 : indexed_type->tp_version_tag;
+  return replaced;
+}
+
 static PyObject *gridded(PyObject *kernel, PyObject *grid, Caller call) {
   Gridded *g;
+  int replaced = index_is_replaced();
+  if (replaced) return replaced < 0 ? NULL : PyObject_CallMethod((PyObject *)indexed_type, "__getitem__", "OO", kernel, grid);
   if (spares) {
     g = spare[--spares];
     (void)PyObject_Init((PyObject *)g, &GriddedType);
@@ -1426,6 +1444,18 @@ static int on_dict(PyDict_WatchEvent event, PyObject *dict, PyObject *key, PyObj
 static int on_type(PyTypeObject *type) { (void)type; generation++; return 0; }
 #endif
 
+static PyObject *index_like(PyObject *module, PyObject *type) {
+  (void)module;
+  if (!PyType_Check(type)) return PyErr_Format(PyExc_TypeError, "index_like: expected a class, got %R", type);
+  PyObject *method = PyObject_GetAttr(type, s_getitem);
+  if (!method) return NULL;
+  Py_INCREF(type);
+  Py_XSETREF(indexed_type, (PyTypeObject *)type);
+  Py_XSETREF(indexed_original, method);
+  indexed_tag = 0;
+  Py_RETURN_NONE;
+}
+
 static PyObject *watch(PyObject *module, PyObject *what) {
   (void)module;
 #if HAVE_WATCHERS
@@ -1482,6 +1512,7 @@ static PyObject *environment(PyObject *module, PyObject *unused) {
 
 static PyMethodDef module_methods[] = {
     {"environment", environment, METH_NOARGS, "A number that changes with any environment variable, also by C code."},
+    {"index_like", index_like, METH_O, "Whoever replaces `[]` of this class is asked for that of `Base` too."},
     {"watch", watch, METH_O, "Validate entries again when this dict or type changes; nothing before Python 3.12."},
     {"ready", ready, METH_NOARGS, "None if kernels can be launched from C, else why not."},
     {"use_driver", use_driver, METH_VARARGS, "Addresses of stand-ins for the driver's launch, its current context, the stream and memset; for tests."},
@@ -1501,7 +1532,7 @@ static void find_driver(void) {
 static int intern_names(void) {
   struct { PyObject **where; const char *text; } names[] = {
       {&s_run, "run"}, {&s_config, "config"}, {&s_slow_run, "_slow_run"},
-      {&s_still_ours, "_still_ours"}, {&s_grid, "grid"}, {&s_warmup, "warmup"}};
+      {&s_still_ours, "_still_ours"}, {&s_grid, "grid"}, {&s_warmup, "warmup"}, {&s_getitem, "__getitem__"}};
   for (size_t i = 0; i < sizeof names / sizeof *names; i++)
     if (!(*names[i].where = PyUnicode_InternFromString(names[i].text))) return -1;
   return 0;

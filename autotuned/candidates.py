@@ -194,8 +194,8 @@ def _early(
         raise PruningError(f"`{kernel}`: pruner {pruner_name}: {error}", kernel=kernel) from error
     if not left:
         raise PruningError(
-            f"`{kernel}`: pruner {pruner_name} left none of {len(configs)} configs for this call. "
-            "Keep at least one, or give @autotune a default=.",
+            f"No valid autotuner configs after pruning: `{kernel}`: pruner {pruner_name} left none of {len(configs)} "
+            "configs for this call. Keep at least one, or give @autotune a default=.",
             kernel=kernel,
         )
     return left

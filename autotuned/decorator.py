@@ -17,6 +17,7 @@ from autotuned import toolchain as triton_names
 from autotuned.errors import ArgumentNameError, DecorationError
 from autotuned.key import KeySpec
 from autotuned.later import later
+from autotuned.look import Choice
 from autotuned.question import Options
 from autotuned.target import Call, Hooks, HostTarget, KernelTarget, Target
 from autotuned.tuner import CacheInfo, Tuner
@@ -107,7 +108,7 @@ def autotune(
         restore_value,
         pre_hook,
         post_hook,
-        _benchmark(do_bench, warmup, rep, use_cuda_graph),
+        measured_by(do_bench, warmup, rep, use_cuda_graph),
         cache_results,
         name,
         default,
@@ -122,10 +123,10 @@ def autotune(
     return given.decorate
 
 
-def _benchmark(
+def measured_by(
     do_bench: Callable[..., Any] | None, warmup: int | None, rep: int | None, use_cuda_graph: bool
 ) -> Callable[..., Any] | None:
-    """The user's benchmark, or Triton's with the user's times; None for this package's own."""
+    """The user's benchmark, or Triton's with the user's times; None where neither was asked for."""
     if do_bench is not None or (warmup is None and rep is None and not use_cuda_graph):
         return do_bench
     reps = 100 if rep is None else rep
@@ -434,8 +435,8 @@ class TunedFunction:
         """The config of this thread's last call; None before the first."""
         return getattr(self._local, "best_config", None)
 
-    def _note(self, call: Call, config: Any) -> None:
-        self._local.best_config = config
+    def _note(self, call: Call, choice: Choice) -> None:
+        self._local.best_config = choice.config
 
     def _note_written(self, names: list[str]) -> None:
         self.restore_value[:] = names

@@ -15,6 +15,7 @@ from autotuned.frozen import Frozen
 MODES = ("auto", "serve", "strict", "search", "off")
 LAUNCHERS = ("c", "python", "triton")
 DEVICES = ("cuda", "interpreter")
+INSTALLS = ("seed", "replace")
 log = logging.getLogger("autotuned")
 
 
@@ -32,6 +33,7 @@ OPTIONS = (
     Option("AUTOTUNED_CONFIG_PATH", "none", f"Folders of config files, separated by '{os.pathsep}'."),
     Option("AUTOTUNED_LOG", "warning", "Log level on stderr: debug, info, warning, error."),
     Option("AUTOTUNED_LAUNCHER", "c if it was built", "Launch path: c, python, or triton (Triton's own)."),
+    Option("AUTOTUNED_INSTALL", "set by autotuned run", "What that command installs: seed or replace."),
     Option("AUTOTUNED_DEVICE", "cuda if there is a GPU", "For the command line: cuda or interpreter."),
 )
 
@@ -143,6 +145,22 @@ def launcher() -> str:
 def command_line_device() -> str:
     """The device asked for on the command line: "cuda", "interpreter", or "" for whichever is there."""
     return _choice("AUTOTUNED_DEVICE", DEVICES, "")
+
+
+def install_kind() -> str:
+    """What `autotuned run` has asked its processes to install: "seed", "replace", or "" for nothing."""
+    return _choice("AUTOTUNED_INSTALL", INSTALLS, "")
+
+
+def for_command(kind: str, startup: str) -> dict[str, str]:
+    """The environment of a command that `autotuned run` starts.
+
+    Args:
+        kind: "seed" or "replace".
+        startup: The folder with the `sitecustomize.py` that its Pythons run first.
+    """
+    path = [startup, *(part for part in _get("PYTHONPATH").split(os.pathsep) if part)]
+    return {**os.environ, "AUTOTUNED_INSTALL": kind, "PYTHONPATH": os.pathsep.join(path)}
 
 
 def config_path() -> list[Path]:

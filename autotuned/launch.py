@@ -108,6 +108,12 @@ def watch(objects: Iterable[Any]) -> None:
             _launch.watch(one)
 
 
+def index_like(owner: type) -> None:
+    """Make the C launcher's `[]` obey whoever replaces that of `owner`; in Python it is inherited."""
+    if _launch is not None:
+        _launch.index_like(owner)
+
+
 def uses_c() -> bool:
     """Whether launches go through C."""
     return _launch is not None and env.launcher() in ("", "c")

@@ -309,10 +309,54 @@ def _is_of_torch(function: Callable[..., Any]) -> bool:
 
 def is_patched() -> bool:
     """Whether somebody replaced the `run` methods of Triton's classes (vLLM, tritonbench, SGLang do)."""
-    from triton.runtime.autotuner import Autotuner
     from triton.runtime.jit import JITFunction
 
-    return Autotuner.run is not _ORIGINAL["tuner"] or JITFunction.run is not _ORIGINAL["jit"]
+    return own_run() is not _ORIGINAL["tuner"] or JITFunction.run is not _ORIGINAL["jit"]
+
+
+def own_run() -> Any:
+    """`Autotuner.run` as it is now, without what `install()` put in front of it."""
+    from triton.runtime.autotuner import Autotuner
+
+    run = Autotuner.run
+    return getattr(run, "in_front_of", run)
+
+
+def is_tritons(function: Any) -> bool:
+    """Whether a function is Triton's own, and not one that somebody put in its place."""
+    code = getattr(function, "__code__", None)
+    return code is not None and code.co_filename.startswith(_triton_folder())
+
+
+def caches_results(asked: bool) -> bool:
+    """Whether Triton's own file cache of choices is on for a tuner: asked for, or by `TRITON_CACHE_AUTOTUNING`."""
+    from triton import knobs
+
+    return bool(asked or knobs.autotuning.cache) and not knobs.runtime.interpret
+
+
+def autotuning_listener() -> Any:
+    """Who wants to be told of each choice (`knobs.autotuning.listener`); None on Triton 3.6, which has no such."""
+    from triton import knobs
+
+    return getattr(knobs.autotuning, "listener", None)
+
+
+def prints_autotuning() -> bool:
+    """Whether `TRITON_PRINT_AUTOTUNING` is on."""
+    from triton import knobs
+
+    return bool(knobs.autotuning.print)
+
+
+def has_driver() -> bool:
+    """Whether Triton finds a device, or a stand-in for one, to measure on."""
+    from triton.runtime.driver import driver
+
+    try:
+        return driver.active is not None
+    except RuntimeError:  # "0 active drivers"
+        return False
 
 
 def is_hooked(jit: Any) -> bool:
@@ -331,10 +375,9 @@ _ORIGINAL: dict[str, object] = {}
 
 def remember_originals() -> None:
     """Note Triton's own methods, once, so that later patches can be told apart."""
-    from triton.runtime.autotuner import Autotuner
     from triton.runtime.jit import JITFunction
 
-    _ORIGINAL.setdefault("tuner", Autotuner.run)
+    _ORIGINAL.setdefault("tuner", own_run())
     _ORIGINAL.setdefault("jit", JITFunction.run)
 
 

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from triton.runtime.autotuner import Autotuner
+from triton.runtime.autotuner import Autotuner, AutotunerError
 
-from autotuned import launch, source
+from autotuned import launch, source, toolchain
+from autotuned.announce import announce
 from autotuned.candidates import Pruner
 from autotuned.decorator import CaseGenerator, Names, by_name
-from autotuned.errors import CallError
+from autotuned.errors import CallError, PruningError
 from autotuned.key import is_tensor
-from autotuned.question import Options
+from autotuned.look import Choice
+from autotuned.question import Options, Question
 from autotuned.target import Call, Hooks, KernelTarget
 from autotuned.tuner import CacheInfo, Tuner
 
 if TYPE_CHECKING:
     from autotuned.explain import Explanation
 
-_TRITON_RUN = Autotuner.run
+_TRITON_RUN = toolchain.own_run()
 _NO_GRID: Any = ...  # what the launcher's base passes where there is none
 launch.watch([Autotuner])
+launch.index_like(Autotuner.__mro__[1])  # Triton's KernelInterface
 
 
 class Mirror(dict[Any, Any]):
@@ -79,6 +83,20 @@ class Mirror(dict[Any, Any]):
         self._on_change()
 
 
+class TritonPruningError(PruningError, AutotunerError):  # type: ignore[misc]  # Triton is untyped
+    """Pruning went wrong; also Triton's own error for it, which callers may catch."""
+
+    def __init__(self, error: Exception) -> None:
+        PruningError.__init__(self, str(error), **vars(error))
+        self.message = str(error)
+
+    def __str__(self) -> str:
+        return f"Autotuner error: {self.message}"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return TritonPruningError, (PruningError(self.message, kernel=self.kernel),)
+
+
 class Tuned(launch.base(), Autotuner):  # type: ignore[misc]  # Triton is untyped
     """A Triton kernel whose config is chosen, stored and launched by this package.
 
@@ -111,10 +129,15 @@ class Tuned(launch.base(), Autotuner):  # type: ignore[misc]  # Triton is untype
             do_bench=do_bench,
         )
         self.cases: list[CaseGenerator] = []
-        self.cache = Mirror(self._forget_bound)
+        self.cache: Any = Mirror(self._forget_bound)
         self._seen = (self.configs, len(self.configs))
-        given = options(lambda: self.configs, self._pruner)
-        self.tuner = Tuner(target, given, self._note, self._pinned, self._note_written, self._use_table)
+        self._seen_keys = list(self.keys)
+        self._told: weakref.WeakValueDictionary[int, Choice] = weakref.WeakValueDictionary()
+        self.nargs: Any = None
+        self.tuner = self._make_tuner(target, options(lambda: self.configs, self._pruner))
+
+    def _make_tuner(self, target: KernelTarget, options: Options) -> Tuner:
+        return Tuner(target, options, self._note, self._pinned, self._note_written, self._use_table)
 
     def _slow_run(self, args: tuple[Any, ...], kwargs: dict[str, Any], grid: Any, warmup: bool) -> Any:
         """A call that the C launcher does not answer, and every call of the Python twin.
@@ -140,11 +163,12 @@ class Tuned(launch.base(), Autotuner):  # type: ignore[misc]  # Triton is untype
         tuner = self.tuner
         try:
             values = tuner.order(*args, **kwargs)
-        except TypeError:
-            return tuner.miss(args, kwargs, grid)
-        bound = tuner.launcher.find(values)
+        except TypeError:  # not called here: Python 3.11 would turn a TypeError of the launch into a KeyError
+            bound = None
+        else:
+            bound = tuner.launcher.find(values)
         if bound is None:
-            return tuner.miss(args, kwargs, grid)
+            return self._miss(args, kwargs, grid)
         self.best_config = bound.config
         return bound.run(values, grid)
 
@@ -154,10 +178,23 @@ class Tuned(launch.base(), Autotuner):  # type: ignore[misc]  # Triton is untype
 
     @staticmethod
     def _still_ours() -> bool:
-        """Whether nobody replaced the base class's `run`."""
-        return Autotuner.run is _TRITON_RUN
+        """Whether nobody replaced the base class's `run`; what `install()` puts in front of it is ours."""
+        run = Autotuner.run
+        return run is _TRITON_RUN or getattr(run, "in_front_of", None) is _TRITON_RUN
 
     # -- cold path -----------------------------------------------------------------------------------------------
+
+    def _miss(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], grid: Any) -> Any:
+        if self.keys != self._seen_keys:
+            self._seen_keys = list(self.keys)
+            self.tuner.keys_changed(self._seen_keys)
+        self.nargs = dict(zip(self.arg_names, args))  # for pruners and hooks that look at it, as they may with Triton
+        try:
+            return self.tuner.miss(args, kwargs, grid)
+        except PruningError as error:
+            raise TritonPruningError(error) from error
+        finally:
+            self.nargs = None
 
     def _compile_only(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], grid: Any, warmup: bool) -> Any:
         name = self.tuner.target.name
@@ -198,14 +235,31 @@ class Tuned(launch.base(), Autotuner):  # type: ignore[misc]  # Triton is untype
         key = self._triton_key(call)
         return self.cache.get(key) if key in self.cache.pins else None
 
-    def _note(self, call: Call, config: Any) -> None:
-        self.best_config = config
+    def _note(self, call: Call, choice: Choice) -> None:
+        self.best_config = choice.config
         key = self._triton_key(call)
         if key is not None and key not in self.cache.pins:
-            self.cache.note(key, config)
+            self.cache.note(key, choice.config)
+        if self._told.get(id(choice)) is not choice:
+            self._told[id(choice)] = choice
+            announce(self, self.tuner.target.name, key, choice)
 
     def _note_written(self, names: list[str]) -> None:
         self.restore_value[:] = names
+
+    def decided(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], grid: Any = None) -> Any:
+        """The config of the choice for a call: remembered or stored, or searched for now if a grid is given.
+
+        Raises:
+            NotTunedError: There is none, and no grid to search with.
+        """
+        chooser, call = self.tuner.chooser, self.tuner.call(args, kwargs, grid)
+        if grid is not None:
+            return self.tuner.tune(call)[1].config
+        live, pinned = chooser.candidates(call), self._pinned(call)
+        if pinned is not None or len(live) == 1:
+            return next(iter(live.values())) if pinned is None else pinned
+        return chooser.answer(Question(call, chooser.key(call), live, "strict")).config
 
     # -- what users ask ------------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ import logging
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -52,7 +53,7 @@ class Tuner:
     """Chooses and launches for one tuned function; shared by `Tuned` and `TunedFunction`.
 
     Args:
-        on_choice: Told of each choice before its launch, with the call and the config.
+        on_choice: Told of each choice before its launch, with the call.
         pinned: Asked for a config that the user pinned for a call, or None.
         on_written: Told the names a search found to be written.
         on_table: Told of each new launch table.
@@ -62,7 +63,7 @@ class Tuner:
         self,
         target: Target,
         options: Options,
-        on_choice: Callable[[Call, Any], None],
+        on_choice: Callable[[Call, Choice], None],
         pinned: Callable[[Call], Any],
         on_written: Callable[[list[str]], None],
         on_table: Callable[[launch.Launcher], None] = lambda table: None,
@@ -119,6 +120,13 @@ class Tuner:
         """
         return bind(self.target, self.tuned, args, kwargs, grid, lenient=self.options.computed is not None)
 
+    def keys_changed(self, names: Sequence[str]) -> None:
+        """Start over with other key arguments: the user edited the list of them."""
+        spec = replace(self.options.spec, names=tuple(names))
+        self.options = self.chooser.options = replace(self.options, spec=spec)
+        self.forget()
+        self._rebuild(self.tuned)
+
     # -- the miss ------------------------------------------------------------------------------------------------
 
     def miss(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], grid: Any) -> Any:
@@ -153,7 +161,7 @@ class Tuner:
 
     def _launch(self, call: Call, choice: Choice) -> Any:
         config = choice.config
-        self._on_choice(call, config)
+        self._on_choice(call, choice)
         values = tuple(call.arguments.values())
         before = bound.prologue(self.target, config, tuple(call.arguments), self.options.zero)
         if before is not None:

@@ -21,6 +21,7 @@ from .gc import gc
 from .import_ import import_
 from .list import list_
 from .merge import merge
+from .run import run
 from .show import show
 from .tune import tune
 
@@ -79,6 +80,7 @@ app.command("import")(import_)
 app.command()(merge)
 app.command()(diff)
 app.command()(check)
+app.command()(run)
 app.command()(clear)
 app.command()(gc)
 app.command()(doctor)

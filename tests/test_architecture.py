@@ -21,19 +21,20 @@ RANKS = [
     {"candidates", "key", "locks", "nearest", "policy", "scratch", "source"},
     {"record", "measure", "toolchain", "state", "failures", "journal", "objects", "storm", "_launch_py"},
     {"target", "configfile", "driver", "evict", "fit", "launch", "logbook", "look", "check"},
-    {"records", "compiling", "job"},
+    {"announce", "records", "compiling", "job"},
     {"files"},
     {"shipping"},
     {"store", "bound"},
     {"context", "exchange", "explain", "tune"},
-    {"audit", "question"},
+    {"audit", "question", "seed"},
     {"choose"},
     {"tuner"},
     {"decorator"},
     {"tuned"},
     {"computed"},
-    {"cases"},
-    {"release"},
+    {"cases", "inductor", "replaced"},
+    {"release", "dropin"},
+    {"arrange"},
     {"__init__"},
 ]
 RANK = {name: rank for rank, names in enumerate(RANKS) for name in names}
@@ -123,7 +124,8 @@ def test_each_concern_has_one_home(pattern, home):
 
 
 def test_the_library_never_prints():
-    quiet = [path for path in EVERYTHING if path.parent.name != "cli"]
+    # `announce.py` prints what Triton prints, where Triton's own variable says so.
+    quiet = [path for path in EVERYTHING if path.parent.name != "cli" and path.name != "announce.py"]
     assert uses(r"\bprint\(|sys\.(stdout|stderr)", quiet) == set()
 
 

@@ -1,0 +1,70 @@
+"""What Triton's switches ask for after a choice: its listener, its attributes, and its line on standard output."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from autotuned import candidates, objects, toolchain
+from autotuned.look import Choice, Rung
+from autotuned.record import Record, Timing
+from autotuned.values import Json
+
+
+def announce(tuner: Any, kernel: str, key: Any, choice: Choice) -> None:
+    """Tell of a choice that was measured or stored, as Triton's own tuner does; of any other there is nothing to tell.
+
+    Sets `configs_timings`, and after a search `bench_time`; calls `knobs.autotuning.listener`, where this Triton has
+    one; prints if `TRITON_PRINT_AUTOTUNING` says so and something was measured.
+
+    Args:
+        tuner: The tuned kernel. `kernel`: its public name.
+        key: The call's key in Triton's layout.
+    """
+    if choice.record is None:
+        return
+    fresh = choice.rung is Rung.SEARCH
+    tuner.configs_timings = timings(choice.record, [*tuner.configs, choice.config], kernel)
+    if fresh:
+        tuner.bench_time = choice.record.provenance.get("seconds")
+    listener = toolchain.autotuning_listener()
+    if listener is not None:
+        listener(
+            fn=list(toolchain.layers(tuner))[-1],
+            key=key,
+            best_config=choice.config,
+            configs_timings=tuner.configs_timings,
+            duration=tuner.bench_time if fresh else None,
+            cache_hit=not fresh,
+        )
+    if fresh and toolchain.prints_autotuning():
+        # The one thing that the library prints: other tools switch it on and read it.
+        print(  # noqa: T201
+            f"Triton autotuning for function {tuner.base_fn.__name__},\nwith key as {key},\n"
+            f"finished after {tuner.bench_time:.2f}s,\nbest config selected: {choice.config};"
+        )
+
+
+def timings(record: Record, live: Iterable[Any], kernel: str) -> dict[Any, list[float]]:
+    """A record in Triton's form: config to median, 20th and 80th percentile in milliseconds, infinite where it failed.
+
+    Args:
+        live: Configs to use as keys; a measured one that is not among them, such as a pruner's own, is made anew.
+    """
+    by_identity = {candidates.identity(config, kernel, objects.spell): config for config in live}
+    return {by_identity.get(timing.identity) or _config(timing.config): _times(timing) for timing in record.timings}
+
+
+def _times(timing: Timing) -> list[float]:
+    if not timing.usable:
+        return [math.inf] * 3
+    low, median, high = timing.typical_us
+    return [median / 1e3, low / 1e3, high / 1e3]
+
+
+def _config(form: Mapping[str, Json]) -> Any:
+    import triton
+
+    fields = {name: value for name, value in form.items() if name != "pre_hook"}
+    return triton.Config(**fields)

@@ -1,0 +1,120 @@
+"""`install()` and `uninstall()`: this package under programs that use `triton.autotune`, without a change to them."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import triton
+from triton.runtime import autotuner
+
+from autotuned import launch, seed, toolchain
+
+log = logging.getLogger("autotuned")
+# Where Triton's decorator is looked up: by users, by some libraries, and by torch and fla.
+_HOLDERS = (triton, triton.runtime, autotuner)
+
+
+class _Installed:
+    """What is in place: the wrapped `run`, and what `autotune` was in each holder."""
+
+    def __init__(self) -> None:
+        self.run: Any = None
+        self.active = False
+        self.decorators: dict[int, Any] = {}
+
+
+_installed = _Installed()
+
+
+def install(replace: bool = False) -> None:
+    """Give kernels of other libraries that use `triton.autotune` a memory: what was measured once is not again.
+
+    `Autotuner.run` is wrapped once. Where one of Triton's tuners, decorated before or later, would measure, the store
+    and the config files are asked first, for exactly this key and these configs; what Triton measures is kept. All
+    else is Triton's: key, hooks, benchmark, launch. In modes "serve" and "strict", and while a CUDA graph is captured,
+    nothing is measured. Called again, it does nothing.
+
+    Args:
+        replace: Also put a decorator of the same signature and meaning in the place of `triton.autotune`, so that
+            kernels decorated from now on are launched by this package's launcher. A decorator that somebody else
+            has put there stays.
+    """
+    _wrap_run()
+    if replace:
+        _replace_decorators()
+
+
+def uninstall() -> None:
+    """Take back what `install` did, where it is still there; kernels decorated meanwhile keep working.
+
+    Where somebody has replaced `Autotuner.run` or `triton.autotune` since, theirs stays, and ours does nothing any
+    more: one line in the log says so.
+    """
+    _installed.active = False
+    if _installed.run is not None and autotuner.Autotuner.run is _installed.run:
+        autotuner.Autotuner.run = _installed.run.in_front_of
+        _installed.run = None
+    elif _installed.run is not None:
+        log.warning("uninstall: Autotuner.run was replaced after install() (%s); theirs is left in place.",
+                    _whose(autotuner.Autotuner.run))  # fmt: skip
+    _restore_decorators()
+
+
+def is_installed() -> bool:
+    """Whether `install` is in force."""
+    return _installed.active
+
+
+def _wrap_run() -> None:
+    if _installed.active:
+        return
+    _installed.active = True
+    if _installed.run is not None:  # under somebody's replacement, which calls it or does not
+        return
+    original: Any = autotuner.Autotuner.run
+    if not toolchain.is_tritons(original):
+        log.info("install: Autotuner.run was replaced before (%s); it is called.", _whose(original))
+
+    def run(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not _installed.active:
+            return original(self, *args, **kwargs)
+        return seed.run(original, self, args, kwargs)
+
+    run.__name__, run.__qualname__, run.__doc__ = original.__name__, original.__qualname__, original.__doc__
+    run.in_front_of = original  # type: ignore[attr-defined]  # how `Tuned` knows that nobody else replaced it
+    launch.watch([autotuner.Autotuner])
+    autotuner.Autotuner.run = run
+    _installed.run = run
+
+
+def _replace_decorators() -> None:
+    from autotuned.replaced import autotune
+
+    for index, holder in enumerate(_HOLDERS):
+        present = holder.autotune
+        if present is autotune:
+            continue
+        if not toolchain.is_tritons(present):
+            log.warning("install: %s.autotune was replaced before (%s); theirs is left in place.",
+                        holder.__name__, _whose(present))  # fmt: skip
+            continue
+        _installed.decorators[index] = present
+        holder.autotune = autotune
+
+
+def _restore_decorators() -> None:
+    for index, original in list(_installed.decorators.items()):
+        from autotuned.replaced import autotune
+
+        holder = _HOLDERS[index]
+        if holder.autotune is autotune:
+            holder.autotune = original
+        else:
+            log.warning("uninstall: %s.autotune was replaced after install() (%s); theirs is left in place.",
+                        holder.__name__, _whose(holder.autotune))  # fmt: skip
+        del _installed.decorators[index]
+
+
+def _whose(function: Any) -> str:
+    return f"{getattr(function, '__module__', '?')}.{getattr(function, '__qualname__', '?')}"

@@ -1,0 +1,304 @@
+"""Triton's `autotune` with this package's launcher: Triton searches by its own rules, hits are launched cheaply."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from triton.runtime.autotuner import Autotuner, AutotunerError, Config
+
+from autotuned import bound, candidates, env, explain, seed, source, toolchain
+from autotuned.decorator import Names, measured_by
+from autotuned.errors import AutotunedError, CallError, DecorationError, EncodingError, NotTunedError
+from autotuned.explain import Explanation
+from autotuned.job import Hooks
+from autotuned.key import KeySpec
+from autotuned.question import Options
+from autotuned.store import Choice, Rung
+from autotuned.target import KernelTarget
+from autotuned.tuned import Tuned
+from autotuned.tuner import Tuner
+
+log = logging.getLogger("autotuned")
+NOTHING_LEFT = "No valid autotuner configs after pruning. `early_config_prune` should return at least one config."
+
+
+@dataclass(frozen=True)
+class Given:
+    """The arguments of `triton.autotune`, as they were given."""
+
+    configs: Any
+    key: Any
+    prune: Mapping[str, Any] | None
+    zero: Sequence[str]
+    restore: Sequence[str]
+    hooks: Hooks
+    do_bench: Callable[..., Any] | None
+    cache_results: bool
+
+
+def autotune(
+    configs: Any,
+    key: Any,
+    prune_configs_by: Any = None,
+    reset_to_zero: Any = None,
+    restore_value: Any = None,
+    pre_hook: Any = None,
+    post_hook: Any = None,
+    warmup: Any = None,
+    rep: Any = None,
+    use_cuda_graph: Any = False,
+    do_bench: Any = None,
+    cache_results: Any = False,
+) -> Callable[[Any], Any]:
+    """What `triton.autotune` is while `autotuned.install(replace=True)` holds: the same signature and meaning.
+
+    A name in `key`, `reset_to_zero` or `restore_value` that the kernel does not have is dropped with a warning. A
+    kernel that this package cannot bind, such as one with `*args`, gets Triton's own tuner.
+    """
+    bench = measured_by(do_bench, warmup, rep, use_cuda_graph)
+
+    def decorate(fn: Any) -> Any:
+        try:
+            function: Any = source.python_function(fn)
+            target = KernelTarget(fn, function, source.public_name(function))
+        except (AutotunedError, AttributeError, TypeError) as error:
+            log.info("%r is decorated by Triton's own autotune: %s", fn, error)
+            return Autotuner(
+                fn, fn.arg_names, configs, key, reset_to_zero, restore_value, pre_hook=pre_hook, post_hook=post_hook,
+                prune_configs_by=prune_configs_by, warmup=warmup, rep=rep, use_cuda_graph=use_cuda_graph,
+                do_bench=do_bench, cache_results=cache_results,
+            )  # fmt: skip
+        known = [parameter.name for parameter in target.parameters]
+        return Replaced(
+            target,
+            Given(
+                configs or [Config({}, num_warps=4, num_stages=3, num_ctas=1)],
+                _known("key", key, known, target.name),
+                prune_configs_by,
+                _known("reset_to_zero", reset_to_zero or (), known, target.name),
+                _known("restore_value", restore_value or (), known, target.name),
+                Hooks(pre_hook, post_hook),
+                bench,
+                cache_results,
+            ),
+        )
+
+    return decorate
+
+
+def _known(label: str, names: Any, known: Sequence[str], kernel: str) -> list[str]:
+    """The names that the kernel has; the list itself where it has all of them."""
+    if names is None or isinstance(names, str):
+        raise DecorationError(f"`{kernel}`: {label}: expected a list of argument names, got {names!r}.")
+    for name in names:
+        if name not in known:
+            log.warning("`%s`: %s names no argument: %r. It is dropped.%s", kernel, label, name,
+                        candidates.suggestion(str(name), known))  # fmt: skip
+    return [name for name in names if name in known]
+
+
+class Replaced(Tuned):
+    """A Triton kernel decorated by `triton.autotune` while that is replaced: Triton's search, this package's launcher.
+
+    A second level of inheritance, since torch and others ask for Triton's class, and the launcher for `Tuned`.
+    """
+
+    prunes_once = True  # what pruning leaves is kept for the call: `seed` need not prune again
+
+    def __init__(self, target: KernelTarget, given: Given) -> None:
+        names = Names(list(given.key), list(given.zero), list(given.restore))
+        spec = KeySpec(tuple(names.key), constexprs=frozenset(p.name for p in target.parameters if p.constexpr))
+        bench = given.do_bench
+        if bench is None and target.interpreted and not toolchain.has_driver():
+            bench = _wall_clock
+        super().__init__(
+            target, names, given.configs, given.prune, given.hooks, bench,
+            lambda configs, pruner: Options(configs, spec, pruner=pruner, restore=(), stored=False),
+        )  # fmt: skip
+        self.cache_results: bool = toolchain.caches_results(given.cache_results)
+        self.restore_copies: dict[str, Any] = {}  # Triton 3.6 has it only once its own hook has run
+        self.cache = seed.Memory({}, self._forget_bound)
+        self._searching = threading.RLock()  # Triton's `run` keeps the call in `self.nargs`
+        if given.hooks.before is None:
+            self.pre_hook = self._set_aside
+        if given.hooks.after is None:
+            self.post_hook = self._put_back
+
+    # As Triton 3.9 has them, for 3.6, which fails where an argument is None.
+
+    def _set_aside(self, arguments: Mapping[str, Any], reset_only: bool = False) -> None:
+        for name in self.reset_to_zero:
+            if arguments[name] is not None:
+                arguments[name].zero_()
+        if not reset_only:
+            self.restore_copies = {
+                name: arguments[name].clone() for name in self.restore_value if arguments[name] is not None
+            }
+
+    def _put_back(self, arguments: Mapping[str, Any], exception: Exception | None) -> None:
+        for name, value in self.restore_copies.items():
+            arguments[name].copy_(value)
+        self.restore_copies = {}
+
+    def _make_tuner(self, target: KernelTarget, options: Options) -> Tuner:
+        return _Through(self, target, options, self._note, lambda call: None, self._note_written, self._use_table)
+
+    def tritons_run(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], grid: Any) -> Any:
+        """Everything that Triton's own tuner does for a call: look-up, search, launch."""
+        with self._searching:
+            try:
+                return Autotuner.run(self, *args, grid=grid, warmup=False, **kwargs)
+            finally:
+                self.nargs = None
+
+    def prune_configs(self, kwargs: dict[str, Any]) -> list[Any]:
+        """Triton's pruning; the pruner may be a generator, and of a fraction at least one config is kept."""
+        return seed.pruned_once(self, lambda: self._prune(kwargs))
+
+    def _prune(self, kwargs: dict[str, Any]) -> list[Any]:
+        early = self.early_config_prune
+        if early is None:
+            return self._of_model(kwargs, self.configs)
+        left = list(early(self.configs, self.nargs, **kwargs) or ())
+        if not left:
+            raise AutotunerError(NOTHING_LEFT)
+        return self._of_model(kwargs, left)
+
+    def _of_model(self, kwargs: dict[str, Any], left: list[Any]) -> list[Any]:
+        """The fastest by `perf_model`."""
+        top_k = self.configs_top_k
+        if self.perf_model is None:
+            return left
+        if isinstance(top_k, float) and top_k <= 1.0:
+            top_k = max(1, int(len(left) * top_k))
+        elif not isinstance(top_k, int):
+            raise TypeError(f"top_k: expected an int, or a float of at most 1, got {top_k!r}")
+        if len(left) <= top_k:
+            return left
+        times = {config: self.perf_model(**self.nargs, **kwargs, **config.all_kwargs()) for config in left}
+        return sorted(times, key=lambda config: times[config])[:top_k]
+
+    def _configs_changed(self) -> None:
+        for key, config in list(self.cache.items()):
+            if config not in self.configs:
+                self.cache.drop(key)
+        super()._configs_changed()
+
+    def _compile_only(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], grid: Any, warmup: bool) -> Any:
+        if not warmup:
+            raise CallError(f"`{self.tuner.target.name}`: expected a grid, got none. Write kernel[grid](...).")
+        with self._searching:
+            config = self._known_config(args, kwargs)
+        return self.fn.run(*args, grid=grid, warmup=True, **kwargs, **config.all_kwargs())
+
+    def _known_config(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """The chosen config, else the first: a warm-up measures nothing."""
+        found = seed.known(self, args, kwargs)
+        if found is not None:
+            return found
+        self.nargs = dict(zip(self.arg_names, args))
+        try:
+            return self.prune_configs(dict(kwargs))[0]
+        finally:
+            self.nargs = None
+
+    def key_of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
+        """Triton's own key of a call."""
+        given = {**dict(zip(self.arg_names, args)), **kwargs}
+        given = {name: value for name, value in given.items() if name in self.arg_names}
+        parts = [given[name] for name in self.keys if name in given]
+        return tuple(parts + [str(value.dtype) for value in given.values() if hasattr(value, "dtype")])
+
+    def decided(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], grid: Any = None) -> Any:
+        """The config of the choice for a call: in the cache, or launched and searched for now if a grid is given.
+
+        Raises:
+            NotTunedError: There is none, and no grid to search with.
+        """
+        if grid is not None:
+            self.run(*args, grid=grid, **kwargs)
+            return self.best_config
+        config = self.configs[0] if len(self.configs) == 1 else seed.known(self, args, kwargs)
+        if config is None:
+            raise NotTunedError(
+                f"`{self.tuner.target.name}`: expected a tuned choice for these arguments, found none. Launch it once "
+                "with them, or give grid=...",
+                kernel=self.tuner.target.name,
+                digest="",
+            )
+        return config
+
+    def explain(self, *args: Any, grid: Any = None, **kwargs: Any) -> Explanation:
+        """Where the choice for a call comes from: Triton's cache, the store, config files, or a search of Triton's.
+
+        Nothing is searched, measured or launched; a pruner is called as for the call.
+        """
+        name, mode, known = self.tuner.target.name, env.current_mode(), seed.Seed(self)
+        own = self.key_of(args, kwargs)
+        self.nargs = dict(zip(self.arg_names, args))
+        try:
+            left = self.prune_configs(dict(kwargs))
+        finally:
+            self.nargs = None
+        if self.cache.has(own) or len(left) == 1:
+            choice = Choice(self.cache.get(own, left[0]), Rung.TABLE if self.cache.has(own) else Rung.ONLY)
+            return explain.without_key(name, mode, choice, known.label(choice.config))
+        key = known.key(self.keys, self.configs, known.call(args, kwargs))
+        if key is None:
+            raise EncodingError(f"`{name}`: a key argument has no JSON form: choices for it are kept in .cache only.")
+        ending = {"strict": None, "serve": Rung.DEFAULT}.get(mode, Rung.SEARCH)
+        places = [] if mode in ("off", "search") else seed.places()
+        return explain.of_call(key, known.identities(left), mode, places, ending, None, known.label, {})
+
+    def is_chosen(self, config: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+        """Whether calls like this one will have this config too: it is in the cache, or the only one."""
+        return len(self.configs) == 1 or self.cache.get(self.key_of(args, kwargs)) is config
+
+
+class _Through(Tuner):
+    """The miss path that asks Triton, and binds what it has launched."""
+
+    def __init__(self, tuned: Replaced, target: KernelTarget, options: Options, *told: Any) -> None:
+        self._tuned = tuned
+        super().__init__(target, options, *told)
+
+    def miss(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], grid: Any) -> Any:
+        """Let Triton look up or search, and launch; then put the launch into the table."""
+        self._misses += 1
+        before = self._tuned.__dict__.get("configs_timings")
+        start = time.perf_counter()
+        result = self._tuned.tritons_run(args, kwargs, grid)
+        if self._tuned.__dict__.get("configs_timings") is not before:
+            self.chooser.searches += 1
+            self.chooser.seconds.search += time.perf_counter() - start
+        self._bind_launched(args, kwargs, grid, result)
+        return result
+
+    def _bind_launched(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], grid: Any, result: Any) -> None:
+        config = self._tuned.best_config
+        try:
+            call = self.call(args, kwargs, grid)
+        except (AutotunedError, ValueError):  # a call that Triton takes and the table has no words for
+            return
+        if call.options or tuple(call.arguments) != self.names or not self._tuned.is_chosen(config, args, kwargs):
+            return
+        start = time.perf_counter()
+        before = bound.prologue(self.target, config, self.names, ())
+        self.launcher.bind(tuple(call.arguments.values()), self._bound(config, before, result))
+        self.chooser.seconds.bind += time.perf_counter() - start
+
+
+def _wall_clock(call: Callable[[], Any], quantiles: Sequence[float]) -> list[float]:
+    """Milliseconds on the host, of three calls: for the interpreter, where Triton has no driver to measure with."""
+    times = []
+    for _ in range(3):
+        start = time.perf_counter()
+        call()
+        times.append((time.perf_counter() - start) * 1e3)
+    middle = sorted(times)[1]
+    return [middle, min(times), max(times)]

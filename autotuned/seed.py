@@ -1,0 +1,427 @@
+"""Memory for Triton's own tuner: stored choices put into its cache before it measures, and what it measured kept."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import math
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime, timezone
+from typing import Any
+
+from autotuned import candidates, env, failures, objects, source, store, toolchain
+from autotuned.context import Context
+from autotuned.errors import AutotunedError, NotTunedError
+from autotuned.key import Key, is_tensor
+from autotuned.record import Record, Timing
+from autotuned.store import Rung
+from autotuned.target import Call, KernelTarget
+from autotuned.values import Json, digest, encode
+
+log = logging.getLogger("autotuned")
+# Exact answers only: nothing of another shape or another context may change what a program chose before.
+_EXACT = (Rung.STORE, Rung.FILE)
+TIMER = "triton"
+
+
+class Seed:
+    """What is known of one of Triton's tuners: its kernel's identity, and the keys of its calls."""
+
+    def __init__(self, tuner: Any) -> None:
+        function: Any = source.python_function(tuner.fn)
+        self.target = KernelTarget(tuner.fn, function, source.public_name(function))
+        self._defaults = {p.name: p.default for p in self.target.parameters if p.default is not inspect.Parameter.empty}
+        self._context = Context(self.target, None)
+        self._warned = False
+
+    def call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call:
+        """The call, with arguments in the kernel's order: what is left out and has a default is filled in."""
+        names = [parameter.name for parameter in self.target.parameters]
+        given = {**self._defaults, **dict(zip(names, args)), **kwargs}
+        arguments = {name: given[name] for name in names if name in given}
+        return Call(args, kwargs, arguments, {}, kwargs.get("grid"))
+
+    def key(self, keys: Sequence[str], configs: Sequence[Any], call: Call) -> Key | None:
+        """The key of a call as Triton makes it: the declared names, and dtypes; None where a value cannot be written.
+
+        By name and with its type each, so that 1 and True are two, and an argument left out is its default. The list
+        of configs is part of it: two tuners may share one kernel, and each keeps its own choices.
+        """
+        name = self.target.name
+        where = f"`{name}`"
+        values = {at: encode(call.arguments[at], where, objects.spell) for at in keys if at in call.arguments}
+        dtypes: dict[str, Json] = {
+            path: {"dtype": dtype, "strides": ""}
+            for argument, value in call.arguments.items()
+            for path, dtype in _dtypes(argument, value)
+        }
+        tuner: dict[str, Json] = {"name": TIMER, "configs": digest(sorted(self.identities(configs)))}
+        part: dict[str, Json] = {"tensors": dtypes, "values": values, "none": [], "tuner": tuner}
+        return Key(name, part, *self._context.of(call)) if objects.portable(part) else None
+
+    def identities(self, configs: Sequence[Any]) -> dict[str, Any]:
+        """Live configs by identity; of two that are equal, the first."""
+        found: dict[str, Any] = {}
+        for config in configs:
+            found.setdefault(candidates.identity(config, self.target.name, objects.spell), config)
+        return found
+
+    def label(self, config: Any) -> str:
+        """A config in a few words."""
+        return candidates.label(candidates.to_json(config, self.target.name, objects.spell))
+
+    def stored(self, key: Key, configs: Sequence[Any]) -> Any:
+        """The stored choice among these configs, every one of which was measured; None without one."""
+        choice = store.find(key, self.identities(configs), places())
+        if choice is None or not choice.complete:
+            return None
+        log.info("`%s` %s: %s (%s)", key.kernel, key.digest[:12], choice.config, choice.origin)
+        return choice.config
+
+    def keep(self, key: Key, timings: Mapping[Any, Any], chosen: Any, seconds: float | None) -> None:
+        """Store what Triton measured, if one of the configs ran."""
+        name = self.target.name
+        made = [_timing(candidates.to_json(config, name, objects.spell), times) for config, times in timings.items()]
+        winner = candidates.to_json(chosen, name, objects.spell)
+        kept = Record(key, winner, None, "ok", tuple(made), _provenance(seconds))
+        won = kept.timing_of(winner)
+        if won is None or won.median_us is None or not objects.portable(*(timing.config for timing in made)):
+            return
+        store.keep(Record(key, winner, won.median_us, "ok", tuple(made), kept.provenance))
+
+    def first_that_compiles(self, call: Call, configs: Sequence[Any]) -> Any:
+        """The first config whose code compiles and loads; the first of all if none does: its launch says why."""
+        for config in configs:
+            try:
+                self.target.compile(_plain(call), config)
+            except Exception as error:
+                log.info("`%s`: %s does not compile here (%s)", self.target.name, config, failures.describe(error))
+            else:
+                return config
+        return configs[0]
+
+    def warn_once(self, message: str) -> None:
+        """Say something about this kernel, once."""
+        if not self._warned:
+            self._warned = True
+            log.warning(message, self.target.name)
+
+
+def places() -> list[tuple[Rung, Callable[[Key, store.Candidates], store.Look]]]:
+    """Where a stored choice may come from, in order."""
+    return [place for place in store.PLACES if place[0] in _EXACT]
+
+
+def is_known(key: Key) -> bool:
+    """Whether something is stored for a key, good or bad; who asks needs no pruned list of configs yet."""
+    return any(look(key, {}).problem != "absent" for _, look in places())
+
+
+def _plain(call: Call) -> Call:
+    """The call without what is no argument: Triton's `run` is given these two besides."""
+    kwargs = {name: value for name, value in call.kwargs.items() if name not in ("grid", "warmup")}
+    return Call(call.args, kwargs, call.arguments, {}, call.grid)
+
+
+def _dtypes(path: str, value: Any) -> Iterator[tuple[str, str]]:
+    """Dtypes in an argument: of a tensor, of a descriptor's tensor, and of the members of a tuple."""
+    if is_tensor(value) or (hasattr(value, "dtype") and not isinstance(value, (tuple, type))):
+        yield path, str(value.dtype)
+    elif hasattr(value, "base") and hasattr(value, "block_shape"):
+        yield path, str(value.base.dtype)
+    elif isinstance(value, tuple):
+        for index, item in enumerate(value):
+            yield from _dtypes(f"{path}[{index}]", item)
+
+
+def _timing(form: Mapping[str, Json], times: Any) -> Timing:
+    """What Triton measured: median, 20th and 80th percentile in milliseconds, or one time; infinite for a failure."""
+    listed = [float(time) for time in times] if isinstance(times, Sequence) else [float(times)]
+    if not all(math.isfinite(time) and time >= 0 for time in listed):
+        return Timing(form, status="failed", error="Triton counted it as failed")
+    median, low, high = (time * 1e3 for time in (listed if len(listed) == 3 else listed[:1] * 3))
+    return Timing(form, median, low, high, 1)
+
+
+def _provenance(seconds: float | None) -> dict[str, Json]:
+    date = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    return {"date": date, "seconds": None if seconds is None else round(seconds, 3), "timer": TIMER, "written": []}
+
+
+_seeds: weakref.WeakKeyDictionary[Any, Seed | None] = weakref.WeakKeyDictionary()
+
+
+def seed_of(tuner: Any) -> Seed | None:
+    """The seed of one of Triton's tuners; None, with a line in the log, for a kernel that cannot have one."""
+    if tuner not in _seeds:
+        try:
+            _seeds[tuner] = Seed(tuner)
+        except Exception as error:  # somebody's own kernel class: their launch must not fail for our sake
+            log.info("no choices are stored for %r: %s", tuner.fn, failures.describe(error))
+            _seeds[tuner] = None
+    return _seeds[tuner]
+
+
+_Call = tuple[Any, tuple[Any, ...], dict[str, Any]]  # tuner, arguments by place and by name
+
+
+class _Asking(threading.local):
+    """The call that this thread is in, so that a cache which is asked for a key knows what for; and what came of it."""
+
+    call: _Call | None = None
+    asked: Asked | None = None
+
+
+_asking = _Asking()
+
+
+class Asked:
+    """One call whose key was not in its tuner's cache; `missed` is that key while no store has it either."""
+
+    def __init__(self, call: _Call) -> None:
+        self.call = call
+        self.tuner, self.args, self.kwargs = call
+        self.outer = _asking.asked  # of the call whose search has led to this one
+        self.missed: Any = None
+        self.key: Key | None = None
+        self.pruned: list[Any] | None = None
+        self.passing = False
+
+    def look_up(self, memory: Memory, own: Any) -> bool:
+        """Whether the tuner's cache has its key now: a stored choice, or what must do where nothing may be measured.
+
+        Raises:
+            NotTunedError: Mode "strict", and nothing is stored.
+        """
+        mode, seed = env.current_mode(), seed_of(self.tuner)
+        if getattr(self.tuner, "prunes_once", False) and len(self._left()) == 1:  # as Triton 3.9: nothing to measure
+            memory.note(own, self._left()[0])
+            return True
+        if seed is None or mode == "off":
+            return False
+        self.missed, self._seed = own, seed
+        self._before = self.tuner.__dict__.get("configs_timings")
+        try:
+            self._call = seed.call(self.args, self.kwargs)
+            self.key = seed.key(self.tuner.keys, self.tuner.configs, self._call)
+            found = self._stored(mode)
+        except (AutotunedError, OSError) as error:
+            log.warning("`%s`: no choice is looked up or stored (%s).", seed.target.name, failures.describe(error))
+            self.missed, found = None, None
+        if found is None:
+            found = self._unmeasured(mode)
+        if found is None:
+            return False
+        self.missed = None if not self.passing else own
+        memory.note(own, found)
+        return True
+
+    def _stored(self, mode: str) -> Any:
+        if self.key is None or mode == "search" or not is_known(self.key):
+            return None
+        return self._seed.stored(self.key, self._left())
+
+    def _left(self) -> list[Any]:
+        """The configs of this call: Triton's own list, and its own errors."""
+        if self.pruned is None:
+            self.pruned = list(self.tuner.prune_configs(self.kwargs))
+        return self.pruned
+
+    def _unmeasured(self, mode: str) -> Any:
+        """What is launched where nothing may be measured: under stream capture, and in the modes that forbid it."""
+        name = self._seed.target.name
+        capturing = toolchain.capturing()
+        if mode == "strict":
+            why = "a CUDA graph is being captured" if capturing else "mode 'strict' allows no search"
+            raise NotTunedError(
+                f"`{name}`: expected a stored choice, found none, and {why}. Run once without it.",
+                kernel=name,
+                digest=self.key.digest if self.key else "",
+            )
+        if not capturing and mode != "serve":
+            return None
+        self._seed.warn_once(
+            "`%s`: nothing is stored for this call and nothing may be measured now (a CUDA graph is being captured, or "
+            "mode 'serve'): the first config that compiles runs, untuned."
+        )
+        self.passing = capturing  # the next call outside of a capture is measured
+        return self._seed.first_that_compiles(self._call, self._left())
+
+    def finish(self, memory: Memory) -> None:
+        """Keep what Triton has measured for this call."""
+        timings = self.tuner.__dict__.get("configs_timings")
+        if self.passing:
+            memory.drop(self.missed)
+        elif self.missed is not None and timings is not self._before and memory.has(self.missed):
+            self._keep(memory, timings)
+
+    def fail(self, memory: Memory) -> None:
+        """Forget a choice none of whose configs ran: Triton would launch it again and again."""
+        if self.missed is None:
+            return
+        timings = self.tuner.__dict__.get("configs_timings")
+        if self.passing or (timings is not self._before and timings and not any(map(_ran, timings.values()))):
+            memory.drop(self.missed)
+
+    def _keep(self, memory: Memory, timings: Mapping[Any, Any]) -> None:
+        if self.key is None or self.kwargs.get("warmup"):  # a warm-up launches nothing: Triton has timed that
+            return
+        try:
+            self._seed.keep(self.key, timings, memory.get(self.missed), self.tuner.__dict__.get("bench_time"))
+        except AutotunedError as error:
+            log.warning("`%s`: its choice is not stored (%s).", self._seed.target.name, failures.describe(error))
+
+
+def pruned_once(tuner: Any, prune: Callable[[], list[Any]]) -> list[Any]:
+    """What pruning leaves for the call that `tuner` is in; asked for again, the same list."""
+    asked = _asking.asked
+    if asked is None or asked.call is not _asking.call or asked.tuner is not tuner:
+        return prune()
+    if asked.pruned is None:
+        asked.pruned = prune()
+    return asked.pruned
+
+
+def _ran(times: Any) -> bool:
+    return _timing({}, times).status == "ok"
+
+
+class Memory(dict[Any, Any]):
+    """Triton's `.cache` of one tuner, which asks the store before it says that a key is missing.
+
+    Args:
+        cache: What was in it before.
+        on_change: Told when a choice is replaced or removed, which what was bound to it must not outlive.
+    """
+
+    def __init__(self, cache: Mapping[Any, Any], on_change: Callable[[], None]) -> None:
+        super().__init__(cache)
+        self._on_change = on_change
+
+    def __contains__(self, key: Any) -> bool:
+        if super().__contains__(key):
+            return True
+        call, asked = _asking.call, _asking.asked
+        if call is None or call[0].cache is not self or (asked is not None and asked.call is call):
+            return False
+        _asking.asked = Asked(call)
+        return _asking.asked.look_up(self, key)
+
+    def has(self, key: Any) -> bool:
+        """Whether it holds a key, without asking anybody."""
+        return super().__contains__(key)
+
+    def note(self, key: Any, config: Any) -> None:
+        """Put in a choice that nothing can be bound to yet."""
+        super().__setitem__(key, config)
+
+    def drop(self, key: Any) -> None:
+        """Take out a choice that is not to last."""
+        super().pop(key, None)
+
+    def __setitem__(self, key: Any, config: Any) -> None:
+        replaced = super().get(key, config)
+        super().__setitem__(key, config)
+        if replaced is not config:
+            self._on_change()
+
+    def __delitem__(self, key: Any) -> None:
+        super().__delitem__(key)
+        self._on_change()
+
+    def pop(self, *args: Any) -> Any:
+        """Remove a choice and return it."""
+        value = super().pop(*args)
+        self._on_change()
+        return value
+
+    def popitem(self) -> tuple[Any, Any]:
+        """Remove the newest choice."""
+        item = super().popitem()
+        self._on_change()
+        return item
+
+    def clear(self) -> None:
+        """Remove all choices."""
+        super().clear()
+        self._on_change()
+
+    def update(self, *args: Any, **kwargs: Any) -> None:
+        """Put in several choices."""
+        for key, config in dict(*args, **kwargs).items():
+            self[key] = config
+
+    def setdefault(self, key: Any, default: Any = None) -> Any:
+        """Put in a choice unless there is one."""
+        if not super().__contains__(key):
+            self[key] = default
+        return self[key]
+
+
+_adopting = threading.Lock()
+
+
+def _nothing() -> None:
+    pass
+
+
+def adopt(tuner: Any, on_change: Callable[[], None] = _nothing) -> Memory:
+    """Give one of Triton's tuners a cache that asks the store."""
+    with _adopting:
+        if type(tuner.cache) is not Memory:
+            tuner.cache = Memory(tuner.cache, on_change)
+        memory: Memory = tuner.cache
+        return memory
+
+
+def run(original: Callable[..., Any], tuner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Triton's `Autotuner.run` with a memory: what it would measure is looked up, what it measured is kept.
+
+    Everything else is Triton's: key, pruning, hooks, benchmark, launch.
+    """
+    # On the path of every launch of Triton's own tuners: no key is made here, only `__contains__` above is asked.
+    memory = tuner.cache
+    if type(memory) is not Memory:
+        if type(memory) is not dict:  # a class of somebody else's, or ours: `Tuned` has its own store
+            return original(tuner, *args, **kwargs)
+        memory = adopt(tuner)
+    outer, call = _asking.call, (tuner, args, kwargs)
+    _asking.call = call
+    try:
+        result = original(tuner, *args, **kwargs)
+    except BaseException:
+        if asked := _ended(call):
+            asked.fail(memory)
+        raise
+    finally:
+        _asking.call = outer
+    if _asking.asked is not None and (asked := _ended(call)):
+        asked.finish(memory)
+    return result
+
+
+def _ended(call: _Call) -> Asked | None:
+    """What was asked for a call that is over; None if its key was in the cache."""
+    asked = _asking.asked
+    if asked is None or asked.call is not call:
+        return None
+    _asking.asked = asked.outer
+    return asked
+
+
+def known(tuner: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | Mapping[str, Any]) -> Any:
+    """The config of one of our `Replaced` for a call, from its cache or the store; None where it would be measured."""
+    own = tuner.key_of(args, kwargs)
+    if tuner.cache.has(own):
+        return tuner.cache[own]
+    seed, nargs = seed_of(tuner), tuner.nargs
+    tuner.nargs = dict(zip(tuner.arg_names, args))
+    try:
+        if seed is None or env.current_mode() in ("off", "search"):
+            return None
+        key = seed.key(tuner.keys, tuner.configs, seed.call(args, kwargs))
+        return seed.stored(key, tuner.prune_configs(dict(kwargs))) if key is not None and is_known(key) else None
+    finally:
+        tuner.nargs = nargs

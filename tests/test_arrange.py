@@ -1,0 +1,104 @@
+"""Tests of `arrange` and of `autotuned run`: processes that know nothing of us."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+APP = """
+import sys
+assert "triton" not in sys.modules, "imported before the program asked for it"
+import triton, triton.runtime.autotuner
+run = triton.runtime.autotuner.Autotuner.run
+print("wrapped" if hasattr(run, "in_front_of") else "plain", triton.autotune.__module__, type(triton.__loader__).__name__)
+"""
+
+
+def run(*command, path=(), env=None, cwd=None):
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, path)), **(env or {})}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment, cwd=cwd)
+    return done.returncode, done.stdout, done.stderr
+
+
+def autotuned_run(*arguments, **options):
+    return run(sys.executable, "-c", "from autotuned.cli.main import app; app()", "run", *arguments, **options)
+
+
+@pytest.fixture
+def app(tmp_path):
+    file = tmp_path / "app.py"
+    file.write_text(APP)
+    return str(file)
+
+
+def test_a_program_is_seeded(app):
+    code, out, err = autotuned_run("--", sys.executable, app)
+    assert (code, out) == (0, "wrapped triton.runtime.autotuner SourceFileLoader\n"), err
+
+
+def test_a_program_is_replaced(app):
+    code, out, err = autotuned_run("--replace", "--", sys.executable, app)
+    assert (code, out) == (0, "wrapped autotuned.replaced SourceFileLoader\n"), err
+
+
+def test_processes_that_a_program_starts_are_seeded_too(tmp_path, app):
+    parent = tmp_path / "parent.py"
+    parent.write_text(f"import subprocess, sys; sys.exit(subprocess.run([sys.executable, {app!r}]).returncode)")
+    code, out, err = autotuned_run("--", sys.executable, str(parent))
+    assert (code, out) == (0, "wrapped triton.runtime.autotuner SourceFileLoader\n"), err
+
+
+def test_without_the_command_nothing_is_installed(app):
+    code, out, err = run(sys.executable, app)
+    assert (code, out) == (0, "plain triton.runtime.autotuner SourceFileLoader\n"), err
+
+
+def test_exit_code_and_options_are_the_commands_own(tmp_path):
+    file = tmp_path / "app.py"
+    file.write_text("import sys; print(sys.argv[1:]); sys.exit(7)")
+    code, out, _ = autotuned_run("--", sys.executable, str(file), "--replace", "-x", "--help")
+    assert (code, out) == (7, "['--replace', '-x', '--help']\n")
+
+
+def test_a_command_that_is_not_there_is_one_line():
+    code, out, err = autotuned_run("--", "no-such-command-here")
+    assert (code, out) == (1, "")
+    assert err == "error: no-such-command-here: no such command; write autotuned run -- python app.py.\n"
+
+
+def test_the_programs_own_sitecustomize_runs(tmp_path, app):
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "sitecustomize.py").write_text(
+        "import sys; print('mine', __file__ == sys.modules['sitecustomize'].__file__)"
+    )
+    code, out, err = autotuned_run("--", sys.executable, app, path=[own])
+    assert code == 0, err
+    assert out == "mine True\n" * 2 + "wrapped triton.runtime.autotuner SourceFileLoader\n"  # the command itself, too
+
+
+def test_a_python_without_this_package_runs_as_ever(tmp_path):
+    import autotuned
+
+    startup = Path(autotuned.__file__).parent / "startup"
+    code = "import sys; sys.path = [p for p in sys.path]; print('fine')"
+    done = run(sys.executable, "-S", "-c", code, path=[startup], env={"AUTOTUNED_INSTALL": "seed"})
+    assert done == (0, "fine\n", "")
+    # With `site`, and this package out of reach: the folder stands alone.
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    (alone / "sitecustomize.py").write_text(
+        (startup / "sitecustomize.py").read_text().replace("autotuned.arrange", "autotuned_not_here.arrange")
+    )
+    assert run(sys.executable, "-c", code, path=[alone])[:2] == (0, "fine\n")
+
+
+def test_a_wrong_value_is_said_and_the_program_runs(app):
+    import autotuned
+
+    startup = Path(autotuned.__file__).parent / "startup"
+    code, out, err = run(sys.executable, app, path=[startup], env={"AUTOTUNED_INSTALL": "everything"})
+    assert (code, out) == (0, "plain triton.runtime.autotuner SourceFileLoader\n")
+    assert "AUTOTUNED_INSTALL: expected one of seed, replace, got 'everything'" in err

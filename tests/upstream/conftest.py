@@ -1,0 +1,110 @@
+"""Every test here runs on Triton's tuner and on ours; half of them in the interpreter, half on a pretended GPU."""
+
+import os
+from types import SimpleNamespace
+
+import pytest
+import torch
+import triton
+
+COMPILED = os.environ.get("AUTOTUNED_TESTS") == "compiled"
+collect_ignore_glob = ["test_interpreted_*.py"] if COMPILED else ["test_compiled_*.py"]
+
+
+def pytest_generate_tests(metafunc):
+    """All four subjects, unless a test names those it is about."""
+    import subjects
+
+    if "subject" in metafunc.fixturenames:
+        mark = metafunc.definition.get_closest_marker("subjects")
+        metafunc.parametrize("subject", mark.args[0] if mark else subjects.SUBJECTS, indirect=True)
+
+
+@pytest.fixture
+def subject(request, driver):
+    """Triton's tuner or ours, installed for the test."""
+    import subjects
+
+    with subjects.subject(request.param) as one:
+        yield one
+
+
+if COMPILED:
+
+    @pytest.fixture(scope="session", autouse=True)
+    def pretended_session(tmp_path_factory):
+        """Binaries of this session only, and a driver left in place for their unloading."""
+        import fake_cuda
+
+        if "TRITON_CACHE_DIR" not in os.environ:
+            os.environ["TRITON_CACHE_DIR"] = str(tmp_path_factory.mktemp("triton"))
+        triton.runtime.driver._active = fake_cuda.Driver()
+
+    @pytest.fixture(autouse=True)
+    def driver(monkeypatch):
+        """The pretended GPU; nothing runs on it, so trials are timed by the clock of the host."""
+        import fake_cuda
+
+        from autotuned import measure, target
+
+        monkeypatch.setattr(target, "CudaTimer", measure.HostTimer)
+        return fake_cuda.install(monkeypatch)
+
+    @pytest.fixture
+    def launches(driver):
+        """What was launched so far in this test."""
+        import fake_cuda
+
+        return fake_cuda.Launcher.launches
+
+else:
+
+    class _Event:
+        """A CUDA event on a machine without CUDA: the wall clock."""
+
+        def __init__(self, enable_timing=False):
+            pass
+
+        def record(self):
+            import time
+
+            self.time = time.perf_counter()
+
+        def elapsed_time(self, other):
+            return (other.time - self.time) * 1e3
+
+    class _Driver:
+        """What Triton's benchmark asks of a driver, for the interpreter."""
+
+        get_current_device = staticmethod(lambda: 0)
+        get_current_stream = staticmethod(lambda index: 0)
+        get_active_torch_device = staticmethod(lambda: torch.device("cpu"))
+        get_empty_cache_for_benchmark = staticmethod(lambda: torch.empty(1))
+        clear_cache = staticmethod(lambda cache: None)
+
+        def get_device_interface(self):
+            return SimpleNamespace(Event=_Event, synchronize=lambda: None)
+
+        def get_benchmarker(self):
+            def bench(call, quantiles):
+                for _ in range(2):
+                    call()
+                return [1.0, 1.0, 1.0]
+
+            return bench
+
+    @pytest.fixture(autouse=True)
+    def driver():
+        """Something to measure on: the GPU if there is one, else a stand-in, for Triton's interpreter has none."""
+        if torch.cuda.is_available():
+            yield None
+            return
+        before = triton.runtime.driver._active
+        triton.runtime.driver.set_active(_Driver())
+        yield None
+        triton.runtime.driver._active = before
+
+    @pytest.fixture
+    def device():
+        """Where tensors go."""
+        return "cuda" if torch.cuda.is_available() else "cpu"
