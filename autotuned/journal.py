@@ -5,7 +5,10 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import threading
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +23,10 @@ class Journal:
 
     Written under the key's lock. A file that a living process of this machine is writing says nothing of a crash.
 
+    Attributes:
+        crashed: Configs that ended a process, or cost it its device.
+        suspects: Configs of which one ended a process: several were compiled at once. They are to be tried alone.
+
     Args:
         path: The file; None keeps no journal.
         writes: False for one who searches without the lock: what crashed is read, and nothing is written.
@@ -27,48 +34,78 @@ class Journal:
 
     def __init__(self, path: Path | None, writes: bool = True) -> None:
         self._path = path
-        self.crashed = self._left_behind()
+        self._compiling: list[str] = []
+        self._launching: str | None = None
+        self._guard = threading.Lock()
+        self.crashed, self.suspects = self._left_behind()
         if not writes:
             self._path = None
 
-    def _left_behind(self) -> list[str]:
+    def _left_behind(self) -> tuple[list[str], list[str]]:
         if self._path is None:
-            return []
+            return [], []
         try:
             data: Any = disk.read_json(self._path)
             crashed = [str(identity) for identity in data["crashed"]]
-            if data["launching"] is not None and not _is_alive(data):
-                crashed.append(str(data["launching"]))
+            if _is_alive(data):
+                return crashed, []
+            launching = [] if data["launching"] is None else [str(data["launching"])]
+            beside = [str(identity) for identity in data.get("compiling", ())]
+            return (crashed, launching + beside) if beside else (crashed + launching, [])
         except (OSError, ValueError, KeyError, TypeError):
-            return []  # no file, or nothing in it that says anything
-        return crashed
+            return [], []  # no file, or nothing in it that says anything
 
     def begin(self, identity: str) -> None:
-        """Note a config before it is compiled and launched for the first time."""
-        self._write(identity)
+        """Note a config before it is compiled alone, or launched for the first time."""
+        with self._guard:
+            self._launching = identity
+            self._write()
+
+    @contextmanager
+    def compiling(self, identity: str) -> Iterator[None]:
+        """Note a config while a thread compiles it, beside others: none of them can be blamed for a crash by itself."""
+        with self._guard:
+            self._compiling.append(identity)
+            self._write()
+        try:
+            yield
+        finally:
+            with self._guard:
+                self._compiling.remove(identity)  # on disk with the next that begins, or at the end
 
     def died(self, identity: str) -> None:
         """Note that a config cost this process its device: the next process must not try it."""
-        self.crashed.append(identity)
-        self._write(None)
+        with self._guard:
+            self.crashed.append(identity)
+            self._launching = None
+            self._write()
+
+    def launched(self) -> None:
+        """The launch is over; on disk with the next that begins, sooner only while others are compiled beside it."""
+        with self._guard:
+            self._launching = None
+            if self._compiling:
+                self._write()
 
     def end(self) -> None:
         """All first launches are over: only what crashed is kept."""
-        if self.crashed:
-            self._write(None)
-        else:
-            self.erase()
+        with self._guard:
+            self._launching = None
+            if self.crashed:
+                self._write()
+            else:
+                self.erase()
 
     def erase(self) -> None:
         """Remove the file: what crashed is in the record now, or is to be tried again."""
         if self._path is not None:
             disk.remove(self._path)
 
-    def _write(self, launching: str | None) -> None:
+    def _write(self) -> None:
         if self._path is None:
             return
-        data = {"schema": 1, "launching": launching, "crashed": [*self.crashed], "pid": os.getpid(),
-                "host": socket.gethostname(), "run": _RUN}  # fmt: skip
+        data = {"schema": 1, "launching": self._launching, "compiling": [*self._compiling],
+                "crashed": [*self.crashed], "pid": os.getpid(), "host": socket.gethostname(), "run": _RUN}  # fmt: skip
         try:
             disk.write_text(self._path, disk.text(data))
         except OSError as error:
