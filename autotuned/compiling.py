@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 import queue
@@ -23,6 +24,9 @@ TICK_S = 0.25  # how often one who waits for the compilers is told that it still
 # Threads that leave LLVM take the interpreter's lock from each other; the thread that measures must not wait 5 ms
 # (Python's default) each time it comes back from a call of torch's.
 SWITCH_S = 0.0005
+# Python's parser counts its depth for all threads together (seen in 3.11.7), and a parse that is interrupted by another
+# thread's may end in "SystemError: AST constructor recursion depth mismatch", which says nothing of the kernel.
+PARSER_TRIES = 5
 
 
 @dataclass(frozen=True)
@@ -228,6 +232,9 @@ class _Pool:
 
     def _run(self, identity: str, compile_: Callable[[], Any]) -> Any:
         with scratch.same_as(self._folder), self._journal.compiling(identity):
+            for _ in range(PARSER_TRIES):
+                with contextlib.suppress(SystemError):
+                    return compile_()
             return compile_()
 
     def next(self, deadline: float, tick: Callable[[], None]) -> int | None:
