@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -82,6 +83,9 @@ class CudaTimer:
     _WARM_S, _STAYS_WARM_S = 0.05, 1.0
     _warm_since = float("-inf")  # of all timers: many keys are tuned one after the other
     _TRIES = 3  # blocks measured again because the host was too slow; then what there is must do
+    # A sample of a short kernel is the mean of several launches, each with its own flush: the clock's steps, of which
+    # there are few in it, then even out. No more than so many, and none for a kernel that takes so long by itself.
+    _MOST_LAUNCHES, _LONG_US = 8, 40.0
 
     def __init__(self) -> None:
         import torch
@@ -108,12 +112,18 @@ class CudaTimer:
         return buffer
 
     def sample(self, trial: Trial, count: int) -> list[float]:
-        """Times of `count` launches in microseconds."""
+        """`count` times of a launch in microseconds; for a short kernel each is the mean of several launches."""
+        each = self._launches_a_sample(trial)
         for _ in range(self._TRIES):
-            times, starved = self._block(trial, count)
+            times, starved = self._block(trial, count * each)
             if not starved:
                 break  # else the device waited for the host within the interval: once more, held for longer
-        return times
+        return [math.fsum(times[start : start + each]) / each for start in range(0, len(times), each)]
+
+    def _launches_a_sample(self, trial: Trial) -> int:
+        if not trial.samples_us:
+            return 1
+        return max(1, min(self._MOST_LAUNCHES, int(self._LONG_US / trial.median_us)))
 
     def _block(self, trial: Trial, count: int) -> tuple[list[float], bool]:
         """Times of `count` launches, and whether the stream ran dry while they were enqueued."""

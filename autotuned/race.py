@@ -17,6 +17,9 @@ GUARD_BAND = 0.04  # relative; closer than this to the leader stays in until GUA
 FINAL_BAND, FINALISTS = 0.03, 6
 TIE_BAND = 0.005  # relative; two configs this close are a tie, whatever the sample says
 NOISE_FLOOR = 0.003  # relative spread below which a sample is not believed
+# A round in which all that take part have moved by so much, at their median, was disturbed: by another process, or by
+# clocks that fell. It is thrown away and repeated, so often in one race; after that the race goes on and says so.
+DISTURBED_BAND, DISTURBED_ROUNDS = 0.03, 4
 # A config that has been measured this long takes part with the samples it has: in Triton's interpreter one launch
 # takes tens of milliseconds, and forty of them would tell nothing that three do not.
 CONFIG_BUDGET_S = 0.25
@@ -76,7 +79,7 @@ def race(
     sampler: Sampler,
     seed: int = 0,
     examine: Callable[[Sequence[Trial]], None] = lambda survivors: None,
-) -> None:
+) -> bool:
     """Give each trial as many samples as it takes to tell it from the fastest.
 
     Rounds are interleaved and shuffled, so that drift of clocks and temperature falls on all alike and the order of
@@ -87,14 +90,17 @@ def race(
         sampler: `sampler(trial, count)` appends samples, or sets `trial.error`.
         seed: Of the shuffle, so that a search can be repeated.
         examine: Told who survived the first samples; may set `trial.error`.
+
+    Returns:
+        Whether conditions were steady, as far as the race could see.
     """
-    shuffle = random.Random(seed)
-    _round(trials, FIRST_SAMPLES, sampler, shuffle)
+    rounds = _Rounds(sampler, random.Random(seed))
+    rounds.run(trials, FIRST_SAMPLES)
     alive = _within(trials, lambda trial, lead: FAR_OFF * lead.median_us)
     examine(alive)
     alive = _within(trials, lambda trial, lead: FAR_OFF * lead.median_us)  # the leader may be out
     while behind := [trial for trial in _open(alive) if len(trial.samples_us) < GUARD_SAMPLES]:
-        if not _round(behind, FIRST_SAMPLES, sampler, shuffle):
+        if not rounds.run(behind, FIRST_SAMPLES):
             break
         alive = _within(alive, _guard_limit)
     finalists = sorted(
@@ -102,9 +108,47 @@ def race(
         key=lambda trial: trial.median_us,
     )[:FINALISTS]
     while len(finalists) > 1 and (unsure := _unsure(finalists)):
-        if not _round(unsure, FINAL_ROUND, sampler, shuffle):
+        if not rounds.run(unsure, FINAL_ROUND):
             break
         finalists = _within(finalists, _guard_limit)
+    return rounds.left > 0
+
+
+class _Rounds:
+    """Rounds of a race: each samples its trials once, in random order.
+
+    Attributes:
+        left: Disturbed rounds that may still be thrown away.
+    """
+
+    def __init__(self, sampler: Sampler, shuffle: random.Random) -> None:
+        self._sampler, self._shuffle = sampler, shuffle
+        self.left = DISTURBED_ROUNDS
+
+    def run(self, trials: Sequence[Trial], count: int) -> bool:
+        """Sample each; False if nothing came of it: out of time, or a timer that has one answer."""
+        before = [len(trial.samples_us) for trial in trials]
+        while True:
+            order = list(trials)
+            self._shuffle.shuffle(order)
+            for trial in order:
+                self._sampler(trial, count)
+            if not self.left or not _is_disturbed(trials, before):
+                return any(len(trial.samples_us) > length for trial, length in zip(trials, before))
+            self.left -= 1
+            if self.left:
+                for trial, length in zip(trials, before):
+                    del trial.samples_us[length:]
+
+
+def _is_disturbed(trials: Sequence[Trial], before: Sequence[int]) -> bool:
+    """Whether the samples of a round stand apart from those before, for most trials and in the same direction."""
+    shifts = [
+        statistics.median(trial.samples_us[length:]) / statistics.median(trial.samples_us[:length])
+        for trial, length in zip(trials, before)
+        if FIRST_SAMPLES <= length < len(trial.samples_us) and not trial.error
+    ]
+    return len(shifts) > 1 and abs(statistics.median(shifts) - 1) > DISTURBED_BAND
 
 
 def _guard_limit(trial: Trial, lead: Trial) -> float:
@@ -124,16 +168,6 @@ def _unsure(finalists: Sequence[Trial]) -> list[Trial]:
     ]
 
 
-def _round(trials: Sequence[Trial], count: int, sampler: Sampler, shuffle: random.Random) -> bool:
-    """Sample each trial once, in random order; False if nothing came of it: out of time, or a timer with one answer."""
-    before = sum(len(trial.samples_us) for trial in trials)
-    order = list(trials)
-    shuffle.shuffle(order)
-    for trial in order:
-        sampler(trial, count)
-    return sum(len(trial.samples_us) for trial in trials) > before
-
-
 def _within(trials: Sequence[Trial], limit: Callable[[Trial, Trial], float]) -> list[Trial]:
     measured = [trial for trial in trials if not trial.error and trial.samples_us]
     if not measured:
@@ -142,7 +176,7 @@ def _within(trials: Sequence[Trial], limit: Callable[[Trial, Trial], float]) -> 
     return [trial for trial in measured if trial is lead or trial.median_us <= limit(trial, lead)]
 
 
-def winner(trials: Sequence[Trial], resolution_us: float) -> tuple[Trial, str]:
+def winner(trials: Sequence[Trial], resolution_us: float, steady: bool = True) -> tuple[Trial, str]:
     """The trial to use, and the quality of that choice.
 
     Within `TIE_BAND`, or three standard errors of the difference of two such medians, of the fastest the earlier in
@@ -150,9 +184,11 @@ def winner(trials: Sequence[Trial], resolution_us: float) -> tuple[Trial, str]:
 
     Args:
         trials: At least one, each with samples.
+        steady: Whether conditions were steady while they were taken.
 
     Returns:
-        The trial, and "ok", "tied", "noisy" (spread over 5%) or "unresolved" (below the clock's resolution).
+        The trial, and "ok", "tied", "noisy" (spread over 5%, or not steady) or "unresolved" (below the clock's
+        resolution).
     """
     lead = min(trials, key=lambda trial: trial.median_us)
     # By the leader's error, not each trial's own: one that was dropped after three samples has a large one.
@@ -162,4 +198,4 @@ def winner(trials: Sequence[Trial], resolution_us: float) -> tuple[Trial, str]:
     if best.median_us <= resolution_us:
         return best, "unresolved"
     spread = (best.percentile(0.8) - best.percentile(0.2)) / best.median_us
-    return best, "noisy" if spread > 0.05 else "tied" if len(tied) > 1 else "ok"
+    return best, "noisy" if spread > 0.05 or not steady else "tied" if len(tied) > 1 else "ok"

@@ -64,7 +64,7 @@ class _Search:
         self._ahead = Ahead(job.target, job.call, job.journal)
         self._first_error: Exception | None = None  # to be raised if all fail alike; dropped as soon as they do not
         self._checked: set[int] = set()
-        self._lost = False
+        self._lost, self._steady = False, True
         self._deadline = time.monotonic() + (job.budget_s or float("inf"))
 
     def close(self) -> None:
@@ -133,7 +133,7 @@ class _Search:
         if racing:
             failures.remember_refused(self._job.compile_class, self._ahead.refused)
             self._job.timer.warm_up()
-            race.race(racing, self._sample, examine=self._examine)
+            self._steady = race.race(racing, self._sample, examine=self._examine)
             self._finish_hooks(racing[0])
 
     def _skip_known_failures(self) -> None:
@@ -404,14 +404,14 @@ class _Search:
             earlier.samples_us = timing.typical_us
             known[earlier.index] = earlier
         ran += known.values()
-        best, outcome.quality = race.winner(ran, self._job.timer.resolution_us)
+        best, outcome.quality = race.winner(ran, self._job.timer.resolution_us, self._steady)
         while self._checker is not None and best.index not in self._checked:
             self._examine([best])
             if best.error:
                 ran.remove(best)
                 self.board.trials += [best] * (best.index in known)  # its timing is overruled
                 self.raise_if_none(ran)
-                best, outcome.quality = race.winner(ran, self._job.timer.resolution_us)
+                best, outcome.quality = race.winner(ran, self._job.timer.resolution_us, self._steady)
         outcome.winner = self.board.identity(best)
 
     def raise_if_none(self, left: Sequence[Trial]) -> None:

@@ -132,3 +132,39 @@ def test_a_gpu_that_does_not_say_its_cache_size_gets_a_large_flush(monkeypatch: 
     monkeypatch.setitem(sys.modules, "torch", fake)
     CudaTimer()
     assert fake.asked_bytes == 128 << 20
+
+
+@pytest.mark.parametrize(("median_us", "launches"), [(4.0, 8), (10.0, 4), (30.0, 1), (500.0, 1)])
+def test_a_sample_of_a_short_kernel_is_the_mean_of_several_launches(
+    monkeypatch: pytest.MonkeyPatch, median_us: float, launches: int
+) -> None:
+    events: list[str] = []
+    monkeypatch.setitem(sys.modules, "torch", FakeCuda(events))
+    timer, measured = CudaTimer(), noted(events)
+    measured.samples_us = [median_us]
+    assert timer.sample(measured, 3) == [12.5] * 3
+    assert events.count("launch") == events.count("flush") == 3 * launches
+
+
+def test_b81_the_host_that_launches_slowly_does_not_decide(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Host 50 us, device 5 and 10 us: what lies between the events is the device's time."""
+
+    class Device(FakeCuda):
+        def __init__(self) -> None:
+            super().__init__([])
+            self.device_us = 0.0
+            self.cuda.Event = lambda enable_timing: SimpleNamespace(
+                record=lambda: None, elapsed_time=lambda other: self.device_us / 1e3, query=lambda: False
+            )
+
+    device = Device()
+    monkeypatch.setitem(sys.modules, "torch", device)
+    timer = CudaTimer()
+
+    def launch(device_us: float) -> None:
+        time.sleep(50e-6)
+        device.device_us = device_us
+
+    trials = [Trial(0, nothing, lambda: launch(10.0)), Trial(1, nothing, lambda: launch(5.0))]
+    race(trials, lambda trial, count: trial.samples_us.extend(timer.sample(trial, count)))
+    assert [trial.median_us for trial in trials] == [10.0, 5.0]

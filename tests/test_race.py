@@ -208,3 +208,43 @@ def test_the_error_of_a_median_shrinks_with_the_samples_and_never_below_the_floo
     assert few.relative_error == pytest.approx(1.2533 * 1.4826 * 0.05 / math.sqrt(3))
     assert many.relative_error == pytest.approx(few.relative_error / math.sqrt(12))
     assert trial(0, 5.0, 5.0, 5.0, 5.0).relative_error == pytest.approx(1.2533 * race_module.NOISE_FLOOR / 2)
+
+
+# -- disturbance ------------------------------------------------------------------------------------------------------
+
+
+class Disturbed(Clock):
+    """All times are longer by a half during some rounds of samples."""
+
+    def __init__(self, times_us: Sequence[float], slow_calls: range) -> None:
+        super().__init__(times_us, noise_us=0.2)
+        self.slow_calls = slow_calls
+
+    def __call__(self, trial: Trial, count: int) -> None:
+        super().__call__(trial, count)
+        if len(self.calls) - 1 in self.slow_calls:
+            trial.samples_us[-count:] = [sample * 1.5 for sample in trial.samples_us[-count:]]
+
+
+def test_a_round_in_which_all_moved_is_thrown_away_and_repeated() -> None:
+    clock = Disturbed([100.0, 101.0, 102.0], range(3, 6))
+    trials = [trial(index) for index in range(3)]
+    assert race(trials, clock)
+    assert all(max(trial.samples_us) < 110 for trial in trials)
+
+
+def test_a_device_that_stays_slower_is_measured_all_the_same_and_said_to_be_unsteady() -> None:
+    clock = Disturbed([100.0, 101.0, 102.0], range(3, 10_000))
+    trials = [trial(index) for index in range(3)]
+    assert not race(trials, clock)
+    assert winner(trials, 0.5, steady=False)[1] == "noisy"
+    assert len(clock.calls) < 200
+
+
+def test_one_config_that_moves_alone_disturbs_nothing() -> None:
+    def sample(trial: Trial, count: int) -> None:
+        later = 1.2 if trial.index == 1 and trial.samples_us else 1.0
+        trial.samples_us += [100.0 * later] * count
+
+    trials = [trial(index) for index in range(3)]
+    assert race(trials, sample)
