@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from autotuned import candidates
@@ -142,14 +142,16 @@ class Board:
         if self._is_worth_telling(trial):
             self._job.on_timing(self.timing(trial))
 
-    def report(self, trial: Trial) -> None:
-        """Tell whoever watches how far the search is."""
+    def report(self, trial: Trial, stage: str, compiling: Mapping[str, float] | None = None) -> None:
+        """Tell whoever watches how far the search is, and what comes next."""
         if self._job.observer is None:
             return
         lead = _lead(self.trials)
-        best = (self.label(lead), lead.median_us) if lead else (None, None)
-        name, total = self._job.target.name, len(self.trials)
-        self._job.observer(Progress(name, self.launched, total, self.label(trial), *best))
+        self._job.observer(Progress(
+            self._job.target.name, self.launched, len(self.trials), self.label(trial),
+            self.label(lead) if lead else None, lead.median_us if lead else None, stage, self.identity(trial),
+            compiling or {},
+        ))  # fmt: skip
 
 
 def _lead(trials: Sequence[Trial]) -> Trial | None:

@@ -394,7 +394,8 @@ class Chooser:
         return Job(
             target, call, forms, question.live, timer, options.restore, options.zero, options.hooks, known,
             incumbent, min(budgets, default=None), question.observer, options.check, log.isEnabledFor(logging.DEBUG),
-            (canonical(dict(question.key.context)), words) if words is not None else None, journal, on_timing,
+            (canonical(dict(question.key.context)), words) if words is not None else None, journal,
+            failures.condemned(question.key.digest), on_timing,
         )  # fmt: skip
 
     def _finish(self, question: Question, outcome: Outcome, seconds: float) -> Record:

@@ -81,6 +81,7 @@ class Ahead:
         self._found: list[toolchain.Access | None] = []
         self._binaries: dict[Hashable, int] = {}
         self._succeeded = False
+        self._pool: _Pool | None = None
         self.refused: dict[str, str] = {}
         self.pending = 0
 
@@ -119,6 +120,11 @@ class Ahead:
             self.pending -= 1
             yield ready
 
+    def running(self) -> dict[str, float]:
+        """What is being compiled at this moment, by identity, and for how many seconds already."""
+        now = time.monotonic()
+        return {} if self._pool is None else {name: now - begun for name, begun in [*self._pool.begun.items()]}
+
     # -- one after the other -------------------------------------------------------------------------------------
 
     def _serial(self, wanted: Sequence[Wanted], tick: Callable[[Wanted], None]) -> Iterator[Ready]:
@@ -142,6 +148,7 @@ class Ahead:
         order = wanted if deadline < math.inf else sorted(wanted, key=lambda one: -one.size)
         hooked: list[Ready] = []
         with _Pool(count, self._journal) as pool:
+            self._pool = pool
             started = {one.index: self._start(pool, one) for one in order}
             for _ in wanted:
                 index = pool.next(deadline if self._succeeded else math.inf, partial(tick, order[-1]))
@@ -213,6 +220,7 @@ class _Pool:
         self._threads = ThreadPoolExecutor(count, "autotuned-compile")
         self._folder, self._journal = scratch.current(), journal
         self.done: queue.SimpleQueue[int] = queue.SimpleQueue()
+        self.begun: dict[str, float] = {}
 
     def __enter__(self) -> _Pool:
         self._brisk = _brisk()
@@ -232,10 +240,11 @@ class _Pool:
 
     def _run(self, identity: str, compile_: Callable[[], Any]) -> Any:
         with scratch.same_as(self._folder), self._journal.compiling(identity):
-            for _ in range(PARSER_TRIES):
-                with contextlib.suppress(SystemError):
-                    return compile_()
-            return compile_()
+            self.begun[identity] = time.monotonic()
+            try:
+                return _parsed_again(compile_)
+            finally:
+                del self.begun[identity]
 
     def next(self, deadline: float, tick: Callable[[], None]) -> int | None:
         """The next config that is ready; None if the deadline comes first."""
@@ -245,6 +254,13 @@ class _Pool:
             except queue.Empty:
                 tick()
         return None
+
+
+def _parsed_again(compile_: Callable[[], Any]) -> Any:
+    for _ in range(PARSER_TRIES):
+        with contextlib.suppress(SystemError):
+            return compile_()
+    return compile_()
 
 
 class _Slot:

@@ -35,6 +35,9 @@ class Progress:
         done, total: Configs launched at least once, and all that are to be.
         config: Label of the config under test.
         best, best_us: Label and median of the fastest so far.
+        stage: What is done to it: "compiling", "launching" or "sampling".
+        identity: The text that identifies it.
+        compiling: What else is being compiled, by identity, and for how many seconds already.
     """
 
     kernel: str
@@ -43,6 +46,9 @@ class Progress:
     config: str
     best: str | None
     best_us: float | None
+    stage: str = ""
+    identity: str = ""
+    compiling: Mapping[str, float] = field(default_factory=dict)
 
 
 Observer = Callable[[Progress], None]
@@ -62,6 +68,7 @@ class Job:
         on_timing: Told of each timing as it is measured, and again when there are more samples of it.
         watch: Find out what is written also where `restore` is given.
         compile_class: Calls that have this in common compile alike; None where that is not known.
+        condemned: Configs that are not to be tried, and why, by identity.
     """
 
     target: Target
@@ -80,6 +87,7 @@ class Job:
     watch: bool = False
     compile_class: Hashable | None = None
     journal: Journal = field(default_factory=lambda: Journal(None))
+    condemned: Mapping[str, str] = field(default_factory=dict)
     on_timing: Callable[[Timing], None] = lambda timing: None
 
 

@@ -139,7 +139,9 @@ class _Search:
     def _skip_known_failures(self) -> None:
         for trial in self.board.trials:
             identity = self.board.identity(trial)
-            if identity in self._job.journal.crashed:
+            if identity in self._job.condemned:
+                trial.error = self._job.condemned[identity]
+            elif identity in self._job.journal.crashed:
                 trial.error = "Crashed: a process ended while this config was compiled or launched for the first time"
                 log.warning(
                     "`%s`: %s is skipped: an earlier process ended in its first launch; --force tries it again.",
@@ -179,7 +181,7 @@ class _Search:
         return Wanted(trial.index, identity, self._job.configs[identity], self.board.is_hooked(trial), suspect)
 
     def _still_compiling(self, wanted: Wanted) -> None:
-        self.board.report(self.board.trial(wanted.index))
+        self.board.report(self.board.trial(wanted.index), "compiling", self._ahead.running())
 
     def _meet(self, ready: Ready) -> None:
         """Launch a config that is compiled, unless its binary has been launched; while others compile, sample it."""
@@ -200,7 +202,7 @@ class _Search:
 
     def _launch_first(self, trial: Trial) -> None:
         """Protect, load and launch; learn what it writes; blame it if the device does not survive."""
-        self.board.report(trial)
+        self.board.report(trial, "launching", self._ahead.running())
         with self._catching(trial):
             self._protect()
             self._job.journal.begin(self.board.identity(trial))
@@ -294,6 +296,7 @@ class _Search:
         checker.take(outputs_of(self._job.call.arguments, written))
 
     def _check(self, checker: Checker, trial: Trial) -> None:
+        self.board.report(trial, "launching")
         with self._catching(trial):
             self._launch(trial, self._poisoned(checker))
             self._checked.add(trial.index)
@@ -319,12 +322,12 @@ class _Search:
     def _sample(self, trial: Trial, count: int) -> None:
         if trial.error is not None or (trial.samples_us and self._out_of_time()):
             return
+        self.board.report(trial, "sampling", self._ahead.running())
         with self._catching(trial):
             samples = self._job.timer.sample(trial, count)
             race.check_samples(samples)
             trial.samples_us += samples
         self.board.tell(trial)
-        self.board.report(trial)
 
     @contextlib.contextmanager
     def _catching(self, trial: Trial) -> Iterator[None]:

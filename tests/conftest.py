@@ -37,7 +37,7 @@ _STATE = {
     "autotuned.decorator": ("_explicit_names",),
     "autotuned.measure": ("_said",),
     "autotuned.state": ("_said",),
-    "autotuned.failures": ("_refused",),
+    "autotuned.failures": ("_refused", "_condemned"),
     "autotuned.env": ("_pushed",),
 }
 _numbers = itertools.count()

@@ -18,7 +18,7 @@ RANKS = [
     {"values"},
     {"env", "disk", "device", "codegen", "race", "ttir"},
     {"candidates", "key", "locks", "scratch", "source", "workers"},
-    {"record", "measure", "toolchain", "state", "failures", "journal", "objects", "storm", "_launch_py"},
+    {"argspec", "record", "measure", "toolchain", "state", "failures", "journal", "objects", "storm", "_launch_py"},
     {"target", "configfile", "driver", "evict", "launch", "logbook", "look", "check"},
     {"records", "compiling", "job"},
     {"store", "bound", "board"},
