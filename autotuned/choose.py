@@ -11,7 +11,7 @@ from datetime import datetime, timezone
 from functools import cached_property
 from typing import Any
 
-from autotuned import candidates, env, explain, failures, objects, state, store, toolchain, tune
+from autotuned import candidates, env, explain, failures, objects, seeds, state, store, toolchain, tune
 from autotuned.context import Context
 from autotuned.errors import AllConfigsFailedError, ConfigError, NotTunedError, OutOfMemoryError
 from autotuned.explain import Explanation, Place
@@ -395,8 +395,11 @@ class Chooser:
             target, call, forms, question.live, timer, options.restore, options.zero, options.hooks, known,
             incumbent, min(budgets, default=None), question.observer, options.check, log.isEnabledFor(logging.DEBUG),
             (canonical(dict(question.key.context)), words) if words is not None else None, journal,
-            failures.condemned(question.key.digest), on_timing,
+            failures.condemned(question.key.digest), seeds.nearest(question.key, self._records()), on_timing,
         )  # fmt: skip
+
+    def _records(self) -> list[Record]:
+        return [choice.record for choice in self._choices.values() if choice.record is not None]
 
     def _finish(self, question: Question, outcome: Outcome, seconds: float) -> Record:
         """Count the search and store what it measured, also after Ctrl-C: it is not measured again."""
@@ -429,6 +432,7 @@ class Chooser:
             "seconds": round(seconds, 3),
             "timer": self._timer,
             "written": list(outcome.written),
+            "regime": dict(outcome.regime),
         }
         timings = tuple(outcome.timings)
         return Record(key, won.config if won else None, won.median_us if won else None, outcome.quality, timings,

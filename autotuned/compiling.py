@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from autotuned import failures, scratch, toolchain, workers
+from autotuned import failures, scratch, smem, toolchain, workers
 from autotuned.journal import Journal
 from autotuned.target import Call, Target
 
@@ -36,6 +36,7 @@ class Wanted:
     Attributes:
         index: Place in the list of candidates.
         hooked: User code runs before a launch: it may write, and may change what is compiled.
+        seed: It is to be tried first: it won for a call like this one.
         suspect: A process ended while it was compiled: it is compiled alone, so that the blame is exact.
     """
 
@@ -43,6 +44,7 @@ class Wanted:
     identity: str
     config: Any
     hooked: bool = False
+    seed: bool = False
     suspect: bool = False
 
     @property
@@ -82,6 +84,7 @@ class Ahead:
         self._binaries: dict[Hashable, int] = {}
         self._succeeded = False
         self._pool: _Pool | None = None
+        self._memory = smem.SharedMemory(toolchain.shared_memory_limit() if target.compiles_ahead else None)
         self.refused: dict[str, str] = {}
         self.pending = 0
 
@@ -135,8 +138,11 @@ class Ahead:
     def _alone(self, one: Wanted) -> Any:
         if one.hooked:
             return None  # its launch compiles it, after the hook
+        self._memory.refuse(one.config)
         self._journal.begin(one.identity)
-        return self._target.compile(self._call, one.config)
+        compiled = self._target.compile(self._call, one.config)
+        self._memory.note(one.config, compiled)
+        return compiled
 
     # -- in a pool -----------------------------------------------------------------------------------------------
 
@@ -145,9 +151,9 @@ class Ahead:
     ) -> Iterator[Ready]:
         by_index = {one.index: one for one in wanted}
         # With a budget the order of the list is kept: what the user put first is to be measured.
-        order = wanted if deadline < math.inf else sorted(wanted, key=lambda one: -one.size)
+        order = wanted if deadline < math.inf else sorted(wanted, key=_order)
         hooked: list[Ready] = []
-        with _Pool(count, self._journal) as pool:
+        with _Pool(count, self._journal, self._memory) as pool:
             self._pool = pool
             started = {one.index: self._start(pool, one) for one in order}
             for _ in wanted:
@@ -196,6 +202,12 @@ class Ahead:
         return one.index if binary is None or grid is None else self._binaries.setdefault((binary, grid), one.index)
 
 
+def _order(one: Wanted) -> tuple[bool, float, int]:
+    """Longest first; of one tile the fewest stages first, since these tell what more of them need."""
+    stages = getattr(one.config, "num_stages", 1) or 1
+    return not one.seed, -one.size / stages, stages
+
+
 def _grid_of(call: Call, config: Any) -> tuple[Any, ...] | None:
     """The grid a config is launched with; None where it cannot be told ahead."""
     try:
@@ -216,9 +228,9 @@ def _nothing() -> None:
 class _Pool:
     """Threads that compile; `done` has the index of each config that is ready, in that order."""
 
-    def __init__(self, count: int, journal: Journal) -> None:
+    def __init__(self, count: int, journal: Journal, memory: smem.SharedMemory) -> None:
         self._threads = ThreadPoolExecutor(count, "autotuned-compile")
-        self._folder, self._journal = scratch.current(), journal
+        self._folder, self._journal, self._memory = scratch.current(), journal, memory
         self.done: queue.SimpleQueue[int] = queue.SimpleQueue()
         self.begun: dict[str, float] = {}
 
@@ -234,17 +246,21 @@ class _Pool:
 
     def submit(self, one: Wanted, compile_: Callable[[], Any]) -> Future[Any]:
         """Compile on a thread of the pool."""
-        future = self._threads.submit(self._run, one.identity, compile_)
+        future = self._threads.submit(self._run, one, compile_)
         future.add_done_callback(lambda future: self.done.put(one.index))
         return future
 
-    def _run(self, identity: str, compile_: Callable[[], Any]) -> Any:
-        with scratch.same_as(self._folder), self._journal.compiling(identity):
-            self.begun[identity] = time.monotonic()
+    def _run(self, one: Wanted, compile_: Callable[[], Any]) -> Any:
+        if not one.hooked:
+            self._memory.refuse(one.config)
+        with scratch.same_as(self._folder), self._journal.compiling(one.identity):
+            self.begun[one.identity] = time.monotonic()
             try:
-                return _parsed_again(compile_)
+                compiled = _parsed_again(compile_)
             finally:
-                del self.begun[identity]
+                del self.begun[one.identity]
+        self._memory.note(one.config, compiled)
+        return compiled
 
     def next(self, deadline: float, tick: Callable[[], None]) -> int | None:
         """The next config that is ready; None if the deadline comes first."""

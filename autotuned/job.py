@@ -68,6 +68,7 @@ class Job:
         on_timing: Told of each timing as it is measured, and again when there are more samples of it.
         watch: Find out what is written also where `restore` is given.
         compile_class: Calls that have this in common compile alike; None where that is not known.
+        seeds: Configs to try first, by identity.
         condemned: Configs that are not to be tried, and why, by identity.
     """
 
@@ -88,6 +89,7 @@ class Job:
     compile_class: Hashable | None = None
     journal: Journal = field(default_factory=lambda: Journal(None))
     condemned: Mapping[str, str] = field(default_factory=dict)
+    seeds: Sequence[str] = ()
     on_timing: Callable[[Timing], None] = lambda timing: None
 
 
@@ -97,6 +99,7 @@ class Outcome:
 
     Attributes:
         written: Names of the arguments that were restored. `unnamed`: those written that no list names.
+        regime: The conditions under which times were taken, as the timer names them.
         copied_bytes, needed_bytes: What was copied aside, and how much of that is written.
     """
 
@@ -108,6 +111,7 @@ class Outcome:
     copied_bytes: int = 0
     needed_bytes: int = 0
     compile_s: float = 0.0
+    regime: dict[str, Json] = field(default_factory=dict)
 
     def advice(self, kernel: str, automatic: bool) -> Iterator[tuple[str, str]]:
         """Lines that are worth saying once, each with what it is about: what the user could name in a list."""

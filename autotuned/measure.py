@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from autotuned.race import Trial
+from autotuned.values import Json
 
 log = logging.getLogger("autotuned")
 _said: set[str] = set()
@@ -24,6 +25,10 @@ class Timer(Protocol):
 
     resolution_us: float
     overlaps: bool
+
+    @property
+    def regime(self) -> Mapping[str, Json]:
+        """What the times are times of, for the record: a choice made in one regime may be poor in another."""
 
     def sample(self, trial: Trial, count: int) -> list[float]:
         """Times of `count` launches in microseconds, each after its own preparation."""
@@ -43,6 +48,7 @@ class HostTimer:
 
     resolution_us = 0.1
     overlaps = False
+    regime: Mapping[str, Json] = {"clock": "host", "cache": "warm"}
 
     def sample(self, trial: Trial, count: int) -> list[float]:
         """Times of `count` calls in microseconds."""
@@ -92,6 +98,7 @@ class CudaTimer:
 
         self._torch = torch
         self._host_us = 50.0  # enqueueing one sample: a first guess, corrected by every block
+        self._flush_bytes = 0
         self._flush = self._flush_buffer()
 
     def _flush_buffer(self) -> Any:
@@ -101,6 +108,7 @@ class CudaTimer:
         while buffer is None and size >= self._SMALLEST_FLUSH:
             try:
                 buffer = self._torch.empty(size, dtype=self._torch.int8, device="cuda")
+                self._flush_bytes = size
             except self._torch.OutOfMemoryError:
                 size //= 2
         if (buffer is None or size < wanted) and "flush" not in _said:
@@ -137,6 +145,14 @@ class CudaTimer:
         starved = bool(events[0][0].query())  # the first launch has begun before the last was enqueued
         self._torch.cuda.current_stream().synchronize()
         return [before.elapsed_time(after) * 1e3 for before, after in events], starved
+
+    @property
+    def regime(self) -> dict[str, Json]:
+        """The device's own clock, a cold cache if there was room, and what the host spent on one launch around it."""
+        cold = self._flush is not None
+        flush_bytes = self._flush_bytes if cold else 0
+        return {"clock": "device", "cache": "cold" if cold else "warm", "flush_bytes": flush_bytes,
+                "host_us": round(self._host_us, 1)}  # fmt: skip
 
     def _event_pair(self) -> tuple[Any, Any]:
         return self._torch.cuda.Event(enable_timing=True), self._torch.cuda.Event(enable_timing=True)
@@ -175,6 +191,7 @@ class GivenTimer:
 
     resolution_us = 0.0
     overlaps = False  # how much of the host it measures is its own affair
+    regime: Mapping[str, Json] = {"clock": "do_bench"}
 
     def __init__(self, do_bench: Callable[..., Any], inner: Timer) -> None:
         self._do_bench = do_bench

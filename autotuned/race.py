@@ -17,6 +17,9 @@ GUARD_BAND = 0.04  # relative; closer than this to the leader stays in until GUA
 FINAL_BAND, FINALISTS = 0.03, 6
 TIE_BAND = 0.005  # relative; two configs this close are a tie, whatever the sample says
 NOISE_FLOOR = 0.003  # relative spread below which a sample is not believed
+# A median whose relative standard error is below this is sure. Of each trial's own spread and the median spread of all
+# that were sampled enough the latter counts like five samples.
+SURE, PSEUDO_SAMPLES = 0.002, 5
 # A round in which all that take part have moved by so much, at their median, was disturbed: by another process, or by
 # clocks that fell. It is thrown away and repeated, so often in one race; after that the race goes on and says so.
 DISTURBED_BAND, DISTURBED_ROUNDS = 0.03, 4
@@ -51,9 +54,13 @@ class Trial:
     @property
     def relative_error(self) -> float:
         """Standard error of the median, relative: 1.2533 sigma / sqrt(n), sigma from the median deviation."""
+        return 1.2533 * self.spread / math.sqrt(len(self.samples_us))
+
+    @property
+    def spread(self) -> float:
+        """Standard deviation of a sample, relative: from the median deviation, and not below the noise floor."""
         deviation = statistics.median(abs(sample - self.median_us) for sample in self.samples_us)
-        spread = max(1.4826 * deviation / self.median_us, NOISE_FLOOR)
-        return 1.2533 * spread / math.sqrt(len(self.samples_us))
+        return max(1.4826 * deviation / self.median_us, NOISE_FLOOR)
 
     def percentile(self, share: float) -> float:
         """The sample below which `share` of all lie, in microseconds."""
@@ -163,9 +170,24 @@ def _open(trials: Sequence[Trial]) -> list[Trial]:
 
 
 def _unsure(finalists: Sequence[Trial]) -> list[Trial]:
+    pooled = _pooled_spread(finalists)
     return [
-        trial for trial in _open(finalists) if len(trial.samples_us) < FINAL_SAMPLES and trial.relative_error > 0.002
+        trial
+        for trial in _open(finalists)
+        if len(trial.samples_us) < FINAL_SAMPLES and _shrunk_error(trial, pooled) > SURE
     ]
+
+
+def _pooled_spread(trials: Sequence[Trial]) -> float:
+    """The median spread of those with samples enough to have one."""
+    return statistics.median([trial.spread for trial in trials if len(trial.samples_us) >= GUARD_SAMPLES] or [0.0])
+
+
+def _shrunk_error(trial: Trial, pooled: float) -> float:
+    """Standard error of the median, the spread drawn towards that of all: of few samples it is small by chance."""
+    count = len(trial.samples_us)
+    spread = (count * trial.spread + PSEUDO_SAMPLES * pooled) / (count + PSEUDO_SAMPLES)
+    return 1.2533 * (spread if pooled else trial.spread) / math.sqrt(count)
 
 
 def _within(trials: Sequence[Trial], limit: Callable[[Trial, Trial], float]) -> list[Trial]:
@@ -192,7 +214,8 @@ def winner(trials: Sequence[Trial], resolution_us: float, steady: bool = True) -
     """
     lead = min(trials, key=lambda trial: trial.median_us)
     # By the leader's error, not each trial's own: one that was dropped after three samples has a large one.
-    limit_us = (1 + max(TIE_BAND, 3 * math.sqrt(2) * lead.relative_error)) * lead.median_us
+    error = _shrunk_error(lead, _pooled_spread(trials))
+    limit_us = (1 + max(TIE_BAND, 3 * math.sqrt(2) * error)) * lead.median_us
     tied = [trial for trial in trials if trial.median_us <= limit_us]
     best = min(tied, key=lambda trial: trial.index)
     if best.median_us <= resolution_us:

@@ -287,6 +287,25 @@ def compiling_in(executor: Any, warm_up: Callable[[], Any]) -> Any:
     return contextvars.Context().run(begun)  # Triton refuses a second mode within one of the user's own
 
 
+def shared_memory_limit() -> int | None:
+    """Bytes of shared memory that one program may use on the current device; None where that is not known."""
+    from triton.runtime.driver import driver
+
+    try:
+        properties = driver.active.utils.get_device_properties(driver.active.get_current_device())
+        return int(properties["max_shared_mem"])
+    except (AttributeError, KeyError, TypeError, ValueError, RuntimeError):
+        return None
+
+
+def out_of_shared_memory(need: int, limit: int, told_by: str) -> Exception:
+    """Triton's error for a kernel that needs too much, for one that was not compiled to find out."""
+    from triton.runtime.errors import OutOfResources
+
+    error: Exception = OutOfResources(need, limit, f"shared memory (predicted from {told_by})")
+    return error
+
+
 def capturing() -> bool:
     """Whether the current stream is being captured into a CUDA graph."""
     torch = sys.modules.get("torch")  # who has not imported it captures nothing, and must not wait a second for it

@@ -56,7 +56,7 @@ class _Search:
         self._protection = Protection({}, [], [])  # made for the first launch, and anew where more may be written
         self._protected_for: object = _nothing
         self.board = Board(job)
-        fresh = [identity for identity in job.configs if identity not in job.known]
+        fresh = sorted((name for name in job.configs if name not in job.known), key=lambda name: name not in job.seeds)
         if fresh and job.incumbent is not None:  # its old time was taken in other conditions than those of the new
             fresh.append(job.incumbent)  # last: within a small budget the search must get on
         self.board.trials += [self._trial(identity) for identity in fresh]
@@ -87,6 +87,7 @@ class _Search:
         facts, protection = self._outcome, self._protection
         facts.written = protection.written
         facts.copied_bytes, facts.needed_bytes = protection.nbytes
+        facts.regime = dict(self._job.timer.regime)
         if self._job.restore is not None:
             named = {*self._job.restore, *self._job.zero}
             facts.unnamed = [name for name in self._written() if name not in named]
@@ -178,7 +179,8 @@ class _Search:
     def _wanted(self, trial: Trial) -> Wanted:
         identity = self.board.identity(trial)
         suspect = identity in self._job.journal.suspects
-        return Wanted(trial.index, identity, self._job.configs[identity], self.board.is_hooked(trial), suspect)
+        hooked, seed = self.board.is_hooked(trial), identity in self._job.seeds
+        return Wanted(trial.index, identity, self._job.configs[identity], hooked, seed, suspect)
 
     def _still_compiling(self, wanted: Wanted) -> None:
         self.board.report(self.board.trial(wanted.index), "compiling", self._ahead.running())

@@ -19,7 +19,7 @@ RANKS = [
     {"env", "disk", "device", "codegen", "race", "ttir"},
     {"candidates", "key", "locks", "scratch", "source", "workers"},
     {"argspec", "record", "measure", "toolchain", "state", "failures", "journal", "objects", "storm", "_launch_py"},
-    {"target", "configfile", "driver", "evict", "launch", "logbook", "look", "check"},
+    {"seeds", "smem", "target", "configfile", "driver", "evict", "launch", "logbook", "look", "check"},
     {"records", "compiling", "job"},
     {"store", "bound", "board"},
     {"context", "explain", "tune"},

@@ -168,3 +168,19 @@ def test_b81_the_host_that_launches_slowly_does_not_decide(monkeypatch: pytest.M
     trials = [Trial(0, nothing, lambda: launch(10.0)), Trial(1, nothing, lambda: launch(5.0))]
     race(trials, lambda trial, count: trial.samples_us.extend(timer.sample(trial, count)))
     assert [trial.median_us for trial in trials] == [10.0, 5.0]
+
+
+def test_b81_the_record_says_in_which_regime_times_were_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", FakeCuda([]))
+    timer = CudaTimer()
+    timer.sample(trial(), 3)
+    regime = timer.regime
+    assert (regime["clock"], regime["cache"], regime["flush_bytes"]) == ("device", "cold", 2 << 20)
+    assert regime["host_us"] > 0
+    assert GivenTimer(lambda call, quantiles: 1.0, HostTimer()).regime == {"clock": "do_bench"}
+    assert HostTimer().regime == {"clock": "host", "cache": "warm"}
+
+
+def test_b81_without_room_to_flush_the_cache_is_said_to_be_warm(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", FakeCuda([], is_full=True))
+    assert CudaTimer().regime["cache"] == "warm"

@@ -56,9 +56,9 @@ def compilations(monkeypatch) -> Iterator[list[tuple[str, float, float]]]:
     starts: dict[int, float] = {}
     run = compiling._Pool._run
 
-    def noted(self, identity, compile_):
+    def noted(self, one, compile_):
         starts[threading.get_ident()] = time.perf_counter()
-        return run(self, identity, compile_)
+        return run(self, one, compile_)
 
     def ended(**event):
         if not event["cache_hit"]:
@@ -135,20 +135,44 @@ def test_an_error_of_pythons_parser_is_no_error_of_the_config(monkeypatch):
     """Two threads that parse at once: "SystemError: AST constructor recursion depth mismatch" in Python 3.11.7."""
     run, failed = compiling._Pool._run, set()
 
-    def noted(self, identity, compile_):
+    def noted(self, one, compile_):
         def sometimes():
-            if identity not in failed:
-                failed.add(identity)
+            if one.identity not in failed:
+                failed.add(one.identity)
                 raise SystemError("AST constructor recursion depth mismatch (before=36, after=30)")
             return compile_()
 
-        return run(self, identity, sometimes)
+        return run(self, one, sometimes)
 
     monkeypatch.setattr(compiling._Pool, "_run", noted)
     tune(2, monkeypatch)
     [record] = [record for _, record in store.all_records()]
     assert len(failed) == len(BLOCKS)
     assert [timing.status for timing in record.timings] == ["ok"] * len(BLOCKS)
+
+
+def test_b60_what_certainly_needs_too_much_shared_memory_is_not_compiled(monkeypatch, compilations):
+    """Sums of products: stages 2 and 3 tell what 4 to 6 need."""
+
+    def product(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
+        rows, cols = tl.arange(0, BLOCK), tl.arange(0, 64)
+        sums = tl.zeros((BLOCK, BLOCK), tl.float32)
+        for start in range(0, n, 64):
+            a = tl.load(x_ptr + rows[:, None] * n + start + cols[None, :])
+            b = tl.load(x_ptr + (start + cols)[:, None] * n + rows[None, :])
+            sums = tl.dot(a, b, sums)
+        tl.store(y_ptr + rows[:, None] * BLOCK + rows[None, :], sums)
+
+    monkeypatch.setattr(toolchain, "shared_memory_limit", lambda: 99 << 10)
+    configs = [Config({"BLOCK": 64}, num_stages=stages) for stages in (2, 3, 4, 5, 6, 8)]
+    monkeypatch.setenv("AUTOTUNED_COMPILE_WORKERS", "0")
+    tuned = autotune(configs, key=["n"], do_bench=lambda call, quantiles: call() or [1.0] * 3)(triton.jit(product))
+    tuned[(1,)](torch.zeros(64 * 512, dtype=torch.float16), torch.zeros(64 * 64), 512)
+    [record] = [record for _, record in store.all_records()]
+    told = [timing for timing in record.timings if "predicted from num_stages=2 and" in (timing.error or "")]
+    assert told
+    assert len(compilations) == len(configs) - len(told)
+    assert all(timing.status == "failed" and "Hardware limit: 101376" in timing.error for timing in told)
 
 
 def test_what_a_later_config_writes_is_protected_too(monkeypatch):
