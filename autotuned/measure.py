@@ -21,10 +21,12 @@ class Timer(Protocol):
     Attributes:
         resolution_us: What the clock can tell apart.
         overlaps: Whether times can be believed that are taken while other threads compile.
+        device: What names on this host the device that one search at a time should measure on; None for none.
     """
 
     resolution_us: float
     overlaps: bool
+    device: str | None
 
     @property
     def regime(self) -> Mapping[str, Json]:
@@ -48,6 +50,7 @@ class HostTimer:
 
     resolution_us = 0.1
     overlaps = False
+    device: str | None = None
     regime: Mapping[str, Json] = {"clock": "host", "cache": "warm"}
 
     def sample(self, trial: Trial, count: int) -> list[float]:
@@ -97,6 +100,8 @@ class CudaTimer:
         import torch
 
         self._torch = torch
+        properties = torch.cuda.get_device_properties()
+        self.device: str | None = str(getattr(properties, "uuid", "") or getattr(properties, "name", "gpu"))
         self._host_us = 50.0  # enqueueing one sample: a first guess, corrected by every block
         self._flush_bytes = 0
         self._flush = self._flush_buffer()
@@ -195,7 +200,7 @@ class GivenTimer:
 
     def __init__(self, do_bench: Callable[..., Any], inner: Timer) -> None:
         self._do_bench = do_bench
-        self.synchronize, self.free = inner.synchronize, inner.free
+        self.synchronize, self.free, self.device = inner.synchronize, inner.free, inner.device
 
     def warm_up(self) -> None:
         """`do_bench` has warm-up launches of its own."""

@@ -8,7 +8,7 @@ import time
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
-from autotuned import failures, race, state
+from autotuned import alone, failures, race, state
 from autotuned.board import Board
 from autotuned.check import Checker, outputs_of
 from autotuned.compiling import Ahead, Ready, Wanted
@@ -133,8 +133,9 @@ class _Search:
         racing = self._worth_racing()
         if racing:
             failures.remember_refused(self._job.compile_class, self._ahead.refused)
-            self._job.timer.warm_up()
-            self._steady = race.race(racing, self._sample, examine=self._examine)
+            with alone.timing(self._job.timer.device):
+                self._job.timer.warm_up()
+                self._steady = race.race(racing, self._sample, examine=self._examine)
             self._finish_hooks(racing[0])
 
     def _skip_known_failures(self) -> None:

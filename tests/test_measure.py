@@ -63,7 +63,9 @@ def test_a_users_benchmark_answers_once_in_milliseconds(answer_ms: Any, samples_
         call()
         return answer_ms
 
-    timer = GivenTimer(do_bench, SimpleNamespace(synchronize=lambda: events.append("synchronize"), free=nothing))
+    timer = GivenTimer(
+        do_bench, SimpleNamespace(synchronize=lambda: events.append("synchronize"), free=nothing, device=None)
+    )
     noticed = noted(events)
     noticed.samples_us += timer.sample(noticed, 3)
     assert noticed.samples_us == pytest.approx(samples_us)
