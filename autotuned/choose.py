@@ -10,7 +10,7 @@ from datetime import datetime, timezone
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from autotuned import candidates, env, failures, objects, store, toolchain
+from autotuned import candidates, env, failures, objects, seeds, store, toolchain
 from autotuned.context import Context
 from autotuned.errors import AllConfigsFailedError, ConfigError, NotTunedError, OutOfMemoryError
 from autotuned.key import Key, call_part
@@ -404,13 +404,17 @@ class Chooser:
         return job.Job(
             target, call, forms, live, timer, options.restore, options.zero, options.hooks, known,
             incumbent, min(budgets, default=None), question.observer, options.check, log.isEnabledFor(logging.DEBUG),
-            (canonical(dict(question.key.context)), words) if words is not None else None, journal, on_timing,
+            (canonical(dict(question.key.context)), words) if words is not None else None, journal,
+            failures.condemned(question.key.digest), seeds.nearest(question.key, self._records()), on_timing,
         )  # fmt: skip
 
     def _in_order(self, question: Question) -> Candidates:
         """The candidates of a search that may not get to all of them: first what config files have for elsewhere."""
         first = store.seed(question.key, question.live, self.options.nearest)
         return {first: question.live[first], **question.live} if first is not None else question.live
+
+    def _records(self) -> list[Record]:
+        return [choice.record for choice in self._choices.values() if choice.record is not None]
 
     def _finish(self, question: Question, outcome: job.Outcome, seconds: float) -> Record:
         """Count the search and store what it measured, also after Ctrl-C: it is not measured again."""
@@ -443,6 +447,7 @@ class Chooser:
             "seconds": round(seconds, 3),
             "timer": self._timer,
             "written": list(outcome.written),
+            "regime": dict(outcome.regime),
         }
         if candidates.is_config(default := self.options.default):
             provenance["default"] = candidates.to_json(default, key.kernel, objects.spell)

@@ -34,6 +34,7 @@ OPTIONS = (
     Option("AUTOTUNED_LOG", "warning", "Log level on stderr: debug, info, warning, error."),
     Option("AUTOTUNED_LAUNCHER", "c if it was built", "Launch path: c, python, or triton (Triton's own)."),
     Option("AUTOTUNED_INSTALL", "set by autotuned run", "What that command installs: seed or replace."),
+    Option("AUTOTUNED_COMPILE_WORKERS", "by cores and memory", "Configs compiled at once; 0 or 1: one by one."),
     Option("AUTOTUNED_DEVICE", "cuda if there is a GPU", "For the command line: cuda or interpreter."),
 )
 
@@ -161,6 +162,28 @@ def for_command(kind: str, startup: str) -> dict[str, str]:
     """
     path = [startup, *(part for part in _get("PYTHONPATH").split(os.pathsep) if part)]
     return {**os.environ, "AUTOTUNED_INSTALL": kind, "PYTHONPATH": os.pathsep.join(path)}
+
+
+def compile_workers() -> int | None:
+    """How many configs may be compiled at once; None where the user leaves it open.
+
+    Raises:
+        ValueError: It is no number of 0 or more.
+    """
+    text = _get("AUTOTUNED_COMPILE_WORKERS")
+    if text and not text.isdecimal():
+        raise ValueError(f"AUTOTUNED_COMPILE_WORKERS: expected a number of 0 or more, got {text!r}. Unset it.")
+    return int(text) if text else None
+
+
+# What torchrun, Slurm, Open MPI and MPICH tell each process of how many of them run on its host.
+_RANKS = ("LOCAL_WORLD_SIZE", "SLURM_NTASKS_PER_NODE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
+
+
+def local_ranks() -> int:
+    """Processes of the same job on this host, at least 1."""
+    texts = (_get(name).partition("(")[0] for name in _RANKS)  # Slurm writes "4(x2)" for two hosts of four
+    return max([1, *(int(text) for text in texts if text.isdecimal())])
 
 
 def config_path() -> list[Path]:

@@ -85,6 +85,19 @@ def all_failed(kernel: str, failed: Sequence[tuple[str, str]]) -> AllConfigsFail
     )
 
 
+_condemned: dict[str, dict[str, str]] = {}  # digest of a key -> configs that are not to be tried, and why
+
+
+def condemn(digest: str, identity: str, reason: str) -> None:
+    """Keep a config of one key from being tried in this process: an earlier process did not survive it."""
+    _condemned.setdefault(digest, {})[identity] = reason
+
+
+def condemned(digest: str) -> Mapping[str, str]:
+    """Configs that are not to be tried for a key, and why."""
+    return _condemned.get(digest, {})
+
+
 class Backoff:
     """Ever longer pauses, counted in calls, before something is tried again that failed for want of memory."""
 

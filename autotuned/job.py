@@ -28,6 +28,9 @@ class Progress:
         done, total: Configs launched at least once, and all that are to be.
         config: Label of the config under test.
         best, best_us: Label and median of the fastest so far.
+        stage: What is done to it: "compiling", "launching" or "sampling".
+        identity: The text that identifies it.
+        compiling: What else is being compiled, by identity, and for how many seconds already.
     """
 
     kernel: str
@@ -36,6 +39,9 @@ class Progress:
     config: str
     best: str | None
     best_us: float | None
+    stage: str = ""
+    identity: str = ""
+    compiling: Mapping[str, float] = field(default_factory=dict)
 
 
 Observer = Callable[[Progress], None]
@@ -55,6 +61,8 @@ class Job:
         on_timing: Told of each timing as it is measured, and again when there are more samples of it.
         watch: Find out what is written also where `restore` is given.
         compile_class: Calls that have this in common compile alike; None where that is not known.
+        seeds: Configs to try first, by identity.
+        condemned: Configs that are not to be tried, and why, by identity.
     """
 
     target: Target
@@ -73,6 +81,8 @@ class Job:
     watch: bool = False
     compile_class: Hashable | None = None
     journal: Journal = field(default_factory=lambda: Journal(None))
+    condemned: Mapping[str, str] = field(default_factory=dict)
+    seeds: Sequence[str] = ()
     on_timing: Callable[[Timing], None] = lambda timing: None
 
 
@@ -82,6 +92,7 @@ class Outcome:
 
     Attributes:
         written: Names of the arguments that were restored. `unnamed`: those written that no list names.
+        regime: The conditions under which times were taken, as the timer names them.
         copied_bytes, needed_bytes: What was copied aside, and how much of that is written.
     """
 
@@ -93,6 +104,7 @@ class Outcome:
     copied_bytes: int = 0
     needed_bytes: int = 0
     compile_s: float = 0.0
+    regime: dict[str, Json] = field(default_factory=dict)
 
     def advice(self, kernel: str, automatic: bool) -> Iterator[tuple[str, str]]:
         """Lines that are worth saying once, each with what it is about: what the user could name in a list."""

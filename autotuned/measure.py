@@ -1,71 +1,36 @@
-"""Timing: one launch of one config without its preparations, and a race of many configs."""
+"""Timers: what one launch of a config takes, without its preparations and the host's share of it."""
 
 from __future__ import annotations
 
 import logging
 import math
-import random
-import statistics
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
+
+from autotuned.race import Trial
+from autotuned.values import Json
 
 log = logging.getLogger("autotuned")
 _said: set[str] = set()
 
-# The race. Counts and thresholds were validated by replaying recorded GPU timings (see docs/tuning.md): three
-# samples tell a config that is far off, nothing within the guard band is dropped before twelve, finalists get forty.
-FIRST_SAMPLES, GUARD_SAMPLES, FINAL_SAMPLES, FINAL_ROUND = 3, 12, 40, 8
-FAR_OFF = 1.5  # after the first samples, this many times the leader's median is out
-GUARD_BAND = 0.04  # relative; closer than this to the leader stays in until GUARD_SAMPLES
-FINAL_BAND, FINALISTS = 0.03, 6
-TIE_BAND = 0.005  # relative; two configs this close are a tie, whatever the sample says
-NOISE_FLOOR = 0.003  # relative spread below which a sample is not believed
-# A config that has been measured this long takes part with the samples it has: in Triton's interpreter one launch
-# takes tens of milliseconds, and forty of them would tell nothing that three do not.
-CONFIG_BUDGET_S = 0.25
-
-
-@dataclass
-class Trial:
-    """One config in the race.
-
-    Attributes:
-        index: Place in the list of candidates; earlier wins a tie.
-        prepare: Restores, zeroes and runs hooks; not timed.
-        launch: Launches the config once; timed.
-        finish: Runs after the launch; not timed.
-    """
-
-    index: int
-    prepare: Callable[[], None]
-    launch: Callable[[], Any]
-    finish: Callable[[], None] = lambda: None
-    samples_us: list[float] = field(default_factory=list)
-    error: str | None = None
-
-    @property
-    def median_us(self) -> float:
-        """Median of the samples so far, in microseconds."""
-        return statistics.median(self.samples_us)
-
-    @property
-    def relative_error(self) -> float:
-        """Standard error of the median, relative: 1.2533 sigma / sqrt(n), sigma from the median deviation."""
-        deviation = statistics.median(abs(sample - self.median_us) for sample in self.samples_us)
-        spread = max(1.4826 * deviation / self.median_us, NOISE_FLOOR)
-        return 1.2533 * spread / math.sqrt(len(self.samples_us))
-
-    def percentile(self, share: float) -> float:
-        """The sample below which `share` of all lie, in microseconds."""
-        return sorted(self.samples_us)[min(int(share * len(self.samples_us)), len(self.samples_us) - 1)]
-
 
 class Timer(Protocol):
-    """What measures launches on one kind of device."""
+    """What measures launches on one kind of device.
+
+    Attributes:
+        resolution_us: What the clock can tell apart.
+        overlaps: Whether times can be believed that are taken while other threads compile.
+        device: What names on this host the device that one search at a time should measure on; None for none.
+    """
 
     resolution_us: float
+    overlaps: bool
+    device: str | None
+
+    @property
+    def regime(self) -> Mapping[str, Json]:
+        """What the times are times of, for the record: a choice made in one regime may be poor in another."""
 
     def sample(self, trial: Trial, count: int) -> list[float]:
         """Times of `count` launches in microseconds, each after its own preparation."""
@@ -84,6 +49,9 @@ class HostTimer:
     """Wall clock of the CPU, for the interpreter and for callables that run on the CPU."""
 
     resolution_us = 0.1
+    overlaps = False
+    device: str | None = None
+    regime: Mapping[str, Json] = {"clock": "host", "cache": "warm"}
 
     def sample(self, trial: Trial, count: int) -> list[float]:
         """Times of `count` calls in microseconds."""
@@ -116,6 +84,7 @@ class CudaTimer:
     """
 
     resolution_us = 0.5  # documented resolution of CUDA events
+    overlaps = True
     _CYCLES_PER_US = 2000  # about 2 GHz; a longer sleep only costs tuning time
     _SHORTEST_HOLD_US, _LONGEST_HOLD_US = 50.0, 20_000.0
     _SMALLEST_FLUSH = 1 << 20
@@ -123,12 +92,18 @@ class CudaTimer:
     _WARM_S, _STAYS_WARM_S = 0.05, 1.0
     _warm_since = float("-inf")  # of all timers: many keys are tuned one after the other
     _TRIES = 3  # blocks measured again because the host was too slow; then what there is must do
+    # A sample of a short kernel is the mean of several launches, each with its own flush: the clock's steps, of which
+    # there are few in it, then even out. No more than so many, and none for a kernel that takes so long by itself.
+    _MOST_LAUNCHES, _LONG_US = 8, 40.0
 
     def __init__(self) -> None:
         import torch
 
         self._torch = torch
+        properties = torch.cuda.get_device_properties()
+        self.device: str | None = str(getattr(properties, "uuid", "") or getattr(properties, "name", "gpu"))
         self._host_us = 50.0  # enqueueing one sample: a first guess, corrected by every block
+        self._flush_bytes = 0
         self._flush = self._flush_buffer()
 
     def _flush_buffer(self) -> Any:
@@ -138,6 +113,7 @@ class CudaTimer:
         while buffer is None and size >= self._SMALLEST_FLUSH:
             try:
                 buffer = self._torch.empty(size, dtype=self._torch.int8, device="cuda")
+                self._flush_bytes = size
             except self._torch.OutOfMemoryError:
                 size //= 2
         if (buffer is None or size < wanted) and "flush" not in _said:
@@ -149,12 +125,18 @@ class CudaTimer:
         return buffer
 
     def sample(self, trial: Trial, count: int) -> list[float]:
-        """Times of `count` launches in microseconds."""
+        """`count` times of a launch in microseconds; for a short kernel each is the mean of several launches."""
+        each = self._launches_a_sample(trial)
         for _ in range(self._TRIES):
-            times, starved = self._block(trial, count)
+            times, starved = self._block(trial, count * each)
             if not starved:
                 break  # else the device waited for the host within the interval: once more, held for longer
-        return times
+        return [math.fsum(times[start : start + each]) / each for start in range(0, len(times), each)]
+
+    def _launches_a_sample(self, trial: Trial) -> int:
+        if not trial.samples_us:
+            return 1
+        return max(1, min(self._MOST_LAUNCHES, int(self._LONG_US / trial.median_us)))
 
     def _block(self, trial: Trial, count: int) -> tuple[list[float], bool]:
         """Times of `count` launches, and whether the stream ran dry while they were enqueued."""
@@ -168,6 +150,14 @@ class CudaTimer:
         starved = bool(events[0][0].query())  # the first launch has begun before the last was enqueued
         self._torch.cuda.current_stream().synchronize()
         return [before.elapsed_time(after) * 1e3 for before, after in events], starved
+
+    @property
+    def regime(self) -> dict[str, Json]:
+        """The device's own clock, a cold cache if there was room, and what the host spent on one launch around it."""
+        cold = self._flush is not None
+        flush_bytes = self._flush_bytes if cold else 0
+        return {"clock": "device", "cache": "cold" if cold else "warm", "flush_bytes": flush_bytes,
+                "host_us": round(self._host_us, 1)}  # fmt: skip
 
     def _event_pair(self) -> tuple[Any, Any]:
         return self._torch.cuda.Event(enable_timing=True), self._torch.cuda.Event(enable_timing=True)
@@ -205,10 +195,12 @@ class GivenTimer:
     """The user's `do_bench`, with Triton's meaning: it calls a closure that restores, runs hooks and launches."""
 
     resolution_us = 0.0
+    overlaps = False  # how much of the host it measures is its own affair
+    regime: Mapping[str, Json] = {"clock": "do_bench"}
 
     def __init__(self, do_bench: Callable[..., Any], inner: Timer) -> None:
         self._do_bench = do_bench
-        self.synchronize, self.free = inner.synchronize, inner.free
+        self.synchronize, self.free, self.device = inner.synchronize, inner.free, inner.device
 
     def warm_up(self) -> None:
         """`do_bench` has warm-up launches of its own."""
@@ -226,111 +218,3 @@ class GivenTimer:
         times = self._do_bench(call, quantiles=(0.5, 0.2, 0.8))
         times = times if isinstance(times, (list, tuple)) else [times]
         return [float(milliseconds) * 1e3 for milliseconds in times]
-
-
-def check_samples(samples_us: Sequence[float]) -> None:
-    """Refuse times that no clock can have measured.
-
-    Raises:
-        ValueError: A time is zero, negative, NaN or infinite; that is a failure of the config, not a fast one.
-    """
-    for sample in samples_us:
-        if not math.isfinite(sample) or sample <= 0:
-            raise ValueError(f"expected a time above 0 us, got {sample!r}.")
-
-
-Sampler = Callable[[Trial, int], None]
-
-
-def race(
-    trials: Sequence[Trial],
-    sampler: Sampler,
-    seed: int = 0,
-    examine: Callable[[Sequence[Trial]], None] = lambda survivors: None,
-) -> None:
-    """Give each trial as many samples as it takes to tell it from the fastest.
-
-    Rounds are interleaved and shuffled, so that drift of clocks and temperature falls on all alike and the order of
-    candidates decides nothing.
-
-    Args:
-        trials: Configs that have been launched at least once; losers simply stop being sampled.
-        sampler: `sampler(trial, count)` appends samples, or sets `trial.error`.
-        seed: Of the shuffle, so that a search can be repeated.
-        examine: Told who survived the first samples; may set `trial.error`.
-    """
-    shuffle = random.Random(seed)
-    _round(trials, FIRST_SAMPLES, sampler, shuffle)
-    alive = _within(trials, lambda trial, lead: FAR_OFF * lead.median_us)
-    examine(alive)
-    alive = _within(trials, lambda trial, lead: FAR_OFF * lead.median_us)  # the leader may be out
-    while behind := [trial for trial in _open(alive) if len(trial.samples_us) < GUARD_SAMPLES]:
-        if not _round(behind, FIRST_SAMPLES, sampler, shuffle):
-            break
-        alive = _within(alive, _guard_limit)
-    finalists = sorted(
-        _within(alive, lambda trial, lead: (1 + max(FINAL_BAND, 2 * trial.relative_error)) * lead.median_us),
-        key=lambda trial: trial.median_us,
-    )[:FINALISTS]
-    while len(finalists) > 1 and (unsure := _unsure(finalists)):
-        if not _round(unsure, FINAL_ROUND, sampler, shuffle):
-            break
-        finalists = _within(finalists, _guard_limit)
-
-
-def _guard_limit(trial: Trial, lead: Trial) -> float:
-    """Above this median a trial is out: three standard errors, and never inside the guard band."""
-    doubt = 3 * math.hypot(trial.relative_error, lead.relative_error)
-    return (1 + max(GUARD_BAND, doubt)) * lead.median_us
-
-
-def _open(trials: Sequence[Trial]) -> list[Trial]:
-    """Trials that may still be sampled: no error, and not measured for longer than their budget."""
-    return [trial for trial in trials if not trial.error and sum(trial.samples_us) < CONFIG_BUDGET_S * 1e6]
-
-
-def _unsure(finalists: Sequence[Trial]) -> list[Trial]:
-    return [
-        trial for trial in _open(finalists) if len(trial.samples_us) < FINAL_SAMPLES and trial.relative_error > 0.002
-    ]
-
-
-def _round(trials: Sequence[Trial], count: int, sampler: Sampler, shuffle: random.Random) -> bool:
-    """Sample each trial once, in random order; False if nothing came of it: out of time, or a timer with one answer."""
-    before = sum(len(trial.samples_us) for trial in trials)
-    order = list(trials)
-    shuffle.shuffle(order)
-    for trial in order:
-        sampler(trial, count)
-    return sum(len(trial.samples_us) for trial in trials) > before
-
-
-def _within(trials: Sequence[Trial], limit: Callable[[Trial, Trial], float]) -> list[Trial]:
-    measured = [trial for trial in trials if not trial.error and trial.samples_us]
-    if not measured:
-        return []
-    lead = min(measured, key=lambda trial: trial.median_us)
-    return [trial for trial in measured if trial is lead or trial.median_us <= limit(trial, lead)]
-
-
-def winner(trials: Sequence[Trial], resolution_us: float) -> tuple[Trial, str]:
-    """The trial to use, and the quality of that choice.
-
-    Within `TIE_BAND`, or three standard errors of the difference of two such medians, of the fastest the earlier in
-    the list wins, so that near ties do not flip from run to run.
-
-    Args:
-        trials: At least one, each with samples.
-
-    Returns:
-        The trial, and "ok", "tied", "noisy" (spread over 5%) or "unresolved" (below the clock's resolution).
-    """
-    lead = min(trials, key=lambda trial: trial.median_us)
-    # By the leader's error, not each trial's own: one that was dropped after three samples has a large one.
-    limit_us = (1 + max(TIE_BAND, 3 * math.sqrt(2) * lead.relative_error)) * lead.median_us
-    tied = [trial for trial in trials if trial.median_us <= limit_us]
-    best = min(tied, key=lambda trial: trial.index)
-    if best.median_us <= resolution_us:
-        return best, "unresolved"
-    spread = (best.percentile(0.8) - best.percentile(0.2)) / best.median_us
-    return best, "noisy" if spread > 0.05 else "tied" if len(tied) > 1 else "ok"

@@ -39,6 +39,21 @@ def trials(folder: Path) -> Iterator[None]:
         _leave()
 
 
+@contextmanager
+def same_as(folder: Path | None) -> Iterator[None]:
+    """What `trials` does, on a thread that works for one whose `current` folder this is; nothing for None."""
+    if folder is None:
+        yield
+        return
+    with trials(folder):
+        yield
+
+
+def current() -> Path | None:
+    """The folder where what this thread compiles is kept; None outside `trials`."""
+    return getattr(_thread, "folder", None)
+
+
 def _enter() -> bool:
     from triton import knobs
 

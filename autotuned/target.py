@@ -64,6 +64,7 @@ class Target(Protocol):
     name: str
     parameters: Sequence[toolchain.Parameter]
     filled: frozenset[str]  # parameters that heuristics under the tuner fill in: no caller passes them
+    compiles_ahead: bool  # whether a config can be compiled without being launched
 
     def allows(self, name: str) -> bool:
         """Whether a config may set `name`."""
@@ -88,6 +89,12 @@ class Target(Protocol):
 
     def compile(self, call: Call, config: Any) -> Any:
         """Compile and load without launching; raises what the compiler raises. None where nothing is compiled ahead."""
+
+    def compile_in(self, executor: Any, call: Call, config: Any) -> Callable[[], Any] | None:
+        """Begin to compile, in an executor; what it returns waits, and then does what `compile` does.
+
+        None where nothing is compiled ahead. What stands in the way before the compiler runs is raised at once.
+        """
 
     def compile_class(self, call: Call) -> Hashable | None:
         """What decides, besides config and context, whether a config compiles; None where that is not known."""
@@ -195,6 +202,7 @@ class KernelTarget:
         self.parameters: Sequence[toolchain.Parameter] = toolchain.parameters(fn, function)
         self.filled = toolchain.filled(fn)
         self.interpreted = toolchain.is_interpreted(fn)
+        self.compiles_ahead = not self.interpreted
         self.bindable = not self.interpreted and toolchain.is_plain_jit(fn)
         self._names = frozenset(parameter.name for parameter in self.parameters)
 
@@ -249,9 +257,17 @@ class KernelTarget:
         """Through Triton's warm-up; reading `.run` loads the binary, which is where it may turn out too large."""
         if self.interpreted:
             return None
-        compiled = self.fn.run(*call.args, grid=call.grid, warmup=True, **call.kwargs, **self.settings(config))
-        getattr(compiled, "run", None)
-        return compiled
+        return _loaded(self._warm_up(call, config))
+
+    def _warm_up(self, call: Call, config: Any) -> Any:
+        return self.fn.run(*call.args, grid=call.grid, warmup=True, **call.kwargs, **self.settings(config))
+
+    def compile_in(self, executor: Any, call: Call, config: Any) -> Callable[[], Any] | None:
+        """Triton's warm-up, of which only the compilation is left to the executor; loaded by whoever waits."""
+        if self.interpreted:
+            return None
+        kernel = toolchain.compiling_in(executor, lambda: self._warm_up(call, config))
+        return lambda: _loaded(kernel.result() if hasattr(kernel, "result") else kernel)
 
     def compile_class(self, call: Call) -> Hashable | None:
         """Types, alignment and classes of integers; None under heuristics, whose values may depend on anything."""
@@ -278,6 +294,11 @@ class KernelTarget:
     def timer(self, where: Device) -> Timer:
         """Events on the GPU; the wall clock in the interpreter."""
         return make_timer(where)
+
+
+def _loaded(compiled: Any) -> Any:
+    getattr(compiled, "run", None)  # reading it loads the binary
+    return compiled
 
 
 _UNKNOWN = "unknown"
@@ -309,6 +330,7 @@ class HostTarget:
     """A plain callable: CPU code, or a function that launches CuPy, CUDA or other kernels."""
 
     filled: frozenset[str] = frozenset()
+    compiles_ahead = False
 
     def __init__(self, fn: Callable[..., Any], name: str, distributions: Sequence[str], is_named: bool = False) -> None:
         self.fn = fn
@@ -363,6 +385,10 @@ class HostTarget:
 
     def compile(self, call: Call, config: Any) -> Any:
         """Nothing to compile ahead of a call."""
+
+    def compile_in(self, executor: Any, call: Call, config: Any) -> Callable[[], Any] | None:
+        """Nothing to compile ahead of a call."""
+        return None
 
     def compile_class(self, call: Call) -> Hashable | None:
         """Not known."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import hashlib
 import inspect
 import logging
@@ -273,6 +274,48 @@ def _ptxas_version(path: str) -> str:
     text = subprocess.run([path, "--version"], capture_output=True, text=True, check=True).stdout
     match = re.search(r"\bV(\d+\.\d+\.\d+)", text)
     return match[1] if match else text.strip()
+
+
+def compiling_in(executor: Any, warm_up: Callable[[], Any]) -> Any:
+    """What a warm-up of a kernel returns, with the compilation itself left to an executor.
+
+    Triton binds the arguments and looks into its table on this thread, and gives the executor only what runs LLVM.
+
+    Args:
+        executor: Its `submit` is called with a function, unless the kernel is in Triton's table already.
+
+    Returns:
+        The kernel, or what has `.result()`, which waits for it and puts it into the table.
+    """
+    import triton
+
+    def begun() -> Any:
+        with triton.AsyncCompileMode(executor) as mode:
+            try:
+                return warm_up()
+            finally:
+                mode.raw_futures.clear()  # else leaving the block would wait for them
+
+    return contextvars.Context().run(begun)  # Triton refuses a second mode within one of the user's own
+
+
+def shared_memory_limit() -> int | None:
+    """Bytes of shared memory that one program may use on the current device; None where that is not known."""
+    from triton.runtime.driver import driver
+
+    try:
+        properties = driver.active.utils.get_device_properties(driver.active.get_current_device())
+        return int(properties["max_shared_mem"])
+    except (AttributeError, KeyError, TypeError, ValueError, RuntimeError):
+        return None
+
+
+def out_of_shared_memory(need: int, limit: int, told_by: str) -> Exception:
+    """Triton's error for a kernel that needs too much, for one that was not compiled to find out."""
+    from triton.runtime.errors import OutOfResources
+
+    error: Exception = OutOfResources(need, limit, f"shared memory (predicted from {told_by})")
+    return error
 
 
 def capturing() -> bool:

@@ -8,7 +8,6 @@ import logging
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import lru_cache
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -122,8 +121,8 @@ class Tuner:
 
     def keys_changed(self, names: Sequence[str]) -> None:
         """Start over with other key arguments: the user edited the list of them."""
-        spec = replace(self.options.spec, names=tuple(names))
-        self.options = self.chooser.options = replace(self.options, spec=spec)
+        spec = self.options.spec.replace(names=tuple(names))
+        self.options = self.chooser.options = self.options.replace(spec=spec)
         self.forget()
         self._rebuild(self.tuned)
 

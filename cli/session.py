@@ -26,7 +26,7 @@ from autotuned.record import Record, Timing
 from autotuned.store import Choice, Rung
 from autotuned.target import Call
 
-from . import output
+from . import isolation, output
 from .progress import Display
 
 Json = Any
@@ -42,6 +42,8 @@ class Wishes:
     out: Path | None = None
     force: bool = False
     budget_s: float | None = None
+    isolate: bool | None = None
+    timeout_s: float = 60.0
 
 
 @dataclass
@@ -71,17 +73,35 @@ class Row:
 
 def run(targets: Sequence[str], wishes: Wishes, as_json: bool) -> int:
     """Tune, print, and return the exit code."""
+    if isolation.is_wanted(wishes.isolate):
+        return _run_isolated(targets, wishes, as_json)
     with users_output(as_json):
         device = use_device()
-        found = _load(targets)
+        found = load(targets)
     if wishes.out is not None:
-        _check_files(found, wishes.out)
+        check_files(found, wishes.out)
     session = Session(found, wishes, device)
     try:
         with users_output(as_json):
             session.run()
     finally:  # also when a lost device or a full disk ends it: what was found out is shown
         session.print(as_json)
+    return session.exit_code()
+
+
+def _run_isolated(targets: Sequence[str], wishes: Wishes, as_json: bool) -> int:
+    """The same, with the measuring in a process that can be killed."""
+    session = Session([], wishes, "")
+    wanted = {"targets": list(targets), "out": None if wishes.out is None else str(wishes.out.absolute()),
+              "force": wishes.force, "budget_s": wishes.budget_s, "as_json": as_json}  # fmt: skip
+    with Display() as display:
+        supervisor = isolation.Supervisor(wanted, wishes.timeout_s, display)
+        try:
+            supervisor.run()
+        finally:
+            session.adopt([Row(**row) for row in supervisor.rows], supervisor.final, supervisor.interrupted)
+            if session.rows:
+                session.print(as_json)
     return session.exit_code()
 
 
@@ -122,7 +142,7 @@ def _has_gpu() -> bool:
     return bool(torch.cuda.is_available())
 
 
-def _load(targets: Sequence[str]) -> list[Found]:
+def load(targets: Sequence[str]) -> list[Found]:
     """What is tuned in the targets, each object once.
 
     Raises:
@@ -135,7 +155,7 @@ def _load(targets: Sequence[str]) -> list[Found]:
     return list(found.values())
 
 
-def _check_files(found: Sequence[Found], out: Path) -> None:
+def check_files(found: Sequence[Found], out: Path) -> None:
     """Fail before anything is measured if a config file that is there cannot be added to."""
     for one in found:
         for path in sorted(out.glob(f"*/{configfile.file_name(one.name)}")):
@@ -145,9 +165,9 @@ def _check_files(found: Sequence[Found], out: Path) -> None:
 class Session:
     """Tunes the cases one after the other; what goes wrong in one does not keep the next from its turn."""
 
-    def __init__(self, found: Sequence[Found], wishes: Wishes, device: str) -> None:
+    def __init__(self, found: Sequence[Found], wishes: Wishes, device: str, display: Any = None) -> None:
         self._found, self._wishes, self._device = found, wishes, device
-        self._display = Display()
+        self._display = display or Display()
         self._start = time.monotonic()
         self._seen: set[str] = set()  # digests: a case listed twice is not measured twice, not even with --force
         self.rows: list[Row] = []
@@ -168,6 +188,14 @@ class Session:
                     self._kernel(found)
             except KeyboardInterrupt:
                 self.interrupted = True
+
+    def adopt(self, rows: Sequence[Row], final: Mapping[str, Json], interrupted: bool) -> None:
+        """Take over what another process has found out."""
+        self.rows += rows
+        self.interrupted = interrupted or bool(final.get("interrupted"))
+        self._device = final.get("device", self._device)
+        self.without_cases += final.get("without_cases", ())
+        self.files |= set(final.get("files", ()))
 
     def _kernel(self, found: Found) -> None:
         if not found.tuned.cases:

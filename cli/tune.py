@@ -23,6 +23,13 @@ def tune(
         float | None,
         typer.Option(metavar="SECONDS", help="Measure for so long, all cases together; run again to go on."),
     ] = None,
+    isolate: Annotated[
+        bool | None,
+        typer.Option("--isolate/--in-process", help="Measure in a process that can be killed; on a GPU by default."),
+    ] = None,
+    timeout: Annotated[
+        float, typer.Option(metavar="SECONDS", help="With --isolate: what one config may take to compile, or to run.")
+    ] = 60.0,
     as_json: output.AsJson = False,
 ) -> None:
     """Measure every case of the targets and keep the choices.
@@ -30,6 +37,9 @@ def tune(
     Choices go into the store, with --out also into config files; files that are there already are added to. Cases
     are registered by `@kernel.case`. The device is the GPU if there is one, else Triton's interpreter;
     AUTOTUNED_DEVICE says otherwise.
+
+    With --isolate a config that hangs, or takes the process or the device along, costs that process: it is named,
+    left out, and the rest goes on in a new one. Its record says so; --force tries it again.
 
     Exit codes: 0 done; 1 failed; 2 wrong usage; 3 some cases failed or were skipped; 130 interrupted (what was
     measured is kept: run the same command again to go on).
@@ -42,8 +52,10 @@ def tune(
     """
     if budget is not None and not budget > 0:
         raise typer.BadParameter(f"expected seconds above 0, got {budget:g}", param_hint="--budget")
+    if not timeout > 0:
+        raise typer.BadParameter(f"expected seconds above 0, got {timeout:g}", param_hint="--timeout")
     if out is not None and (reason := store.unwritable(out)):
         raise output.fail(f"--out: nothing can be written to {out}: {reason}")
     from . import session  # needs the measuring half of the library, which the other commands do without
 
-    raise typer.Exit(session.run(targets, session.Wishes(out, force, budget), as_json))
+    raise typer.Exit(session.run(targets, session.Wishes(out, force, budget, isolate, timeout), as_json))

@@ -38,7 +38,7 @@ _STATE = {
     "autotuned.decorator": ("_explicit_names",),
     "autotuned.measure": ("_said",),
     "autotuned.state": ("_said",),
-    "autotuned.failures": ("_refused",),
+    "autotuned.failures": ("_refused", "_condemned"),
     "autotuned.objects": ("_kept",),
     "autotuned.env": ("_pushed",),
 }

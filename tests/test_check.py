@@ -6,7 +6,7 @@ import torch
 from fakes import FakeConfig as Config
 from paths import quick
 
-from autotuned import Check, autotune, measure, store
+from autotuned import Check, autotune, race, store
 from autotuned.check import Checker
 from autotuned.errors import AllConfigsFailedError, CheckError, DecorationError
 
@@ -183,7 +183,7 @@ def test_a_stored_timing_is_checked_before_it_wins():
 
 def test_one_config_that_survives_and_is_wrong_is_not_alone_to_blame(monkeypatch):
     """The survivors stand against the reference; then all that ran are asked."""
-    monkeypatch.setattr(measure, "FAR_OFF", 1.0)
+    monkeypatch.setattr(race, "FAR_OFF", 1.0)
 
     def run(out, *, step):
         out[...] = step == 16

@@ -18,7 +18,7 @@ from pages import FENCED, ROOT, follow, read, steps
 from test_architecture import RANKS
 
 import autotuned
-from autotuned import device, env, errors, explain, measure
+from autotuned import device, env, errors, explain, measure, race
 
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted(DOCS.rglob("*.md"))]
@@ -184,13 +184,13 @@ def test_reference_has_every_error_with_its_bases():
 def test_tuning_has_the_constants_of_the_race():
     text = read("docs/tuning.md")
     for constant in (
-        f"| 1 | {measure.FIRST_SAMPLES} | within {measure.FAR_OFF} times the leader |",
-        f"rounds of {measure.FIRST_SAMPLES}, up to {measure.GUARD_SAMPLES} | within {measure.GUARD_BAND:.0%} of",
-        f"rounds of {measure.FINAL_ROUND}, up to {measure.FINAL_SAMPLES} | at most {measure.FINALISTS} finalists, ",
-        f"finalists, within {measure.FINAL_BAND:.0%} or",
-        f"at least {measure.NOISE_FLOOR:.1%}",
-        f"Configs within {measure.TIE_BAND:.1%} of",
-        f"measured for {measure.CONFIG_BUDGET_S} s",
+        f"| 1 | {race.FIRST_SAMPLES} | within {race.FAR_OFF} times the leader |",
+        f"rounds of {race.FIRST_SAMPLES}, up to {race.GUARD_SAMPLES} | within {race.GUARD_BAND:.0%} of",
+        f"rounds of {race.FINAL_ROUND}, up to {race.FINAL_SAMPLES} | at most {race.FINALISTS} finalists, ",
+        f"finalists, within {race.FINAL_BAND:.0%} or",
+        f"at least {race.NOISE_FLOOR:.1%}",
+        f"Configs within {race.TIE_BAND:.1%} of",
+        f"measured for {race.CONFIG_BUDGET_S} s",
         f"({measure.CudaTimer.resolution_us} us for CUDA events, {measure.HostTimer.resolution_us} us on the CPU)",
     ):
         assert constant in text

@@ -1,5 +1,5 @@
-import math
-import random
+"""Tests of `measure`."""
+
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from autotuned import measure
-from autotuned.measure import CudaTimer, GivenTimer, HostTimer, Trial, check_samples, race, winner
+from autotuned.measure import CudaTimer, GivenTimer, HostTimer
+from autotuned.race import Trial, race
 
 
 def nothing() -> None: ...
@@ -17,202 +17,6 @@ def nothing() -> None: ...
 
 def trial(index: int = 0, *samples_us: float) -> Trial:
     return Trial(index, nothing, nothing, samples_us=list(samples_us))
-
-
-class Clock:
-    """Takes samples of configs whose true times are known, with Gaussian noise of `noise_us`."""
-
-    def __init__(self, times_us: Sequence[float], noise_us: float = 0.0, seed: int = 0) -> None:
-        self.times_us, self.noise_us = times_us, noise_us
-        self.random = random.Random(seed)
-        self.calls: list[tuple[int, int]] = []
-
-    def __call__(self, trial: Trial, count: int) -> None:
-        self.calls.append((trial.index, count))
-        true_us = self.times_us[trial.index]
-        trial.samples_us += [true_us + self.random.gauss(0, self.noise_us) for _ in range(count)]
-
-
-def raced(clock: Clock, seed: int = 0) -> list[Trial]:
-    trials = [trial(index) for index in range(len(clock.times_us))]
-    race(trials, clock, seed)
-    return trials
-
-
-def chosen(times_us: Sequence[float], noise_us: float, seed: int) -> float:
-    """The true time of what is chosen."""
-    best, _ = winner(raced(Clock(times_us, noise_us, seed), seed), 0.5)
-    return times_us[best.index]
-
-
-# -- the choice ------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("times_us", [(100.0, 99.5), (99.5, 100.0)], ids=["slower first", "faster first"])
-def test_below_the_noise_the_earlier_config_wins_from_run_to_run(times_us: tuple[float, ...]) -> None:
-    # 0.5% apart under a noise of 3%: an argmin would flip a coin.
-    assert sum(chosen(times_us, 3.0, seed) == times_us[0] for seed in range(100)) >= 95
-
-
-@pytest.mark.parametrize("times_us", [(100.0, 90.0), (90.0, 100.0)], ids=["slower first", "faster first"])
-def test_above_the_noise_the_faster_config_always_wins(times_us: tuple[float, ...]) -> None:
-    assert all(chosen(times_us, 3.0, seed) == 90.0 for seed in range(100))
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_the_order_of_the_candidates_does_not_decide(seed: int) -> None:
-    times_us = [100.0 + 5 * i for i in range(8)]
-    random.Random(seed).shuffle(times_us)
-    assert chosen(times_us, 1.0, seed) == 100.0
-
-
-def test_equal_times_are_a_tie_that_the_earlier_in_the_list_wins() -> None:
-    trials = [trial(2, 10.0, 10.0, 10.0), trial(0, 12.0, 12.0, 12.0), trial(1, 10.0, 10.0, 10.0)]
-    assert winner(trials, 0.5) == (trials[2], "tied")
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "resolution_us", "quality"),
-    [
-        pytest.param([10.0] * 12, [20.0] * 12, 0.5, "ok", id="far apart"),
-        pytest.param([10.04] * 12, [10.0] * 12, 0.5, "tied", id="within half a percent"),
-        pytest.param([9.0, 9.5, 10.0, 10.5, 11.0] * 3, [20.0] * 15, 0.5, "noisy", id="spread of a tenth"),
-        pytest.param([0.5] * 12, [0.9] * 12, 0.5, "unresolved", id="no longer than the clock's resolution"),
-        pytest.param([0.01] * 12, [0.02] * 12, 0.0, "ok", id="a benchmark without a resolution"),
-    ],
-)
-def test_the_quality_of_a_choice(first: list[float], second: list[float], resolution_us: float, quality: str) -> None:
-    trials = [trial(0, *first), trial(1, *second)]
-    assert winner(trials, resolution_us) == (trials[0], quality)
-
-
-def test_a_config_that_was_dropped_early_never_ties_by_its_own_noise() -> None:
-    dropped = trial(0, 100.0, 160.0, 220.0)
-    lead = trial(1, *[100.0, 101.0] * 20)
-    assert winner([dropped, lead], 0.5)[0] is lead
-
-
-def test_one_config_wins() -> None:
-    only = trial(3, 5.0, 5.0, 5.0)
-    assert winner([only], 0.5) == (only, "ok")
-
-
-# -- the race --------------------------------------------------------------------------------------------------------
-
-
-def test_each_gets_as_many_samples_as_it_takes() -> None:
-    trials = raced(Clock([100.0, 101.0, 110.0, 140.0, 200.0], noise_us=2.0))
-    counts = [len(trial.samples_us) for trial in trials]
-    assert counts[4] == measure.FIRST_SAMPLES  # more than 1.5 times the best
-    assert counts[3] == 2 * measure.FIRST_SAMPLES  # out as soon as the guard band is checked
-    assert counts[3] <= counts[2] <= measure.GUARD_SAMPLES
-    assert counts[0] >= measure.GUARD_SAMPLES
-    assert max(counts) <= measure.FINAL_SAMPLES + measure.FINAL_ROUND - 1
-
-
-def test_within_the_guard_band_nothing_is_dropped_before_twelve_samples() -> None:
-    trials = raced(Clock([100.0, 103.9]))
-    assert [len(trial.samples_us) for trial in trials] == [12, 12]
-
-
-def test_at_most_six_finalists_are_measured_further() -> None:
-    trials = raced(Clock([100.0] * 9, noise_us=2.0))
-    assert sum(len(trial.samples_us) > measure.GUARD_SAMPLES for trial in trials) == measure.FINALISTS
-
-
-def test_rounds_are_interleaved_and_shuffled_by_the_seed() -> None:
-    clocks = [Clock([100.0] * 6, noise_us=1.0) for _ in range(3)]
-    for clock, seed in zip(clocks, (1, 1, 2)):
-        raced(clock, seed)
-    first_rounds = [[index for index, _ in clock.calls[:12]] for clock in clocks]
-    for order in first_rounds:
-        assert sorted(order[:6]) == sorted(order[6:]) == list(range(6))
-    assert first_rounds[0] == first_rounds[1] != first_rounds[2]
-    assert first_rounds[0][:6] != first_rounds[0][6:]
-
-
-@pytest.mark.parametrize(
-    ("time_us", "samples"),
-    [
-        pytest.param(100_000.0, 3, id="beyond it after the first round"),
-        pytest.param(50_000.0, 6, id="after the second"),
-    ],
-)
-def test_slow_configs_stop_at_their_budget_of_a_quarter_second(time_us: float, samples: int) -> None:
-    trials = raced(Clock([time_us, time_us]))
-    assert [len(trial.samples_us) for trial in trials] == [samples, samples]
-    assert winner(trials, 0.1)[0] is trials[0]
-
-
-def test_a_config_that_fails_is_out_and_the_others_race_on() -> None:
-    clock = Clock([100.0, 90.0, 101.0], noise_us=1.0)
-
-    def sample(trial: Trial, count: int) -> None:
-        if trial.index == 1 and trial.samples_us:
-            trial.error = "RuntimeError: boom"
-        else:
-            clock(trial, count)
-
-    trials = [trial(index) for index in range(3)]
-    race(trials, sample)
-    assert trials[1].error
-    assert len(trials[1].samples_us) == measure.FIRST_SAMPLES
-    assert len(trials[0].samples_us) > measure.GUARD_SAMPLES
-    assert len(trials[2].samples_us) > measure.GUARD_SAMPLES
-
-
-def test_if_all_fail_the_race_ends() -> None:
-    def sample(trial: Trial, count: int) -> None:
-        trial.error = "boom"
-
-    trials = [trial(0), trial(1)]
-    race(trials, sample)
-    assert [trial.samples_us for trial in trials] == [[], []]
-
-
-@pytest.mark.parametrize("allowed", [3, 12, 14], ids=["at once", "before the finals", "in the finals"])
-def test_the_race_ends_when_no_more_samples_come(allowed: int) -> None:
-    # Out of time, or a benchmark that answers once: asking again and again would never end.
-    clock = Clock([100.0, 100.0], noise_us=1.0)
-
-    def sample(trial: Trial, count: int) -> None:
-        clock(trial, min(count, allowed - len(trial.samples_us)))
-
-    trials = [trial(0), trial(1)]
-    race(trials, sample)
-    assert [len(trial.samples_us) for trial in trials] == [allowed, allowed]
-    assert len(clock.calls) < 20
-
-
-# -- times -----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("sample", [0.0, -1.0, math.nan, math.inf, -math.inf], ids=str)
-def test_a_time_that_no_clock_measured_is_refused(sample: float) -> None:
-    with pytest.raises(ValueError, match=f"expected a time above 0 us, got {sample}"):
-        check_samples([5.0, sample])
-
-
-def test_times_are_accepted() -> None:
-    check_samples([])
-    check_samples([0.001, 1, 1e9])
-
-
-def test_median_and_percentiles() -> None:
-    ten = trial(0, *[float(n) for n in (3, 1, 2, 10, 9, 8, 7, 6, 5, 4)])
-    assert ten.median_us == 5.5
-    assert (ten.percentile(0.2), ten.percentile(0.8), ten.percentile(1.0)) == (3.0, 9.0, 10.0)
-
-
-def test_the_error_of_a_median_shrinks_with_the_samples_and_never_below_the_floor() -> None:
-    noisy = [95.0, 100.0, 105.0]
-    few, many = trial(0, *noisy), trial(0, *noisy * 12)
-    assert few.relative_error == pytest.approx(1.2533 * 1.4826 * 0.05 / math.sqrt(3))
-    assert many.relative_error == pytest.approx(few.relative_error / math.sqrt(12))
-    assert trial(0, 5.0, 5.0, 5.0, 5.0).relative_error == pytest.approx(1.2533 * measure.NOISE_FLOOR / 2)
-
-
-# -- timers ----------------------------------------------------------------------------------------------------------
 
 
 def noted(events: list[str], launch: Callable[[], Any] = nothing) -> Trial:
@@ -259,7 +63,9 @@ def test_a_users_benchmark_answers_once_in_milliseconds(answer_ms: Any, samples_
         call()
         return answer_ms
 
-    timer = GivenTimer(do_bench, SimpleNamespace(synchronize=lambda: events.append("synchronize"), free=nothing))
+    timer = GivenTimer(
+        do_bench, SimpleNamespace(synchronize=lambda: events.append("synchronize"), free=nothing, device=None)
+    )
     noticed = noted(events)
     noticed.samples_us += timer.sample(noticed, 3)
     assert noticed.samples_us == pytest.approx(samples_us)
@@ -328,3 +134,55 @@ def test_a_gpu_that_does_not_say_its_cache_size_gets_a_large_flush(monkeypatch: 
     monkeypatch.setitem(sys.modules, "torch", fake)
     CudaTimer()
     assert fake.asked_bytes == 128 << 20
+
+
+@pytest.mark.parametrize(("median_us", "launches"), [(4.0, 8), (10.0, 4), (30.0, 1), (500.0, 1)])
+def test_a_sample_of_a_short_kernel_is_the_mean_of_several_launches(
+    monkeypatch: pytest.MonkeyPatch, median_us: float, launches: int
+) -> None:
+    events: list[str] = []
+    monkeypatch.setitem(sys.modules, "torch", FakeCuda(events))
+    timer, measured = CudaTimer(), noted(events)
+    measured.samples_us = [median_us]
+    assert timer.sample(measured, 3) == [12.5] * 3
+    assert events.count("launch") == events.count("flush") == 3 * launches
+
+
+def test_b81_the_host_that_launches_slowly_does_not_decide(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Host 50 us, device 5 and 10 us: what lies between the events is the device's time."""
+
+    class Device(FakeCuda):
+        def __init__(self) -> None:
+            super().__init__([])
+            self.device_us = 0.0
+            self.cuda.Event = lambda enable_timing: SimpleNamespace(
+                record=lambda: None, elapsed_time=lambda other: self.device_us / 1e3, query=lambda: False
+            )
+
+    device = Device()
+    monkeypatch.setitem(sys.modules, "torch", device)
+    timer = CudaTimer()
+
+    def launch(device_us: float) -> None:
+        time.sleep(50e-6)
+        device.device_us = device_us
+
+    trials = [Trial(0, nothing, lambda: launch(10.0)), Trial(1, nothing, lambda: launch(5.0))]
+    race(trials, lambda trial, count: trial.samples_us.extend(timer.sample(trial, count)))
+    assert [trial.median_us for trial in trials] == [10.0, 5.0]
+
+
+def test_b81_the_record_says_in_which_regime_times_were_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", FakeCuda([]))
+    timer = CudaTimer()
+    timer.sample(trial(), 3)
+    regime = timer.regime
+    assert (regime["clock"], regime["cache"], regime["flush_bytes"]) == ("device", "cold", 2 << 20)
+    assert regime["host_us"] > 0
+    assert GivenTimer(lambda call, quantiles: 1.0, HostTimer()).regime == {"clock": "do_bench"}
+    assert HostTimer().regime == {"clock": "host", "cache": "warm"}
+
+
+def test_b81_without_room_to_flush_the_cache_is_said_to_be_warm(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", FakeCuda([], is_full=True))
+    assert CudaTimer().regime["cache"] == "warm"

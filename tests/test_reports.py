@@ -11,7 +11,7 @@ import pytest
 from fakes import FakeConfig as Config
 from paths import PATHS, on_path, quick
 
-from autotuned import Check, autotune, measure, store
+from autotuned import Check, autotune, measure, race, store
 from autotuned.errors import AllConfigsFailedError, ArgumentNameError, CheckError, OutOfMemoryError
 
 CONFIGS = [Config({"step": step}) for step in (8, 16, 4)]
@@ -432,9 +432,9 @@ def test_b79_near_ties_do_not_flip():
             middle = (slow, 99.5 if slow == 100 else 90.0)[trial.index]
             trial.samples_us += [noise.gauss(middle, 3.0 if slow == 100 else 1.0) for _ in range(count)]
 
-        trials = [measure.Trial(index, lambda: None, lambda: None) for index in range(2)]
-        measure.race(trials, sample, seed)
-        return measure.winner(trials, 0.0)[0].index
+        trials = [race.Trial(index, lambda: None, lambda: None) for index in range(2)]
+        race.race(trials, sample, seed)
+        return race.winner(trials, 0.0)[0].index
 
     ties = [chosen(seed, 100) for seed in range(100)]
     assert max(ties.count(0), ties.count(1)) >= 95
@@ -473,20 +473,15 @@ def test_b82_a_wrong_first_config_is_no_reference():
 
 def test_twins_of_a_config_that_lost_the_device_have_no_time(monkeypatch):
     """A binary that was launched once and never sampled: its twin has nothing to share."""
-    import types
+    from types import SimpleNamespace
 
-    from autotuned.measure import Trial
-    from autotuned.tune import _Search
+    from autotuned.board import Board
+    from autotuned.race import Trial
 
-    first = Trial(0, lambda: None, lambda: None)
-    search = types.SimpleNamespace(
-        _twins={1: first},
-        _job=types.SimpleNamespace(forms={"b": {}}),
-        _identities=["a", "b"],
-        _timing=None,
-        _label=None,
-    )
-    assert _Search._same(search) == {}
+    board = Board(SimpleNamespace(configs={"a": None, "b": None}, forms={"b": {}}, known={}))
+    board.trials = [Trial(0, lambda: None, lambda: None), Trial(1, lambda: None, lambda: None)]
+    board.pair(board.trials[1], board.trials[0])
+    assert board.timings() == []
 
 
 def test_a_list_of_configs_that_all_failed_before_is_the_same_error_again():

@@ -80,9 +80,9 @@ def triton_is_there(monkeypatch):
 @pytest.fixture
 def benched(monkeypatch):
     """Our own tuners' benchmark, so that a search costs nothing; Triton's asks the driver."""
-    from autotuned import measure
+    from autotuned import race
 
-    monkeypatch.setattr(measure, "race", lambda trials, sampler, examine: [sampler(trial, 1) for trial in trials])
+    monkeypatch.setattr(race, "race", lambda trials, sampler, examine: [sampler(trial, 1) for trial in trials])
 
 
 def verdict(action):

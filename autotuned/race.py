@@ -1,0 +1,224 @@
+"""A race of many configs: each is sampled until it can be told from the fastest, and the winner is picked."""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+# The race. Counts and thresholds were validated by replaying recorded GPU timings (see docs/tuning.md): three
+# samples tell a config that is far off, nothing within the guard band is dropped before twelve, finalists get forty.
+FIRST_SAMPLES, GUARD_SAMPLES, FINAL_SAMPLES, FINAL_ROUND = 3, 12, 40, 8
+FAR_OFF = 1.5  # after the first samples, this many times the leader's median is out
+GUARD_BAND = 0.04  # relative; closer than this to the leader stays in until GUARD_SAMPLES
+FINAL_BAND, FINALISTS = 0.03, 6
+TIE_BAND = 0.005  # relative; two configs this close are a tie, whatever the sample says
+NOISE_FLOOR = 0.003  # relative spread below which a sample is not believed
+# A median whose relative standard error is below this is sure. Of each trial's own spread and the median spread of all
+# that were sampled enough the latter counts like five samples.
+SURE, PSEUDO_SAMPLES = 0.002, 5
+# A round in which all that take part have moved by so much, at their median, was disturbed: by another process, or by
+# clocks that fell. It is thrown away and repeated, so often in one race; after that the race goes on and says so.
+DISTURBED_BAND, DISTURBED_ROUNDS = 0.03, 4
+# A config that has been measured this long takes part with the samples it has: in Triton's interpreter one launch
+# takes tens of milliseconds, and forty of them would tell nothing that three do not.
+CONFIG_BUDGET_S = 0.25
+
+
+@dataclass
+class Trial:
+    """One config in the race.
+
+    Attributes:
+        index: Place in the list of candidates; earlier wins a tie.
+        prepare: Restores, zeroes and runs hooks; not timed.
+        launch: Launches the config once; timed.
+        finish: Runs after the launch; not timed.
+    """
+
+    index: int
+    prepare: Callable[[], None]
+    launch: Callable[[], Any]
+    finish: Callable[[], None] = lambda: None
+    samples_us: list[float] = field(default_factory=list)
+    error: str | None = None
+
+    @property
+    def median_us(self) -> float:
+        """Median of the samples so far, in microseconds."""
+        return statistics.median(self.samples_us)
+
+    @property
+    def relative_error(self) -> float:
+        """Standard error of the median, relative: 1.2533 sigma / sqrt(n), sigma from the median deviation."""
+        return 1.2533 * self.spread / math.sqrt(len(self.samples_us))
+
+    @property
+    def spread(self) -> float:
+        """Standard deviation of a sample, relative: from the median deviation, and not below the noise floor."""
+        deviation = statistics.median(abs(sample - self.median_us) for sample in self.samples_us)
+        return max(1.4826 * deviation / self.median_us, NOISE_FLOOR)
+
+    def percentile(self, share: float) -> float:
+        """The sample below which `share` of all lie, in microseconds."""
+        return sorted(self.samples_us)[min(int(share * len(self.samples_us)), len(self.samples_us) - 1)]
+
+
+def check_samples(samples_us: Sequence[float]) -> None:
+    """Refuse times that no clock can have measured.
+
+    Raises:
+        ValueError: A time is zero, negative, NaN or infinite; that is a failure of the config, not a fast one.
+    """
+    for sample in samples_us:
+        if not math.isfinite(sample) or sample <= 0:
+            raise ValueError(f"expected a time above 0 us, got {sample!r}.")
+
+
+Sampler = Callable[[Trial, int], None]
+
+
+def race(
+    trials: Sequence[Trial],
+    sampler: Sampler,
+    seed: int = 0,
+    examine: Callable[[Sequence[Trial]], None] = lambda survivors: None,
+) -> bool:
+    """Give each trial as many samples as it takes to tell it from the fastest.
+
+    Rounds are interleaved and shuffled, so that drift of clocks and temperature falls on all alike and the order of
+    candidates decides nothing.
+
+    Args:
+        trials: Configs that have been launched at least once; losers simply stop being sampled.
+        sampler: `sampler(trial, count)` appends samples, or sets `trial.error`.
+        seed: Of the shuffle, so that a search can be repeated.
+        examine: Told who survived the first samples; may set `trial.error`.
+
+    Returns:
+        Whether conditions were steady, as far as the race could see.
+    """
+    rounds = _Rounds(sampler, random.Random(seed))
+    rounds.run(trials, FIRST_SAMPLES)
+    alive = _within(trials, lambda trial, lead: FAR_OFF * lead.median_us)
+    examine(alive)
+    alive = _within(trials, lambda trial, lead: FAR_OFF * lead.median_us)  # the leader may be out
+    while behind := [trial for trial in _open(alive) if len(trial.samples_us) < GUARD_SAMPLES]:
+        if not rounds.run(behind, FIRST_SAMPLES):
+            break
+        alive = _within(alive, _guard_limit)
+    finalists = sorted(
+        _within(alive, lambda trial, lead: (1 + max(FINAL_BAND, 2 * trial.relative_error)) * lead.median_us),
+        key=lambda trial: trial.median_us,
+    )[:FINALISTS]
+    while len(finalists) > 1 and (unsure := _unsure(finalists)):
+        if not rounds.run(unsure, FINAL_ROUND):
+            break
+        finalists = _within(finalists, _guard_limit)
+    return rounds.left > 0
+
+
+class _Rounds:
+    """Rounds of a race: each samples its trials once, in random order.
+
+    Attributes:
+        left: Disturbed rounds that may still be thrown away.
+    """
+
+    def __init__(self, sampler: Sampler, shuffle: random.Random) -> None:
+        self._sampler, self._shuffle = sampler, shuffle
+        self.left = DISTURBED_ROUNDS
+
+    def run(self, trials: Sequence[Trial], count: int) -> bool:
+        """Sample each; False if nothing came of it: out of time, or a timer that has one answer."""
+        before = [len(trial.samples_us) for trial in trials]
+        while True:
+            order = list(trials)
+            self._shuffle.shuffle(order)
+            for trial in order:
+                self._sampler(trial, count)
+            if not self.left or not _is_disturbed(trials, before):
+                return any(len(trial.samples_us) > length for trial, length in zip(trials, before))
+            self.left -= 1
+            if self.left:
+                for trial, length in zip(trials, before):
+                    del trial.samples_us[length:]
+
+
+def _is_disturbed(trials: Sequence[Trial], before: Sequence[int]) -> bool:
+    """Whether the samples of a round stand apart from those before, for most trials and in the same direction."""
+    shifts = [
+        statistics.median(trial.samples_us[length:]) / statistics.median(trial.samples_us[:length])
+        for trial, length in zip(trials, before)
+        if FIRST_SAMPLES <= length < len(trial.samples_us) and not trial.error
+    ]
+    return len(shifts) > 1 and abs(statistics.median(shifts) - 1) > DISTURBED_BAND
+
+
+def _guard_limit(trial: Trial, lead: Trial) -> float:
+    """Above this median a trial is out: three standard errors, and never inside the guard band."""
+    doubt = 3 * math.hypot(trial.relative_error, lead.relative_error)
+    return (1 + max(GUARD_BAND, doubt)) * lead.median_us
+
+
+def _open(trials: Sequence[Trial]) -> list[Trial]:
+    """Trials that may still be sampled: no error, and not measured for longer than their budget."""
+    return [trial for trial in trials if not trial.error and sum(trial.samples_us) < CONFIG_BUDGET_S * 1e6]
+
+
+def _unsure(finalists: Sequence[Trial]) -> list[Trial]:
+    pooled = _pooled_spread(finalists)
+    return [
+        trial
+        for trial in _open(finalists)
+        if len(trial.samples_us) < FINAL_SAMPLES and _shrunk_error(trial, pooled) > SURE
+    ]
+
+
+def _pooled_spread(trials: Sequence[Trial]) -> float:
+    """The median spread of those with samples enough to have one."""
+    return statistics.median([trial.spread for trial in trials if len(trial.samples_us) >= GUARD_SAMPLES] or [0.0])
+
+
+def _shrunk_error(trial: Trial, pooled: float) -> float:
+    """Standard error of the median, the spread drawn towards that of all: of few samples it is small by chance."""
+    count = len(trial.samples_us)
+    spread = (count * trial.spread + PSEUDO_SAMPLES * pooled) / (count + PSEUDO_SAMPLES)
+    return 1.2533 * (spread if pooled else trial.spread) / math.sqrt(count)
+
+
+def _within(trials: Sequence[Trial], limit: Callable[[Trial, Trial], float]) -> list[Trial]:
+    measured = [trial for trial in trials if not trial.error and trial.samples_us]
+    if not measured:
+        return []
+    lead = min(measured, key=lambda trial: trial.median_us)
+    return [trial for trial in measured if trial is lead or trial.median_us <= limit(trial, lead)]
+
+
+def winner(trials: Sequence[Trial], resolution_us: float, steady: bool = True) -> tuple[Trial, str]:
+    """The trial to use, and the quality of that choice.
+
+    Within `TIE_BAND`, or three standard errors of the difference of two such medians, of the fastest the earlier in
+    the list wins, so that near ties do not flip from run to run.
+
+    Args:
+        trials: At least one, each with samples.
+        steady: Whether conditions were steady while they were taken.
+
+    Returns:
+        The trial, and "ok", "tied", "noisy" (spread over 5%, or not steady) or "unresolved" (below the clock's
+        resolution).
+    """
+    lead = min(trials, key=lambda trial: trial.median_us)
+    # By the leader's error, not each trial's own: one that was dropped after three samples has a large one.
+    error = _shrunk_error(lead, _pooled_spread(trials))
+    limit_us = (1 + max(TIE_BAND, 3 * math.sqrt(2) * error)) * lead.median_us
+    tied = [trial for trial in trials if trial.median_us <= limit_us]
+    best = min(tied, key=lambda trial: trial.index)
+    if best.median_us <= resolution_us:
+        return best, "unresolved"
+    spread = (best.percentile(0.8) - best.percentile(0.2)) / best.median_us
+    return best, "noisy" if spread > 0.05 or not steady else "tied" if len(tied) > 1 else "ok"

@@ -1,0 +1,48 @@
+"""Which configs to try first: the winners of the tuned calls that are most like a call."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+
+from autotuned.key import Key
+from autotuned.record import Record
+from autotuned.values import Json, canonical
+
+MOST = 3
+OTHER = 8.0  # how far apart two values are that are no numbers; as far as numbers that differ 256 times
+
+
+def nearest(key: Key, known: Iterable[Record]) -> list[str]:
+    """Identities of the winners of the nearest calls, the nearest first, each once.
+
+    Near is little difference in the logarithms of sizes and other integers. Calls of another context do not count.
+    """
+    alike = [record for record in known if record.winner is not None and record.key.context == key.context]
+    ordered = sorted(alike, key=lambda record: distance(key.call, record.key.call))
+    return list(dict.fromkeys(canonical(dict(record.winner or {})) for record in ordered))[:MOST]
+
+
+def distance(one: Json, other: Json) -> float:
+    """How far two calls are apart: the sum over their parts of differences in the logarithms of integers."""
+    left, right = dict(_leaves(one)), dict(_leaves(other))
+    return sum(_apart(left.get(place), right.get(place)) for place in left.keys() | right.keys())
+
+
+def _leaves(data: Json, place: str = "") -> Iterator[tuple[str, Json]]:
+    if isinstance(data, dict):
+        for name, part in data.items():
+            yield from _leaves(part, f"{place}.{name}")
+    elif isinstance(data, list):
+        for index, part in enumerate(data):
+            yield from _leaves(part, f"{place}.{index}")
+    else:
+        yield place, data
+
+
+def _apart(one: Json, other: Json) -> float:
+    if one == other and type(one) is type(other):
+        return 0.0
+    if type(one) is int and type(other) is int:
+        return abs(math.log2(1 + abs(one)) - math.log2(1 + abs(other))) + (one < 0) * (other >= 0)
+    return OTHER

@@ -1,0 +1,95 @@
+"""How many configs may be compiled at once: the user says so, or cores, memory and other ranks of this host do."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from autotuned import env
+
+LEAST_CONFIGS = 4  # below this a pool costs more than it saves
+# What one more compilation takes while it runs: in a thread LLVM's memory for one module, in a process also torch.
+# Seen with Triton 3.9 on x86_64: 362 MB for a process that had compiled a matmul, 294 MB of it torch.
+THREAD_BYTES, PROCESS_BYTES = 256 << 20, 512 << 20
+
+
+def count(configs: int, bytes_each: int = THREAD_BYTES, root: Path = Path("/")) -> int:
+    """How many workers to start for so many configs that are to be compiled; 0 for none.
+
+    `AUTOTUNED_COMPILE_WORKERS` decides where it is set. Otherwise one core is left to the thread that measures, on
+    hosts that have four or more; ranks that run on this host share the cores.
+
+    Args:
+        configs: How many are to be compiled.
+        bytes_each: Memory that one worker needs.
+        root: Where `/proc` and `/sys` are looked for.
+
+    Raises:
+        ValueError: `AUTOTUNED_COMPILE_WORKERS` holds no number of 0 or more.
+    """
+    asked = env.compile_workers()
+    if asked is not None:
+        return min(asked, configs) if asked > 1 else 0
+    if configs < LEAST_CONFIGS:
+        return 0
+    free = cores(root) // env.local_ranks()
+    workers = min(free - (free >= 4), configs, memory_bytes(root) // bytes_each)
+    return workers if workers > 1 else 0
+
+
+def cores(root: Path = Path("/")) -> int:
+    """Cores that this process may use, by its affinity and the quotas of its control groups; at least 1."""
+    # Not there on macOS and Windows.
+    allowed = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    return max(1, min([allowed, *(int(quota) for quota in _cpu_quotas(root))]))
+
+
+def memory_bytes(root: Path = Path("/")) -> int:
+    """Memory that is left on this host and in its control groups; without any answer as much as there may be."""
+    return min([sys.maxsize, *_free_memory(root)])
+
+
+def _cpu_quotas(root: Path) -> Iterator[float]:
+    """Cores by the quota of each control group that has one."""
+    for folder in _group_folders(root, "cpu"):
+        quota, _, period = _text(folder / "cpu.max").partition(" ")
+        if not quota:
+            quota, period = _text(folder / "cpu.cfs_quota_us"), _text(folder / "cpu.cfs_period_us")
+        if quota.isdigit() and period.isdigit() and int(period):
+            yield int(quota) / int(period)
+
+
+def _free_memory(root: Path) -> Iterator[int]:
+    for line in _text(root / "proc/meminfo").splitlines():
+        if line.startswith("MemAvailable:"):
+            yield int(line.split()[1]) << 10
+    for folder in _group_folders(root, "memory"):
+        for limit, used in (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")):
+            most, now = _text(folder / limit), _text(folder / used)
+            if most.isdigit() and now.isdigit():
+                yield max(0, int(most) - int(now))
+
+
+def _group_folders(root: Path, controller: str) -> Iterator[Path]:
+    """Folders of this process's control groups, innermost first, of version 2 and of version 1."""
+    seen = set()
+    for line in _text(root / "proc/self/cgroup").splitlines():
+        _, names, path = (line.split(":", 2) + ["", ""])[:3]
+        if names and controller not in names.split(","):
+            continue
+        top = root / "sys/fs/cgroup" / names
+        inner = top / path.lstrip("/")
+        # In a container the path may be that of the host, while only the group itself is mounted: then the top is it.
+        for folder in (inner, *inner.parents):
+            if folder not in seen and folder.is_relative_to(top):
+                seen.add(folder)
+                yield folder
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except (OSError, ValueError):
+        return ""

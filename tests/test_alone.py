@@ -1,0 +1,72 @@
+"""Tests of `alone`: searches take turns on a GPU, and none waits for ever."""
+
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+
+from autotuned import Config, alone, autotune, measure
+
+HOLD = """
+import sys, time
+from autotuned import alone
+with alone.timing("gpu-1") as held:
+    print(held, flush=True)
+    time.sleep(1000)
+"""
+
+
+def test_another_process_waits_until_the_holder_is_gone():
+    holder = subprocess.Popen([sys.executable, "-c", HOLD], stdout=subprocess.PIPE, text=True)
+    try:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "True\n"
+        with alone.timing("gpu-1", patience_s=0.2) as held:
+            assert not held
+        with alone.timing("gpu-2", patience_s=0.2) as other:
+            assert other
+        threading.Timer(0.3, holder.kill).start()
+        start = time.monotonic()
+        with alone.timing("gpu-1") as held:
+            assert held
+            assert time.monotonic() - start > 0.2
+    finally:
+        holder.kill()
+        holder.wait()
+        holder.stdout.close()
+
+
+def test_what_has_no_device_waits_for_nobody():
+    with alone.timing(None) as held:
+        assert held
+
+
+def test_two_threads_that_search_never_measure_at_the_same_time(monkeypatch):
+    monkeypatch.setattr(measure.HostTimer, "device", "gpu-3")
+    at_once, most = [0], [0]
+    guard = threading.Lock()
+
+    class Timer(measure.HostTimer):
+        def warm_up(self):
+            with guard:
+                at_once[0] += 1
+                most[0] = max(most[0], at_once[0])
+            time.sleep(0.05)
+            with guard:
+                at_once[0] -= 1
+
+    monkeypatch.setattr("autotuned.target.HostTimer", Timer)
+
+    @autotune(configs=[Config({"step": step}) for step in (1, 2)], key=["n"])
+    def work(out, n, *, step):
+        out[...] = step
+
+    threads = [threading.Thread(target=work, args=(np.zeros(2), n)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most == [1]
+    assert work.cache_info().searches == 4

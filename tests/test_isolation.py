@@ -1,0 +1,187 @@
+"""`tune --isolate`: configs that hang, crash, or compute something else end as themselves, and the right one wins."""
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+from autotuned.cli import isolation
+
+from autotuned import store
+from autotuned.job import Progress
+
+HEAD = """
+import os, signal, subprocess, time
+import numpy as np
+from autotuned import Config, autotune
+
+def slow(out, milliseconds):
+    time.sleep(milliseconds / 1e3)
+    out[...] = 1
+
+"""
+FAULTS = """
+@autotune(configs=[Config({"how": how}) for how in ("crash", "slow", "hang", "raise", "wrong", "fast")], key=["n"],
+          check=lambda out, n: {"out": np.ones(4)})
+def work(out, n, *, how):
+    if how == "crash":
+        os.abort()
+    if how == "hang":
+        time.sleep(1000)
+    if how == "raise":
+        raise RuntimeError("out of resource: shared memory, Required: 300000, Hardware limit: 232448.")
+    slow(out, 3 if how == "slow" else 1)
+    if how == "wrong":
+        out[...] = 2
+
+@work.case
+def cases(device):
+    for n in (1, 2):
+        yield dict(args=(np.zeros(4), n))
+"""
+
+
+def tune(tmp_path: Path, code: str, *options: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run the command on a file with this code."""
+    file = tmp_path / "faulty.py"
+    file.write_text(HEAD + textwrap.dedent(code))
+    command = [
+        sys.executable,
+        "-c",
+        "from autotuned.cli.main import app; app()",
+        "tune",
+        str(file),
+        "--isolate",
+        *options,
+    ]
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=280, cwd=tmp_path,
+        env={**os.environ, "TRITON_INTERPRET": "1", **environment},
+    )  # fmt: skip
+
+
+def statuses(record) -> dict[str, tuple[str, str | None]]:
+    return {timing.config["kwargs"]["how"]: (timing.status, timing.error) for timing in record.timings}
+
+
+def test_b62_b63_the_fault_list_ends_with_the_right_winner_and_names_the_culprits(tmp_path):
+    done = tune(tmp_path, FAULTS, "--timeout", "3", "--json")
+    assert done.returncode == 0, done.stderr
+    cases = json.loads(done.stdout)["cases"]
+    assert [case["config"]["kwargs"] for case in cases] == [{"how": "fast"}] * 2
+    assert [case["status"] for case in cases] == ["done"] * 2
+    for _, record in store.all_records():
+        found = statuses(record)
+        assert found["crash"] == ("failed", "Crashed: the process ended by SIGABRT while it was launched")
+        assert found["hang"] == ("failed", "TimedOut: did not end within 3 s")
+        assert found["raise"][0] == "failed"
+        assert "shared memory" in (found["raise"][1] or "")
+        assert found["wrong"][0] == "wrong"
+        assert (found["slow"][0], found["fast"][0]) == ("ok", "ok")
+    assert "how=crash" in done.stderr
+    assert "it is left out (it took 3.0 s)" in done.stderr
+
+
+def test_b63_what_a_config_started_is_killed_with_it(tmp_path):
+    code = """
+    @autotune(configs=[Config({"how": how}) for how in ("compile", "fine")], key=["n"])
+    def work(out, n, *, how):
+        if how == "compile":
+            subprocess.run(["sleep", "987.25"])
+        slow(out, 1)
+
+    @work.case
+    def cases(device):
+        yield dict(args=(np.zeros(4), 1))
+    """
+    start = time.monotonic()
+    done = tune(tmp_path, code, "--timeout", "2")
+    assert done.returncode == 0, done.stderr
+    assert time.monotonic() - start < 60
+    listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True).stdout
+    assert "sleep 987.25" not in listed
+
+
+def test_a_second_run_tries_none_of_them_again_unless_it_is_forced(tmp_path):
+    tune(tmp_path, FAULTS, "--timeout", "2")
+    start = time.monotonic()
+    done = tune(tmp_path, FAULTS, "--timeout", "30", "--json")
+    assert [case["source"] for case in json.loads(done.stdout)["cases"]] == ["stored"] * 2
+    assert time.monotonic() - start < 25
+
+
+def test_an_error_of_the_target_is_one_line_and_exit_code_1(tmp_path):
+    done = tune(tmp_path, "raise RuntimeError('broken at import')")
+    assert done.returncode == 1
+    assert "broken at import" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_process_that_always_ends_by_itself_is_given_up(tmp_path):
+    done = tune(tmp_path, "os.abort()")
+    assert done.returncode == 1
+    assert "the measuring process ended 3 times, and no config can be blamed for it" in done.stderr
+
+
+def test_what_a_kernel_prints_stays_out_of_the_json(tmp_path):
+    code = """
+    @autotune(configs=[Config({"how": how}) for how in ("a", "b")], key=["n"])
+    def work(out, n, *, how):
+        print("hello from", how)
+        slow(out, 1)
+
+    @work.case
+    def cases(device):
+        yield dict(args=(np.zeros(4), 1))
+    """
+    done = tune(tmp_path, code, "--json")
+    assert json.loads(done.stdout)["cases"][0]["status"] == "done"
+    assert "hello from" in done.stderr
+
+
+# -- who is to blame --------------------------------------------------------------------------------------------------
+
+
+def progress(stage: str, identity: str, **compiling: float) -> Progress:
+    return Progress("k", 0, 1, identity, None, None, stage, identity, compiling)
+
+
+def test_a_config_is_overdue_only_while_it_is_its_turn():
+    doing = isolation.Doing()
+    doing.note(progress("launching", "a"), 10.0)
+    assert doing.overdue(5.0, 14.0) == {}
+    assert doing.overdue(5.0, 15.5) == {"a": "TimedOut: did not end within 5 s"}
+    doing.nothing()
+    assert doing.overdue(5.0, 100.0) == {}
+
+
+def test_every_compilation_of_a_pool_has_a_limit_of_its_own():
+    doing = isolation.Doing()
+    doing.note(progress("compiling", "a", a=3.0, b=61.0, c=1.0), 100.0)
+    assert doing.overdue(60.0, 100.0) == {"b": "TimedOut: not compiled within 60 s"}
+    assert doing.culprit("it ended") == {}  # any of three
+    doing.note(progress("compiling", "b"), 100.0)
+    assert doing.culprit("it ended") == {"b": "Crashed: it ended while it was compiled"}
+
+
+@pytest.mark.parametrize(("stage", "word"), [("launching", "launched"), ("sampling", "sampled")])
+def test_the_config_that_runs_is_to_blame(stage, word):
+    doing = isolation.Doing()
+    doing.note(progress(stage, "a", b=1.0), 0.0)
+    assert doing.culprit("the device was lost") == {"a": f"Crashed: the device was lost while it was {word}"}
+
+
+def test_a_process_of_its_own_is_for_gpus(monkeypatch):
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    assert not isolation.is_wanted(None)
+    assert isolation.is_wanted(True)
+    monkeypatch.setenv("TRITON_INTERPRET", "0")
+    monkeypatch.setattr(os.path, "exists", lambda path: path == "/dev/nvidiactl")
+    assert isolation.is_wanted(None)
+    assert not isolation.is_wanted(False)
+    monkeypatch.setenv("AUTOTUNED_DEVICE", "interpreter")
+    assert not isolation.is_wanted(None)

@@ -1,0 +1,103 @@
+"""The race over samples recorded on a GPU: quality, cost, drift, contention, and that the order of the list is no matter."""
+
+import math
+import random
+import statistics
+
+import pytest
+import replay
+
+from autotuned import race
+
+SEEDS = range(40)
+RECORDINGS = replay.recordings()
+
+
+def percentile(values: list[float], share: float) -> float:
+    return sorted(values)[min(int(share * len(values)), len(values) - 1)]
+
+
+def results(recording, disturb=replay.undisturbed):
+    return [replay.run(recording, seed, disturb) for seed in SEEDS]
+
+
+def drift(sample_us, seconds, noise):
+    """Clocks that swing by 3%, once in two seconds."""
+    return sample_us * (1 + 0.03 * math.sin(math.pi * seconds))
+
+
+def contention(sample_us, seconds, noise):
+    """Another process that has the device for three tenths of the time."""
+    return sample_us * (1 + noise.expovariate(2.0)) if noise.random() < 0.3 else sample_us
+
+
+@pytest.mark.parametrize("recording", RECORDINGS, ids=lambda recording: recording.name)
+class TestRecorded:
+    """What holds for each problem."""
+
+    def test_the_pick_is_close_to_the_best(self, recording):
+        regrets = [result.regret for result in results(recording)]
+        assert statistics.median(regrets) <= 0.005
+        assert percentile(regrets, 0.95) <= 0.02
+
+    def test_a_race_costs_a_small_part_of_measuring_all_as_long(self, recording):
+        spent = statistics.mean(result.seconds for result in results(recording))
+        assert spent < 0.6 * replay.exhaustive_seconds(recording, race.FINAL_SAMPLES)
+        assert spent < 2.0
+
+    def test_drift_of_the_clocks_changes_little(self, recording):
+        regrets = [result.regret for result in results(recording, drift)]
+        assert percentile(regrets, 0.95) <= 0.02
+
+    def test_another_user_of_the_device_changes_little(self, recording):
+        regrets = [result.regret for result in results(recording, contention)]
+        assert percentile(regrets, 0.95) <= 0.05
+
+    def test_the_order_of_the_list_does_not_decide_beyond_a_tie(self, recording):
+        order = list(range(len(recording.samples_us)))
+        regrets = []
+        for seed in SEEDS:
+            random.Random(seed).shuffle(order)
+            regrets.append(replay.run(recording, seed, order=order).regret)
+        assert percentile(regrets, 0.95) <= 0.02
+
+    def test_one_config_wins_nearly_always(self, recording):
+        picks = [result.picked for result in results(recording)]
+        assert max(map(picks.count, picks)) >= 0.75 * len(picks)
+
+
+# -- the harness itself, on samples that are made up ------------------------------------------------------------------
+
+
+def made_up(*medians_us, spread=0.01, samples=240):
+    noise = random.Random(1)
+    return replay.Recording("made up", [[us * noise.gauss(1, spread) for _ in range(samples)] for us in medians_us])
+
+
+def test_the_best_wins_and_costs_what_its_samples_take():
+    recording = made_up(100.0, 120.0, 300.0, 110.0)
+    found = results(recording)
+    assert {result.picked for result in found} == {0}
+    assert all(result.regret == 0 and result.seconds > 12 * 200e-6 for result in found)
+
+
+def test_disturbances_arrive_in_the_race():
+    recording = made_up(100.0, 101.0)
+    slow = replay.run(recording, 0, lambda sample_us, seconds, noise: 10 * sample_us)
+    assert slow.seconds > 3 * replay.run(recording, 0).seconds
+    noisy = replay.run(recording, 0, lambda sample_us, seconds, noise: sample_us * noise.uniform(0.5, 1.5))
+    assert noisy.quality == "noisy"
+
+
+def test_without_drift_made_up_ties_go_to_the_first():
+    found = [replay.run(made_up(100.0, 100.1, 100.2), seed).picked for seed in SEEDS]
+    assert found.count(0) >= 0.95 * len(found)
+
+
+def test_a_recording_is_read_as_it_was_written(tmp_path):
+    import gzip
+    import json
+
+    data = {"problem": "p", "configs": ["a", "b"], "blocks": [[1, 0.0, [5.0]], [0, 0.1, [2.0]], [1, 0.2, [7.0, 6.0]]]}
+    (tmp_path / "samples-p.json.gz").write_bytes(gzip.compress(json.dumps(data).encode()))
+    assert replay.load(tmp_path / "samples-p.json.gz") == replay.Recording("p", [[2.0], [5.0, 7.0, 6.0]])

@@ -1,0 +1,54 @@
+"""Tests of `seeds`, and that a search tries them first."""
+
+import numpy as np
+import pytest
+from fakes import FakeConfig, form, make_key
+
+from autotuned import Config, autotune, seeds
+from autotuned.record import Record
+from autotuned.values import canonical
+
+
+def tuned(n, block, **context):
+    return Record(make_key(n, **context), form(FakeConfig({"BLOCK": block})), 1.0, "ok", ())
+
+
+def identity(block):
+    return canonical(form(FakeConfig({"BLOCK": block})))
+
+
+def test_the_nearest_winner_comes_first_and_each_once():
+    known = [tuned(16, 1), tuned(900, 2), tuned(4096, 3), tuned(1100, 2), tuned(1 << 20, 4)]
+    assert seeds.nearest(make_key(1000), known) == [identity(2), identity(3), identity(1)]
+
+
+@pytest.mark.parametrize(
+    "known",
+    [[], [tuned(1000, 1, device={"kind": "cpu"})], [Record(make_key(16), None, None, "ok", ())]],
+    ids=["nothing", "another device", "an unfinished search"],
+)
+def test_where_nothing_is_like_it_there_is_no_seed(known):
+    assert seeds.nearest(make_key(1000), known) == []
+
+
+def test_sizes_are_compared_by_their_ratio_and_other_values_by_being_the_same():
+    near, far = {"n": 1000, "dtype": "fp16"}, {"n": 4000, "dtype": "fp16"}
+    assert seeds.distance(near, near) == 0
+    assert seeds.distance(near, far) == pytest.approx(2, abs=0.01)
+    assert seeds.distance(near, {"n": 1000, "dtype": "bf16"}) > seeds.distance(near, far)
+    assert seeds.distance({"n": 1}, {"n": True}) > 0
+
+
+def test_a_search_begins_with_the_winner_of_the_nearest_shape():
+    launched = []
+
+    @autotune(configs=[Config({"step": step}) for step in (1, 2, 4, 8)], key=["n"],
+              do_bench=lambda call, quantiles: call() or [{1: 4.0, 2: 3.0, 4: 1.0, 8: 2.0}[launched[-1]]] * 3)  # fmt: skip
+    def work(out, n, *, step):
+        launched.append(step)
+
+    work(np.zeros(4), 100)
+    assert launched[:4] == [1, 2, 4, 8]
+    launched.clear()
+    work(np.zeros(4), 200)
+    assert launched[:4] == [4, 1, 2, 8]
