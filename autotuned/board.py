@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 
 from autotuned import candidates
 from autotuned.job import Job, Progress
@@ -115,7 +114,7 @@ class Board:
             timing = self.timing(first)
             text = f"the same binary as {self.label(first)}" + f": {timing.error}" * bool(timing.error)
             status = "same" if timing.status == "ok" else timing.status
-            found[self._identities[index]] = replace(timing, config=form, status=status, error=text)
+            found[self._identities[index]] = timing.replace(config=form, status=status, error=text)
         return found
 
     def usable(self) -> Iterator[tuple[str, Timing]]:

@@ -6,7 +6,6 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from datetime import datetime, timezone
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -349,7 +348,7 @@ class Chooser:
         start = time.perf_counter()
         outcome = job.Outcome()
         try:
-            writer = store.logged(key, question.fresh) if saved else nullcontext(_unsaved)
+            writer = store.logged(key, question.fresh) if saved else nullcontext((lambda timing: None))
             with writer as write, self.target.trials(folder := store.scratch_folder()):
                 tune.run(self._job(question, known, incumbent, journal, write), outcome)
                 self.target.settle(question.call, question.live[outcome.winner or ""], folder)
@@ -422,7 +421,7 @@ class Chooser:
         self.seconds.search += seconds
         self.seconds.compile += outcome.compile_s
         key = question.key
-        result = self._record(key, outcome, seconds)
+        result = outcome.record(key, seconds, self._provenance())
         before = store.read(store.record_path(key)) if result.winner is None and self._is_stored(key) else None
         if before is not None:  # what is complete stays so: the new search only adds to it
             known = {timing.identity for timing in before.timings}
@@ -440,19 +439,12 @@ class Chooser:
         else:
             self._say_once("config", "`%s`: a config has a value without JSON form; kept in memory only.", result.key)
 
-    def _record(self, key: Key, outcome: job.Outcome, seconds: float) -> Record:
-        won = next((timing for timing in outcome.timings if timing.identity == outcome.winner), None)
-        provenance = {
-            "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-            "seconds": round(seconds, 3),
-            "timer": self._timer,
-            "written": list(outcome.written),
-            "regime": dict(outcome.regime),
-        }
-        if candidates.is_config(default := self.options.default):
-            provenance["default"] = candidates.to_json(default, key.kernel, objects.spell)
-        return Record(key, won.config if won else None, won.median_us if won else None, outcome.quality,
-                      tuple(outcome.timings), provenance)  # fmt: skip
+    def _provenance(self) -> dict[str, Any]:
+        default = self.options.default
+        own = candidates.is_config(default)
+        return {"timer": self._timer} | (
+            {"default": candidates.to_json(default, self.target.name, objects.spell)} if own else {}
+        )
 
     def _announce(self, result: Record, outcome: job.Outcome) -> None:
         if self.options.restore is None:
@@ -465,7 +457,3 @@ class Chooser:
             result.key.kernel, len(result.timings), failed, result.provenance["seconds"],
             candidates.label(result.winner or {}), result.median_us, result.quality,
         )  # fmt: skip
-
-
-def _unsaved(timing: Any) -> None:
-    """Takes the timings of a search that is not saved."""

@@ -8,7 +8,7 @@ import inspect
 import logging
 import math
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from autotuned import candidates, source
@@ -18,6 +18,7 @@ from autotuned.errors import ArgumentNameError, DecorationError
 from autotuned.key import KeySpec
 from autotuned.later import later
 from autotuned.look import Choice
+from autotuned.names import Names, checked_names
 from autotuned.question import Options
 from autotuned.target import Call, Hooks, HostTarget, KernelTarget, Target
 from autotuned.tuner import CacheInfo, Tuner
@@ -216,7 +217,7 @@ class _Given:
         known = [parameter.name for parameter in target.parameters]
         names = Names(
             *(
-                _checked_names(label, given, known, target.name)
+                checked_names(label, given, known, target.name)
                 for label, given in (
                     ("key", self.key),
                     ("reset_to_zero", self.zero),
@@ -283,15 +284,6 @@ class _Given:
         )
 
 
-class Names:
-    """The checked name lists of one decoration; `restore` is None where it is to be found out."""
-
-    def __init__(self, key: list[str] | None, zero: list[str] | None, restore: list[str] | None) -> None:
-        self.key = key or []
-        self.zero = zero or []
-        self.restore = restore
-
-
 def _limit(max_searches: Any) -> float:
     if max_searches is None:
         return math.inf
@@ -339,24 +331,6 @@ def _decorated_function(fn: Any) -> Any:
     if function is None:
         raise DecorationError(f"@autotune: expected something with a Python function inside, got {fn!r:.80}.")
     return function
-
-
-def _checked_names(label: str, given: Any, known: Sequence[str], kernel: str) -> list[str] | None:
-    if given is None:
-        return None
-    if isinstance(given, str) or not isinstance(given, Iterable):
-        raise DecorationError(
-            f"`{kernel}`: {label}: expected a list of argument names, got {given!r:.60}. Write {label}=[{given!r:.60}]."
-        )
-    names = [name for name in given if not (label == "key" and callable(name))]
-    for name in names:
-        if not isinstance(name, str) or name not in known:
-            raise ArgumentNameError(
-                f"`{kernel}`: {label} names no argument: {name!r}." + candidates.suggestion(str(name), known),
-                name=str(name),
-                kernel=kernel,
-            )
-    return names
 
 
 def _function_name(function: Callable[..., Any], index: int) -> str:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime, timezone
 from typing import Any
 
 from autotuned.check import Check
 from autotuned.journal import Journal as Journal
+from autotuned.key import Key
 from autotuned.measure import Timer
-from autotuned.record import Timing
+from autotuned.record import Record, Timing
 from autotuned.target import Call, Target
 from autotuned.target import Hooks as Hooks
 from autotuned.values import Json
@@ -105,6 +107,26 @@ class Outcome:
     needed_bytes: int = 0
     compile_s: float = 0.0
     regime: dict[str, Json] = field(default_factory=dict)
+
+    def record(self, key: Key, seconds: float, provenance: Mapping[str, Any]) -> Record:
+        """What is kept of it.
+
+        Args:
+            key: What was tuned.
+            seconds: How long the search took.
+            provenance: What else there is to say of how it was measured.
+        """
+        won = next((timing for timing in self.timings if timing.identity == self.winner), None)
+        how = {
+            "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            "seconds": round(seconds, 3),
+            "written": list(self.written),
+            "regime": dict(self.regime),
+            **provenance,
+        }
+        return Record(
+            key, won.config if won else None, won.median_us if won else None, self.quality, tuple(self.timings), how
+        )
 
     def advice(self, kernel: str, automatic: bool) -> Iterator[tuple[str, str]]:
         """Lines that are worth saying once, each with what it is about: what the user could name in a list."""

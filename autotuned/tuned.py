@@ -11,10 +11,11 @@ from triton.runtime.autotuner import Autotuner, AutotunerError
 from autotuned import launch, source, toolchain
 from autotuned.announce import announce
 from autotuned.candidates import Pruner
-from autotuned.decorator import CaseGenerator, Names, by_name
+from autotuned.decorator import CaseGenerator, by_name
 from autotuned.errors import CallError, PruningError
 from autotuned.key import is_tensor
 from autotuned.look import Choice
+from autotuned.names import Names
 from autotuned.question import Options, Question
 from autotuned.target import Call, Hooks, KernelTarget
 from autotuned.tuner import CacheInfo, Tuner
