@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from autotuned.frozen import Frozen
+from autotuned.immutable import Frozen
 
 MODES = ("auto", "serve", "strict", "search", "off")
 LAUNCHERS = ("c", "python", "triton")
