@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from autotuned.errors import AutotunedError, ConfigError, PruningError
-from autotuned.frozen import Frozen
+from autotuned.immutable import Frozen
 from autotuned.values import Fallback, Json, canonical, encode
 
 log = logging.getLogger("autotuned")

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 
-from autotuned.frozen import Frozen
+from autotuned.immutable import Frozen
 
 MODES = ("auto", "serve", "strict", "search", "off")
 LAUNCHERS = ("c", "python", "triton")

@@ -9,7 +9,7 @@ from functools import cached_property, lru_cache
 from types import MappingProxyType
 from typing import Any
 
-from autotuned.frozen import Frozen
+from autotuned.immutable import Frozen
 from autotuned.values import Fallback, Json, canonical, digest_of_text, encode, is_numpy_scalar, object_text, quoted
 
 

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from autotuned import _launch_py, env
 from autotuned._launch_py import PyLauncher
-from autotuned.frozen import Frozen
+from autotuned.immutable import Frozen
 from autotuned.key import KeySpec
 
 _launch: Any = None

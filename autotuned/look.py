@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from typing import Any
 
-from autotuned.frozen import Frozen
+from autotuned.immutable import Frozen
 from autotuned.key import Key
 from autotuned.record import Record
 

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from autotuned import candidates
-from autotuned.frozen import Frozen
+from autotuned.immutable import Frozen
 from autotuned.key import Key, KeySpec
 from autotuned.locks import Lock
 from autotuned.target import Call, Hooks

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from autotuned.errors import RecordError
-from autotuned.frozen import Frozen
+from autotuned.immutable import Frozen
 from autotuned.key import Key
 from autotuned.values import Json, canonical
 

@@ -15,7 +15,7 @@ from autotuned import device, source, toolchain
 from autotuned.candidates import suggestion
 from autotuned.device import Device
 from autotuned.errors import CallError, DecorationError
-from autotuned.frozen import Frozen
+from autotuned.immutable import Frozen
 from autotuned.key import is_tensor
 from autotuned.later import later
 from autotuned.values import Json

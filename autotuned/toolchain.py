@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotuned import disk, env
 from autotuned.errors import DecorationError
-from autotuned.frozen import Frozen
+from autotuned.immutable import Frozen
 from autotuned.later import later
 from autotuned.values import Json
 

@@ -1,4 +1,4 @@
-"""Tests of `frozen`."""
+"""Tests of `immutable`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import cached_property
 
 import pytest
 
-from autotuned.frozen import Frozen
+from autotuned.immutable import Frozen
 
 
 class Point(Frozen):
