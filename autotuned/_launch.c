@@ -11,7 +11,6 @@
  *
  * Reference conventions: "new" and "borrowed" have Python's meaning; a function that may run Python code says so.
  * Entries are counted by hand, because a grid callable or a hook may clear the table that a call is using. */
-#define _GNU_SOURCE /* environ */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <structmember.h>
