@@ -11,7 +11,6 @@
  *
  * Reference conventions: "new" and "borrowed" have Python's meaning; a function that may run Python code says so.
  * Entries are counted by hand, because a grid callable or a hook may clear the table that a call is using. */
-#define _GNU_SOURCE /* environ */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <structmember.h>
@@ -983,11 +982,12 @@ static int zero_directly(const Direct *d, const Table *t, Words *w, PyObject *co
   for (int i = 0; i < count; i++)
     for (int j = 0; spans[i].zeroed && j < count; j++)
       if (!spans[j].zeroed && spans[i].start < spans[j].end && spans[j].start < spans[i].end) return 0;
-  for (int i = 0; i < count; i++) {
-    int error = spans[i].zeroed && spans[i].bytes ? cu_memset(spans[i].start, 0, spans[i].bytes, w->stream) : 0;
-    if (error) return raise_cuda(error);
-  }
-  return 1;
+  int error = 0;
+  Py_BEGIN_ALLOW_THREADS /* a full queue blocks here as at a launch */
+  for (int i = 0; i < count && !error; i++)
+    if (spans[i].zeroed && spans[i].bytes) error = cu_memset(spans[i].start, 0, spans[i].bytes, w->stream);
+  Py_END_ALLOW_THREADS
+  return error ? raise_cuda(error) : 1;
 }
 
 /* Zeroing and the config's hook, in Python; -1 with an error set. */
