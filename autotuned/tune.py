@@ -200,7 +200,7 @@ class _Search:
             self._launch_first(trial)
         if trial.error:
             self.board.tell(trial)
-        elif self._ahead.pending and self._job.timer.overlaps:
+        elif self._ahead.running() and self._job.timer.overlaps:
             self._sample(trial, race.FIRST_SAMPLES)
 
     def _launch_first(self, trial: Trial) -> None:
