@@ -76,7 +76,10 @@ class Chooser:
         """
         configs = self.options.configs() if self.options.computed is None else self._computed(call)
         named = dict(zip((parameter.name for parameter in self.target.parameters), call.args))
-        left = candidates.prune(configs, self.options.pruner(), named, call.kwargs, self.target.name)
+        pruner = self.options.pruner()
+        left = candidates.prune(configs, pruner, named, call.kwargs, self.target.name)
+        if pruner.early is not None:
+            self._on_configs(left)
         for config in left:  # computed ones, and a pruner's own, were not known when the call was bound
             refuse_conflicts(self.target, call.args, call.kwargs, self.target.settings(config))
         return {candidates.identity(config, self.target.name, objects.spell): config for config in left}

@@ -282,6 +282,9 @@ class _Through(Tuner):
 
     def _bind_launched(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], grid: Any, result: Any) -> None:
         config = self._tuned.best_config
+        tuned = self.tuned | frozenset(self.target.settings(config))
+        if tuned != self.tuned:  # a pruner's own config, which sets more than the listed ones do
+            self._rebuild(tuned)
         try:
             call = self.call(args, kwargs, grid)
         except (AutotunedError, ValueError):  # a call that Triton takes and the table has no words for

@@ -117,7 +117,8 @@ class Tuner:
             CallError: They do not fit.
             ValueError: They set what the configs set.
         """
-        return bind(self.target, self.tuned, args, kwargs, grid, lenient=self.options.computed is not None)
+        made = self.options.computed is not None or self.options.pruner().early is not None  # configs may set more
+        return bind(self.target, self.tuned, args, kwargs, grid, lenient=made)
 
     def keys_changed(self, names: Sequence[str]) -> None:
         """Start over with other key arguments: the user edited the list of them."""

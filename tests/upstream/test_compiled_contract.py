@@ -385,6 +385,21 @@ def test_m7_a_pruner_may_make_new_configs_with_hooks(make, x, bench, subject):
     assert sorted(bench.calls) == ([16, 16, 32, 32] if subject.name == "triton" else [16, 32])
 
 
+def test_m7_a_pruners_configs_may_set_more_than_the_listed_ones(subject, bench, x, launches):
+    def fill(x_ptr, n, BLOCK: tl.constexpr, STAGES: tl.constexpr):
+        tl.store(x_ptr + tl.arange(0, BLOCK), n + STAGES)
+
+    def early(configs, named, **kwargs):
+        return [Config({**config.kwargs, "STAGES": 3}) for config in configs]
+
+    pruning = {"early_config_prune": early}
+    kernel = subject.autotune(CONFIGS, key=["n"], prune_configs_by=pruning, do_bench=bench)(triton.jit(fill))
+    for _ in range(4):
+        kernel[(1,)](x, 100)
+        assert (launches[-1].arguments["BLOCK"], launches[-1].arguments["STAGES"]) == (32, 3)
+    assert sorted(bench.calls) == [16, 32]
+
+
 # -- M8: a stored choice is the live config ---------------------------------------------------------------------------
 
 

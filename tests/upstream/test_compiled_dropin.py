@@ -344,3 +344,20 @@ def test_explain_of_a_replaced_kernel(make, x, bench):
     assert (seen.answer, "BLOCK=32" in seen.config) == ("store", True)
     with autotuned.mode("strict"):
         assert make().explain(x, 64).answer == "error"
+
+
+def test_a_pruner_whose_configs_set_more_than_the_listed_ones_is_bound_too(bench, x, launches):
+    @triton.jit
+    def fill(x_ptr, n, BLOCK: tl.constexpr, STAGES: tl.constexpr):
+        tl.store(x_ptr + tl.arange(0, BLOCK), n + STAGES)
+
+    def early(configs, named, **kwargs):
+        for config in configs:
+            yield Config({**config.kwargs, "STAGES": 3})
+
+    autotuned.install(replace=True)
+    kernel = triton.autotune(CONFIGS, key=["n"], prune_configs_by={"early_config_prune": early}, do_bench=bench)(fill)
+    for _ in range(4):
+        kernel[(1,)](x, 100)
+        assert (launches[-1].arguments["BLOCK"], launches[-1].arguments["STAGES"]) == (32, 3)
+    assert kernel.cache_info().hits == 3
