@@ -351,7 +351,7 @@ class Chooser:
         start = time.perf_counter()
         outcome = job.Outcome()
         try:
-            writer = store.logged(key, question.fresh) if saved else nullcontext((lambda timing: None))
+            writer = store.logged(key, question.fresh) if saved else nullcontext(lambda timing: None)
             with writer as write, self.target.trials(folder := store.scratch_folder()):
                 tune.run(self._job(question, known, incumbent, journal, write), outcome)
                 self.target.settle(question.call, question.live[outcome.winner or ""], folder)
