@@ -93,15 +93,16 @@ class Chooser:
 
     # -- the sources, in their order -----------------------------------------------------------------------------
 
-    def choose(self, call: Call, pinned: Any = None) -> Choice:
+    def choose(self, call: Call, pinned: Any = None, search: bool = True) -> Choice:
         """The config for a call, in the mode in force.
 
         Args:
             call: The bound call.
             pinned: A config that the user pinned for it, or None.
+            search: False forbids a search, as a graph capture does.
 
         Raises:
-            NotTunedError: Nothing is stored and the mode, or a graph capture, forbids a search.
+            NotTunedError: Nothing is stored and the mode, a graph capture or the caller forbids a search.
             AllConfigsFailedError, DeviceLostError: The search failed.
         """
         self.target.device(call)  # a kernel without a GPU fails here, with an error that says what to do
@@ -111,7 +112,7 @@ class Chooser:
         known = self._without_key(call, live, mode, pinned)
         if known is not None:
             return known
-        question = Question(call, self.key(call), live, mode)
+        question = Question(call, self.key(call), live, mode, search=search)
         self.seconds.lookup += time.perf_counter() - start
         return self.answer(question)
 
@@ -132,7 +133,7 @@ class Chooser:
         """What a call gets for which nothing is known: a search, an untuned config, or (None) an error."""
         if not self._may_search(question):
             return None if question.mode == "strict" else Rung.DEFAULT
-        if not toolchain.capturing():
+        if question.search and not toolchain.capturing():
             return Rung.SEARCH
         return None if self.options.default is None else Rung.DEFAULT
 
@@ -155,10 +156,11 @@ class Chooser:
     def answer(self, question: Question) -> Choice:
         """The choice for a question: remembered, stored, shipped, default, or searched for; see `store.Rung`."""
         known = self._known(question)
-        if known is not None and (self._is_enough(known, question) or toolchain.capturing()):
+        ending = self._ending(question)
+        if known is not None and (ending is not Rung.SEARCH or self._is_enough(known, question)):
             return self._remember(question.key, known)
-        if self._ending(question) is not Rung.SEARCH:
-            return (self._while_capturing if self._may_search(question) else self._without_search)(question)
+        if ending is not Rung.SEARCH:
+            return (self._search_forbidden if self._may_search(question) else self._without_search)(question)
         with store.locked(question.key, between_processes=self._is_stored(question.key)) as lock:
             # Again: another process or thread may have finished while this one waited for the lock.
             known = self._known(question)
@@ -287,12 +289,13 @@ class Chooser:
                 return config
         return next(iter(question.live.values()))  # its launch raises the compiler's own error
 
-    def _while_capturing(self, question: Question) -> Choice:
+    def _search_forbidden(self, question: Question) -> Choice:
         stored = self._known(replace(question, mode="auto", force=False))  # what mode "search" would measure again
         if stored is not None:
             return stored
         if self.options.default is None:
-            raise self._not_tuned(question.key, "a CUDA graph is being captured, which a search would break")
+            why = "a CUDA graph is being captured, which a search would break"
+            raise self._not_tuned(question.key, why if question.search else "prepare(search=False) allows no search")
         return self._default(question.call, question.live)
 
     def _not_tuned(self, key: Key, why: str) -> NotTunedError:

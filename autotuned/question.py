@@ -55,6 +55,7 @@ class Question:
         observer: Told of a search's progress.
         budget_s: The search stops after this many seconds, or earlier where the decorator says so; None never.
         lock: What came of asking for the key's lock; where another holds it, what is measured is the other's to save.
+        search: Whether it may come to a search at all; a call that is only prepared may forbid it.
     """
 
     call: Call
@@ -66,6 +67,7 @@ class Question:
     observer: Observer | None = None
     budget_s: float | None = None
     lock: Lock = Lock.HELD
+    search: bool = True
 
     @property
     def fresh(self) -> bool:

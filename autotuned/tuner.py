@@ -122,11 +122,22 @@ class Tuner:
     def miss(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], grid: Any) -> Any:
         """Everything that a call does which the launch table does not answer; returns what the launch returns."""
         self._misses += 1
-        call = self.call(args, kwargs, grid)
+        return self._answer(self.call(args, kwargs, grid), self._launch)
+
+    def prepare(self, call: Call, search: bool) -> Any:
+        """Choose, compile and bind for a call without launching it, but for the trials of a search; the config.
+
+        Args:
+            call: The bound call.
+            search: Whether a search may be run where nothing is stored.
+        """
+        return self._answer(call, self._compile, search)
+
+    def _answer(self, call: Call, act: Callable[[Call, Choice], Any], search: bool = True) -> Any:
         while True:
-            choice = self.chooser.choose(call, self._pinned(call))
+            choice = self.chooser.choose(call, self._pinned(call), search)
             try:
-                return self._launch(call, choice)
+                return act(call, choice)
             except _RefusedError as refused:
                 self.chooser.refuse(call, choice, refused.error)
 
@@ -158,14 +169,43 @@ class Tuner:
             before(values)
         start = time.perf_counter()
         result = self._first_launch(call, choice)
+        self._bind(call, choice, before, result, start)
+        return result
+
+    def _compile(self, call: Call, choice: Choice) -> Any:
+        """What `_launch` does, without zeroing and without the launch."""
+        config = choice.config
+        self._on_choice(call, config)
+        if config.pre_hook is not None:  # it may decide what is compiled, as by the block shape of a descriptor
+            config.pre_hook(call.full(config))
+        start = time.perf_counter()
+        compiled = self._compiled(call, choice)
+        before = bound.prologue(self.target, config, tuple(call.arguments), self.options.zero)
+        self._bind(call, choice, before, compiled, start)
+        return config
+
+    def _bind(self, call: Call, choice: Choice, before: bound.Prologue | None, result: Any, start: float) -> None:
+        """Put the launch into the table; `start` is when compiling began, on the clock of `time.perf_counter`."""
         launched = time.perf_counter()
         if isinstance(self.target, KernelTarget):
             _watch_environment()
         if choice.lasting and not call.options and tuple(call.arguments) == self.names:
-            self.launcher.bind(values, self._bound(config, before, result))
+            self.launcher.bind(tuple(call.arguments.values()), self._bound(choice.config, before, result))
         self.chooser.seconds.compile += launched - start
         self.chooser.seconds.bind += time.perf_counter() - launched
-        return result
+
+    def _compiled(self, call: Call, choice: Choice) -> Any:
+        """Compile and load; what was measured elsewhere may turn out not to compile here.
+
+        Raises:
+            _RefusedError: Another config is to be found.
+        """
+        try:
+            return self.target.compile(call, choice.config)
+        except Exception as error:
+            if failures.is_passing(error) or choice.rung not in MEASURED:
+                raise
+            raise _RefusedError(error) from error
 
     def _first_launch(self, call: Call, choice: Choice) -> Any:
         """Launch; what was measured elsewhere may turn out not to compile or launch here, before any of it ran.
@@ -175,12 +215,7 @@ class Tuner:
         """
         if choice.rung not in MEASURED:
             return self.target.launch(call, choice.config)
-        try:
-            self.target.compile(call, choice.config)
-        except Exception as error:
-            if failures.is_passing(error):
-                raise
-            raise _RefusedError(error) from error
+        self._compiled(call, choice)
         try:
             return self.target.launch(call, choice.config)
         except Exception as error:
