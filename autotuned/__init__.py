@@ -9,23 +9,27 @@ if TYPE_CHECKING:
     from triton import Config as Config
 
     from autotuned import errors as errors
+    from autotuned.agree import sync as sync
     from autotuned.check import Check as Check
     from autotuned.decorator import autotune as autotune
     from autotuned.env import mode as mode
+    from autotuned.fixed import Fixed as Fixed
     from autotuned.key import pow2 as pow2
     from autotuned.store import register_configs as register_configs
 
 __version__ = "0.1.0"
-__all__ = ["Check", "Config", "autotune", "errors", "mode", "pow2", "register_configs"]
+__all__ = ["Check", "Config", "Fixed", "autotune", "errors", "mode", "pow2", "register_configs", "sync"]
 
 # Imported at first use: importing this package must cost neither torch (1 s) nor triton (0.24 s).
 _HOMES = {
     "Check": "autotuned.check",
     "Config": "triton",
+    "Fixed": "autotuned.fixed",
     "autotune": "autotuned.decorator",
     "mode": "autotuned.env",
     "pow2": "autotuned.key",
     "register_configs": "autotuned.store",
+    "sync": "autotuned.agree",
 }
 
 

@@ -11,7 +11,7 @@ from datetime import datetime, timezone
 from functools import cached_property
 from typing import Any
 
-from autotuned import candidates, env, explain, failures, objects, state, store, toolchain, tune
+from autotuned import agree, candidates, env, explain, failures, objects, state, store, toolchain, tune
 from autotuned.context import Context
 from autotuned.errors import AllConfigsFailedError, ConfigError, NotTunedError, OutOfMemoryError
 from autotuned.explain import Explanation, Place
@@ -122,12 +122,12 @@ class Chooser:
             return Choice(pinned, Rung.TABLE, origin="pinned in .cache")
         if len(live) == 1:
             return Choice(next(iter(live.values())), Rung.ONLY)
-        return self._default(call, live) if mode == "off" else None
+        return self.default(call, live) if mode == "off" else None
 
     def _places(self, question: Question) -> list[Place]:
         """Where a known choice may come from, in the order in which the places are asked."""
         own: Place = (Rung.TABLE, lambda key, live: self._look_at_own(question))
-        return [own, *(() if question.fresh or not self._is_stored(question.key) else store.PLACES)]
+        return [own, *(() if question.fresh or not self.keeps(question.key) else store.PLACES)]
 
     def _ending(self, question: Question) -> Rung | None:
         """What a call gets for which nothing is known: a search, an untuned config, or (None) an error."""
@@ -147,31 +147,35 @@ class Chooser:
         question = Question(call, self.key(call), live, mode)
         return explain.of_call(
             question.key, live, mode, self._places(question), self._ending(question),
-            None if self._is_stored(question.key) else "disabled", self._label, self.options.spec.buckets,
+            None if self.keeps(question.key) else "disabled", self._label, self.options.spec.buckets,
         )  # fmt: skip
 
     def _label(self, config: Any) -> str:
         return candidates.label(candidates.to_json(config, self.target.name, objects.spell))
 
     def answer(self, question: Question) -> Choice:
-        """The choice for a question: remembered, stored, shipped, default, or searched for; see `store.Rung`."""
-        known = self._known(question)
+        """The choice for a question; under `autotuned.sync` the same on all ranks."""
+        return self._remember(question.key, agree.choose(question, self, self.options.do_bench))
+
+    def decide(self, question: Question) -> Choice:
+        """The choice made here: remembered, stored, shipped, default, or searched for; see `store.Rung`."""
+        known = self.known(question)
         ending = self._ending(question)
-        if known is not None and (ending is not Rung.SEARCH or self._is_enough(known, question)):
+        if known is not None and (ending is not Rung.SEARCH or self.is_enough(known, question)):
             return self._remember(question.key, known)
         if ending is not Rung.SEARCH:
             return (self._search_forbidden if self._may_search(question) else self._without_search)(question)
-        with store.locked(question.key, between_processes=self._is_stored(question.key)) as lock:
+        with store.locked(question.key, between_processes=self.keeps(question.key) and not agree.in_force()) as lock:
             # Again: another process or thread may have finished while this one waited for the lock.
-            known = self._known(question)
-            if known is None or not self._is_enough(known, question):
+            known = self.known(question)
+            if known is None or not self.is_enough(known, question):
                 waited = lock is Lock.BUSY and self.options.default is not None and not question.must_search
                 if waited or lock is Lock.NESTED:  # a hook or a helper calls what is being searched
-                    return self._default(question.call, question.live)
+                    return self.default(question.call, question.live)
                 known = self._search(replace(question, lock=lock))
             return self._remember(question.key, known)
 
-    def _is_enough(self, known: Choice, question: Question) -> bool:
+    def is_enough(self, known: Choice, question: Question) -> bool:
         """Whether a choice may be taken although some candidates have not been measured."""
         if known.complete or not self._may_search(question):
             return True
@@ -182,8 +186,8 @@ class Chooser:
         live = self.candidates(call)
         known = None
         if len(live) > 1 and env.current_mode() != "off":
-            known = self._known(Question(call, self.key(call), live, "serve"))
-        return (known or self._default(call, live)).config
+            known = self.known(Question(call, self.key(call), live, "serve"))
+        return (known or self.default(call, live)).config
 
     def refuse(self, call: Call, choice: Choice, error: Exception) -> None:
         """Take note that a choice cannot be launched here, so that the next source is asked from now on.
@@ -194,6 +198,7 @@ class Chooser:
         key = self.key(call)
         self._unfit.note(key.digest, candidates.identity(choice.config, self.target.name, objects.spell), error)
         self._choices.pop(key.digest, None)
+        agree.leave(key)
         log.warning(
             "`%s`: the config %s (%s) does not compile or launch here (%s); it is not used for calls like this.",
             key.kernel, choice.config, choice.origin or choice.rung.name, failures.describe(error),
@@ -209,7 +214,7 @@ class Chooser:
             return True
         return question.mode == "auto" and self.options.default is None
 
-    def _known(self, question: Question) -> Choice | None:
+    def known(self, question: Question) -> Choice | None:
         """This process's choice, else the stored or shipped one; None where the question asks for a new search."""
         start = time.perf_counter()
         found = store.find(question.key, question.live, self._places(question), self._unfit.of(question.key.digest))
@@ -253,7 +258,8 @@ class Chooser:
 
     # -- answers without a search --------------------------------------------------------------------------------
 
-    def _default(self, call: Call, live: Mapping[str, Any]) -> Choice:
+    def default(self, call: Call, live: Mapping[str, Any]) -> Choice:
+        """What a call gets that is not tuned: `default=`, else the first config."""
         default = self.options.default
         if callable(default) and not candidates.is_config(default):
             default = default(**call.arguments)
@@ -277,7 +283,7 @@ class Chooser:
             self._say_once(key.digest, "`%s`: nothing is stored for key %s; mode 'serve' runs it untuned.", key)
         if self.options.default is None:
             return Choice(self._first_that_compiles(question), Rung.DEFAULT)
-        return self._default(question.call, question.live)
+        return self.default(question.call, question.live)
 
     def _first_that_compiles(self, question: Question) -> Any:
         for config in question.live.values():
@@ -290,13 +296,13 @@ class Chooser:
         return next(iter(question.live.values()))  # its launch raises the compiler's own error
 
     def _search_forbidden(self, question: Question) -> Choice:
-        stored = self._known(replace(question, mode="auto", force=False))  # what mode "search" would measure again
+        stored = self.known(replace(question, mode="auto", force=False))  # what mode "search" would measure again
         if stored is not None:
             return stored
         if self.options.default is None:
             why = "a CUDA graph is being captured, which a search would break"
             raise self._not_tuned(question.key, why if question.search else "prepare(search=False) allows no search")
-        return self._default(question.call, question.live)
+        return self.default(question.call, question.live)
 
     def _not_tuned(self, key: Key, why: str) -> NotTunedError:
         return NotTunedError(
@@ -307,7 +313,7 @@ class Chooser:
             digest=key.digest,
         )
 
-    def _is_stored(self, key: Key) -> bool:
+    def keeps(self, key: Key) -> bool:
         """Whether this key's results are kept on disk; a key with values that JSON cannot write is not."""
         if self.options.stored and not objects.portable(key.to_json()):
             self._say_once("object", "`%s`: part of key %s has no JSON form: its choice is kept in memory only.", key)
@@ -328,7 +334,7 @@ class Chooser:
         state.refuse_aliases(question.call.arguments, self.options.zero, self.target.name)
         if not self._memory.is_due(key.digest):
             return self._untuned(question)
-        is_stored = self._is_stored(key)
+        is_stored = self.keeps(key)
         saved = is_stored and question.lock is not Lock.BUSY
         earlier = store.read(store.record_path(key)) if is_stored and not question.fresh else None
         known = store.resumable(key, earlier) if is_stored and not question.fresh else {}
@@ -353,7 +359,7 @@ class Chooser:
             if "failed" not in self._said:
                 log.exception("`%s`: the search failed; its default= is used, untuned.", key.kernel)
             self._said.add("failed")
-            return self._default(question.call, question.live)
+            return self.default(question.call, question.live)
         except OutOfMemoryError as error:
             self._memory.failed(key.digest)
             self._say_once("memory", "`%s`: there is no room to tune now: it runs untuned until there is.", key)
@@ -369,7 +375,7 @@ class Chooser:
     def _untuned(self, question: Question) -> Choice:
         """What runs while there is no room for a search; nothing of it lasts."""
         if self.options.default is not None:
-            return replace(self._default(question.call, question.live), lasting=False)
+            return replace(self.default(question.call, question.live), lasting=False)
         return Choice(self._first_that_compiles(question), Rung.DEFAULT, lasting=False)
 
     def _say_what_varies(self, key: Key) -> None:
@@ -407,12 +413,12 @@ class Chooser:
         self.seconds.compile += outcome.compile_s
         key = question.key
         result = self._record(key, outcome, seconds)
-        before = store.read(store.record_path(key)) if result.winner is None and self._is_stored(key) else None
+        before = store.read(store.record_path(key)) if result.winner is None and self.keeps(key) else None
         if before is not None:  # what is complete stays so: the new search only adds to it
             known = {timing.identity for timing in before.timings}
             new = tuple(timing for timing in result.timings if timing.identity not in known)
             result = replace(before, timings=before.timings + new)
-        if self._is_stored(key) and any(timing.status == "ok" for timing in result.timings):
+        if self.keeps(key) and any(timing.status == "ok" for timing in result.timings):
             self._keep(result, question)
         return result
 

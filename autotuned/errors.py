@@ -104,6 +104,12 @@ class OutOfMemoryError(AutotunedError, MemoryError):
     kernel: str
 
 
+class SyncError(AutotunedError, RuntimeError):
+    """Ranks did not come to one choice in time, or cannot (`.kernel`)."""
+
+    kernel: str
+
+
 class CheckError(AutotunedError, RuntimeError):
     """The reference of `check=` raises, or it stands against most configs (`.kernel`)."""
 

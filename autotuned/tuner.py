@@ -12,7 +12,7 @@ from functools import lru_cache
 from itertools import takewhile
 from typing import Any, NamedTuple
 
-from autotuned import bound, candidates, codegen, env, failures, launch, toolchain
+from autotuned import agree, bound, candidates, codegen, env, failures, launch, toolchain
 from autotuned.choose import Chooser
 from autotuned.explain import Explanation
 from autotuned.job import Observer
@@ -293,6 +293,7 @@ def _drop_bound() -> None:
 
 
 env.on_mode_change(_drop_bound)
+agree.on_change(_drop_bound)
 
 
 @lru_cache(maxsize=1)

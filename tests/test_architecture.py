@@ -16,7 +16,7 @@ EVERYTHING = sorted([*LIBRARY, *(ROOT / "autotuned" / "kernels").glob("*.py"), *
 RANKS = [
     {"errors"},
     {"values"},
-    {"env", "disk", "device", "codegen", "ttir"},
+    {"env", "disk", "device", "codegen", "fixed", "ranks", "ttir"},
     {"candidates", "key", "locks", "scratch", "source"},
     {"record", "measure", "toolchain", "state", "failures", "journal", "objects", "storm", "_launch_py"},
     {"target", "configfile", "driver", "evict", "launch", "logbook", "look", "check"},
@@ -24,6 +24,7 @@ RANKS = [
     {"store", "bound"},
     {"context", "explain", "tune"},
     {"question"},
+    {"agree"},
     {"choose"},
     {"tuner"},
     {"decorator"},
