@@ -437,6 +437,7 @@ class Chooser:
             "seconds": round(seconds, 3),
             "timer": self._timer,
             "written": list(outcome.written),
+            "default": candidates.stored_form(self.options.default, key.kernel, objects.spell),
         }
         timings = tuple(outcome.timings)
         return Record(key, won.config if won else None, won.median_us if won else None, outcome.quality, timings,

@@ -81,6 +81,12 @@ class TargetError(AutotunedError, ValueError):
     target: str
 
 
+class RecordingError(AutotunedError, ValueError):
+    """A file of recorded calls cannot be read or written (`.path`)."""
+
+    path: str
+
+
 class NotTunedError(AutotunedError, LookupError):
     """No stored choice for this call, and a search is not allowed here (`.kernel`, `.digest`)."""
 

@@ -16,6 +16,7 @@ from .doctor import doctor
 from .explain import explain_
 from .gc import gc
 from .list import list_
+from .report import report
 from .show import show
 from .tune import tune
 
@@ -71,4 +72,5 @@ app.command()(show)
 app.command("explain")(explain_)
 app.command()(clear)
 app.command()(gc)
+app.command()(report)
 app.command()(doctor)

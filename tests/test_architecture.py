@@ -16,9 +16,9 @@ EVERYTHING = sorted([*LIBRARY, *(ROOT / "autotuned" / "kernels").glob("*.py"), *
 RANKS = [
     {"errors"},
     {"values"},
-    {"env", "disk", "device", "codegen", "fixed", "ranks", "ttir"},
+    {"env", "disk", "device", "codegen", "fixed", "grids", "ranks", "ttir"},
     {"candidates", "key", "locks", "scratch", "source"},
-    {"record", "measure", "toolchain", "state", "failures", "journal", "objects", "storm", "_launch_py"},
+    {"calls", "record", "measure", "toolchain", "state", "failures", "journal", "objects", "storm", "_launch_py"},
     {"target", "configfile", "driver", "evict", "launch", "logbook", "look", "check"},
     {"records", "compiling", "job"},
     {"store", "bound"},
