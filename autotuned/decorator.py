@@ -63,8 +63,11 @@ def autotune(
         prune_configs_by: `early_config_prune`, `perf_model`, `top_k`, as in Triton; pruners may be generators.
         reset_to_zero: Arguments that the kernel adds into: zeroed before every launch, trial or not.
         restore_value: Arguments put back after each trial. None or "auto": found out. []: nothing is protected.
-        pre_hook, post_hook: Called around each trial with all arguments, `reset_only=` and `exception=`.
-        warmup, rep, use_cuda_graph: Measure with Triton's `do_bench` and these (milliseconds).
+        pre_hook: Called before each trial with all arguments, and once after the race with `reset_only=True`.
+        post_hook: Called after each trial with all arguments and `exception=`.
+        warmup: Milliseconds: measure with Triton's `do_bench`.
+        rep: Milliseconds: likewise.
+        use_cuda_graph: Measure with Triton's `do_bench_cudagraph`.
         do_bench: Measures instead of this package: `do_bench(call, quantiles=)` in milliseconds.
         cache_results: False keeps choices in this process.
         name: Stable public name of the kernel; default `module.qualname`.

@@ -1,39 +1,30 @@
 """The docs are true: links, the map of files, names and options, and every example runs."""
 
 import ast
-import functools
 import inspect
 import json
 import os
 import re
-import shutil
-import subprocess
-import sys
+import runpy
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
 import pytest
 import typer.main
+from pages import FENCED, ROOT, follow, read, steps
 from test_architecture import RANKS
 
 import autotuned
 from autotuned import device, env, errors, explain, measure
 
-ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
-PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted(DOCS.rglob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted(DOCS.rglob("*.md"))]
 PATHS = [page.relative_to(ROOT).as_posix() for page in PAGES]
-FENCED = re.compile(r"^```(\w*)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"(?<!!)\[[^\]]+\]\(([^)\s]+)\)")
 ROW = re.compile(r"^\| `([^`]+)` \| (.*) \|$", re.MULTILINE)
-
-
-def read(path: str) -> str:
-    return (ROOT / path).read_text()
 
 
 def prose(text: str) -> str:
@@ -74,6 +65,17 @@ def test_the_index_has_every_page():
 def test_pages_hold_no_line_longer_than_the_code_may(path):
     lines = prose(read(path)).splitlines()
     assert [line for line in lines if len(line) > 120 and not line.startswith("|")] == []
+
+
+def test_the_site_has_every_page():
+    nav = set(re.findall(r"[\w/-]+\.md", read("mkdocs.yml").split("\nnav:\n")[1]))
+    assert nav == {page.relative_to(DOCS).as_posix() for page in DOCS.glob("*.md")}
+
+
+def test_charts_are_drawn_from_the_numbers_that_are_kept():
+    drawn = dict(runpy.run_path(str(DOCS / "draw.py"))["charts"]())
+    assert {path: path.read_text() for path in drawn} == drawn
+    assert set(drawn) == set((DOCS / "images").glob("*.svg"))
 
 
 # -- the map of files ---------------------------------------------------------------------------------------------
@@ -228,79 +230,7 @@ def test_readme_has_exactly_two_commands():
 # -- examples -----------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Step:
-    """One thing that a reader does: put a file down, run a program, type a command."""
-
-    kind: str
-    text: str
-    line: int
-
-
-def steps(path: str) -> list[Step]:
-    """What a page asks for, in order. A program is all blocks of Python between two commands."""
-    text, found = read(path), []
-    for match in FENCED.finditer(text):
-        language, mark, body = match.groups()
-        line = text[: match.start()].count("\n") + 1
-        if language == "python" and "notest" not in mark:
-            name = re.match(r"# (\w+\.py)\n", body)
-            found.append(Step(name[1] if name else "program", body, line))
-        elif language == "sh" and "notest" not in mark:
-            commands = [command for command in body.splitlines() if command.startswith("autotuned ")]
-            found += [Step("command", command, line) for command in commands]
-    if path == "README.md":  # which has no block for it: only its two commands are in blocks
-        command = re.search(r"^`(autotuned tune [^`]+)`", text, re.MULTILINE)
-        found.append(Step("command", command[1], text[: command.start()].count("\n")))
-    return sorted(found, key=lambda step: step.line)
-
-
 WITH_STEPS = [path for path in PATHS if steps(path)]
-
-
-@functools.cache
-def script() -> list[str]:
-    beside = Path(sys.executable).with_name("autotuned")
-    found = str(beside) if beside.is_file() else shutil.which("autotuned")
-    return [found] if found else [sys.executable, "-c", "from autotuned.cli.main import app; app()"]
-
-
-def programs(path: str, folder: Path) -> Iterator[list[str]]:
-    """Write a page's files and programs into a folder; the commands that run them, in order."""
-    program: list[Step] = []
-    for step in [*steps(path), Step("end", "", 0)]:
-        if step.kind not in ("program", "command", "end"):
-            (folder / step.kind).write_text(step.text)
-            continue
-        if step.kind == "program":
-            program.append(step)
-            continue
-        if program:
-            yield [sys.executable, "-W", "error", _written(path, folder, program)]
-            program = []
-        if step.kind == "command":
-            yield [*script(), *step.text.split()[1:]]
-
-
-def _written(path: str, folder: Path, program: list[Step]) -> str:
-    """The blocks in one file, each at the line it has in the page, so that a traceback points into the page."""
-    lines: list[str] = []
-    for step in program:
-        lines += [""] * (step.line - len(lines)) + step.text.splitlines()
-    file = folder / f"{Path(path).stem.lower().replace('-', '_')}_from_line_{program[0].line}.py"
-    file.write_text("\n".join(lines) + "\n")
-    return str(file)
-
-
-def follow(path: str, folder: Path) -> str:
-    """Do what a page says in a folder of its own; returns what went wrong, or ""."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("AUTOTUNED_")}
-    environment |= {"TRITON_INTERPRET": "1", "AUTOTUNED_CACHE_DIR": str(folder / "cache"), "PYTHONPATH": str(folder)}
-    for command in programs(path, folder):
-        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
-        if done.returncode != 0:
-            return f"{path}: {' '.join(command)}\n{done.stdout}{done.stderr}"
-    return ""
 
 
 @pytest.fixture(scope="module")
