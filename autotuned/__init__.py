@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from autotuned.store import register_configs as register_configs
 
 __version__ = "0.1.0"
-__all__ = ["Check", "Config", "Fixed", "autotune", "errors", "mode", "pow2", "register_configs", "sync"]
+__all__ = ["Check", "Config", "Fixed", "autotune", "errors", "mode", "pow2", "record", "register_configs", "sync"]
 
 # Imported at first use: importing this package must cost neither torch (1 s) nor triton (0.24 s).
 _HOMES = {
@@ -34,8 +34,8 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    if name == "errors":
-        return importlib.import_module("autotuned.errors")
+    if name in ("errors", "record"):  # modules; the second can be called: see its end
+        return importlib.import_module(f"autotuned.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'autotuned' has no attribute {name!r}")
     value = getattr(importlib.import_module(_HOMES[name]), name)

@@ -17,7 +17,7 @@ log = logging.getLogger("autotuned")
 
 SCHEMA = 1
 SUFFIX = ".jsonl"
-_FIELDS = {"schema": int, "kernel": str, "target": str, "key": dict, "args": list, "kwargs": dict}
+_FIELDS = {"schema": int, "kernel": str, "target": str, "key": dict, "arguments": dict}
 
 
 @dataclass
@@ -27,7 +27,7 @@ class Recorded:
     Attributes:
         kernel: Name of what was called. `target`: where it can be imported from, as `autotuned tune` takes it.
         key: Of the call, in the context in which it was made.
-        args, kwargs: Its arguments as the caller split them, described (`specs`).
+        arguments: As `argspec.describe` gives them; those by position are named by it.
         grid: Its grid (`grids`); None for plain callables.
         count: How often it was made.
     """
@@ -35,8 +35,7 @@ class Recorded:
     kernel: str
     target: str
     key: Key
-    args: Json
-    kwargs: Json
+    arguments: Json
     grid: Json
     count: int = 1
 
@@ -47,8 +46,7 @@ class Recorded:
             "kernel": self.kernel,
             "target": self.target,
             "key": self.key.to_json(),
-            "args": self.args,
-            "kwargs": self.kwargs,
+            "arguments": self.arguments,
             "grid": self.grid,
         }
 
@@ -139,6 +137,4 @@ def _add(line: Json, found: dict[str, Recorded], more: dict[str, int]) -> None:
         found[identity].count += int(line["count"])
         return
     key = Key(line["kernel"], line["key"]["call"], line["key"]["context"])
-    found[identity] = Recorded(
-        line["kernel"], line["target"], key, line["args"], line["kwargs"], line["grid"], int(line["count"])
-    )
+    found[identity] = Recorded(line["kernel"], line["target"], key, line["arguments"], line["grid"], int(line["count"]))

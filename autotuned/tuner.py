@@ -12,7 +12,7 @@ from functools import lru_cache
 from itertools import takewhile
 from typing import Any, NamedTuple
 
-from autotuned import agree, bound, candidates, codegen, env, failures, launch, toolchain
+from autotuned import agree, bound, candidates, codegen, env, failures, launch, recording, toolchain
 from autotuned.choose import Chooser
 from autotuned.explain import Explanation
 from autotuned.job import Observer
@@ -74,6 +74,7 @@ class Tuner:
         self._misses = 0
         self._rebuild(_tuned_names(options.configs(), target))
         _tuners.add(self)
+        recording.begin_if_asked()
 
     # -- arguments -----------------------------------------------------------------------------------------------
 
@@ -87,6 +88,7 @@ class Tuner:
         # The binder checks nothing: what it cannot place is bound again, with words, on the miss path.
         # Positions count the parameters that are not free too: behind the first of these only names are clear.
         places = len(list(takewhile(lambda p: p.has_place and p.name not in taken, self.target.parameters)))
+        self._places = places
         self.order = codegen.binder(self.names, defaults, places, sum(not p.has_name for p in free))
         compiled = isinstance(self.target, KernelTarget) and not self.target.interpreted
         self.launcher = launch.make(
@@ -117,12 +119,19 @@ class Tuner:
         """
         return bind(self.target, self.tuned, args, kwargs, grid, lenient=self.options.computed is not None)
 
+    def rebound(self, values: tuple[Any, ...], grid: Any) -> Call:
+        """The call with these values of `names`: by position where nothing that configs set lies between."""
+        places = self._places
+        return self.call(values[:places], dict(zip(self.names[places:], values[places:])), grid)
+
     # -- the miss ------------------------------------------------------------------------------------------------
 
     def miss(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], grid: Any) -> Any:
         """Everything that a call does which the launch table does not answer; returns what the launch returns."""
         self._misses += 1
-        return self._answer(self.call(args, kwargs, grid), self._launch)
+        call = self.call(args, kwargs, grid)
+        recording.note(self, call)
+        return self._answer(call, self._launch)
 
     def prepare(self, call: Call, search: bool) -> Any:
         """Choose, compile and bind for a call without launching it, but for the trials of a search; the config.
@@ -190,7 +199,8 @@ class Tuner:
         if isinstance(self.target, KernelTarget):
             _watch_environment()
         if choice.lasting and not call.options and tuple(call.arguments) == self.names:
-            self.launcher.bind(tuple(call.arguments.values()), self._bound(choice.config, before, result))
+            ready = recording.watched(self, self._bound(choice.config, before, result))
+            self.launcher.bind(tuple(call.arguments.values()), ready)
         self.chooser.seconds.compile += launched - start
         self.chooser.seconds.bind += time.perf_counter() - launched
 
@@ -294,6 +304,7 @@ def _drop_bound() -> None:
 
 env.on_mode_change(_drop_bound)
 agree.on_change(_drop_bound)
+recording.on_change(_drop_bound)
 
 
 @lru_cache(maxsize=1)

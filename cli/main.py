@@ -16,6 +16,7 @@ from .doctor import doctor
 from .explain import explain_
 from .gc import gc
 from .list import list_
+from .record import record
 from .report import report
 from .show import show
 from .tune import tune
@@ -72,5 +73,6 @@ app.command()(show)
 app.command("explain")(explain_)
 app.command()(clear)
 app.command()(gc)
+app.command()(record)
 app.command()(report)
 app.command()(doctor)

@@ -176,7 +176,7 @@ def test_a_page_that_cannot_be_written_is_said(tmp_path):
 def recording(tmp_path, **counts):
     writer = Writer(tmp_path / "calls.jsonl")
     for n, count in counts.items():
-        call = Recorded("app.k", "app:k", make_key(int(n[1:])), [], {}, None, count)
+        call = Recorded("app.k", "app:k", make_key(int(n[1:])), {}, None, count)
         writer.call(call, call.identity)
     writer.close()
     return tmp_path / "calls.jsonl"
@@ -207,7 +207,7 @@ def test_a_recording_that_is_none_is_refused(tmp_path):
 def test_lines_of_many_writers_are_merged(tmp_path):
     path = recording(tmp_path, n1=1, n2=5)
     recording(tmp_path, n1=1)
-    one = Recorded("app.k", "app:k", make_key(1), [], {}, None)
+    one = Recorded("app.k", "app:k", make_key(1), {}, None)
     writer = Writer(path)
     writer.more({one.identity: 10})
     writer.close()

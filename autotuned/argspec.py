@@ -1,0 +1,303 @@
+"""What a call's arguments are, as JSON, so that like ones can be made elsewhere: layout exactly, data by kind."""
+
+from __future__ import annotations
+
+import base64
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from autotuned.errors import EncodingError, RecordError
+from autotuned.key import is_tensor, strides_of
+from autotuned.values import Json, encode
+
+# Small integer tensors are indices, offsets and lengths: made up ones would be read out of bounds.
+BY_VALUE_BYTES = 64 << 10
+ALIGNMENT = 16  # what Triton tells apart
+
+
+def describe(arguments: Mapping[str, Any]) -> dict[str, Json]:
+    """Describe arguments: dtype, shape, strides, offset, alignment and shared memory of tensors; scalars by value.
+
+    Tensors that lie in the same memory do so in what `build` makes, at the same distances. Of their data is kept: for
+    integers and booleans of up to 64 KiB all of it, above that smallest, largest and whether they ascend; nothing of
+    floating-point numbers. Reading integers waits for the device.
+
+    Args:
+        arguments: By name: torch tensors, NumPy arrays, tensor descriptors, tuples of these, and plain values.
+
+    Returns:
+        `{"memories": [...], "values": {name: ...}}`, typed JSON.
+
+    Raises:
+        EncodingError: A value has no form, such as a function or an object of the user's.
+    """
+    memories = _Memories()
+    for value in arguments.values():
+        memories.add(value)
+    return {
+        "memories": memories.to_json(),
+        "values": {name: _describe(value, f"argument {name!r}", memories) for name, value in arguments.items()},
+    }
+
+
+def build(spec: Mapping[str, Json], device: Any = "cuda", seed: int = 0) -> dict[str, Any]:
+    """Make arguments like those that were described.
+
+    Args:
+        spec: What `describe` returned.
+        device: Where torch tensors are made that were on a GPU; those of the host stay there.
+        seed: Of the random data: a normal distribution for floating-point numbers, an even one for integers.
+
+    Raises:
+        RecordError: It is nothing that `describe` returns. `.where` names the field.
+    """
+    try:
+        memories = [_allocate(memory, device) for memory in spec["memories"]]
+        return {name: _build(value, memories, seed, f"values.{name}") for name, value in spec["values"].items()}
+    except (KeyError, IndexError, TypeError, ValueError, zlib.error) as error:
+        if isinstance(error, RecordError):
+            raise
+        raise RecordError(
+            f"arguments: expected what describe() returns, got {error!r:.200}.", where="values"
+        ) from error
+
+
+# -- describing -------------------------------------------------------------------------------------------------------
+
+
+class _Memories:
+    """Pieces of memory that tensors lie in, as far as they are used."""
+
+    def __init__(self) -> None:
+        self._spans: dict[tuple[str, int], list[int]] = {}  # (kind, address of the storage) -> first and last byte
+        self._devices: dict[tuple[str, int], str] = {}
+
+    def add(self, value: Any) -> None:
+        """Take in the tensors of an argument."""
+        if is_tensor(value):
+            place, start = _place(value), _address(value)
+            span = self._spans.setdefault(place, [start, start])
+            span[0], span[1] = min(span[0], start), max(span[1], start + _extent(value))
+            self._devices[place] = str(getattr(value, "device", "cpu")).partition(":")[0]
+        elif isinstance(value, tuple):
+            for part in value:
+                self.add(part)
+        elif _is_descriptor(value):
+            self.add(value.base)
+
+    def to_json(self) -> list[Json]:
+        """Size, alignment and place of each."""
+        return [
+            {"library": place[0], "device": self._devices[place], "bytes": end - start, "align": start % ALIGNMENT}
+            for place, (start, end) in self._spans.items()
+        ]
+
+    def index(self, tensor: Any) -> int:
+        """Which of them a tensor lies in."""
+        return list(self._spans).index(_place(tensor))
+
+    def offset(self, tensor: Any) -> int:
+        """Bytes from the start of its memory to a tensor's first element."""
+        return _address(tensor) - self._spans[_place(tensor)][0]
+
+
+def _place(tensor: Any) -> tuple[str, int]:
+    if _is_torch(tensor):
+        return "torch", int(tensor.untyped_storage().data_ptr()) or -id(tensor)
+    base = tensor
+    while is_tensor(getattr(base, "base", None)):
+        base = base.base
+    return "numpy", int(base.__array_interface__["data"][0])
+
+
+def _is_torch(tensor: Any) -> bool:
+    return type(tensor.dtype).__module__ == "torch"
+
+
+def _is_descriptor(value: Any) -> bool:
+    return hasattr(value, "base") and hasattr(value, "block_shape")
+
+
+def _address(tensor: Any) -> int:
+    if _is_torch(tensor):
+        return int(tensor.data_ptr())
+    if not hasattr(tensor, "__array_interface__") or any(step < 0 for step in tensor.strides):
+        raise EncodingError(
+            f"expected a torch tensor, or a NumPy array without negative strides, got {type(tensor).__name__}.",
+            where="arguments",
+        )
+    return int(tensor.__array_interface__["data"][0])
+
+
+def _extent(tensor: Any) -> int:
+    """Bytes from a tensor's first element to the end of its last."""
+    shape = tuple(tensor.shape)
+    if 0 in shape:
+        return 0
+    last = sum((size - 1) * stride for size, stride in zip(shape, strides_of(tensor)))
+    return int((last + 1) * tensor.itemsize)
+
+
+def _describe(value: Any, where: str, memories: _Memories) -> Json:
+    if is_tensor(value):
+        return {"tensor": {
+            "memory": memories.index(value), "offset": memories.offset(value), "dtype": str(value.dtype),
+            "shape": list(value.shape), "strides": list(strides_of(value)), "data": _data(value),
+        }}  # fmt: skip
+    if isinstance(value, tuple):
+        return {"tuple": [_describe(part, f"{where}[{i}]", memories) for i, part in enumerate(value)]}
+    if _is_descriptor(value):
+        sizes = {name: [int(size) for size in getattr(value, name)] for name in ("shape", "strides", "block_shape")}
+        return {"descriptor": {"base": _describe(value.base, where, memories), **sizes}}
+    return encode(value, where)
+
+
+def _data(tensor: Any) -> Json:
+    """What is kept of a tensor's data; None for floating-point numbers."""
+    text = str(tensor.dtype)
+    if not any(kind in text for kind in ("int", "bool")) or 0 in tuple(tensor.shape):
+        return None
+    array = _array(tensor)
+    if array.nbytes <= BY_VALUE_BYTES:
+        return {"values": base64.b64encode(zlib.compress(array.tobytes(), 9)).decode()}
+    flat = array.reshape(-1)
+    return {"range": [int(flat.min()), int(flat.max())], "ascending": bool((flat[1:] >= flat[:-1]).all())}
+
+
+def _array(tensor: Any) -> Any:
+    """A copy in host memory, in C order."""
+    import numpy
+
+    return numpy.ascontiguousarray(tensor.detach().cpu().numpy() if _is_torch(tensor) else tensor)
+
+
+# -- building ---------------------------------------------------------------------------------------------------------
+
+
+def _allocate(memory: Json, device: Any) -> Any:
+    """Zeroed bytes whose first is as far from a multiple of 16 as the first of the original."""
+    size, align = int(memory["bytes"]), int(memory["align"])
+    if memory["library"] == "torch":
+        import torch
+
+        where = device if memory["device"] != "cpu" else "cpu"
+        return torch.zeros(ALIGNMENT + align + size, dtype=torch.uint8, device=where)[align:]
+    import numpy
+
+    room = numpy.zeros(2 * ALIGNMENT + size, dtype=numpy.uint8)
+    return room[(align - room.ctypes.data) % ALIGNMENT :]
+
+
+def _build(value: Json, memories: Sequence[Any], seed: int, where: str) -> Any:
+    if not isinstance(value, dict):
+        return [_build(part, memories, seed, where) for part in value] if isinstance(value, list) else value
+    [(kind, content)] = value.items()
+    if kind == "tensor":
+        return _tensor(content, memories[content["memory"]], seed + 1000 * content["memory"] + content["offset"])
+    if kind == "tuple":
+        return tuple(_build(part, memories, seed, f"{where}[{i}]") for i, part in enumerate(content))
+    if kind == "descriptor":
+        from triton.tools.tensor_descriptor import TensorDescriptor
+
+        base = _build(content["base"], memories, seed, where)
+        return TensorDescriptor(base, content["shape"], content["strides"], content["block_shape"])
+    if kind not in _READERS:
+        raise RecordError(f"{where}: expected a tensor or a plain value, got {kind!r}.", where=where)
+    return _READERS[kind](content)
+
+
+def _dtype(text: str) -> Any:
+    library, _, name = text.partition(".")
+    if library == "torch":
+        import torch
+
+        return getattr(torch, name)
+    import triton.language as tl
+
+    return getattr(tl, name)
+
+
+_READERS: dict[str, Callable[[Any], Any]] = {
+    "float": float.fromhex,
+    "complex": lambda parts: complex(*(float.fromhex(part["float"]) for part in parts)),
+    "bytes": bytes.fromhex,
+    "text": lambda text: bytes.fromhex(text).decode("utf-8", "surrogatepass"),
+    "dtype": _dtype,
+}
+
+
+def _tensor(spec: Json, memory: Any, seed: int) -> Any:
+    shape, strides, start = tuple(spec["shape"]), tuple(spec["strides"]), int(spec["offset"])
+    if spec["dtype"].startswith("torch."):
+        import torch
+
+        dtype = _dtype(spec["dtype"])
+        size = torch.empty(0, dtype=dtype).element_size()
+        flat = torch.empty(0, dtype=dtype, device=memory.device).set_(
+            memory.untyped_storage(), (memory.storage_offset() + start) // size, (_elements(shape, strides),)
+        )
+        _fill(flat, spec["data"], seed)
+        view = flat.as_strided(shape, strides, flat.storage_offset())
+    else:
+        import numpy
+
+        size = numpy.dtype(spec["dtype"]).itemsize
+        flat = memory[start : start + size * _elements(shape, strides)].view(spec["dtype"])
+        _fill_array(flat, spec["data"], seed)
+        view = numpy.lib.stride_tricks.as_strided(flat, shape, [stride * size for stride in strides])
+    if (spec["data"] or {}).get("values") is not None:
+        _place_values(view, spec["data"]["values"])
+    return view
+
+
+def _elements(shape: Sequence[int], strides: Sequence[int]) -> int:
+    return 0 if 0 in shape else 1 + sum((size - 1) * stride for size, stride in zip(shape, strides))
+
+
+def _fill(flat: Any, data: Json, seed: int) -> None:
+    """Random numbers, in place and on the device."""
+    import torch
+
+    generator = torch.Generator(flat.device).manual_seed(seed)
+    if data is None and flat.dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
+        flat.normal_(generator=generator)
+    elif data is None:  # fp8 and complex: by way of what can be drawn
+        wide = torch.complex64 if flat.dtype.is_complex else torch.float16
+        flat.copy_(torch.empty(flat.shape, dtype=wide, device=flat.device).normal_(generator=generator))
+    elif "range" in data and flat.dtype is torch.bool:
+        flat.copy_(torch.rand(flat.shape, generator=generator, device=flat.device) < 0.5)
+    elif "range" in data:
+        low, high = data["range"]
+        drawn = torch.randint(low, high + 1, flat.shape, generator=generator, device=flat.device)
+        flat.copy_(drawn.sort().values if data["ascending"] else drawn)
+
+
+def _fill_array(flat: Any, data: Json, seed: int) -> None:
+    import numpy
+
+    random: Any = numpy.random.default_rng(seed)
+    if data is None:
+        flat[...] = random.standard_normal(flat.shape)
+    elif "range" in data:
+        drawn = random.integers(*data["range"], size=flat.shape, endpoint=True)
+        flat[...] = numpy.sort(drawn) if data["ascending"] else drawn
+
+
+def _place_values(view: Any, text: str) -> None:
+    """Write the very values; elements that appear several times are the same ones each time."""
+    import numpy
+
+    raw = zlib.decompress(base64.b64decode(text))
+    name = str(view.dtype).removeprefix("torch.")
+    array = numpy.frombuffer(raw, dtype=name).reshape(tuple(view.shape)).copy()
+    if not _is_torch(view):
+        view[...] = array
+        return
+    import torch
+
+    source = torch.from_numpy(array).to(view.device)
+    for dim, stride in enumerate(view.stride()):
+        if stride == 0 and view.shape[dim] > 1:
+            view, source = view.narrow(dim, 0, 1), source.narrow(dim, 0, 1)
+    view.copy_(source)

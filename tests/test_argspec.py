@@ -1,0 +1,148 @@
+"""Tests of `argspec`: what is made from a description has the layout, and the data as far as it decides anything."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from autotuned import argspec
+from autotuned.errors import EncodingError, RecordError
+
+
+def again(**arguments):
+    """Described, written as JSON, read, and made anew."""
+    return argspec.build(json.loads(json.dumps(argspec.describe(arguments), allow_nan=False)), "cpu")
+
+
+def layout(tensor):
+    return tensor.dtype, tuple(tensor.shape), tuple(tensor.stride()), tensor.data_ptr() % 16
+
+
+BIG = torch.arange(1 << 16, dtype=torch.float32)
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        pytest.param(torch.zeros(4, 5), id="contiguous"),
+        pytest.param(torch.zeros(4, 5).t(), id="transposed"),
+        pytest.param(torch.zeros(8, 8)[::2, 1::3], id="strided"),
+        pytest.param(BIG[1:1000], id="offset by 4 bytes"),
+        pytest.param(BIG[3:1000:7], id="offset and strided"),
+        pytest.param(torch.zeros(1, 5).expand(4, 5), id="expanded"),
+        pytest.param(torch.zeros(9).as_strided((3, 5), (2, 1)), id="overlapping itself"),
+        pytest.param(torch.zeros(0, 4), id="empty"),
+        pytest.param(torch.zeros(()), id="no dimension"),
+        *(pytest.param(torch.zeros(64, dtype=dtype), id=str(dtype)) for dtype in (
+            torch.float16, torch.bfloat16, torch.float64, torch.float8_e4m3fn, torch.complex64, torch.bool, torch.int8,
+            torch.uint8, torch.int16, torch.int32, torch.int64)),
+        pytest.param(torch.zeros(5, requires_grad=True), id="requiring grad"),
+    ],
+)  # fmt: skip
+def test_layout_and_dtype_are_the_same(tensor):
+    made = again(x=tensor)["x"]
+    assert layout(made) == layout(tensor)
+    assert not made.requires_grad
+
+
+def test_random_data_is_neither_zero_nor_different_from_time_to_time():
+    spec = argspec.describe({"x": torch.zeros(1000), "y": torch.zeros(1000, dtype=torch.float8_e5m2)})
+    one, other, third = argspec.build(spec, "cpu"), argspec.build(spec, "cpu"), argspec.build(spec, "cpu", seed=1)
+    assert torch.equal(one["x"], other["x"])
+    assert not torch.equal(one["x"], third["x"])
+    assert 0.9 < one["x"].std() < 1.1
+    assert one["y"].float().std() > 0.5
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        pytest.param(torch.tensor([0, 7, 7, 100]), id="offsets"),
+        pytest.param(torch.arange(12).reshape(3, 4).t(), id="transposed"),
+        pytest.param(torch.arange(40)[1::3], id="strided"),
+        pytest.param(torch.tensor([[5]]).expand(3, 4), id="expanded"),
+        pytest.param(torch.tensor([True, False, True]), id="booleans"),
+        pytest.param(torch.arange(-5, 5, dtype=torch.int8), id="int8"),
+        pytest.param(torch.arange(8 << 10), id="as much as is kept"),
+    ],
+)
+def test_small_integer_tensors_come_by_value(tensor):
+    assert torch.equal(again(x=tensor)["x"], tensor)
+
+
+def test_large_integer_tensors_come_by_their_range():
+    torch.manual_seed(0)
+    shuffled, ascending = torch.randint(3, 1000, (1 << 16,)), torch.arange(1 << 16) // 8
+    spec = argspec.describe({"shuffled": shuffled, "ascending": ascending})
+    assert len(json.dumps(spec)) < 1000
+    made = argspec.build(spec, "cpu")
+    assert 3 <= made["shuffled"].min() < 10
+    assert 990 < made["shuffled"].max() < 1000
+    assert (made["ascending"].diff() >= 0).all()
+    assert made["ascending"].max() <= ascending.max()
+
+
+def test_a_large_mask_is_drawn():
+    mask = torch.ones(1 << 17, dtype=torch.bool)
+    assert again(mask=mask)["mask"].dtype is torch.bool
+
+
+def test_tensors_of_one_memory_are_so_again():
+    x = torch.zeros(100)
+    made = again(x=x, same=x, part=x[10:20], apart=torch.zeros(100))
+    assert made["same"].data_ptr() == made["x"].data_ptr()
+    assert made["part"].data_ptr() == made["x"].data_ptr() + 40
+    assert made["apart"].untyped_storage().data_ptr() != made["x"].untyped_storage().data_ptr()
+
+
+def test_of_a_large_memory_only_what_is_used_is_made():
+    pool = torch.zeros(1 << 20)
+    [memory] = argspec.describe({"x": pool[1000:1100]})["memories"]
+    assert memory == {"library": "torch", "device": "cpu", "bytes": 400, "align": pool[1000:].data_ptr() % 16}
+
+
+def test_plain_values_and_tuples_come_back_as_they_are():
+    given = {
+        "n": 5, "big": 1 << 40, "flag": True, "nothing": None, "eps": 1e-6, "minus_zero_is_zero": 0.5, "text": "relu",
+        "pair": (1, 2.5, (None, "x")), "dtype": torch.float16, "raw": b"ab", "z": 1 + 2j,
+    }  # fmt: skip
+    assert again(**given) == given
+    made = again(nested=(torch.zeros(3), 1))
+    assert made["nested"][0].shape == (3,)
+    assert float("inf") == again(x=float("inf"))["x"]
+
+
+@pytest.mark.parametrize(
+    "array",
+    [np.zeros((3, 4), np.float32), np.arange(10)[::2], np.zeros((4, 4)).T, np.zeros((2, 0))],
+    ids=lambda a: a.shape,
+)
+def test_numpy_arrays(array):
+    made = again(x=array)["x"]
+    assert (made.dtype, made.shape) == (array.dtype, array.shape)
+    assert array.size == 0 or made.strides == array.strides
+    if array.dtype.kind == "i":
+        assert (made == array).all()
+
+
+@pytest.mark.parametrize("value", [print, object(), np.zeros(4)[::-1]], ids=["function", "object", "negative stride"])
+def test_what_has_no_form_is_refused(value):
+    with pytest.raises(EncodingError):
+        argspec.describe({"x": value})
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {},
+        {"memories": [], "values": {"x": {"tensor": {"memory": 0}}}},
+        {"memories": [], "values": {"x": {"pickle": "..."}}},
+        {"memories": [], "values": {"x": {"float": "no number"}}},
+        {"memories": [{"bytes": 4}], "values": {}},
+    ],
+    ids=["nothing", "no memory", "unknown kind", "no float", "half a memory"],
+)
+def test_what_was_never_described_is_refused(spec):
+    with pytest.raises(RecordError):
+        argspec.build(spec, "cpu")
