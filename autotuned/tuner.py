@@ -7,7 +7,7 @@ import inspect
 import logging
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import lru_cache
 from itertools import takewhile
 from typing import Any, NamedTuple
@@ -151,7 +151,12 @@ class Tuner:
                 self.chooser.refuse(call, choice, refused.error)
 
     def tune(
-        self, call: Call, force: bool = False, observer: Observer | None = None, budget_s: float | None = None
+        self,
+        call: Call,
+        force: bool = False,
+        observer: Observer | None = None,
+        budget_s: float | None = None,
+        without: Collection[str] = (),
     ) -> tuple[Question, Choice]:
         """Find or search the choice for a call without launching it, as the command line's `tune` does.
 
@@ -160,9 +165,11 @@ class Tuner:
             force: Measure again whatever is stored.
             observer: Told of a search's progress.
             budget_s: A search stops after this many seconds, or the decorator's `budget_s` if that is less.
+            without: Configs, as text, that are left out: a recorded call has no grid for them.
         """
         chooser = self.chooser
-        question = Question(call, chooser.key(call), chooser.candidates(call), "auto", True, force, observer, budget_s)
+        live = {name: config for name, config in chooser.candidates(call).items() if str(config) not in without}
+        question = Question(call, chooser.key(call), live, "auto", True, force, observer, budget_s)
         return question, chooser.answer(question)
 
     def explain(self, call: Call) -> Explanation:

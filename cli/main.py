@@ -20,6 +20,7 @@ from .record import record
 from .report import report
 from .show import show
 from .tune import tune
+from .warmup import warmup
 
 DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212"  # what word processors make of "-" and "--"
 
@@ -74,5 +75,6 @@ app.command("explain")(explain_)
 app.command()(clear)
 app.command()(gc)
 app.command()(record)
+app.command()(warmup)
 app.command()(report)
 app.command()(doctor)

@@ -15,7 +15,9 @@ from . import output
 def tune(
     targets: Annotated[
         list[str],
-        typer.Argument(metavar="TARGET", help="pkg.module, pkg.module:kernel, file.py or file.py:kernel."),
+        typer.Argument(
+            metavar="TARGET", help="pkg.module, pkg.module:kernel, file.py, file.py:kernel, or a recorded calls.jsonl."
+        ),
     ],
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Write config files into this folder.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Measure again what is stored.")] = False,
@@ -30,6 +32,9 @@ def tune(
     Choices go into the store, with --out also into config files; files that are there already are added to. Cases
     are registered by `@kernel.case`. The device is the GPU if there is one, else Triton's interpreter;
     AUTOTUNED_DEVICE says otherwise.
+
+    A recording's calls are tuned as they were made, those first that were made most often; of a --budget each gets its
+    share by count.
 
     Exit codes: 0 done; 1 failed; 2 wrong usage; 3 some cases failed or were skipped; 130 interrupted (what was
     measured is kept: run the same command again to go on).

@@ -31,6 +31,7 @@ RANKS = [
     {"decorator"},
     {"tuned"},
     {"cases"},
+    {"replay"},
     {"__init__"},
 ]
 RANK = {name: rank for rank, names in enumerate(RANKS) for name in names}
