@@ -28,7 +28,7 @@ CONFIGS = [Config({"BLOCK": block}) for block in BLOCKS]
 @triton.jit
 def gather(x_ptr, index_ptr, out_ptr, n, BLOCK: tl.constexpr):
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    index = tl.load(index_ptr + i, mask=i < n, other=0)
+    index = tl.load(index_ptr + i, mask=i < n)
     tl.store(out_ptr + i, tl.load(x_ptr + index, mask=i < n), mask=i < n)
 """
 
@@ -58,7 +58,7 @@ def recorded(write, tmp_path):
         for n, count in ((40, 1), (70, 3)):
             for _ in range(count):
                 x, index, out = torch.randn(8), torch.randint(0, 8, (n,)), torch.empty(n)
-                shop.gather[lambda meta: (triton_cdiv(meta["n"], meta["BLOCK"]),)](x, index, out, n)
+                shop.gather[lambda meta, n=n: (triton_cdiv(n, meta["BLOCK"]),)](x, index, out, n)
     return tmp_path / "calls.jsonl"
 
 
