@@ -9,26 +9,29 @@ if TYPE_CHECKING:
     from triton import Config as Config
 
     from autotuned import errors as errors
+    from autotuned.agree import sync as sync
     from autotuned.check import Check as Check
     from autotuned.computed import heuristics as heuristics
     from autotuned.decorator import autotune as autotune
     from autotuned.dropin import install as install
     from autotuned.dropin import uninstall as uninstall
     from autotuned.env import mode as mode
+    from autotuned.fixed import Fixed as Fixed
     from autotuned.inductor import freeze as freeze
     from autotuned.key import pow2 as pow2
     from autotuned.store import register_configs as register_configs
 
 __version__ = "0.1.0"
 __all__ = [
-    "Check", "Config", "autotune", "errors", "freeze", "heuristics", "install", "mode", "pow2", "register_configs",
-    "uninstall",
+    "Check", "Config", "Fixed", "autotune", "errors", "freeze", "heuristics", "install", "mode", "pow2", "record",
+    "register_configs", "sync", "uninstall",
 ]  # fmt: skip
 
 # Imported at first use: importing this package must cost neither torch (1 s) nor triton (0.24 s).
 _HOMES = {
     "Check": "autotuned.check",
     "Config": "triton",
+    "Fixed": "autotuned.fixed",
     "autotune": "autotuned.decorator",
     "freeze": "autotuned.inductor",
     "heuristics": "autotuned.computed",
@@ -37,12 +40,13 @@ _HOMES = {
     "pow2": "autotuned.key",
     "register_configs": "autotuned.store",
     "uninstall": "autotuned.dropin",
+    "sync": "autotuned.agree",
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name == "errors":
-        return importlib.import_module("autotuned.errors")
+    if name in ("errors", "record"):  # modules; the second can be called: see its end
+        return importlib.import_module(f"autotuned.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'autotuned' has no attribute {name!r}")
     value = getattr(importlib.import_module(_HOMES[name]), name)

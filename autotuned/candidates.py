@@ -58,6 +58,11 @@ def to_json(config: Config, kernel: str, fallback: Fallback | None = None) -> di
     return {"kwargs": values, **form, "pre_hook": hook is not None}
 
 
+def stored_form(default: Any, kernel: str, fallback: Fallback) -> dict[str, Json] | None:
+    """The canonical form of a kernel's `default=`, where it is a config: what a report compares the winner with."""
+    return to_json(default, kernel, fallback) if is_config(default) else None
+
+
 def _content(path: str) -> str:
     """A file of IR by what is in it, and by its suffix, which tells Triton the stage: its name says nothing."""
     try:

@@ -6,10 +6,9 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from autotuned import candidates, env, failures, objects, seeds, store, toolchain
+from autotuned import agree, candidates, env, failures, objects, seeds, store, toolchain
 from autotuned.context import Context
 from autotuned.errors import AllConfigsFailedError, ConfigError, NotTunedError, OutOfMemoryError
 from autotuned.key import Key, call_part
@@ -97,15 +96,16 @@ class Chooser:
 
     # -- the sources, in their order -----------------------------------------------------------------------------
 
-    def choose(self, call: Call, pinned: Any = None) -> Choice:
+    def choose(self, call: Call, pinned: Any = None, search: bool = True) -> Choice:
         """The config for a call, in the mode in force.
 
         Args:
             call: The bound call.
             pinned: A config that the user pinned for it, or None.
+            search: False forbids a search, as a graph capture does.
 
         Raises:
-            NotTunedError: Nothing is stored and the mode, or a graph capture, forbids a search.
+            NotTunedError: Nothing is stored and the mode, a graph capture or the caller forbids a search.
             AllConfigsFailedError, DeviceLostError: The search failed.
         """
         self.target.device(call)  # a kernel without a GPU fails here, with an error that says what to do
@@ -115,7 +115,7 @@ class Chooser:
         known = self._without_key(call, live, mode, pinned)
         if known is not None:
             return known
-        question = Question(call, self.key(call), live, mode)
+        question = Question(call, self.key(call), live, mode, search=search)
         self.seconds.lookup += time.perf_counter() - start
         return self.answer(question)
 
@@ -125,12 +125,12 @@ class Chooser:
             return Choice(pinned, Rung.TABLE, origin="pinned in .cache")
         if len(live) == 1:
             return Choice(next(iter(live.values())), Rung.ONLY)
-        return self._default(call, live) if mode == "off" else None
+        return self.default(call, live) if mode == "off" else None
 
     def _places(self, question: Question) -> list[Place]:
         """Where a known choice may come from, in the order in which the places are asked."""
         own: Place = (Rung.TABLE, lambda key, live: self._look_at_own(question))
-        if question.fresh or not self._is_stored(question.key):
+        if question.fresh or not self.keeps(question.key):
             return [own]
         return [own, *store.places(question.mode == "strict", question.must_search, self.options.nearest)]
 
@@ -138,7 +138,7 @@ class Chooser:
         """What a call gets for which nothing is known: a search, an untuned config, or (None) an error."""
         if not self._may_search(question):
             return None if question.mode == "strict" else Rung.DEFAULT
-        if not toolchain.capturing():
+        if question.search and not toolchain.capturing():
             return Rung.SEARCH
         return None if self.options.default is None else Rung.DEFAULT
 
@@ -152,30 +152,35 @@ class Chooser:
         question = Question(call, self.key(call), live, mode)
         return explain.of_call(
             question.key, live, mode, self._places(question), self._ending(question),
-            None if self._is_stored(question.key) else "disabled", self._label, self.options.spec.buckets,
+            None if self.keeps(question.key) else "disabled", self._label, self.options.spec.buckets,
         )  # fmt: skip
 
     def _label(self, config: Any) -> str:
         return candidates.label(candidates.to_json(config, self.target.name, objects.spell))
 
     def answer(self, question: Question) -> Choice:
-        """The choice for a question: remembered, stored, shipped, default, or searched for; see `store.Rung`."""
-        known = self._known(question)
-        if known is not None and (self._is_enough(known, question) or toolchain.capturing()):
+        """The choice for a question; under `autotuned.sync` the same on all ranks."""
+        return self._remember(question.key, agree.choose(question, self, self.options.do_bench))
+
+    def decide(self, question: Question) -> Choice:
+        """The choice made here: remembered, stored, shipped, default, or searched for; see `store.Rung`."""
+        known = self.known(question)
+        ending = self._ending(question)
+        if known is not None and (ending is not Rung.SEARCH or self.is_enough(known, question)):
             return self._remember(question.key, known)
-        if self._ending(question) is not Rung.SEARCH:
-            return (self._while_capturing if self._may_search(question) else self._without_search)(question)
-        with store.locked(question.key, between_processes=self._is_stored(question.key)) as lock:
+        if ending is not Rung.SEARCH:
+            return (self._search_forbidden if self._may_search(question) else self._without_search)(question)
+        with store.locked(question.key, between_processes=self.keeps(question.key) and not agree.in_force()) as lock:
             # Again: another process or thread may have finished while this one waited for the lock.
-            known = self._known(question)
-            if known is None or not self._is_enough(known, question):
+            known = self.known(question)
+            if known is None or not self.is_enough(known, question):
                 waited = lock is Lock.BUSY and self.options.default is not None and not question.must_search
                 if waited or lock is Lock.NESTED:  # a hook or a helper calls what is being searched
-                    return self._default(question.call, question.live)
+                    return self.default(question.call, question.live)
                 known = self._search(question.replace(lock=lock))
             return self._remember(question.key, known)
 
-    def _is_enough(self, known: Choice, question: Question) -> bool:
+    def is_enough(self, known: Choice, question: Question) -> bool:
         """Whether a choice may be taken although some candidates have not been measured."""
         if known.complete or not self._may_search(question):
             return True
@@ -186,8 +191,8 @@ class Chooser:
         live = self.candidates(call)
         known = None
         if len(live) > 1 and env.current_mode() != "off":
-            known = self._known(Question(call, self.key(call), live, "serve"))
-        return (known or self._default(call, live)).config
+            known = self.known(Question(call, self.key(call), live, "serve"))
+        return (known or self.default(call, live)).config
 
     def refuse(self, call: Call, choice: Choice, error: Exception) -> None:
         """Take note that a choice cannot be launched here, so that the next source is asked from now on.
@@ -198,6 +203,7 @@ class Chooser:
         key = self.key(call)
         self._unfit.note(key.digest, candidates.identity(choice.config, self.target.name, objects.spell), error)
         self._choices.pop(key.digest, None)
+        agree.leave(key)
         log.warning(
             "`%s`: the config %s (%s) does not compile or launch here (%s); it is not used for calls like this.",
             key.kernel, choice.config, choice.origin or choice.rung.name, failures.describe(error),
@@ -214,7 +220,7 @@ class Chooser:
         wanted = self.options.default is None and self.searches < self.options.max_searches
         return question.mode == "auto" and wanted
 
-    def _known(self, question: Question) -> Choice | None:
+    def known(self, question: Question) -> Choice | None:
         """This process's choice, else the stored or shipped one; None where the question asks for a new search."""
         start = time.perf_counter()
         unfit, strict = self._unfit.of(question.key.digest), question.mode == "strict"
@@ -228,14 +234,9 @@ class Chooser:
         """What a record says besides its winner."""
         if self.options.restore is None:
             self._on_written([str(name) for name in found.provenance.get("written", ())])
-        if found.provenance.get("timer", self._timer) != self._timer:
+        if found.provenance.get("timer", self.options.timer) != self.options.timer:
             message = "`%s` key %s was measured in another way (%s, now %s); `autotuned tune --force` measures it anew."
-            self._say_once("timer", message, found.key, found.provenance["timer"], self._timer)
-
-    @cached_property
-    def _timer(self) -> str:
-        """The way of measuring, as the provenance of records names it."""
-        return objects.name_of(self.options.do_bench) if self.options.do_bench else "race-1"
+            self._say_once("timer", message, found.key, found.provenance["timer"], self.options.timer)
 
     def _look_at_own(self, question: Question) -> Look:
         choice = self._choices.get(question.key.digest)
@@ -259,7 +260,8 @@ class Chooser:
 
     # -- answers without a search --------------------------------------------------------------------------------
 
-    def _default(self, call: Call, live: Mapping[str, Any]) -> Choice:
+    def default(self, call: Call, live: Mapping[str, Any]) -> Choice:
+        """What a call gets that is not tuned: `default=`, else the first config."""
         default = self.options.default
         if callable(default) and not candidates.is_config(default):
             default = default(**call.arguments)
@@ -282,7 +284,7 @@ class Chooser:
         if question.mode == "serve":
             self._say_once(key.digest, "`%s`: nothing is stored for key %s; mode 'serve' runs it untuned.", key)
         if self.options.default is not None:
-            return self._default(question.call, question.live)
+            return self.default(question.call, question.live)
         if question.mode == "auto":
             message = "`%s`: key %s and later ones run untuned: there were %d searches, as max_searches= allows."
             self._say_once("used up", message, key, self.searches)
@@ -298,13 +300,14 @@ class Chooser:
                 return config
         return next(iter(question.live.values()))  # its launch raises the compiler's own error
 
-    def _while_capturing(self, question: Question) -> Choice:
-        stored = self._known(question.replace(mode="auto", force=False))  # what mode "search" would measure again
+    def _search_forbidden(self, question: Question) -> Choice:
+        stored = self.known(question.replace(mode="auto", force=False))  # what mode "search" would measure again
         if stored is not None:
             return stored
         if self.options.default is None:
-            raise self._not_tuned(question.key, "a CUDA graph is being captured, which a search would break")
-        return self._default(question.call, question.live)
+            why = "a CUDA graph is being captured, which a search would break"
+            raise self._not_tuned(question.key, why if question.search else "prepare(search=False) allows no search")
+        return self.default(question.call, question.live)
 
     def _not_tuned(self, key: Key, why: str) -> NotTunedError:
         return NotTunedError(
@@ -315,7 +318,7 @@ class Chooser:
             digest=key.digest,
         )
 
-    def _is_stored(self, key: Key) -> bool:
+    def keeps(self, key: Key) -> bool:
         """Whether this key's results are kept on disk; a key with values that JSON cannot write is not."""
         if self.options.stored and not objects.portable(key.to_json()):
             self._say_once("object", "`%s`: part of key %s has no JSON form: its choice is kept in memory only.", key)
@@ -336,7 +339,7 @@ class Chooser:
         state.refuse_aliases(question.call.arguments, self.options.zero, self.target.name)
         if not self._memory.is_due(key.digest):
             return self._untuned(question)
-        is_stored = self._is_stored(key)
+        is_stored = self.keeps(key)
         saved = is_stored and question.lock is not Lock.BUSY
         earlier = store.read(store.record_path(key)) if is_stored and not question.fresh else None
         known = store.resumable(key, earlier) if is_stored and not question.fresh else {}
@@ -361,7 +364,7 @@ class Chooser:
             if "failed" not in self._said:
                 log.exception("`%s`: the search failed; its default= is used, untuned.", key.kernel)
             self._said.add("failed")
-            return self._default(question.call, question.live)
+            return self.default(question.call, question.live)
         except OutOfMemoryError as error:
             self._memory.failed(key.digest)
             self._say_once("memory", "`%s`: there is no room to tune now: it runs untuned until there is.", key)
@@ -377,7 +380,7 @@ class Chooser:
     def _untuned(self, question: Question) -> Choice:
         """What runs while there is no room for a search; nothing of it lasts."""
         if self.options.default is not None:
-            return self._default(question.call, question.live).replace(lasting=False)
+            return self.default(question.call, question.live).replace(lasting=False)
         return Choice(self._first_that_compiles(question), Rung.DEFAULT, lasting=False)
 
     def _say_what_varies(self, key: Key) -> None:
@@ -425,12 +428,10 @@ class Chooser:
         self.seconds.compile += outcome.compile_s
         key = question.key
         result = outcome.record(key, seconds, self._provenance())
-        before = store.read(store.record_path(key)) if result.winner is None and self._is_stored(key) else None
+        before = store.read(store.record_path(key)) if result.winner is None and self.keeps(key) else None
         if before is not None:  # what is complete stays so: the new search only adds to it
-            known = {timing.identity for timing in before.timings}
-            new = tuple(timing for timing in result.timings if timing.identity not in known)
-            result = before.replace(timings=before.timings + new)
-        if self._is_stored(key) and any(timing.status == "ok" for timing in result.timings):
+            result = before.extended(result.timings)
+        if self.keeps(key) and any(timing.status == "ok" for timing in result.timings):
             self._keep(result, question)
         return result
 
@@ -443,11 +444,8 @@ class Chooser:
             self._say_once("config", "`%s`: a config has a value without JSON form; kept in memory only.", result.key)
 
     def _provenance(self) -> dict[str, Any]:
-        default = self.options.default
-        own = candidates.is_config(default)
-        return {"timer": self._timer} | (
-            {"default": candidates.to_json(default, self.target.name, objects.spell)} if own else {}
-        )
+        default = candidates.stored_form(self.options.default, self.target.name, objects.spell)
+        return {"timer": self.options.timer, "default": default}
 
     def _announce(self, result: Record, outcome: job.Outcome) -> None:
         if self.options.restore is None:

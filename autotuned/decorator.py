@@ -423,6 +423,21 @@ class TunedFunction:
         """Forget this process's choices; records on disk stay."""
         self.tuner.forget()
 
+    def prepare(self, *args: Any, search: bool = False, **kwargs: Any) -> Any:
+        """Decide and bind for a call now, so that the call itself looks nothing up; returns the config.
+
+        The function is not called, except by the trials of a search.
+
+        Args:
+            search: Whether to search where nothing is stored and the mode allows it. Without, `default=` is taken, else
+                it is an error, except in the modes "serve" and "off", which take the first config.
+
+        Raises:
+            NotTunedError: Nothing is stored, and no search is allowed.
+            CallError, ValueError: The arguments do not fit.
+        """
+        return self.tuner.prepare(self.tuner.call(args, kwargs, None), search)
+
     def explain(self, *args: Any, grid: Any = None, **kwargs: Any) -> Explanation:
         """Where the choice for a call comes from, and why not from elsewhere: the key part by part, and for a miss
         the nearest stored key with the parts that differ. `print` it, or see `autotuned.explain.Explanation`.

@@ -31,6 +31,7 @@ OPTIONS = (
     Option("AUTOTUNED_MODE", "auto", f"What a call does when nothing is stored for it: {', '.join(MODES)}."),
     Option("AUTOTUNED_CACHE_DIR", "the user's cache folder", "Where records are kept. '~' is expanded."),
     Option("AUTOTUNED_CONFIG_PATH", "none", f"Folders of config files, separated by '{os.pathsep}'."),
+    Option("AUTOTUNED_RECORD", "none", "A file to record every distinct call of tuned kernels into."),
     Option("AUTOTUNED_LOG", "warning", "Log level on stderr: debug, info, warning, error."),
     Option("AUTOTUNED_LAUNCHER", "c if it was built", "Launch path: c, python, or triton (Triton's own)."),
     Option("AUTOTUNED_INSTALL", "set by autotuned run", "What that command installs: seed or replace."),
@@ -194,6 +195,17 @@ def config_path() -> list[Path]:
 def cache_dir_setting() -> str:
     """`AUTOTUNED_CACHE_DIR` as it stands; empty means unset."""
     return _get("AUTOTUNED_CACHE_DIR")
+
+
+def record_path() -> Path | None:
+    """The file of `AUTOTUNED_RECORD`, absolute, `~` expanded; None if unset."""
+    setting = _get("AUTOTUNED_RECORD")
+    return Path(setting).expanduser().absolute() if setting else None
+
+
+def for_recording(path: Path) -> dict[str, str]:
+    """This process's environment with `AUTOTUNED_RECORD` set, for a command that is to be recorded."""
+    return {**os.environ, "AUTOTUNED_RECORD": str(path)}
 
 
 def values() -> dict[str, str]:

@@ -81,6 +81,12 @@ class TargetError(AutotunedError, ValueError):
     target: str
 
 
+class RecordingError(AutotunedError, ValueError):
+    """A file of recorded calls cannot be read or written (`.path`)."""
+
+    path: str
+
+
 class NotTunedError(AutotunedError, LookupError):
     """No stored choice for this call, and a search is not allowed here (`.kernel`, `.digest`)."""
 
@@ -100,6 +106,12 @@ class AllConfigsFailedError(AutotunedError, RuntimeError):
 
 class OutOfMemoryError(AutotunedError, MemoryError):
     """There is not enough free memory to tune now; the key stays untuned (`.kernel`)."""
+
+    kernel: str
+
+
+class SyncError(AutotunedError, RuntimeError):
+    """Ranks did not come to one choice in time, or cannot (`.kernel`)."""
 
     kernel: str
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from autotuned import candidates
+from autotuned import candidates, objects
 from autotuned.immutable import Frozen
 from autotuned.key import Key, KeySpec
 from autotuned.locks import Lock
@@ -49,6 +49,11 @@ class Options(Frozen):
     max_searches: float = math.inf
     nearest: Mapping[str, float] = MappingProxyType({})
 
+    @property
+    def timer(self) -> str:
+        """The way of measuring, as the provenance of records names it."""
+        return objects.name_of(self.do_bench) if self.do_bench else "race-1"
+
 
 class Question(Frozen):
     """One call that needs a config, and how far one may go to answer it.
@@ -61,6 +66,7 @@ class Question(Frozen):
         observer: Told of a search's progress.
         budget_s: The search stops after this many seconds, or earlier where the decorator says so; None never.
         lock: What came of asking for the key's lock; where another holds it, what is measured is the other's to save.
+        search: Whether it may come to a search at all; a call that is only prepared may forbid it.
     """
 
     call: Call
@@ -72,6 +78,7 @@ class Question(Frozen):
     observer: Observer | None = None
     budget_s: float | None = None
     lock: Lock = Lock.HELD
+    search: bool = True
 
     @property
     def fresh(self) -> bool:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from types import MappingProxyType
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from types import MappingProxyType, ModuleType
 from typing import Any
 
 from autotuned.errors import RecordError
@@ -67,6 +70,11 @@ class Record(Frozen):
         """The timing of the config with this canonical form."""
         wanted = canonical(config)
         return next((timing for timing in self.timings if timing.identity == wanted), None)
+
+    def extended(self, timings: Sequence[Timing]) -> Record:
+        """This record with the timings of configs that it has none of."""
+        known = {timing.identity for timing in self.timings}
+        return self.replace(timings=self.timings + tuple(one for one in timings if one.identity not in known))
 
 
 def dump(record: Record) -> dict[str, Json]:
@@ -211,3 +219,16 @@ def is_finite(value: Json) -> bool:
 
 def _bad(where: str, expected: str, got: Json) -> RecordError:
     return RecordError(f"{where}: expected {expected}, got {type(got).__name__} {got!r:.60}.", where=where)
+
+
+class _Callable(ModuleType):
+    """This module: `autotuned.record(path)` is public, and importing the module would hide a function of that name."""
+
+    def __call__(self, path: str | Path) -> AbstractContextManager[None]:
+        """Record calls: see `recording.record`."""
+        from autotuned.recording import record
+
+        return record(path)
+
+
+sys.modules[__name__].__class__ = _Callable

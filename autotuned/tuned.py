@@ -272,6 +272,30 @@ class Tuned(launch.base(), Autotuner):  # type: ignore[misc]  # Triton is untype
         """Forget this process's choices and pins; records on disk stay."""
         self.cache.clear()
 
+    def prepare(self, *args: Any, grid: Any = None, search: bool = False, **kwargs: Any) -> Any:
+        """Decide, compile, load and bind for a call now, so that the call itself only launches; returns the config.
+
+        Nothing is launched, and nothing zeroed; the config's `pre_hook` is called, since it may decide what is
+        compiled. With a search, its trials are launched, and the tensors are afterwards as they were.
+
+        Args:
+            grid: As for the call; only a search needs it.
+            search: Whether to search where nothing is stored and the mode allows it. Without, `default=` is taken, else
+                it is an error, except in the modes "serve" and "off", which take the first config.
+
+        Raises:
+            NotTunedError: Nothing is stored, and no search is allowed.
+            CallError, ValueError: The arguments do not fit, or a search has no grid.
+            NoDeviceError: There is no GPU, and Triton does not interpret.
+        """
+        if search and grid is None:
+            raise CallError(
+                f"`{self.tuner.target.name}`: expected a grid for prepare(search=True), got none. Write "
+                ".prepare(..., grid=grid, search=True).",
+                kernel=self.tuner.target.name,
+            )
+        return self.tuner.prepare(self.tuner.call(args, kwargs, grid), search)
+
     def explain(self, *args: Any, grid: Any = None, **kwargs: Any) -> Explanation:
         """Where the choice for a call comes from, and why not from elsewhere: the key part by part, and for a miss
         the nearest stored key with the parts that differ. `print` it, or see `autotuned.explain.Explanation`.

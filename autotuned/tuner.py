@@ -7,12 +7,12 @@ import inspect
 import logging
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import lru_cache
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from autotuned import bound, candidates, codegen, env, failures, launch, toolchain
+from autotuned import agree, bound, candidates, codegen, env, failures, launch, recording, toolchain
 from autotuned.choose import Chooser
 from autotuned.question import Options, Question
 from autotuned.store import Choice, Rung
@@ -76,6 +76,7 @@ class Tuner:
         self._misses = 0
         self._rebuild(_tuned_names(options.configs(), target))
         _tuners.add(self)
+        recording.begin_if_asked()
 
     # -- arguments -----------------------------------------------------------------------------------------------
 
@@ -89,6 +90,7 @@ class Tuner:
         # The binder checks nothing: what it cannot place is bound again, with words, on the miss path.
         # Positions count the parameters that are not free too: behind the first of these only names are clear.
         places = len(list(takewhile(lambda p: p.has_place and p.name not in taken, self.target.parameters)))
+        self._places = places
         self.order = codegen.binder(self.names, defaults, places, sum(not p.has_name for p in free))
         compiled = isinstance(self.target, KernelTarget) and not self.target.interpreted
         self.launcher = launch.make(
@@ -127,21 +129,44 @@ class Tuner:
         self.forget()
         self._rebuild(self.tuned)
 
+    def rebound(self, values: tuple[Any, ...], grid: Any) -> Call:
+        """The call with these values of `names`: by position where nothing that configs set lies between."""
+        places = self._places
+        return self.call(values[:places], dict(zip(self.names[places:], values[places:])), grid)
+
     # -- the miss ------------------------------------------------------------------------------------------------
 
     def miss(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], grid: Any) -> Any:
         """Everything that a call does which the launch table does not answer; returns what the launch returns."""
         self._misses += 1
         call = self.call(args, kwargs, grid)
+        recording.note(self, call)
+        return self._answer(call, self._launch)
+
+    def prepare(self, call: Call, search: bool) -> Any:
+        """Choose, compile and bind for a call without launching it, but for the trials of a search; the config.
+
+        Args:
+            call: The bound call.
+            search: Whether a search may be run where nothing is stored.
+        """
+        return self._answer(call, self._compile, search)
+
+    def _answer(self, call: Call, act: Callable[[Call, Choice], Any], search: bool = True) -> Any:
         while True:
-            choice = self.chooser.choose(call, self._pinned(call))
+            choice = self.chooser.choose(call, self._pinned(call), search)
             try:
-                return self._launch(call, choice)
+                return act(call, choice)
             except _RefusedError as refused:
                 self.chooser.refuse(call, choice, refused.error)
 
     def tune(
-        self, call: Call, force: bool = False, observer: Observer | None = None, budget_s: float | None = None
+        self,
+        call: Call,
+        force: bool = False,
+        observer: Observer | None = None,
+        budget_s: float | None = None,
+        without: Collection[str] = (),
     ) -> tuple[Question, Choice]:
         """Find or search the choice for a call without launching it, as the command line's `tune` does.
 
@@ -150,9 +175,11 @@ class Tuner:
             force: Measure again whatever is stored.
             observer: Told of a search's progress.
             budget_s: A search stops after this many seconds, or the decorator's `budget_s` if that is less.
+            without: Configs, as text, that are left out: a recorded call has no grid for them.
         """
         chooser = self.chooser
-        question = Question(call, chooser.key(call), chooser.candidates(call), "auto", True, force, observer, budget_s)
+        live = {name: config for name, config in chooser.candidates(call).items() if str(config) not in without}
+        question = Question(call, chooser.key(call), live, "auto", True, force, observer, budget_s)
         return question, chooser.answer(question)
 
     def explain(self, call: Call) -> Explanation:
@@ -168,14 +195,44 @@ class Tuner:
             before(values)
         start = time.perf_counter()
         result = self._first_launch(call, choice)
+        self._bind(call, choice, before, result, start)
+        return result
+
+    def _compile(self, call: Call, choice: Choice) -> Any:
+        """What `_launch` does, without zeroing and without the launch."""
+        config = choice.config
+        self._on_choice(call, config)
+        if config.pre_hook is not None:  # it may decide what is compiled, as by the block shape of a descriptor
+            config.pre_hook(call.full(config))
+        start = time.perf_counter()
+        compiled = self._compiled(call, choice)
+        before = bound.prologue(self.target, config, tuple(call.arguments), self.options.zero)
+        self._bind(call, choice, before, compiled, start)
+        return config
+
+    def _bind(self, call: Call, choice: Choice, before: bound.Prologue | None, result: Any, start: float) -> None:
+        """Put the launch into the table; `start` is when compiling began, on the clock of `time.perf_counter`."""
         launched = time.perf_counter()
         if isinstance(self.target, KernelTarget):
             _watch_environment()
         if choice.lasting and not call.options and tuple(call.arguments) == self.names:
-            self.launcher.bind(values, self._bound(config, before, result))
+            ready = recording.watched(self, self._bound(choice.config, before, result))
+            self.launcher.bind(tuple(call.arguments.values()), ready)
         self.chooser.seconds.compile += launched - start
         self.chooser.seconds.bind += time.perf_counter() - launched
-        return result
+
+    def _compiled(self, call: Call, choice: Choice) -> Any:
+        """Compile and load; what was measured elsewhere may turn out not to compile here.
+
+        Raises:
+            _RefusedError: Another config is to be found.
+        """
+        try:
+            return self.target.compile(call, choice.config)
+        except Exception as error:
+            if failures.is_passing(error) or choice.rung not in MEASURED:
+                raise
+            raise _RefusedError(error) from error
 
     def _first_launch(self, call: Call, choice: Choice) -> Any:
         """Launch; what was measured elsewhere may turn out not to compile or launch here, before any of it ran.
@@ -185,12 +242,7 @@ class Tuner:
         """
         if choice.rung not in MEASURED:
             return self.target.launch(call, choice.config)
-        try:
-            self.target.compile(call, choice.config)
-        except Exception as error:
-            if failures.is_passing(error):
-                raise
-            raise _RefusedError(error) from error
+        self._compiled(call, choice)
         try:
             return self.target.launch(call, choice.config)
         except Exception as error:
@@ -272,6 +324,8 @@ def _drop_bound() -> None:
 
 
 env.on_mode_change(_drop_bound)
+agree.on_change(_drop_bound)
+recording.on_change(_drop_bound)
 
 
 @lru_cache(maxsize=1)

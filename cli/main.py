@@ -21,9 +21,12 @@ from .gc import gc
 from .import_ import import_
 from .list import list_
 from .merge import merge
+from .record import record
+from .report import report
 from .run import run
 from .show import show
 from .tune import tune
+from .warmup import warmup
 
 DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212"  # what word processors make of "-" and "--"
 
@@ -83,4 +86,7 @@ app.command()(check)
 app.command()(run)
 app.command()(clear)
 app.command()(gc)
+app.command()(record)
+app.command()(warmup)
+app.command()(report)
 app.command()(doctor)

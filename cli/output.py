@@ -43,6 +43,11 @@ def remark(text: str) -> None:
     typer.echo(" ".join(text.split()), err=True)
 
 
+def remark_json(data: Json) -> None:
+    """Print a JSON document on stderr, beside another program's output."""
+    typer.echo(json.dumps(data, allow_nan=False), err=True)
+
+
 def fail(text: str) -> typer.Exit:
     """Say in one line why a command failed; the caller raises what this returns."""
     remark(f"error: {text}")

@@ -15,7 +15,8 @@ from typing import Any
 
 import typer
 
-from autotuned import candidates, cases, configfile, env, objects, source, store
+from autotuned import candidates, cases, configfile, env, objects, replay, source, store
+from autotuned.calls import SUFFIX, Recorded
 from autotuned.cases import CaseGenerator, Found
 from autotuned.configfile import Entry
 from autotuned.device import from_json
@@ -23,6 +24,7 @@ from autotuned.errors import AutotunedError, DeviceLostError, EncodingError, NoD
 from autotuned.key import Key
 from autotuned.question import Question
 from autotuned.record import Record, Timing
+from autotuned.replay import Replayed
 from autotuned.store import Choice, Rung
 from autotuned.target import Call
 
@@ -148,11 +150,13 @@ def load(targets: Sequence[str]) -> list[Found]:
     Raises:
         TargetError: A target cannot be had, or none of the kernels has cases.
     """
-    found = {id(one.tuned): one for target in targets for one in cases.load(target)}
-    if not any(one.tuned.cases for one in found.values()):
+    recorded = [one for target in targets if target.endswith(SUFFIX) for one in replay.load(Path(target))]
+    modules = [target for target in targets if not target.endswith(SUFFIX)]
+    found = {id(one.tuned): one for target in modules for one in cases.load(target)}
+    if not recorded and not any(one.tuned.cases for one in found.values()):
         names = ", ".join(one.name for one in found.values())
         raise TargetError(f"there is nothing to measure: no cases for {names}. {CASE_HINT}", target=targets[0])
-    return list(found.values())
+    return [*recorded, *found.values()]
 
 
 def check_files(found: Sequence[Found], out: Path) -> None:
@@ -170,6 +174,8 @@ class Session:
         self._display = display or Display()
         self._start = time.monotonic()
         self._seen: set[str] = set()  # digests: a case listed twice is not measured twice, not even with --force
+        self._share = 1.0  # of the time that is left: what the next case may take
+        self._open_count = sum(one.count for one in found if isinstance(one, Replayed))
         self.rows: list[Row] = []
         self.without_cases: list[str] = []
         self.files: set[str] = set()
@@ -198,12 +204,36 @@ class Session:
         self.files |= set(final.get("files", ()))
 
     def _kernel(self, found: Found) -> None:
+        if isinstance(found, Replayed):
+            self._recorded(found)
+            return
         if not found.tuned.cases:
             self.without_cases.append(found.name)
             return
         for generator in found.tuned.cases:
             for case in self._cases(found, generator):
                 self._add(self._row(found, case))
+
+    def _recorded(self, found: Replayed) -> None:
+        """Tune the calls of a recording; each gets of the time that is left what it was called of all that is open."""
+        if found.reason:
+            self._open_count -= found.count
+            self._add(Row(found.name, "failed", found.reason))
+            return
+        for call in found.calls:
+            self._share = call.count / max(self._open_count, call.count)
+            self._add(self._row(found, call))
+            self._open_count -= call.count
+        self._share = 1.0
+
+    def _bound(self, found: Found, case: Any) -> tuple[Call, list[str]]:
+        """The call of a case, and the configs that cannot be launched for it."""
+        if not isinstance(case, Recorded):
+            return cases.bind(found, case), []
+        call, lost = replay.call_of(found, case, "cpu" if self._device == "interpreter" else "cuda")
+        if lost:
+            self._display.keep(f"{found.name}: {len(lost)} configs are newer than the recording and are skipped")
+        return call, lost
 
     def _cases(self, found: Found, generator: CaseGenerator) -> Iterator[Any]:
         """The cases of a generator; an exception in it, the user's code, becomes a row."""
@@ -222,13 +252,13 @@ class Session:
     def _row(self, found: Found, case: Any) -> Row:
         row = Row(found.name, "failed")
         try:
-            call = cases.bind(found, case)
+            call, lost = self._bound(found, case)
             key = found.tuner.chooser.key(call)
             row.digest, row.device, row.call = key.digest, from_json(key.context["device"]).slug, key.call
             if self._left_s() == 0:
                 row.status, row.reason = "skipped", "the budget is used up"
                 return row
-            entry = self._tune(found, call, key, row)
+            entry = self._tune(found, call, key, row, lost)
         except DeviceLostError as error:
             row.reason = _reason(error)
             self._add(row)
@@ -240,15 +270,15 @@ class Session:
             self.files.add(str(store.ship(key, entry, self._wishes.out)))
         return row
 
-    def _tune(self, found: Found, call: Call, key: Key, row: Row) -> Entry | None:
+    def _tune(self, found: Found, call: Call, key: Key, row: Row, lost: Sequence[str]) -> Entry | None:
         """Choose for a call, note what came of it, and return what a config file should hold."""
         tuner = found.tuner
         force = self._wishes.force and key.digest not in self._seen
         self._seen.add(key.digest)
         self._display.begin(row.kernel, row.words)
         searches = tuner.cache_info().searches
-        budget_s = None if self._wishes.budget_s is None else self._left_s()
-        question, choice = tuner.tune(call, force, self._display.observe, budget_s)
+        budget_s = None if self._wishes.budget_s is None else self._left_s() * self._share
+        question, choice = tuner.tune(call, force, self._display.observe, budget_s, lost)
         if choice.rung is Rung.DEFAULT:
             row.reason = "every config failed (the log says why); calls use default="
             return None

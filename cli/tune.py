@@ -15,7 +15,9 @@ from . import output
 def tune(
     targets: Annotated[
         list[str],
-        typer.Argument(metavar="TARGET", help="pkg.module, pkg.module:kernel, file.py or file.py:kernel."),
+        typer.Argument(
+            metavar="TARGET", help="pkg.module, pkg.module:kernel, file.py, file.py:kernel, or a recorded calls.jsonl."
+        ),
     ],
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Write config files into this folder.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Measure again what is stored.")] = False,
@@ -40,6 +42,8 @@ def tune(
 
     With --isolate a config that hangs, or takes the process or the device along, costs that process: it is named,
     left out, and the rest goes on in a new one. Its record says so; --force tries it again.
+    A recording's calls are tuned as they were made, those first that were made most often; of a --budget each gets its
+    share by count.
 
     Exit codes: 0 done; 1 failed; 2 wrong usage; 3 some cases failed or were skipped; 130 interrupted (what was
     measured is kept: run the same command again to go on).

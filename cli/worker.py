@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
@@ -72,10 +72,10 @@ class Session(session.Session):
         super()._add(row)
         self._reporter.say("row", row=asdict(row))
 
-    def _tune(self, found: Any, call: Any, key: Any, row: session.Row) -> Any:
+    def _tune(self, found: Any, call: Any, key: Any, row: session.Row, lost: Sequence[str]) -> Any:
         self._reporter.say("case", kernel=row.kernel, call=row.words, digest=key.digest)
         try:
-            return super()._tune(found, call, key, row)
+            return super()._tune(found, call, key, row, lost)
         except DeviceLostError:
             leave(LOST)  # the parent knows which config ran
 

@@ -17,33 +17,14 @@ EVERYTHING = sorted([*LIBRARY, *(ROOT / "autotuned" / "kernels").glob("*.py"), *
 RANKS = [
     {"errors", "immutable", "later"},
     {"values"},
-    {"env", "disk", "device", "codegen", "race", "ttir"},
+    {"env", "disk", "device", "codegen", "fixed", "grids", "race", "ranks", "ttir"},
     {"candidates", "key", "locks", "nearest", "policy", "scratch", "source", "workers"},
     {
-        "alone",
-        "record",
-        "measure",
-        "toolchain",
-        "state",
-        "failures",
-        "journal",
-        "names",
-        "objects",
-        "storm",
-        "_launch_py",
+        *("_launch_py", "alone", "calls", "failures", "journal", "measure", "names", "objects", "record", "state"),
+        *("storm", "toolchain"),
     },
     {
-        "argspec",
-        "check",
-        "configfile",
-        "driver",
-        "evict",
-        "fit",
-        "launch",
-        "logbook",
-        "look",
-        "seeds",
-        "smem",
+        *("argspec", "check", "configfile", "driver", "evict", "fit", "launch", "logbook", "look", "seeds", "smem"),
         "target",
     },
     {"announce", "records", "compiling", "job"},
@@ -52,19 +33,21 @@ RANKS = [
     {"store", "bound", "board"},
     {"context", "exchange", "explain", "tune"},
     {"audit", "question", "seed"},
+    {"agree"},
     {"choose"},
+    {"recording"},
     {"tuner"},
     {"decorator"},
     {"tuned"},
     {"computed"},
     {"cases", "inductor", "replaced"},
-    {"release", "dropin"},
+    {"release", "replay", "dropin"},
     {"arrange"},
     {"__init__"},
 ]
 RANK = {name: rank for rank, names in enumerate(RANKS) for name in names}
-# Imported inside a function of the decorator, since `tuned` imports triton: the one edge that points up.
-ALLOWED_UP = {("decorator", "tuned")}
+# Imported inside functions: `tuned` imports triton, and the module `record` can be called, which starts a recording.
+ALLOWED_UP = {("decorator", "tuned"), ("record", "recording")}
 
 
 def imports_of(path: Path, inside_functions: bool = True) -> set[str]:

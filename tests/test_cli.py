@@ -21,7 +21,7 @@ from autotuned import device, errors, store, tuner
 Write = Callable[[str, str], Path]
 [ENTRY] = entry_points(group="console_scripts", name="autotuned")
 BEST = "ms=1 num_warps=4 num_stages=3"
-COMMANDS = ("tune", "list", "show", "explain", "clear", "doctor")
+COMMANDS = ("tune", "list", "show", "explain", "record", "warmup", "report", "clear", "doctor")
 
 # A plain callable whose times are given: tuned in a moment, and the second config is four times as fast as the first.
 WORK = """

@@ -1,0 +1,344 @@
+"""One choice for all ranks: who has it publishes it, one rank searches for it, the others wait for a while."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Any, Protocol
+
+from autotuned import candidates, disk, errors, failures, race, ranks, record, store, toolchain
+from autotuned.errors import AutotunedError, SyncError
+from autotuned.fixed import Fixed
+from autotuned.key import Key
+from autotuned.question import Question
+from autotuned.ranks import Ranks
+from autotuned.record import Record, Timing
+from autotuned.store import Choice, Rung
+from autotuned.target import Call
+from autotuned.values import Json, digest
+
+log = logging.getLogger("autotuned")
+
+VOTE_S = 5.0  # how long one who would search waits for a rank that need not: they arrive at about the same time
+_stack: list[Agreement] = []
+_on_change: list[Callable[[], None]] = []
+
+
+class Alone(Protocol):
+    """What a rank can do by itself; the chooser."""
+
+    def known(self, question: Question) -> Choice | None:
+        """The choice that is known here without a search."""
+
+    def is_enough(self, known: Choice, question: Question) -> bool:
+        """Whether it may be taken although some candidates have not been measured."""
+
+    def decide(self, question: Question) -> Choice:
+        """The choice this rank would make alone, by a search if need be."""
+
+    def default(self, call: Call, live: Mapping[str, Any]) -> Choice:
+        """The choice where nothing is known and nothing searched."""
+
+    def keeps(self, key: Key) -> bool:
+        """Whether records of the key are kept on disk."""
+
+
+class Agreement:
+    """What the ranks of one group have agreed on; in force until it is closed.
+
+    The first to publish wins, and publishing is one atomic step of the group's store. A rank that has an answer never
+    waits; one that has none waits at most `timeout_s`. Nothing here is a collective.
+    """
+
+    def __init__(self, group: Ranks) -> None:
+        self._ranks = group
+        self._agreed: dict[str, Json] = {}
+        self._voted: set[str] = set()
+        self._alone: set[str] = set()
+        self._deciding = threading.local()
+
+    def __enter__(self) -> Agreement:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let each rank choose by itself again; a second time does nothing."""
+        if self in _stack:
+            _stack.remove(self)
+            _tell_change()
+
+    def choose(self, question: Question, alone: Alone, do_bench: Any) -> Choice:
+        """The choice of all ranks for a question.
+
+        Raises:
+            SyncError: The rank that searches did not come to an end in time, or ranks have different configs.
+            AutotunedError: What the deciding rank raised, on every rank.
+        """
+        name = f"{question.key.digest}/{question.mode}"
+        if question.key.digest in self._alone or name in self._names():
+            return alone.decide(question)  # a hook or a helper calls what is being searched
+        said = self._agreed.get(name) or self._heard(name)
+        if said is None:
+            known = alone.known(question)
+            if known is not None and alone.is_enough(known, question):
+                return self._publish(name, known, question, alone)
+            if toolchain.capturing():
+                return alone.decide(question)  # nothing may wait; and what only this capture gets binds nobody
+            return self._search(name, question, alone, isinstance(do_bench, Fixed))
+        return self._take(said, question, alone)
+
+    def leave(self, key: Key) -> None:
+        """From now on this rank chooses by itself for a key: what was agreed on cannot be launched here."""
+        self._alone.add(key.digest)
+        log.warning("`%s` key %s: this rank may choose another config than the others.", key.kernel, key.digest[:12])
+
+    def _names(self) -> list[str]:
+        """What this thread is deciding at the moment."""
+        names: list[str] = self._deciding.__dict__.setdefault("names", [])
+        return names
+
+    def _heard(self, name: str) -> Json:
+        text = self._ranks.read(name)
+        return None if text is None else disk.parse_json(text)
+
+    # -- nobody has it -------------------------------------------------------------------------------------------
+
+    def _search(self, name: str, question: Question, alone: Alone, together: bool) -> Choice:
+        """Vote; the first to miss decides once all have missed or time is up, the others wait for it."""
+        is_first = self._vote(name, question)
+        if together:
+            return self._decide(name, question, alone, lambda: self._measure_together(name, question, alone))
+        if is_first:
+            limit_s = min(VOTE_S, self._ranks.timeout_s)
+            if self._wait(name, limit_s, "the other ranks' votes", self._all_voted(name)) is None:
+                return self._decide(name, question, alone, lambda: alone.decide(question))
+        said = self._wait(
+            name, self._ranks.timeout_s, f"rank {self._leader(name)}, which tunes `{question.key.kernel}`"
+        )
+        if said is None:
+            raise self._too_late(question, f"rank {self._leader(name)}, which searches, did not come to an end")
+        return self._take(said, question, alone)
+
+    def _vote(self, name: str, question: Question) -> bool:
+        """Say once that this rank has no answer; whether it was the first to say so."""
+        if name in self._voted:  # another thread of this rank has said it, and decides if it is to
+            return False
+        self._voted.add(name)
+        self._ranks.publish(f"{name}/candidates/{self._ranks.rank}", digest(sorted(question.live)))
+        is_first = self._ranks.count(f"{name}/votes") == 1
+        if is_first:
+            self._ranks.publish(f"{name}/leader", str(self._ranks.rank))
+        return is_first
+
+    def _all_voted(self, name: str) -> Callable[[], bool]:
+        return lambda: self._ranks.count(f"{name}/votes", 0) >= self._ranks.size
+
+    def _leader(self, name: str) -> str:
+        return self._ranks.read(f"{name}/leader") or "?"
+
+    def _wait(self, name: str, limit_s: float, what: str, enough: Callable[[], bool] = lambda: False) -> Json:
+        text = self._ranks.wait(name, limit_s, lambda: what, enough)
+        return None if text is None else disk.parse_json(text)
+
+    def _gather(self, name: str, question: Question) -> None:
+        """Wait until every rank has come, and has the same candidates: they will launch each of them together."""
+        self._wait(name, self._ranks.timeout_s, "all ranks, to measure together", self._all_voted(name))
+        # In one step: a rank that comes as another gives up must not begin without it.
+        if self._ranks.publish(f"{name}/together", "yes" if self._all_voted(name)() else "no") == "no":
+            raise self._too_late(question, "some rank did not call the kernel")
+        found = {self._ranks.read(f"{name}/candidates/{rank}") for rank in range(self._ranks.size)}
+        if len(found) > 1:
+            raise SyncError(
+                f"`{question.key.kernel}`: expected the same configs on every rank to measure together, got different "
+                "ones. Let configs= and prune_configs_by= depend on what all ranks share.",
+                kernel=question.key.kernel,
+            )
+
+    def _decide(self, name: str, question: Question, alone: Alone, how: Callable[[], Choice]) -> Choice:
+        """Find the choice for all ranks, and publish it or why there is none."""
+        self._names().append(name)
+        try:
+            choice = how()
+        except BaseException as error:  # Ctrl-C too: the others must not wait for nothing
+            said = _failure(error, self._ranks.rank)
+            if self._ranks.publish(name, disk.text(said)) == disk.text(said) or not isinstance(error, Exception):
+                raise
+        else:
+            return self._publish(name, choice, question, alone)
+        finally:
+            self._names().remove(name)
+        return self._take(self._heard(name), question, alone)
+
+    def _measure_together(self, name: str, question: Question, alone: Alone) -> Choice:
+        """Search on every rank at once, with each config as fast as its slowest rank."""
+        self._gather(name, question)
+        found = alone.decide(question.replace(force=True))  # nothing remembered: all must launch the same configs
+        assert found.record is not None
+        mine = f"{name}/record/{self._ranks.rank}"
+        self._ranks.publish(mine, disk.text(record.dump(found.record)))
+        records = []
+        for rank in range(self._ranks.size):
+            text = self._ranks.wait(f"{name}/record/{rank}", self._ranks.timeout_s, lambda: "the times of all ranks")
+            if text is None:
+                raise self._too_late(question, f"rank {rank} did not finish measuring")
+            records.append(record.load(disk.parse_json(text)))
+        merged = slowest(records, question.live)
+        if alone.keeps(question.key):
+            store.keep(merged)
+        return Choice(question.live[Timing(merged.winner or {}).identity], Rung.SEARCH, merged)
+
+    def _too_late(self, question: Question, what: str) -> SyncError:
+        return SyncError(
+            f"`{question.key.kernel}` key {question.key.digest[:12]}: {what} within {self._ranks.timeout_s:g} s (rank "
+            f"{self._ranks.rank} of {self._ranks.size}). Look at the log of that rank; autotuned.sync(timeout_s=...) "
+            "waits longer, `autotuned tune` beforehand makes it unnecessary.",
+            kernel=question.key.kernel,
+        )
+
+    # -- what is said and heard ----------------------------------------------------------------------------------
+
+    def _publish(self, name: str, choice: Choice, question: Question, alone: Alone) -> Choice:
+        """Offer a choice; this one, or the one that another rank offered before."""
+        text = disk.text(_success(choice, question, self._ranks.rank))
+        held = self._ranks.publish(name, text)
+        if held != text:
+            return self._take(disk.parse_json(held), question, alone)
+        self._remember(name, disk.parse_json(text))
+        return choice
+
+    def _remember(self, name: str, said: Json) -> None:
+        if len(self._agreed) >= 4096:
+            self._agreed.clear()  # asked of the store again
+        self._agreed[name] = {**said, "record": None}
+
+    def _take(self, said: Json, question: Question, alone: Alone) -> Choice:
+        """The choice in what another rank, or this one before, has said."""
+        self._remember(f"{question.key.digest}/{question.mode}", said)
+        if "error" in said:
+            raise _error_of(said, question)
+        if said["config"] is None:
+            return alone.default(question.call, question.live)
+        config = question.live.get(said["config"])
+        if config is None:
+            raise SyncError(
+                f"`{question.key.kernel}`: rank {said['rank']} chose {said['config']}, which is no config of this "
+                "call on this rank. Give every rank the same configs.",
+                kernel=question.key.kernel,
+            )
+        found = record.load(said["record"]) if said["record"] else None
+        if found is not None and alone.keeps(question.key) and store.read(store.record_path(question.key)) is None:
+            store.keep(found)
+        return Choice(config, Rung(said["rung"]), found, origin=f"rank {said['rank']}")
+
+
+def _success(choice: Choice, question: Question, rank: int) -> dict[str, Json]:
+    identity = next((name for name, config in question.live.items() if config is choice.config), None)
+    found = None if choice.record is None else record.dump(choice.record)
+    return {"rank": rank, "config": identity, "rung": int(choice.rung), "record": found}
+
+
+def _failure(error: BaseException, rank: int) -> dict[str, Json]:
+    facts = {name: value for name, value in vars(error).items() if isinstance(value, str)}
+    return {"rank": rank, "error": type(error).__name__, "message": str(error)[:4000], "facts": facts}
+
+
+def _error_of(said: Json, question: Question) -> AutotunedError:
+    """What the deciding rank raised, as this rank raises it: handlers must do the same on all of them."""
+    kind = getattr(errors, said["error"], None)
+    message = f"{said['message']} (said by rank {said['rank']}, which decides for all)"
+    if isinstance(kind, type) and issubclass(kind, AutotunedError):
+        return kind(message, **{"reasons": {}, **said["facts"]})
+    kernel = question.key.kernel
+    return SyncError(f"`{kernel}`: expected a choice, got {said['error']}: {message}", kernel=kernel)
+
+
+def slowest(records: list[Record], live: Mapping[str, Any]) -> Record:
+    """One record of many ranks: each config as slow as on its slowest rank, failed where it failed on one.
+
+    Raises:
+        AllConfigsFailedError: No config ran on every rank.
+    """
+    timings = [_slowest_timing(identity, records) for identity in live]
+    trials = [race.Trial(n, _nothing, _nothing, samples_us=t.typical_us) for n, t in enumerate(timings) if t.usable]
+    if not trials:
+        reasons = [(timing.error or "failed", candidates.label(timing.config)) for timing in timings]
+        raise failures.all_failed(records[0].key.kernel, reasons)
+    best, quality = race.winner(trials, 0.0)
+    won = timings[best.index]
+    provenance = {**records[0].provenance, "ranks": len(records)}
+    return records[0].replace(
+        winner=won.config, median_us=won.median_us, quality=quality, timings=tuple(timings),
+        provenance=provenance,
+    )  # fmt: skip
+
+
+def _slowest_timing(identity: str, records: list[Record]) -> Timing:
+    found = [timing for each in records for timing in each.timings if timing.identity == identity]
+    form = disk.parse_json(identity)
+    failed = next((timing for timing in found if not timing.usable), None)
+    if failed is not None or len(found) < len(records):
+        return failed or Timing(form, status="failed", error="not measured on every rank")
+    return max(found, key=lambda timing: timing.median_us or 0.0)
+
+
+def _nothing() -> None:
+    """A trial that is not launched any more."""
+
+
+def choose(question: Question, alone: Alone, do_bench: Any) -> Choice:
+    """The choice for a question: of all ranks where an agreement is in force, else this process's own."""
+    if not _stack or question.must_search:
+        return alone.decide(question)
+    return _stack[-1].choose(question, alone, do_bench)
+
+
+def in_force() -> bool:
+    """Whether ranks agree at present."""
+    return bool(_stack)
+
+
+def leave(key: Key) -> None:
+    """Take note that what was agreed on for a key cannot be launched here."""
+    if _stack:
+        _stack[-1].leave(key)
+
+
+def on_change(callback: Callable[[], None]) -> None:
+    """Call `callback` whenever an agreement begins or ends, so that bound choices can be dropped."""
+    _on_change.append(callback)
+
+
+def _tell_change() -> None:
+    for callback in _on_change:
+        callback()
+
+
+def sync(group: Any = None, timeout_s: float = 600.0) -> Agreement:
+    """Make all ranks of a process group choose the same config for the same call, from now on.
+
+    At a miss one rank searches and the others wait for its choice; a rank that has the choice already publishes it and
+    goes on. They talk through the group's store: there is no collective, and a hit costs nothing. Every rank of the
+    group must call this, the same number of times. It takes the place of the file lock between processes.
+
+    Args:
+        group: A `torch.distributed` process group; None for the default one.
+        timeout_s: How long a rank waits for the one that searches, in seconds.
+
+    Returns:
+        What ends it: call its `.close()`, or use it in a `with` statement.
+
+    Raises:
+        SyncError: There is no process group, or this process is not in it.
+    """
+    if not timeout_s > 0:
+        raise SyncError(f"sync: timeout_s: expected seconds above 0, got {timeout_s!r}.", kernel="")
+    agreement = Agreement(ranks.of_group(group, timeout_s))
+    _stack.append(agreement)
+    _tell_change()
+    return agreement

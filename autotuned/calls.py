@@ -1,0 +1,140 @@
+"""The file of recorded calls, one JSON line each: appended to by many processes at once, read and merged."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from autotuned import disk
+from autotuned.errors import RecordingError
+from autotuned.key import Key
+from autotuned.values import Json, digest
+
+log = logging.getLogger("autotuned")
+
+SCHEMA = 1
+SUFFIX = ".jsonl"
+_FIELDS = {"schema": int, "kernel": str, "target": str, "key": dict, "arguments": dict}
+
+
+@dataclass
+class Recorded:
+    """A distinct call.
+
+    Attributes:
+        kernel: Name of what was called. `target`: where it can be imported from, as `autotuned tune` takes it.
+        key: Of the call, in the context in which it was made.
+        arguments: As `argspec.describe` gives them; those by position are named by it.
+        grid: Its grid (`grids`); None for plain callables.
+        count: How often it was made.
+    """
+
+    kernel: str
+    target: str
+    key: Key
+    arguments: Json
+    grid: Json
+    count: int = 1
+
+    def to_json(self) -> dict[str, Json]:
+        """The line that says so, without its count."""
+        return {
+            "schema": SCHEMA,
+            "kernel": self.kernel,
+            "target": self.target,
+            "key": self.key.to_json(),
+            "arguments": self.arguments,
+            "grid": self.grid,
+        }
+
+    @property
+    def identity(self) -> str:
+        """What makes two lines the same call, in whichever process they were written."""
+        return digest(self.to_json())[:32]
+
+
+class Writer:
+    """Appends lines to a file. A line is one call to the system, so that lines of several processes do not mix.
+
+    Raises:
+        OSError: The file cannot be opened.
+    """
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        self._descriptor = os.open(path, flags, 0o666)
+        if os.fstat(self._descriptor).st_size:  # a torn line of a killed process may be the last
+            disk.write_all(self._descriptor, b"\n")
+
+    def call(self, recorded: Recorded, identity: str) -> None:
+        """Write a call that was made once."""
+        self._write({"id": identity, **recorded.to_json(), "count": recorded.count})
+
+    def more(self, counts: Mapping[str, int]) -> None:
+        """Write how often calls were made besides."""
+        for identity, count in counts.items():
+            self._write({"id": identity, "more": count})
+
+    def _write(self, line: Json) -> None:
+        disk.write_all(self._descriptor, disk.text(line).encode())
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._descriptor)
+
+
+def read(path: Path) -> list[Recorded]:
+    """The distinct calls of a file, most often made first; lines that are torn or strange are left out, which is said.
+
+    Raises:
+        RecordingError: There is no such file, it cannot be read, or no line in it is a call.
+    """
+    found: dict[str, Recorded] = {}
+    more: dict[str, int] = {}
+    strange = 0
+    for line in _lines(path):
+        try:
+            _add(disk.parse_json(line), found, more)
+        except (ValueError, KeyError, TypeError):
+            strange += 1
+    if not found:
+        raise RecordingError(
+            f"{path}: expected recorded calls, one JSON object a line, got none. `autotuned record {path.name} -- "
+            "COMMAND` writes them; the command must call a tuned kernel.",
+            path=str(path),
+        )
+    if strange:
+        log.warning("%s: %d of its lines are no recorded calls of this version; they are left out.", path, strange)
+    for identity, count in more.items():
+        if identity in found:
+            found[identity].count += count
+    return sorted(found.values(), key=lambda call: -call.count)
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    try:
+        with open(path, "rb") as file:
+            yield from (line for line in file if line.strip())
+    except OSError as error:
+        raise RecordingError(
+            f"{path}: expected a file of recorded calls, and it cannot be read: {error.strerror}.", path=str(path)
+        ) from error
+
+
+def _add(line: Json, found: dict[str, Recorded], more: dict[str, int]) -> None:
+    """Take in a line; ValueError, KeyError or TypeError if it is none of ours."""
+    identity = line["id"]
+    if "more" in line:
+        more[identity] = more.get(identity, 0) + int(line["more"])
+        return
+    if any(not isinstance(line[name], kind) for name, kind in _FIELDS.items()) or line["schema"] != SCHEMA:
+        raise ValueError
+    if identity in found:
+        found[identity].count += int(line["count"])
+        return
+    key = Key(line["kernel"], line["key"]["call"], line["key"]["context"])
+    found[identity] = Recorded(line["kernel"], line["target"], key, line["arguments"], line["grid"], int(line["count"]))

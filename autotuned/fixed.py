@@ -1,0 +1,60 @@
+"""A benchmark with a fixed number of launches, for kernels that communicate: every rank must launch as often."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+
+class Fixed:
+    """A `do_bench=` that launches each config a fixed number of times, whatever the clock says.
+
+    For kernels that wait for other ranks: a number of launches that depends on measured times would differ from rank
+    to rank, and one of them would wait for ever. Under `autotuned.sync` every rank measures such a kernel together with
+    the others, and a config counts as fast as its slowest rank.
+
+    Args:
+        rep: Launches that are timed.
+        warmup: Launches before them.
+
+    Raises:
+        ValueError: A number is too small.
+    """
+
+    def __init__(self, rep: int = 20, warmup: int = 5) -> None:
+        if rep < 1 or warmup < 0:
+            raise ValueError(f"Fixed: expected rep >= 1 and warmup >= 0, got {rep} and {warmup}.")
+        self.rep, self.warmup = rep, warmup
+
+    def __call__(self, call: Callable[[], Any], quantiles: Sequence[float]) -> list[float]:
+        """Quantiles of the times of `rep` calls, in milliseconds; what a trial restores is within them."""
+        for _ in range(self.warmup):
+            call()
+        times = sorted(self._on_gpu(call) if _uses_gpu() else self._on_host(call))
+        return [times[min(int(share * len(times)), len(times) - 1)] for share in quantiles]
+
+    def _on_gpu(self, call: Callable[[], Any]) -> list[float]:
+        import torch
+
+        events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(self.rep)]
+        for before, after in events:
+            before.record()
+            call()
+            after.record()
+        torch.cuda.current_stream().synchronize()
+        return [before.elapsed_time(after) for before, after in events]
+
+    def _on_host(self, call: Callable[[], Any]) -> list[float]:
+        times = []
+        for _ in range(self.rep):
+            start = time.perf_counter_ns()
+            call()
+            times.append((time.perf_counter_ns() - start) / 1e6)
+        return times
+
+
+def _uses_gpu() -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and bool(torch.cuda.is_initialized())

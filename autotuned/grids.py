@@ -1,0 +1,76 @@
+"""Grids of recorded calls: a callable has no JSON form, so it is asked for every config, and its answers are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from autotuned.values import Fallback, Json, canonical, encode
+
+Grid = Callable[[Mapping[str, Any]], Sequence[int]]
+
+
+def describe(grid: Any, arguments: Mapping[str, Any], configs: Sequence[Mapping[str, Any]], spell: Fallback) -> Json:
+    """The grid of a call as JSON: `{"sizes": [...]}`, or for a callable its answer for each config.
+
+    Args:
+        grid: As the caller gave it; None for plain callables, which have none.
+        arguments: All arguments by name, those of the kernel's defaults included.
+        configs: The parameters that each candidate sets. One for which the callable raises has no grid.
+        spell: Spells values that typed JSON does not know.
+    """
+    if grid is None:
+        return None
+    if not callable(grid):
+        return {"sizes": _sizes(grid)}
+    found = {}
+    for settings in configs:
+        try:
+            found[_spelled(settings, spell)] = _sizes(grid({**arguments, **settings}))
+        except Exception:  # the user's code, asked about a config that it may never have seen
+            continue
+    if len({tuple(sizes) for sizes in found.values()}) == 1 and len(found) == len(configs):
+        return {"every": next(iter(found.values())), "configs": list(found)}
+    return {"configs": list(found), "sizes_of": list(found.values())}
+
+
+def _sizes(grid: Any) -> list[int]:
+    return [int(size) for size in (grid if isinstance(grid, (tuple, list)) else (grid,))]
+
+
+def _spelled(settings: Mapping[str, Any], spell: Fallback) -> str:
+    return canonical({name: encode(value, name, spell) for name, value in settings.items()})
+
+
+class Rebuilt:
+    """The grid of a recorded call, to be launched with.
+
+    Args:
+        form: What `describe` gave.
+        spell: As for `describe`.
+    """
+
+    def __init__(self, form: Json, spell: Fallback) -> None:
+        self._spell = spell
+        self._fixed = form.get("sizes")
+        every = form.get("every")
+        sizes = [every] * len(form["configs"]) if every is not None else form.get("sizes_of", [])
+        self._known = dict(zip(form.get("configs", ()), sizes))
+
+    def has(self, settings: Mapping[str, Any]) -> bool:
+        """Whether the grid of a config that sets these parameters is known."""
+        return self._fixed is not None or _spelled(settings, self._spell) in self._known
+
+    def for_configs(self, configs: Sequence[Mapping[str, Any]]) -> Any:
+        """The sizes, or a callable that knows them for each of these configs by what they set."""
+        if self._fixed is not None:
+            return tuple(self._fixed)
+        pairs = [(settings, tuple(self._known[_spelled(settings, self._spell)])) for settings in configs]
+
+        def grid(meta: Mapping[str, Any]) -> Sequence[int]:
+            for settings, sizes in pairs:
+                if all(meta.get(name) == value for name, value in settings.items()):
+                    return sizes
+            raise LookupError("the grid of this config was not recorded")
+
+        return grid

@@ -1,0 +1,109 @@
+"""Ranks of torch.distributed as they talk about choices: through their group's store, never by collectives."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+from autotuned.errors import SyncError
+
+log = logging.getLogger("autotuned")
+
+MESSAGE_AFTER_S = 5.0  # a wait this long is worth a line, as for locks
+_FIRST_POLL_S, _LAST_POLL_S = 0.001, 0.05
+_opened: dict[str, int] = {}  # group -> how often its ranks have begun to agree; each time anew
+
+
+class Ranks:
+    """The ranks of one group and the store that all of them reach.
+
+    The store is polled, never waited on: a wait would block every other user of its connection, and know no limit of
+    ours.
+
+    Args:
+        store: A `torch.distributed.Store`.
+        rank, size: Of this process in the group, and of the group.
+        timeout_s: How long to wait for other ranks at most, in seconds.
+        prefix: Begins the name of everything that is said.
+    """
+
+    def __init__(self, store: Any, rank: int, size: int, timeout_s: float, prefix: str) -> None:
+        self.rank, self.size, self.timeout_s = rank, size, timeout_s
+        self._store, self._prefix = store, prefix
+
+    def read(self, name: str) -> str | None:
+        """What was published under a name; None if nothing was."""
+        key = self._key(name)
+        return str(self._store.get(key).decode()) if self._store.check([key]) else None
+
+    def publish(self, name: str, text: str) -> str:
+        """Publish unless another rank did; returns what all ranks read from now on."""
+        return str(self._store.compare_set(self._key(name), "", text).decode())
+
+    def count(self, name: str, more: int = 1) -> int:
+        """Add to a counter that all ranks share; returns its value."""
+        return int(self._store.add(self._key(name), more))
+
+    def wait(
+        self, name: str, limit_s: float, what: Callable[[], str], enough: Callable[[], bool] = lambda: False
+    ) -> str | None:
+        """What is published under a name; None if nothing is until a time limit, or until `enough`.
+
+        Args:
+            limit_s: In seconds.
+            what: Says what is waited for, after `MESSAGE_AFTER_S`.
+            enough: Asked between looks whether to wait any longer.
+        """
+        start, pause_s, is_said = time.monotonic(), _FIRST_POLL_S, False
+        while (found := self.read(name)) is None and not enough():
+            waited_s = time.monotonic() - start
+            if waited_s >= limit_s:
+                return None
+            if waited_s > MESSAGE_AFTER_S and not is_said:
+                is_said = True
+                log.warning("rank %d waits for %s.", self.rank, what())
+            time.sleep(min(pause_s, limit_s - waited_s))
+            pause_s = min(2 * pause_s, _LAST_POLL_S)
+        return found
+
+    def _key(self, name: str) -> str:
+        return f"{self._prefix}/{name}"
+
+
+def of_group(group: Any, timeout_s: float) -> Ranks:
+    """The ranks of a process group of torch.distributed.
+
+    Args:
+        group: A `ProcessGroup` that this process belongs to; None for the default one.
+        timeout_s: See `Ranks`.
+
+    Raises:
+        SyncError: There is no process group, or this process is not in it.
+    """
+    import torch.distributed as dist
+
+    if not dist.is_available() or not dist.is_initialized():
+        raise SyncError(
+            "sync: expected a process group, got none. Call torch.distributed.init_process_group first.", kernel=""
+        )
+    rank = dist.get_rank(group)
+    if rank < 0:
+        raise SyncError(
+            "sync: expected a group that this process belongs to, got one without it. Call sync on its ranks only.",
+            kernel="",
+        )
+    name, store = _store_of(group)
+    _opened[name] = number = _opened.get(name, 0) + 1
+    return Ranks(store, rank, dist.get_world_size(group), timeout_s, f"autotuned/{name}/{number}")
+
+
+def _store_of(group: Any) -> tuple[str, Any]:
+    """Name and store of a group; which method gives the store depends on the version of torch."""
+    from torch.distributed import distributed_c10d
+
+    group = group or distributed_c10d._get_default_group()
+    if hasattr(group, "get_group_store"):
+        return str(group.group_name), group.get_group_store()
+    return str(group.group_name), distributed_c10d._get_process_group_store(group)

@@ -1,0 +1,290 @@
+"""Recording: each distinct call of every tuned function of a process goes into a file, and how often it is made."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import logging
+import os
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+from autotuned import argspec, env, grids, objects, source, toolchain
+from autotuned._launch_py import PyLauncher
+from autotuned.bound import Bound
+from autotuned.calls import Recorded, Writer
+from autotuned.choose import Chooser
+from autotuned.errors import RecordingError
+from autotuned.target import EMPTY, Call
+
+log = logging.getLogger("autotuned")
+
+FLUSH_S, FLUSH_SHARE = 1.0, 0.05  # counts go to disk after a second, then each time the run is so much longer
+Grids = dict[Any, "Counter"]  # sizes, or None for a callable -> the counter
+_active: list[Recorder] = []
+_on_change: list[Callable[[], None]] = []
+
+
+class Source(Protocol):
+    """A tuned function as the recorder sees it; the tuner."""
+
+    chooser: Chooser
+    names: tuple[str, ...]
+
+    def rebound(self, values: tuple[Any, ...], grid: Any) -> Call:
+        """The call with these values of the parameters that are not tuned."""
+
+
+class Counter:
+    """How often a call was made, and how much of that is in the file."""
+
+    __slots__ = ("identity", "told", "total")
+
+    def __init__(self, identity: str) -> None:
+        self.identity, self.total, self.told = identity, 1, 1
+
+
+class Recorder:
+    """Writes what is called into one file; several processes may write into the same.
+
+    Args:
+        path: The file; lines are added to one that is there.
+
+    Raises:
+        OSError: It cannot be opened.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._writer = Writer(path)
+        self._lock = threading.Lock()
+        self._counters: dict[str, Counter] = {}
+        self._tables: weakref.WeakKeyDictionary[Source, _Table] = weakref.WeakKeyDictionary()
+        self._start = time.monotonic()
+        self._stopped = threading.Event()
+        self._failed: set[str] = set()
+        self.begin_process()
+
+    # -- processes -----------------------------------------------------------------------------------------------
+
+    def begin_process(self) -> None:
+        """Start what a process needs of its own: a thread that writes counts now and then, and a last word."""
+        for counter in self._counters.values():  # in a forked child: what was not told yet is its parent's to tell
+            counter.told = counter.total
+        self._lock = threading.Lock()
+        threading.Thread(target=self._flush_now_and_then, name="autotuned-record", daemon=True).start()
+        atexit.register(self.flush)
+        processes = sys.modules.get("multiprocessing.util")
+        if processes is not None:  # children that it forks end without `atexit`, and begin without what is registered
+            processes.Finalize(None, self.flush, exitpriority=1)
+            processes.register_after_fork(self, Recorder._finalize_in_child)
+
+    def _finalize_in_child(self) -> None:
+        sys.modules["multiprocessing.util"].Finalize(None, self.flush, exitpriority=1)
+
+    def _flush_now_and_then(self) -> None:
+        while not self._stopped.wait(FLUSH_S + FLUSH_SHARE * (time.monotonic() - self._start)):
+            self.flush()
+
+    def flush(self) -> None:
+        """Write the counts that are not in the file yet."""
+        with self._lock:
+            more = {c.identity: c.total - c.told for c in self._counters.values() if c.total > c.told}
+            for counter in self._counters.values():
+                counter.told = counter.total
+            self._attempt("counts", lambda: self._writer.more(more))
+
+    def close(self) -> None:
+        """Write what is left, and close the file."""
+        self._stopped.set()
+        atexit.unregister(self.flush)
+        self.flush()
+        with self._lock:
+            self._counters.clear()
+            self._writer.close()
+
+    def _attempt(self, what: str, action: Callable[[], None]) -> None:
+        """Do something that must not fail the user's program; what goes wrong is said once."""
+        try:
+            action()
+        except Exception as error:
+            if what not in self._failed:
+                self._failed.add(what)
+                log.warning("recording to %s: %s (%s: %s); going on.", self.path, what, type(error).__name__, error)
+
+    # -- calls ---------------------------------------------------------------------------------------------------
+
+    def watched(self, tuner: Source, bound: Bound) -> Bound:
+        """The same launch, counted. It goes through Python while recording lasts."""
+        find, lock, inner = self._table(tuner).find, self._lock, bound.run
+
+        def run(values: tuple[Any, ...], grid: Any) -> Any:
+            seen: Any = find(values)
+            counter = None if seen is None else seen.get(_grid_key(grid))
+            if counter is None:
+                self.note(tuner, tuner.rebound(values, grid))
+            else:
+                with lock:
+                    counter.total += 1
+            return inner(values, grid)
+
+        return Bound(bound.config, run)
+
+    def note(self, tuner: Source, call: Call) -> None:
+        """Count a call; the first of its kind is described and written."""
+        self._attempt(f"a call of `{tuner.chooser.target.name}` is left out", lambda: self._note(tuner, call))
+
+    def _note(self, tuner: Source, call: Call) -> None:
+        table, values = self._table(tuner), tuple(call.arguments.values())
+        plain = not call.options and tuple(call.arguments) == tuner.names
+        seen: Any = table.find(values) if plain else None
+        counter = None if seen is None else seen.get(_grid_key(call.grid))
+        if counter is None:
+            counter = self._counter(describe(tuner.chooser, call))
+            if plain:
+                seen = {} if seen is None else seen
+                seen[_grid_key(call.grid)] = counter
+                table.bind(values, seen)
+            return
+        with self._lock:
+            counter.total += 1
+
+    def _counter(self, recorded: Recorded) -> Counter:
+        """The counter of a call, which is written if it is new, and counted if not."""
+        identity = recorded.identity
+        with self._lock:
+            counter = self._counters.get(identity)
+            if counter is None:
+                self._writer.call(recorded, identity)
+                counter = self._counters[identity] = Counter(identity)
+            else:
+                counter.total += 1
+        return counter
+
+    def _table(self, tuner: Source) -> _Table:
+        """From words of arguments, as the launch table has them, to the counters of their grids."""
+        table = self._tables.get(tuner)
+        if table is None or table.of_names != tuner.names:
+            table = self._tables[tuner] = _Table(tuner.names, tuner.chooser.options.spec, lambda: lambda: -1)
+        return table
+
+
+class _Table(PyLauncher):
+    """A launch table that binds counters."""
+
+    @property
+    def of_names(self) -> tuple[str, ...]:
+        """The parameters whose values make its words."""
+        return self._names
+
+
+def _grid_key(grid: Any) -> Any:
+    if type(grid) is tuple:
+        return grid
+    return None if grid is None or callable(grid) else tuple(grid)
+
+
+def describe(chooser: Chooser, call: Call) -> Recorded:
+    """A call as it goes into the file."""
+    target, options = chooser.target, chooser.options
+    name, function = target.name, source.python_function(target.fn)
+    if toolchain.capturing():
+        raise RecordingError("integers cannot be read while a CUDA graph is captured; call it once before", path="")
+    described = argspec.describe({**{str(n): value for n, value in enumerate(call.args)}, **call.kwargs})
+    configs = options.configs() if options.computed is None else list(options.computed(**call.arguments))
+    known = {parameter.name for parameter in target.parameters}
+    settings = [{n: v for n, v in target.settings(config).items() if n in known} for config in configs]
+    defaults = {p.name: p.default for p in target.parameters if p.default is not EMPTY}
+    grid = grids.describe(call.grid, {**defaults, **call.arguments, **call.options}, settings, objects.spell)
+    return Recorded(name, _place_of(function), chooser.key(call), described, grid)
+
+
+def _place_of(function: Any) -> str:
+    """Where a tuned function can be imported from, as a target of `autotuned tune`; of a script its file."""
+    module = function.__module__
+    is_script = module == "__main__" or module.startswith(source.BY_PATH_PREFIX)
+    return f"{os.path.abspath(function.__code__.co_filename) if is_script else module}:{function.__qualname__}"
+
+
+# -- on and off -------------------------------------------------------------------------------------------------------
+
+
+def note(tuner: Source, call: Call) -> None:
+    """Tell whoever records of a call that is not in the launch table."""
+    if _active:
+        _active[-1].note(tuner, call)
+
+
+def watched(tuner: Source, bound: Bound) -> Bound:
+    """The launch to put into the table: as it is where nothing is recorded, which then costs nothing."""
+    return _active[-1].watched(tuner, bound) if _active else bound
+
+
+def on_change(callback: Callable[[], None]) -> None:
+    """Call `callback` whenever recording begins or ends, so that bound launches can be dropped."""
+    _on_change.append(callback)
+
+
+def _tell_change() -> None:
+    for callback in _on_change:
+        callback()
+
+
+@contextlib.contextmanager
+def record(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Record each distinct call of every tuned function of this process, inside a `with` block.
+
+    What is written are descriptions of arguments: dtypes, shapes, strides, scalars; of integer tensors also their
+    values, up to 64 KiB each, or their range. Never the contents of floating-point tensors.
+
+    Args:
+        path: A file, conventionally `calls.jsonl`; lines are added to one that is there, also by several processes.
+
+    Raises:
+        RecordingError: The file cannot be written.
+    """
+    recorder = _started(Path(path))
+    try:
+        yield
+    finally:
+        _active.remove(recorder)
+        _tell_change()
+        recorder.close()
+
+
+def _started(path: Path) -> Recorder:
+    try:
+        recorder = Recorder(path.expanduser().absolute())
+    except OSError as error:
+        raise RecordingError(
+            f"{path}: expected a file to record calls into, and it cannot be written: {error.strerror or error}.",
+            path=str(path),
+        ) from error
+    _active.append(recorder)
+    _tell_change()
+    return recorder
+
+
+def begin_if_asked() -> None:
+    """Start recording for the whole process where `AUTOTUNED_RECORD` names a file; a second time does nothing."""
+    path = env.record_path()
+    if path is None or any(recorder.path == path for recorder in _active):
+        return
+    try:
+        _started(path)
+    except RecordingError as error:
+        log.warning("AUTOTUNED_RECORD: %s Nothing is recorded.", error)
+
+
+def _after_fork_in_child() -> None:
+    for recorder in _active:
+        recorder.begin_process()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1,0 +1,108 @@
+"""Calls of a recording, made ready to be tuned or prepared here: kernels imported by name, arguments made anew."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from autotuned import argspec, calls, cases, grids, objects
+from autotuned.calls import Recorded
+from autotuned.cases import Found
+from autotuned.errors import RecordingError, TargetError
+from autotuned.target import Call, HostTarget
+
+
+@dataclass(frozen=True)
+class Replayed(Found):
+    """The recorded calls of one kernel.
+
+    Attributes:
+        tuned: None where the kernel cannot be imported; `reason` says why.
+        kernel: Its recorded name.
+        calls: Most often made first.
+    """
+
+    kernel: str = ""
+    calls: tuple[Recorded, ...] = ()
+    reason: str = ""
+
+    @property
+    def name(self) -> str:
+        """Its public name."""
+        return self.kernel
+
+    @property
+    def count(self) -> int:
+        """How often it was called in all."""
+        return sum(call.count for call in self.calls)
+
+
+def load(path: Path) -> list[Replayed]:
+    """The kernels of a recording, imported, those first whose calls were made most often.
+
+    Raises:
+        RecordingError: There is no such file, or no call in it.
+    """
+    groups: dict[tuple[str, str], list[Recorded]] = {}
+    for call in calls.read(path):
+        groups.setdefault((call.kernel, call.target), []).append(call)
+    return [_replayed(kernel, target, group) for (kernel, target), group in groups.items()]
+
+
+def _replayed(kernel: str, target: str, group: Sequence[Recorded]) -> Replayed:
+    try:
+        found = _imported(kernel, target)
+    except TargetError as error:
+        return Replayed(None, (), kernel, tuple(group), str(error))
+    return Replayed(found.tuned, found.outer, kernel, tuple(group))
+
+
+def _imported(kernel: str, target: str) -> Found:
+    [found] = cases.load(target)
+    if found.name != kernel:
+        raise TargetError(
+            f"recorded kernel {kernel!r}: {target!r} is now {found.name!r}. Record again, or give the kernel its old "
+            "name with @autotune(name=...).",
+            target=target,
+        )
+    return found
+
+
+def call_of(found: Found, recorded: Recorded, device: str) -> tuple[Call, list[str]]:
+    """A call like the recorded one, and the configs, as text, that have no grid in the recording.
+
+    Args:
+        device: Where torch tensors are made, "cuda" or "cpu".
+
+    Raises:
+        RecordingError: Its arguments cannot be made here, or none of the present configs has a grid.
+        CallError, ValueError: They do not fit the kernel as it is now.
+    """
+    built = argspec.build(recorded.arguments, device)
+    places = sorted((name for name in built if name.isdigit()), key=int)
+    args, kwargs = tuple(built[name] for name in places), {n: v for n, v in built.items() if not n.isdigit()}
+    call = found.tuner.call(args, kwargs, None)
+    if isinstance(found.tuner.target, HostTarget):
+        return call, []
+    grid, lost = _grid(found, call, recorded)
+    return found.tuner.call(args, kwargs, grid), lost
+
+
+def _grid(found: Found, call: Call, recorded: Recorded) -> tuple[Any, list[str]]:
+    target = found.tuner.target
+    names = {parameter.name for parameter in target.parameters}
+    rebuilt, known, lost = grids.Rebuilt(recorded.grid, objects.spell), [], []
+    for config in found.tuner.chooser.candidates(call).values():
+        settings = {name: value for name, value in target.settings(config).items() if name in names}
+        if rebuilt.has(settings):
+            known.append(settings)
+        else:
+            lost.append(str(config))
+    if not known:
+        raise RecordingError(
+            f"`{found.name}`: expected a recorded grid for one of its configs, got none: all are new. Record again.",
+            path="",
+        )
+    return rebuilt.for_configs(known), lost

@@ -1,0 +1,102 @@
+"""Plots as inline SVG: bars of ratios, and a strip with one dot a config."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+
+LABEL, BAR, ROW = 430, 420, 22  # pixels: room for a label, the longest bar, and from one bar to the next
+STRIP_WIDTH, STRIP_HEIGHT, MARGIN = 240, 34, 10
+LETTERS = 66  # of a label; more would run into the bar
+
+
+@dataclass(frozen=True)
+class Dot:
+    """A config in a strip: its time, what is said of it when it is pointed at, and what it is besides."""
+
+    us: float
+    words: str
+    roles: tuple[str, ...] = ()
+
+
+def bars(values: Sequence[tuple[str, float]]) -> str:
+    """Horizontal bars from a ratio of 1, one a label; below 1 they point left."""
+    high = max(1.05, *(value for _, value in values))
+    low = min(1.0, *(value for _, value in values))
+    span = high - low
+    one = LABEL + BAR * (1.0 - low) / span
+    rows = "".join(_bar_row(n, label, value, one, BAR / span) for n, (label, value) in enumerate(values))
+    height = ROW * len(values) + 8
+    return (
+        f'<svg class="bars" viewBox="0 0 {LABEL + BAR + 70} {height}" role="img" '
+        f'aria-label="speed-up of each case">\n{rows}'
+        f'<line class="axis" x1="{one:.1f}" x2="{one:.1f}" y1="0" y2="{height}"/>\n</svg>\n'
+    )
+
+
+def _bar_row(number: int, label: str, value: float, one: float, scale: float) -> str:
+    top = number * ROW + 4
+    x, width = min(one, one + (value - 1) * scale), abs(value - 1) * scale
+    text = label if len(label) <= LETTERS else label[: LETTERS - 1] + "\u2026"
+    kind = "slower" if value < 1 else "faster"
+    shape = f'x="{x:.1f}" y="{top}" width="{max(width, 1):.1f}" height="15" rx="2"'
+    return (
+        f'<g><title>{escape(label)}: {value:.2f}x</title><text x="{LABEL - 8}" y="{top + 12}" text-anchor="end">'
+        f'{escape(text)}</text><rect class="{kind}" {shape}/>'
+        f'<text x="{max(x + width, one) + 6:.1f}" y="{top + 12}">{value:.2f}x</text></g>\n'
+    )
+
+
+def bar(ratio: float | None) -> str:
+    """A small bar of a time against the fastest, logarithmic from 1 to 10."""
+    if ratio is None:
+        return ""
+    length = max(100 * min(math.log10(max(ratio, 1.0)), 1.0), 1.0)
+    return (
+        f'<svg class="bar" viewBox="0 0 150 14" role="img"><rect class="slower" x="0" y="2" width="{length:.1f}" '
+        f'height="10" rx="2"/><text x="{length + 6:.1f}" y="11">{ratio:.2f}x</text></svg>'
+    )
+
+
+def strip(dots: Sequence[Dot], failed: str = "") -> str:
+    """One dot a config on a logarithmic scale of time, the fastest at the left."""
+    note = f'<span class="failed">{escape(failed)}</span>' if failed else ""
+    if not dots:
+        return note or '<span class="faint">not measured here</span>'
+    fastest = min(dot.us for dot in dots)
+    reach = max(max(dot.us for dot in dots) / fastest, 1.25)
+    marks = "".join(_tick(factor, reach) for factor in _factors(reach))
+    # Those with a role last, so that they lie on top.
+    points = "".join(_point(dot, fastest, reach) for dot in sorted(dots, key=lambda dot: bool(dot.roles)))
+    return (
+        f'<svg class="strip" viewBox="0 0 {STRIP_WIDTH} {STRIP_HEIGHT}" role="img" '
+        f'aria-label="times of {len(dots)} configs">\n{marks}{points}</svg>{note}'
+    )
+
+
+def _factors(reach: float) -> list[float]:
+    """Round factors to mark on the scale."""
+    steps = [1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0, 50.0, 100.0, 1000.0]
+    inside = [step for step in steps if step <= reach * 1.001]
+    return [inside[0], *inside[-2:]] if len(inside) > 3 else inside
+
+
+def _x(factor: float, reach: float) -> float:
+    return MARGIN + (STRIP_WIDTH - 2 * MARGIN) * math.log(factor) / math.log(reach)
+
+
+def _tick(factor: float, reach: float) -> str:
+    x = _x(factor, reach)
+    return (
+        f'<line class="axis" x1="{x:.1f}" x2="{x:.1f}" y1="2" y2="20"/>'
+        f'<text class="tick" x="{x:.1f}" y="31" text-anchor="middle">{factor:g}x</text>\n'
+    )
+
+
+def _point(dot: Dot, fastest_us: float, reach: float) -> str:
+    x = _x(dot.us / fastest_us, reach)
+    kind = next((role for role in ("chosen", "default", "first") if role in dot.roles), "other")
+    radius = 4.5 if dot.roles else 3.5
+    return f'<circle class="{kind}" cx="{x:.1f}" cy="11" r="{radius}"><title>{escape(dot.words)}</title></circle>\n'

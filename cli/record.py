@@ -1,0 +1,65 @@
+"""`autotuned record`: runs a command and writes each distinct call of its tuned kernels into a file."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from autotuned import calls, env
+from autotuned.errors import RecordingError
+
+from . import output
+
+
+def record(
+    path: Annotated[
+        Path, typer.Argument(metavar="CALLS.jsonl", help="The file; calls are added to one that is there.")
+    ],
+    command: Annotated[list[str], typer.Argument(metavar="-- COMMAND...", help="What to run.")],
+    as_json: output.AsJson = False,
+) -> None:
+    """Run a command and write each distinct call of its tuned kernels into a file, with its count.
+
+    Its output is its own. What it starts is recorded too. Exit code: that of the command; 1 if nothing was recorded.
+
+    JSON: on stderr, `path`, `kernels`, `distinct` (calls), `calls` and `exit_code`.
+    """
+    target = path.expanduser().absolute()
+    try:
+        calls.Writer(target).close()  # fail before the command has run for hours
+    except OSError as error:
+        raise output.fail(f"{path} cannot be written: {error.strerror or error}") from error
+    code = _run(command, env.for_recording(target))
+    try:
+        found = calls.read(target)
+    except RecordingError as error:
+        if not target.stat().st_size:
+            target.unlink()
+        raise output.fail(str(error)) if code == 0 else typer.Exit(code) from error
+    kernels, total = len({call.kernel for call in found}), sum(call.count for call in found)
+    facts = {"path": str(path), "kernels": kernels, "distinct": len(found), "calls": total, "exit_code": code}
+    words = f"{path}: {len(found)} distinct calls of {kernels} kernels, {total} in all"
+    if as_json:
+        output.remark_json(facts)
+    else:
+        output.remark(words)
+    raise typer.Exit(code)
+
+
+def _run(command: list[str], environment: dict[str, str]) -> int:
+    """Run it in this terminal; Ctrl-C is its to handle. Its exit code, as a shell would report it."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        process = subprocess.Popen(
+            command, env=environment, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)
+        )
+        code = process.wait()
+    except OSError as error:
+        raise output.fail(f"{command[0]} cannot be run: {error.strerror or error}") from error
+    finally:
+        signal.signal(signal.SIGINT, before)
+    return code if code >= 0 else 128 - code

@@ -1,0 +1,145 @@
+"""`autotuned report`: what tuning bought, as a page for a browser or in the terminal."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from autotuned import calls, disk, store
+
+from . import output
+from .bought import Case, Coverage, cases, coverage, mean
+from .stored import STORE, kernels, matching, unknown
+
+Json = Any
+HEADERS = ("call", "config", "source", "time>", "vs first>", "vs default>", "spread>", "failed>", "quality")
+
+
+def report(
+    kernel: Annotated[str | None, typer.Argument(help="Only kernels of this name, or whose name ends in it.")] = None,
+    out: Annotated[Path | None, typer.Option(metavar="FILE.html", help="Write a page that needs no network.")] = None,
+    recorded: Annotated[
+        Path | None, typer.Option("--calls", metavar="CALLS.jsonl", help="Say how much of a recording is tuned.")
+    ] = None,
+    as_json: output.AsJson = False,
+) -> None:
+    """Show what tuning bought: each choice against the first config and the default, and the spread of all configs.
+
+    JSON: `cases`, `totals` and `coverage` (null without --calls). Each case has the fields of `list --json`, and
+    `vs_first` and `vs_default` (speed-ups), `spread` (slowest over fastest), `failed`, `wrong`, `seconds` (of the
+    search), `count` (in the recording) and `configs` (each with its times, `status`, `error` and `roles`). `totals` has
+    `kernels`, `cases`, `configs`, `failed`, `tied`, `noisy`, `seconds` and, as geometric means, `vs_first` and
+    `vs_default`. `coverage` has `distinct`, `tuned`, `calls`, `tuned_calls` and `missing`.
+    """
+    made = calls.read(recorded) if recorded is not None else None
+    counts = None if made is None else Counter({call.key.digest: call.count for call in made})
+    found = [case for name in _names(kernel) for case in sorted(cases(name, counts), key=_in_order)]
+    covered = None if made is None else coverage(made, (case.stored.key for case in found))
+    if out is not None:
+        _write(out, found, covered)
+    if as_json:
+        output.print_json(_json(found, covered))
+    elif out is None:
+        _print(found, covered)
+
+
+def _names(kernel: str | None) -> list[str]:
+    names = kernels()
+    if kernel is None:
+        return names
+    wanted = matching(names, kernel)
+    if not wanted:
+        raise output.fail(unknown(names, kernel))
+    return wanted
+
+
+def _in_order(case: Case) -> list[tuple[bool, int, str]]:
+    """Numbers in a call by their size: M=64 comes before M=256."""
+    parts = re.split(r"(\d+)", f"{case.stored.device} {case.call}")
+    return [(part.isdigit(), int(part) if part.isdigit() else 0, part) for part in parts]
+
+
+def _write(out: Path, found: Sequence[Case], covered: Coverage | None) -> None:
+    from . import page
+
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        disk.write_text(out, page.of(found, covered, totals(found)))
+    except OSError as error:
+        raise output.fail(f"--out: {out} cannot be written: {error.strerror or error}") from error
+    output.remark(f"wrote {out}")
+
+
+def totals(found: Sequence[Case]) -> dict[str, Json]:
+    """All cases in a few numbers."""
+    qualities = Counter(case.stored.quality for case in found)
+    return {
+        "kernels": len({case.stored.key.kernel for case in found}),
+        "cases": len(found),
+        "configs": sum(len(case.configs) for case in found),
+        "failed": sum(len(case.failures()) + len(case.failures("wrong")) for case in found),
+        "tied": qualities["tied"],
+        "noisy": qualities["noisy"] + qualities["unresolved"],
+        "seconds": round(sum(case.seconds or 0.0 for case in found), 3),
+        "vs_first": mean(case.vs_first for case in found),
+        "vs_default": mean(case.vs_default for case in found),
+    }
+
+
+def _json(found: Sequence[Case], covered: Coverage | None) -> dict[str, Json]:
+    return {
+        "cases": [case.to_json() for case in found],
+        "totals": totals(found),
+        "coverage": None if covered is None else covered.to_json(),
+    }
+
+
+def _print(found: Sequence[Case], covered: Coverage | None) -> None:
+    if not found:
+        output.say(f"Nothing is tuned in {store.root()}, nor in config files.")
+    for name in dict.fromkeys(case.stored.key.kernel for case in found):
+        output.print_heading(name)
+        rows = [_cells(case) for case in found if case.stored.key.kernel == name]
+        output.print_table(HEADERS, rows, stack=(1, 1, 1))
+    if found:
+        output.say(summary(totals(found)))
+    if covered is not None:
+        output.say(coverage_words(covered))
+
+
+def summary(numbers: Json) -> str:
+    """The totals in one line."""
+    return (
+        f"{numbers['cases']} cases of {numbers['kernels']} kernels; {numbers['configs']} configs measured "
+        f"({numbers['failed']} failed) in {numbers['seconds']:.1f} s; on average "
+        f"{output.ratio_words(numbers['vs_first'])} the speed of the first config, "
+        f"{output.ratio_words(numbers['vs_default'])} of the default"
+    )
+
+
+def coverage_words(covered: Coverage) -> str:
+    """How much of a recording is tuned, in one line."""
+    share = covered.tuned_calls / covered.calls if covered.calls else 0.0
+    tuned = f"{covered.tuned} of {covered.distinct} distinct calls are tuned"
+    return f"recorded: {tuned}, {share:.1%} of {covered.calls} calls"
+
+
+def _cells(case: Case) -> list[str]:
+    stored = case.stored
+    failed = len(case.failures()) + len(case.failures("wrong"))
+    return [
+        case.call,
+        output.config_words(stored.config),
+        STORE if stored.record is not None else Path(stored.path).name,
+        output.time_words(stored.median_us),
+        output.ratio_words(case.vs_first),
+        output.ratio_words(case.vs_default),
+        output.ratio_words(case.spread),
+        f"{failed} of {len(case.configs)}" if case.configs else "n/a",
+        stored.quality or "n/a",
+    ]

@@ -1,0 +1,57 @@
+"""`autotuned warmup`: compiles what the calls of a recording need, so that a process that starts later finds it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from . import output
+
+Json = Any
+HEADERS = ("kernel", "call", "config")
+
+
+def warmup(
+    path: Annotated[Path, typer.Argument(metavar="CALLS.jsonl", help="What `autotuned record` wrote.")],
+    as_json: output.AsJson = False,
+) -> None:
+    """Decide and compile every call of a recording, without launching or searching.
+
+    The binaries are in Triton's cache afterwards. Exit codes: 0 all are ready; 3 some are not tuned or failed; 1 all.
+
+    JSON: `calls`, each with `kernel`, `call`, `count`, `config` (null if it is not ready) and `reason`.
+    """
+    from . import session  # needs torch and triton, if they are there
+
+    with session.users_output(as_json):
+        rows = _rows(path, "cpu" if session.use_device() == "interpreter" else "cuda")
+    if as_json:
+        output.print_json({"calls": rows})
+    else:
+        cells = [(row["kernel"], output.call_words(row["call"]), row["config"] or row["reason"]) for row in rows]
+        output.print_table(HEADERS, cells, stack=(1, 1, 1))
+    failed = [row for row in rows if row["config"] is None]
+    if failed:
+        output.remark(f"error: {len(failed)} of {len(rows)} calls are not ready; the first: {failed[0]['reason']}")
+        raise typer.Exit(3 if len(failed) < len(rows) else 1)
+
+
+def _rows(path: Path, device: str) -> list[dict[str, Json]]:
+    from autotuned import replay
+
+    return [_row(found, call, device) for found in replay.load(path) for call in found.calls]
+
+
+def _row(found: Any, recorded: Any, device: str) -> dict[str, Json]:
+    from autotuned import replay
+
+    row = {"kernel": recorded.kernel, "call": recorded.key.call, "count": recorded.count, "config": None}
+    if found.reason:
+        return {**row, "reason": found.reason}
+    try:
+        call, _ = replay.call_of(found, recorded, device)
+        return {**row, "config": str(found.tuner.prepare(call, search=False)), "reason": None}
+    except Exception as error:  # any error of the user's kernel, pruners and hooks: the others go on
+        return {**row, "reason": f"{type(error).__name__}: {error}"}

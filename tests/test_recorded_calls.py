@@ -1,0 +1,136 @@
+"""From a recording to tuned and prepared calls: `tune calls.jsonl`, `warmup calls.jsonl`, and what has gone since."""
+
+import importlib
+import json
+import sys
+from importlib.metadata import entry_points
+
+import pytest
+from typer.testing import CliRunner
+
+pytest.importorskip("triton")
+
+import torch
+
+import autotuned
+from autotuned import calls
+
+[ENTRY] = entry_points(group="console_scripts", name="autotuned")
+
+APP = """
+import triton
+import triton.language as tl
+from autotuned import Config, autotune
+
+CONFIGS = [Config({"BLOCK": block}) for block in BLOCKS]
+
+@autotune(configs=CONFIGS, key=["n"])
+@triton.jit
+def gather(x_ptr, index_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    index = tl.load(index_ptr + i, mask=i < n)
+    tl.store(out_ptr + i, tl.load(x_ptr + index, mask=i < n), mask=i < n)
+"""
+
+
+@pytest.fixture(autouse=True)
+def wide(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+
+
+def run(*args, code=0):
+    result = CliRunner().invoke(ENTRY.load(), [*args, "--json"])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    assert result.exit_code == code, result.output
+    return json.loads(result.stdout)
+
+
+@pytest.fixture
+def recorded(write, tmp_path):
+    """A recording of two shapes, the second called more often, made in a mode that tunes nothing."""
+    write("shop.py", APP.replace("BLOCKS", "(16, 32)"))
+    sys.path.insert(0, str(tmp_path))  # `write` puts the path back
+    importlib.invalidate_caches()
+    import shop
+
+    with autotuned.record(tmp_path / "calls.jsonl"), autotuned.mode("off"):
+        for n, count in ((40, 1), (70, 3)):
+            for _ in range(count):
+                x, index, out = torch.randn(8), torch.randint(0, 8, (n,)), torch.empty(n)
+                shop.gather[lambda meta, n=n: (triton_cdiv(n, meta["BLOCK"]),)](x, index, out, n)
+    return tmp_path / "calls.jsonl"
+
+
+def triton_cdiv(a, b):
+    return -(-a // b)
+
+
+def test_a_recording_is_tuned_most_called_first_and_serves_in_strict_mode(recorded, tmp_path):
+    assert [call.count for call in calls.read(recorded)] == [3, 1]
+    rows = run("tune", str(recorded), "--out", str(tmp_path / "tuned"))["cases"]
+    assert [(row["status"], row["call"]["values"]["n"], row["configs"]) for row in rows] == [
+        ("done", 70, 2),
+        ("done", 40, 2),
+    ]
+    import shop
+
+    with autotuned.mode("strict"):
+        index, out = torch.arange(8).repeat(5), torch.empty(40)
+        shop.gather[(3,)](x := torch.randn(8), index, out, 40)
+    assert torch.equal(out, x[index]) and shop.gather.cache_info().searches == 2
+    again = run("tune", str(recorded))["cases"]
+    assert [row["source"] for row in again] == ["stored", "stored"]
+
+
+def test_configs_that_came_later_are_said_and_skipped(recorded, write):
+    forget("shop")
+    write("shop.py", APP.replace("BLOCKS", "(16, 32, 64)"))
+    result = CliRunner().invoke(ENTRY.load(), ["tune", str(recorded), "--json"])
+    assert [row["configs"] for row in json.loads(result.stdout)["cases"]] == [2, 2]
+    assert "1 configs are newer than the recording and are skipped" in result.stderr
+
+
+def forget(module):
+    sys.modules.pop(module)
+    importlib.invalidate_caches()
+
+
+def test_b106_a_kernel_that_is_gone_is_said_with_the_nearest_and_the_others_go_on(recorded, write):
+    with open(recorded, "a") as file:
+        for line in recorded.read_text().splitlines()[:1]:
+            file.write(
+                line.replace('"shop:gather"', '"shop:gathr"')
+                .replace('"shop.gather"', '"shop.gathr"')
+                .replace('"id": "', '"id": "x')
+                + "\n"
+            )
+            file.write(
+                line.replace('"shop:gather"', '"shopp:gather"')
+                .replace('"shop.gather"', '"shopp.gather"')
+                .replace('"id": "', '"id": "y')
+                + "\n"
+            )
+    rows = run("tune", str(recorded), code=3)["cases"]
+    reasons = {row["kernel"]: row["reason"] for row in rows if row["status"] == "failed"}
+    assert "Did you mean 'gather'?" in reasons["shop.gathr"]
+    assert "no module named 'shopp'" in reasons["shopp.gather"] and "PYTHONPATH" in reasons["shopp.gather"]
+    assert sum(row["status"] == "done" for row in rows) == 2
+
+
+def test_warmup_prepares_what_is_tuned_and_names_what_is_not(recorded):
+    rows = run("warmup", str(recorded), code=1)["calls"]
+    assert [row["config"] for row in rows] == [None, None] and "NotTunedError" in rows[0]["reason"]
+    run("tune", str(recorded))
+    rows = run("warmup", str(recorded))["calls"]
+    assert [row["count"] for row in rows] == [3, 1] and all("BLOCK" in row["config"] for row in rows)
+
+
+def test_a_budget_is_shared_by_count(recorded):
+    rows = run("tune", str(recorded), "--budget", "0.0001", code=3)["cases"]
+    assert {row["status"] for row in rows} <= {"done", "skipped"}
+
+
+def test_a_recording_that_is_not_there_is_one_line(tmp_path):
+    result = CliRunner().invoke(ENTRY.load(), ["tune", str(tmp_path / "none.jsonl")])
+    assert result.exit_code == 1 and "it cannot be read: No such file" in result.stderr

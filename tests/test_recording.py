@@ -1,0 +1,224 @@
+"""Recording: what is written, what is counted, and what it costs."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from importlib.metadata import entry_points
+
+import numpy as np
+import pytest
+from fakes import FakeConfig as Config
+from typer.testing import CliRunner
+
+import autotuned
+from autotuned import argspec, autotune, calls, grids, recording
+from autotuned.errors import RecordingError
+
+CONFIGS = [Config({"step": step}) for step in (1, 2)]
+[ENTRY] = entry_points(group="console_scripts", name="autotuned")
+
+
+def body(x, index=None, scale=1.0, *, step):
+    return x
+
+
+def make(**options):
+    options = {"key": ["x"], "do_bench": lambda call, quantiles: (call(), [1.0] * 3)[1], "version": "1"} | options
+    return autotune(CONFIGS, name="app.body", **options)(body)
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "calls.jsonl"
+
+
+def counts(path):
+    return sorted(call.count for call in calls.read(path))
+
+
+def test_distinct_calls_are_written_once_and_counted(path):
+    tuned = make()
+    with autotuned.record(path):
+        for _ in range(5):
+            tuned(np.ones(4), np.arange(3))
+        for _ in range(2):
+            tuned(np.ones(8), np.arange(3))
+        tuned(np.ones(8, np.float32), np.arange(3))
+    tuned(np.ones(16))
+    found = calls.read(path)
+    assert [call.count for call in found] == [5, 2, 1]
+    assert found[0].kernel == "app.body" and found[0].target == f"{__name__}:body"
+    assert found[0].key == tuned.tuner.chooser.key(tuned.tuner.call((np.ones(4), np.arange(3)), {}, None))
+
+
+def test_what_was_bound_before_is_counted_and_what_comes_after_is_not(path):
+    tuned = make()
+    tuned(np.ones(4))
+    with autotuned.record(path):
+        tuned(np.ones(4))
+        tuned(np.ones(4))
+    hits = tuned.cache_info().hits
+    tuned(np.ones(4))
+    tuned(np.ones(4))
+    assert tuned.cache_info().hits == hits + 1  # bound anew, and then a plain hit
+    assert counts(path) == [2]
+
+
+def test_nothing_is_between_table_and_launch_unless_recording(path):
+    tuned = make()
+    tuned(np.ones(4))
+    plain = tuned.tuner.launcher.find((np.ones(4), None, 1.0))
+    assert recording.watched(tuned.tuner, plain) is plain
+    with autotuned.record(path):
+        assert recording.watched(tuned.tuner, plain) is not plain
+
+
+def test_arguments_are_made_again_with_integers_by_value_and_no_floating_contents(path):
+    tuned = make()
+    secret = np.full(4, 1234.5)
+    with autotuned.record(path):
+        tuned(secret, index=np.array([3, 1, 2]))
+    assert "1234" not in path.read_text()
+    built = argspec.build(calls.read(path)[0].arguments, "cpu")
+    assert built["index"].tolist() == [3, 1, 2]
+    assert built["0"].shape == (4,) and built["0"].dtype == np.float64
+
+
+def test_what_cannot_be_described_is_said_and_left_out(path, caplog):
+    tuned = make(key=["scale"])
+    with autotuned.record(path):
+        assert tuned(np.ones(4), scale=object()) is not None
+        tuned(np.ones(4))
+    assert counts(path) == [1]
+    assert "a call of `app.body` is left out" in caplog.text
+
+
+def test_a_repeated_call_costs_less_than_ten_microseconds(path):
+    tuned, x = make(), np.ones(4)
+
+    def us(count=2000):
+        tuned(x)
+        rounds = []
+        for _ in range(5):
+            start = time.perf_counter()
+            for _ in range(count):
+                tuned(x)
+            rounds.append((time.perf_counter() - start) / count * 1e6)
+        return min(rounds)
+
+    plain = us()
+    with autotuned.record(path):
+        assert us() - plain < 10
+
+
+def test_a_file_that_cannot_be_written_is_an_error(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RecordingError, match="cannot be written"), autotuned.record(tmp_path / "file" / "calls.jsonl"):
+        pass
+    with pytest.raises(RecordingError, match="cannot be read"):
+        calls.read(tmp_path / "none.jsonl")
+
+
+# -- processes ----------------------------------------------------------------------------------------------------
+
+APP = """
+import multiprocessing, os, sys, time
+import numpy as np
+from autotuned import Config, autotune
+
+@autotune([Config({"step": 1}), Config({"step": 2})], key=["x"], do_bench=lambda call, quantiles: (call(), [1.0] * 3)[1])
+def work(x, *, step):
+    pass
+
+def go(count):
+    for n in range(count):
+        work(np.ones(1 + n % 3))
+
+if __name__ == "__main__":
+    go(30)
+    children = [multiprocessing.get_context("fork").Process(target=go, args=(300,)) for _ in range(3)]
+    [child.start() for child in children]
+    [child.join() for child in children]
+    print("said by the app")
+    if sys.argv[1:] == ["hang"]:
+        time.sleep(60)
+    sys.exit(int(sys.argv[1]) if sys.argv[1:] else 0)
+"""
+
+
+def record(tmp_path, *words, code):
+    (tmp_path / "app.py").write_text(APP)
+    result = CliRunner().invoke(
+        ENTRY.load(),
+        ["record", str(tmp_path / "calls.jsonl"), "--json", "--", sys.executable, str(tmp_path / "app.py"), *words],
+    )
+    assert result.exit_code == code, result.output
+    return result
+
+
+def test_many_processes_into_one_file_lose_nothing(tmp_path):
+    result = record(tmp_path, code=0)
+    assert counts(tmp_path / "calls.jsonl") == [310, 310, 310]
+    facts = json.loads(result.stderr.splitlines()[-1])
+    assert (facts["kernels"], facts["distinct"], facts["calls"], facts["exit_code"]) == (1, 3, 930, 0)
+
+
+def test_the_exit_code_is_the_commands_and_a_second_run_is_added(tmp_path):
+    record(tmp_path, "7", code=7)
+    record(tmp_path, "0", code=0)
+    assert sum(counts(tmp_path / "calls.jsonl")) == 1860
+
+
+def test_a_killed_process_loses_no_call(tmp_path, path):
+    (tmp_path / "app.py").write_text(APP)
+    environment = {**os.environ, "AUTOTUNED_RECORD": str(path)}
+    process = subprocess.Popen(
+        [sys.executable, str(tmp_path / "app.py"), "hang"], env=environment, stdout=subprocess.PIPE
+    )
+    assert process.stdout.readline() == b"said by the app\n"
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    process.stdout.close()
+    assert len(calls.read(path)) == 3 and sum(counts(path)) >= 903
+
+
+def test_a_command_that_calls_nothing_tuned_fails_and_leaves_no_file(tmp_path):
+    result = CliRunner().invoke(ENTRY.load(), ["record", str(tmp_path / "c.jsonl"), "--", sys.executable, "-c", "pass"])
+    assert result.exit_code == 1 and "must call a tuned kernel" in result.stderr
+    assert not (tmp_path / "c.jsonl").exists()
+
+
+# -- grids --------------------------------------------------------------------------------------------------------
+
+
+def spell(value, where):
+    raise AssertionError
+
+
+def test_a_grid_of_sizes_holds_for_every_config():
+    form = grids.describe((3, 2), {}, [], spell)
+    assert grids.Rebuilt(form, spell).has({"BLOCK": 99})
+    assert grids.Rebuilt(form, spell).for_configs([]) == (3, 2)
+
+
+def test_a_callable_is_asked_for_every_config():
+    settings = [{"BLOCK": 16}, {"BLOCK": 32}, {"BLOCK": 0}]
+    form = json.loads(
+        json.dumps(grids.describe(lambda meta: (meta["n"] // meta["BLOCK"],), {"n": 64}, settings, spell))
+    )
+    rebuilt = grids.Rebuilt(form, spell)
+    assert [rebuilt.has(one) for one in [*settings, {"BLOCK": 64}]] == [True, True, False, False]
+    grid = rebuilt.for_configs(settings[:2])
+    assert grid({"n": 64, "BLOCK": 32, "num_warps": 4}) == (2,) and grid({"BLOCK": 16}) == (4,)
+    with pytest.raises(LookupError):
+        grid({"BLOCK": 64})
+
+
+def test_a_grid_that_all_configs_share_is_written_once():
+    form = grids.describe(lambda meta: (7,), {}, [{"BLOCK": 16}, {"BLOCK": 32}], spell)
+    assert form["every"] == [7]
+    assert grids.Rebuilt(form, spell).for_configs([{"BLOCK": 16}])({"BLOCK": 16}) == (7,)
+    assert grids.describe(None, {}, [], spell) is None

@@ -1,0 +1,222 @@
+"""`autotuned report`: the numbers, the table and the page."""
+
+import json
+import re
+from html.parser import HTMLParser
+from importlib.metadata import entry_points
+
+import pytest
+from fakes import FakeConfig, form, make_key
+from typer.testing import CliRunner
+
+from autotuned import calls, store
+from autotuned.calls import Recorded, Writer
+from autotuned.record import Record, Timing
+
+[ENTRY] = entry_points(group="console_scripts", name="autotuned")
+FIRST, BEST, DEFAULT, BROKEN, WRONG = (form(FakeConfig({"BLOCK": block})) for block in (16, 32, 64, 128, 256))
+
+
+@pytest.fixture(autouse=True)
+def wide(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+
+
+def keep(n=1024, kernel="app.k", quality="ok", best_us=10.0):
+    timings = (
+        Timing(FIRST, 30.0, 29.0, 31.0, 12),
+        Timing(BEST, best_us, best_us, best_us, 40),
+        Timing(DEFAULT, 15.0, 14.0, 16.0, 3),
+        Timing(BROKEN, status="failed", error="OutOfResources: <shared> memory & more"),
+        Timing(WRONG, status="wrong", error="out differs by 3"),
+    )
+    provenance = {"seconds": 1.5, "default": DEFAULT, "written": [], "timer": "race-1"}
+    store.keep(Record(make_key(n, kernel), BEST, best_us, quality, timings, provenance))
+
+
+def run(*args, code=0):
+    result = CliRunner().invoke(ENTRY.load(), ["report", *args])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    assert result.exit_code == code, result.output
+    return result
+
+
+def own(cases):
+    """Without the config files that come with the package."""
+    return [case for case in cases if case["kernel"].startswith("app.")]
+
+
+def test_json_has_speed_ups_spread_failures_and_seconds():
+    keep()
+    [case] = own(json.loads(run("app.k", "--json").stdout)["cases"])
+    assert (case["vs_first"], case["vs_default"], case["spread"]) == (3.0, 1.5, 3.0)
+    assert (case["failed"], case["wrong"], case["seconds"], case["count"]) == (1, 1, 1.5, None)
+    assert [config["roles"] for config in case["configs"]] == [["first"], ["chosen"], ["default"], [], []]
+
+
+def test_totals_are_geometric_means():
+    keep(1, best_us=10.0)
+    keep(2, best_us=2.5, quality="tied")
+    totals = json.loads(run("app.k", "--json").stdout)["totals"]
+    assert totals["vs_first"] == pytest.approx((3 * 12) ** 0.5)
+    expected = {"kernels": 1, "cases": 2, "configs": 10, "failed": 4, "tied": 1, "noisy": 0, "seconds": 3.0}
+    assert {name: totals[name] for name in expected} == expected
+
+
+def test_the_table_and_its_last_line():
+    keep()
+    out = run("k").stdout
+    assert "BLOCK=32" in out and "3.00x" in out and "1.50x" in out and "2 of 5" in out
+    assert out.splitlines()[-1].startswith("1 cases of 1 kernels; 5 configs measured (2 failed) in 1.5 s; on average")
+
+
+def test_numbers_in_calls_are_sorted_by_size():
+    for n in (64, 256, 1024):
+        keep(n)
+    found = json.loads(run("app.k", "--json").stdout)["cases"]
+    assert [case["call"]["values"]["n"] for case in found] == [64, 256, 1024]
+
+
+def test_an_unknown_kernel_is_refused_with_the_nearest():
+    keep(kernel="app.matmul")
+    result = run("app.matmull", code=1)
+    assert "no kernel 'app.matmull'. Did you mean" in result.stderr
+
+
+def test_a_search_that_is_not_finished_is_left_out():
+    store.keep(Record(make_key(), None, None, "unresolved", (Timing(FIRST, 1.0, 1.0, 1.0, 3),), {}))
+    assert json.loads(run("app.k", "--json").stdout)["cases"] == []
+
+
+# -- the page -----------------------------------------------------------------------------------------------------
+
+
+class Page(HTMLParser):
+    """Tags and text; fails on tags that are not closed."""
+
+    EMPTY = {"meta", "br"}
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.tags, self.attributes, self.words = [], [], [], []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes += attrs
+        if tag not in self.EMPTY:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes += attrs
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.words.append(data)
+
+
+def page(tmp_path, *args):
+    run(*args, "--out", str(tmp_path / "new" / "report.html"))
+    return (tmp_path / "new" / "report.html").read_text()
+
+
+def test_the_page_is_well_formed_and_needs_nothing_else(tmp_path):
+    keep(1)
+    keep(2, kernel="app.<b>other</b>")
+    text = page(tmp_path)
+    parsed = Page(text)
+    assert not {"script", "link", "img", "iframe", "object"} & set(parsed.tags)
+    assert not re.search(r"https?:|url\(|@import", text)
+    assert "<b>other" not in text and "OutOfResources: <shared> memory & more" in "".join(parsed.words)
+
+
+def test_the_page_has_a_dot_for_each_config_that_ran(tmp_path):
+    keep()
+    parsed = Page(page(tmp_path, "app.k"))
+    dots = [
+        value
+        for name, value in parsed.attributes
+        if name == "class" and value in ("chosen", "first", "default", "other")
+    ]
+    assert sorted(dots) == ["chosen", "default", "first"]
+    titles = "".join(parsed.words)
+    assert "BLOCK=32 num_warps=4 num_stages=3: 10 us, chosen" in titles
+    assert "1 failed, 1 wrong" in titles
+
+
+def test_the_dots_lie_where_their_times_are(tmp_path):
+    keep()
+    strip = re.search(r'<svg class="strip".*?</svg>', page(tmp_path, "app.k"), re.DOTALL)[0]
+    x = {kind: float(place) for kind, place in re.findall(r'<circle class="(\w+)" cx="([\d.]+)"', strip)}
+    assert x["chosen"] < x["default"] < x["first"]
+    # 1.5 and 3 times as slow, on a logarithmic scale that ends at 3.
+    assert (x["default"] - x["chosen"]) / (x["first"] - x["chosen"]) == pytest.approx(0.369, abs=0.001)
+
+
+def test_an_empty_store_is_a_page_too(tmp_path):
+    assert "Nothing is tuned yet" in "".join(Page(page(tmp_path)).words) or own([]) == []
+
+
+def test_a_page_that_cannot_be_written_is_said(tmp_path):
+    keep()
+    (tmp_path / "file").write_text("")
+    result = run("--out", str(tmp_path / "file" / "report.html"), code=1)
+    assert "--out" in result.stderr and "cannot be written" in result.stderr
+
+
+# -- coverage -----------------------------------------------------------------------------------------------------
+
+
+def recording(tmp_path, **counts):
+    writer = Writer(tmp_path / "calls.jsonl")
+    for n, count in counts.items():
+        call = Recorded("app.k", "app:k", make_key(int(n[1:])), {}, None, count)
+        writer.call(call, call.identity)
+    writer.close()
+    return tmp_path / "calls.jsonl"
+
+
+def test_coverage_counts_calls_and_names_what_is_missing(tmp_path):
+    keep(1)
+    path = recording(tmp_path, n1=30, n2=10)
+    found = json.loads(run("app.k", "--calls", str(path), "--json").stdout)
+    assert [case["count"] for case in found["cases"]] == [30]
+    covered = found["coverage"]
+    assert {name: covered[name] for name in ("distinct", "tuned", "calls", "tuned_calls")} == {
+        "distinct": 2, "tuned": 1, "calls": 40, "tuned_calls": 30,
+    }  # fmt: skip
+    assert [(missing["kernel"], missing["count"]) for missing in covered["missing"]] == [("app.k", 10)]
+    assert "1 of 2 distinct calls are tuned, 75.0% of 40 calls" in run("app.k", "--calls", str(path)).stdout
+    assert "Called, and not tuned" in page(tmp_path, "--calls", str(path))
+
+
+def test_a_recording_that_is_none_is_refused(tmp_path):
+    (tmp_path / "calls.jsonl").write_text("nothing\n")
+    assert "expected recorded calls" in run("--calls", str(tmp_path / "calls.jsonl"), code=1).stderr
+
+
+# -- the file of calls --------------------------------------------------------------------------------------------
+
+
+def test_lines_of_many_writers_are_merged(tmp_path):
+    path = recording(tmp_path, n1=1, n2=5)
+    recording(tmp_path, n1=1)
+    one = Recorded("app.k", "app:k", make_key(1), {}, None)
+    writer = Writer(path)
+    writer.more({one.identity: 10})
+    writer.close()
+    assert [(call.key.call["values"]["n"], call.count) for call in calls.read(path)] == [(1, 12), (2, 5)]
+
+
+def test_a_torn_line_costs_only_itself(tmp_path, caplog):
+    path = recording(tmp_path, n1=1)
+    path.write_bytes(path.read_bytes()[:-1] + b'\n{"id": "x", "ker')
+    recording(tmp_path, n2=2)
+    assert [call.count for call in calls.read(path)] == [2, 1]
+    assert "1 of its lines" in caplog.text
