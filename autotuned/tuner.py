@@ -201,7 +201,7 @@ class Tuner:
     def _compile(self, call: Call, choice: Choice) -> Any:
         """What `_launch` does, without zeroing and without the launch."""
         config = choice.config
-        self._on_choice(call, config)
+        self._on_choice(call, choice)
         if config.pre_hook is not None:  # it may decide what is compiled, as by the block shape of a descriptor
             config.pre_hook(call.full(config))
         start = time.perf_counter()

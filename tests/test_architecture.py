@@ -20,14 +20,14 @@ RANKS = [
     {"env", "disk", "device", "codegen", "fixed", "grids", "race", "ranks", "ttir"},
     {"candidates", "key", "locks", "nearest", "policy", "scratch", "source", "workers"},
     {
-        *("_launch_py", "alone", "calls", "failures", "journal", "measure", "names", "objects", "record", "state"),
+        *("_launch_py", "alone", "calls", "failures", "journal", "measure", "objects", "record", "state"),
         *("storm", "toolchain"),
     },
     {
-        *("argspec", "check", "configfile", "driver", "evict", "fit", "launch", "logbook", "look", "seeds", "smem"),
-        "target",
+        *("argspec", "check", "configfile", "driver", "evict", "fit", "launch", "logbook", "look", "seeds"),
+        *("smem", "target"),
     },
-    {"announce", "records", "compiling", "job"},
+    {"announce", "records", "compiling", "job", "names"},
     {"files"},
     {"shipping"},
     {"store", "bound", "board"},
