@@ -24,6 +24,9 @@ from .progress import Display
 TICK_S = 0.2
 END_S = 10.0  # what a process that was asked to end may take
 BLAMELESS = 3  # ends of the process that no config can be blamed for, one after the other; then it is given up
+# Not by `-m`, which would look into the working folder first: in a checkout the package's sources lie there, in other
+# places than those of the installed package.
+_START = "import json, sys; sys.path[:] = json.loads(sys.argv[2]); from autotuned.cli.worker import main; main()"
 LOST = 4  # exit code of a worker whose device is lost
 Json = Any
 
@@ -207,7 +210,7 @@ class Worker:
 
     def __init__(self, wishes: Mapping[str, Json]) -> None:
         source, sink = os.pipe()
-        command = [sys.executable, "-m", "autotuned.cli.worker", str(sink)]
+        command = [sys.executable, "-c", _START, str(sink), json.dumps(sys.path)]
         # Where standard output carries JSON, what kernels print must not come into it.
         stdout = sys.__stderr__ if wishes["as_json"] else None
         self._process = subprocess.Popen(

@@ -57,7 +57,7 @@ def test_two_threads_that_search_never_measure_at_the_same_time(monkeypatch):
             with guard:
                 at_once[0] -= 1
 
-    monkeypatch.setattr("autotuned.target.HostTimer", Timer)
+    monkeypatch.setattr("autotuned.measure.HostTimer", Timer)
 
     @autotune(configs=[Config({"step": step}) for step in (1, 2)], key=["n"])
     def work(out, n, *, step):

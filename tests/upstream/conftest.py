@@ -45,9 +45,9 @@ if COMPILED:
         """The pretended GPU; nothing runs on it, so trials are timed by the clock of the host."""
         import fake_cuda
 
-        from autotuned import measure, target
+        from autotuned import measure
 
-        monkeypatch.setattr(target, "CudaTimer", measure.HostTimer)
+        monkeypatch.setattr(measure, "CudaTimer", measure.HostTimer)
         return fake_cuda.install(monkeypatch)
 
     @pytest.fixture
