@@ -62,6 +62,7 @@ def grid(meta):
 @pytest.fixture
 def allocated() -> Iterator[None]:
     """Memory is afterwards what it was before."""
+    torch.ones(16, 16, device="cuda") @ torch.ones(16, 16, device="cuda")  # what cuBLAS keeps for good is not counted
     gc.collect()
     torch.cuda.synchronize()
     before = torch.cuda.memory_allocated()
@@ -155,7 +156,7 @@ def test_a_kernel_that_faults_far_out_is_blamed_and_not_launched_again(tmp_path)
     first, second = run(), run()
     assert first.stdout.startswith("lost BLOCK=64 FAR=1 "), first.stdout + first.stderr
     assert second.stdout.split() == ["tuned", "failed", "4"], second.stdout + second.stderr
-    assert "is skipped: an earlier process ended in its first launch" in second.stderr
+    assert "is skipped: earlier processes ended in its first launch" in second.stderr
 
 
 def test_configs_that_need_too_much_shared_memory(allocated):

@@ -38,11 +38,11 @@ def work(x_ptr, y_ptr, a_ptr, n, HOW: tl.constexpr, BLOCK: tl.constexpr):
     if HOW == 3:  # a wrong result
         y += 1
     if HOW == 5:  # too much shared memory
-        rows = tl.arange(0, 128)
-        sums = tl.zeros((128, 128), tl.float32)
-        for k in range(0, n, 128):
-            tile = tl.load(a_ptr + 4 + (k + rows[:, None]) * 128 + rows[None, :])
-            sums = tl.dot(tile, tile, sums, input_precision="ieee")
+        rows = tl.arange(0, 256)
+        sums = tl.zeros((256, 256), tl.float32)
+        for k in range(0, n, 256):
+            tile = tl.load(a_ptr + 4 + (k + rows[:, None]) * 256 + rows[None, :])
+            sums = tl.dot(tile, tile, sums)
         y += tl.sum(sums)
     tl.store(y_ptr + i, y, mask=i < n)
 
