@@ -154,7 +154,7 @@ class Tuned(launch.base(), Autotuner):  # type: ignore[misc]  # Triton is untype
             NotTunedError, AllConfigsFailedError: As the mode says; see `docs/modes.md`.
         """
         # hot path of the Python twin
-        if Autotuner.run is not _TRITON_RUN:
+        if not self._still_ours():
             return Autotuner.run(self, *args, grid=grid, warmup=warmup, **kwargs)  # whoever patched it means this too
         seen = self._seen
         if self.configs is not seen[0] or len(self.configs) != seen[1]:

@@ -175,7 +175,7 @@ def test_b75_kernels_that_communicate_are_launched_as_often_on_every_rank(group,
     assert len(launches[0]) == 6 * (1 + 2 + 4) + 2
     assert of(answers, "searches") == [1] * SIZE
     # The fastest on its slowest rank is neither that of rank 0 nor that of rank 3.
-    assert of(answers, "chose") == [3] * SIZE or of(answers, "chose") == [2] * SIZE
+    assert of(answers, "chose") == [3] * SIZE
     assert of(answers, "stored") == [[answers[0]["chose"]]] * SIZE
 
 

@@ -25,3 +25,4 @@ AUTOTUNED_MODE=strict AUTOTUNED_CACHE_DIR="$work/empty" AUTOTUNED_CONFIG_PATH="$
   python3 tests/serve_cases.py cuda "${modules[@]}"
 
 python3 tests/bench/launch.py --json "$results/launch.json"
+exit "$failed"
