@@ -391,20 +391,20 @@ def test_a_temporary_folder_of_another_user_is_not_used(homeless: Path, monkeypa
 MOUNTS = """\
 21 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw
 22 21 0:5 / /proc rw - proc proc rw
-40 21 0:40 / /home rw,relatime shared:20 master:3 - nfs4 server:/home rw,vers=4.2
-41 40 0:41 / /home/local\\040disk rw - xfs /dev/sdb1 rw
+40 21 0:40 / /net rw,relatime shared:20 master:3 - nfs4 server:/net rw,vers=4.2
+41 40 0:41 / /net/local\\040disk rw - xfs /dev/sdb1 rw
 42 21 0:42 / /scratch rw - lustre 10.0.0.1@o2ib:/scratch rw
 43 21 0:43 / /remote rw - fuse.sshfs me@there:/ rw
 44 21 0:44 / /overlay rw - fuse.fuse-overlayfs overlay rw
 45 42 0:45 / /scratch rw - tmpfs tmpfs rw
-46 21 0:46 / /homework rw - tmpfs tmpfs rw
+46 21 0:46 / /network rw - tmpfs tmpfs rw
 """
 
 
 @pytest.mark.parametrize(
     ("path", "kind"),
-    [("/home/me/.cache", "nfs4"), ("/home", "nfs4"), ("/home/local disk/x", ""), ("/scratch/x", ""),
-     ("/remote/x", "fuse.sshfs"), ("/overlay/x", ""), ("/homework/x", ""), ("/opt", "")],
+    [("/net/me/.cache", "nfs4"), ("/net", "nfs4"), ("/net/local disk/x", ""), ("/scratch/x", ""),
+     ("/remote/x", "fuse.sshfs"), ("/overlay/x", ""), ("/network/x", ""), ("/opt", "")],
 )  # fmt: skip
 def test_a_network_file_system_is_recognised(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, kind: str

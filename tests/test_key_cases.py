@@ -301,8 +301,9 @@ def test_b29_buckets_bound_the_searches_and_the_launch_gets_the_true_value():
     assert function.cache_info().searches <= 13
 
 
-def test_b31_timings_are_of_configs_and_not_of_lists():
-    times, measured, ran = {8: 3.0, 16: 1.0, 32: 2.0, 64: 0.5}, [], []
+def timed_steps(times):
+    """A function with a step, its benchmark by the times given, and the steps that were measured and that were run."""
+    measured, ran = [], []
 
     def stepped(x, *, step):
         ran.append(step)
@@ -311,6 +312,12 @@ def test_b31_timings_are_of_configs_and_not_of_lists():
         call()
         measured.append(ran[-1])
         return [times[ran[-1]]] * 3
+
+    return stepped, timed, measured, ran
+
+
+def test_b31_timings_are_of_configs_and_not_of_lists():
+    stepped, timed, measured, ran = timed_steps({8: 3.0, 16: 1.0, 32: 2.0, 64: 0.5})
 
     def chosen(*steps, **options):
         measured.clear()
@@ -340,16 +347,7 @@ def test_b33_a_winner_from_outside_the_list_is_a_hit_in_the_next_process():
     def refine(configs, named, **kw):
         return [*configs, Config({"step": 128})]
 
-    times = {8: 3.0, 16: 2.0, 128: 1.0}
-    ran, measured = [], []
-
-    def stepped(x, *, step):
-        ran.append(step)
-
-    def timed(call, quantiles):
-        call()
-        measured.append(ran[-1])
-        return [times[ran[-1]]] * 3
+    stepped, timed, measured, ran = timed_steps({8: 3.0, 16: 2.0, 128: 1.0})
 
     for expected in (3, 0):
         measured.clear()
