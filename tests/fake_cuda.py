@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 from types import SimpleNamespace
 
 import torch
@@ -118,6 +119,21 @@ class Driver(GPUDriver):
 
     def clear_cache(self, cache):
         pass
+
+
+def begin_session(tmp_path_factory) -> None:
+    """Binaries of this session only, and a driver left in place: compiled kernels unload with it at the very end."""
+    if "TRITON_CACHE_DIR" not in os.environ:
+        os.environ["TRITON_CACHE_DIR"] = str(tmp_path_factory.mktemp("triton"))
+    triton.runtime.driver._active = Driver()
+
+
+def install_with_host_clock(monkeypatch) -> Driver:
+    """`install`, and trials are timed by the clock of the host, for nothing runs on this GPU."""
+    from autotuned import measure
+
+    monkeypatch.setattr(measure, "CudaTimer", measure.HostTimer)
+    return install(monkeypatch)
 
 
 def install(monkeypatch) -> Driver:

@@ -8,18 +8,17 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from importlib.metadata import entry_points
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
+from commands import run as _run
+from commands import run_json as _json
 
 from autotuned import device, errors, store, tuner
 
 Write = Callable[[str, str], Path]
-[ENTRY] = entry_points(group="console_scripts", name="autotuned")
 BEST = "ms=1 num_warps=4 num_stages=3"
 COMMANDS = ("tune", "list", "show", "explain", "record", "warmup", "report", "clear", "doctor")
 
@@ -53,19 +52,6 @@ def cases(device):
 def wide_output(monkeypatch: pytest.MonkeyPatch) -> None:
     """Room for long lines, so that none is broken."""
     monkeypatch.setenv("COLUMNS", "200")
-
-
-def _run(*args: str, code: int = 0, **options: Any) -> Any:
-    """The result of a command in this process, which must end with `code`."""
-    result = CliRunner().invoke(ENTRY.load(), list(args), **options)
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    assert result.exit_code == code, result.output
-    return result
-
-
-def _json(*args: str, code: int = 0) -> Any:
-    return json.loads(_run(*args, "--json", code=code).stdout)
 
 
 def _error(*args: str) -> str:

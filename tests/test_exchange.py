@@ -6,13 +6,12 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import run, run_json
 from fakes import DEVICE, FakeConfig, form, make_key
-from typer.testing import CliRunner
 
 from autotuned import configfile, shipping, store
 from autotuned.configfile import ConfigFile, Entry, split_context
@@ -20,22 +19,8 @@ from autotuned.device import from_json
 from autotuned.key import Key
 from autotuned.record import Record, Timing
 
-[COMMANDS] = entry_points(group="console_scripts", name="autotuned")
 SMALL, LARGE = FakeConfig({"BLOCK": 64}), FakeConfig({"BLOCK": 128}, num_warps=8)
 SLUG = from_json(DEVICE).slug
-
-
-def run(*args: Any, code: int = 0) -> Any:
-    """The result of a command, which must end with `code`."""
-    result = CliRunner().invoke(COMMANDS.load(), [str(arg) for arg in args])
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    assert result.exit_code == code, result.output
-    return result
-
-
-def run_json(*args: Any, code: int = 0) -> Any:
-    return json.loads(run(*args, "--json", code=code).stdout)
 
 
 def keep(key: Key, config: FakeConfig = LARGE, us: float = 10.4567, first_us: float = 20.0, **more: Any) -> None:

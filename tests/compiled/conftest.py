@@ -14,11 +14,8 @@ if COMPILED:
 def pretended_session(tmp_path_factory):
     """Binaries of this session only, and a driver left in place: compiled kernels unload with it at the very end."""
     import fake_cuda
-    import triton
 
-    if "TRITON_CACHE_DIR" not in os.environ:
-        os.environ["TRITON_CACHE_DIR"] = str(tmp_path_factory.mktemp("triton"))
-    triton.runtime.driver._active = fake_cuda.Driver()
+    fake_cuda.begin_session(tmp_path_factory)
 
 
 @pytest.fixture(autouse=True)
@@ -26,10 +23,7 @@ def driver(monkeypatch):
     """The pretended GPU; nothing runs on it, so trials are timed by the clock of the host."""
     import fake_cuda
 
-    from autotuned import measure
-
-    monkeypatch.setattr(measure, "CudaTimer", measure.HostTimer)
-    return fake_cuda.install(monkeypatch)
+    return fake_cuda.install_with_host_clock(monkeypatch)
 
 
 # Every test of these modules runs on both launchers. Without a driver the C one ends in the same recording launcher;

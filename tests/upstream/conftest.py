@@ -36,19 +36,14 @@ if COMPILED:
         """Binaries of this session only, and a driver left in place for their unloading."""
         import fake_cuda
 
-        if "TRITON_CACHE_DIR" not in os.environ:
-            os.environ["TRITON_CACHE_DIR"] = str(tmp_path_factory.mktemp("triton"))
-        triton.runtime.driver._active = fake_cuda.Driver()
+        fake_cuda.begin_session(tmp_path_factory)
 
     @pytest.fixture(autouse=True)
     def driver(monkeypatch):
         """The pretended GPU; nothing runs on it, so trials are timed by the clock of the host."""
         import fake_cuda
 
-        from autotuned import measure
-
-        monkeypatch.setattr(measure, "CudaTimer", measure.HostTimer)
-        return fake_cuda.install(monkeypatch)
+        return fake_cuda.install_with_host_clock(monkeypatch)
 
     @pytest.fixture
     def launches(driver):
