@@ -114,7 +114,15 @@ def forget_files() -> None:
 def folders() -> Iterator[Folder]:
     """Folders of config files in the order they are asked: environment, application, entry points, this package."""
     yield from _others()
-    yield from _looked_for("own", lambda: [Folder(importlib.resources.files(GROUP), policy.DEFAULTS)])
+    yield from _looked_for("own", lambda: [Folder(_own(), policy.DEFAULTS)])
+
+
+def _own() -> Traversable:
+    """This package's files; sources that run without being installed have them in the folder beside the package."""
+    try:
+        return importlib.resources.files(GROUP)
+    except ModuleNotFoundError:
+        return Path(__file__).parent.parent / "configs"
 
 
 def _others() -> Iterator[Folder]:

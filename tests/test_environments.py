@@ -11,12 +11,11 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).resolve().parent
-ROOT = TESTS.parent
 
 # Calls a tuned function twice in one process, and says what was searched and where records would lie.
 PROGRAM = f"""
 import sys
-sys.path[:0] = [{str(ROOT)!r}, {str(TESTS)!r}]
+sys.path.insert(0, {str(TESTS)!r})
 from fakes import FakeConfig
 from autotuned import autotune, store
 tuned = autotune([FakeConfig({{"step": 1}}), FakeConfig({{"step": 2}})], name="app.f",
@@ -113,7 +112,7 @@ def test_b56_a_file_where_the_folder_should_be(tmp_path: Path) -> None:
 # The interpreter's own files may be root's alone: what is needed of them is imported before root is left.
 BECOME = f"""
 import filelock, importlib.readers, importlib.resources, os, platformdirs, secrets, sys, tempfile
-sys.path[:0] = [{str(ROOT)!r}, {str(TESTS)!r}]
+sys.path.insert(0, {str(TESTS)!r})
 import autotuned.configs, autotuned.decorator, autotuned.evict, autotuned.logbook, autotuned.tune, fakes, uuid
 from autotuned import store
 list(store.config_folders())
