@@ -17,10 +17,10 @@ EVERYTHING = sorted([*LIBRARY, *(ROOT / "autotuned" / "kernels").glob("*.py"), *
 RANKS = [
     {"errors", "immutable", "later"},
     {"values"},
-    {"env", "disk", "device", "codegen", "fixed", "grids", "race", "ranks", "ttir"},
+    {"env", "disk", "device", "codegen", "failures", "fixed", "grids", "race", "ranks", "ttir"},
     {"candidates", "key", "locks", "nearest", "policy", "scratch", "source", "workers"},
     {
-        *("_launch_py", "alone", "calls", "failures", "journal", "measure", "objects", "record", "state"),
+        *("_launch_py", "alone", "calls", "journal", "measure", "objects", "record", "state"),
         *("storm", "toolchain"),
     },
     {
