@@ -18,6 +18,7 @@ class Board:
         twins: Trials of the same binary as another, which is measured for both, by index.
         transient: Indices of trials that met a full memory or a limit of time, which says nothing of the config.
         wrong: Indices of trials that did not compute what is expected.
+        crashed: Indices of trials that are not made because a process ended in one.
         launched: How many have been launched at least once, or had no chance to be.
     """
 
@@ -28,6 +29,7 @@ class Board:
         self.twins: dict[int, Trial] = {}
         self.transient: set[int] = set()
         self.wrong: set[int] = set()
+        self.crashed: set[int] = set()
         self.launched = 0
 
     def place(self, identity: str) -> int:
@@ -100,7 +102,8 @@ class Board:
         """What measuring one config gave."""
         form = self._job.forms[self.identity(trial)]
         if trial.error:
-            status = "wrong" if trial.index in self.wrong else "failed"
+            kinds = {"wrong": self.wrong, "crashed": self.crashed}
+            status = next((kind for kind, indices in kinds.items() if trial.index in indices), "failed")
             return Timing(form, status=status, error=trial.error[:2000])
         return Timing(form, trial.median_us, trial.percentile(0.2), trial.percentile(0.8), len(trial.samples_us))
 

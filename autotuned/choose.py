@@ -182,7 +182,7 @@ class Chooser:
 
     def is_enough(self, known: Choice, question: Question) -> bool:
         """Whether a choice may be taken although some candidates have not been measured."""
-        if known.complete or not self._may_search(question):
+        if question.is_answered_by(known) or not self._may_search(question):
             return True
         return known.rung is Rung.SEARCH and not question.must_search  # this process's own search ran out of time
 
@@ -343,13 +343,13 @@ class Chooser:
         saved = is_stored and question.lock is not Lock.BUSY
         earlier = store.read(store.record_path(key)) if is_stored and not question.fresh else None
         known = store.resumable(key, earlier) if is_stored and not question.fresh else {}
-        known = self._unfit.without(key.digest, known)
+        journal = job.Journal(store.journal_path(key) if is_stored else None, writes=saved)
+        if question.fresh:
+            journal.forget()
+        known = journal.judged(self._unfit.without(key.digest, known), again=question.must_search)
         if not any(known[name].status == "ok" for name in known.keys() & question.live.keys()):
             known = {}  # failures alone, perhaps of a full or broken device, are tried again
         incumbent = store.best(earlier, self._unfit.without(key.digest, question.live)) if earlier else None
-        journal = job.Journal(store.journal_path(key) if is_stored else None, writes=saved)
-        if question.fresh:
-            journal.crashed, journal.suspects = [], []
         self._say_what_varies(key)
         start = time.perf_counter()
         outcome = job.Outcome()

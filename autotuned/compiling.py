@@ -135,8 +135,8 @@ class Ahead:
         if one.hooked:
             return None  # its launch compiles it, after the hook
         self._memory.refuse(one.config)
-        self._journal.begin(one.identity)
-        compiled = self._target.compile(self._call, one.config)
+        with self._journal.compiling(one.identity):
+            compiled = self._target.compile(self._call, one.config)
         self._memory.note(one.config, compiled)
         return compiled
 

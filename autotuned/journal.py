@@ -7,26 +7,34 @@ import os
 import socket
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from autotuned import disk
+
+if TYPE_CHECKING:
+    from autotuned.record import Timing
 
 log = logging.getLogger("autotuned")
 _RUN = uuid.uuid4().hex  # in a container every process may have the same id
 
 
+TWICE = "Crashed: two processes ended while this config was launched for the first time"
+
+
 class Journal:
     """The journal of one search: a small file that is there only between two first launches, or after a crash.
 
-    Written under the key's lock. A file that a living process of this machine is writing says nothing of a crash. Nor
-    does one death alone: a job that is cancelled, or killed for its memory, ends in somebody's launch too.
+    Written under the key's lock. A file that a living process of this machine is writing says nothing of a crash. Who
+    ended in a first launch is not launched again by the next search. Who ended while it was compiled beside others may
+    be blameless, as may be the process that was killed then: such a config is tried once more.
 
     Attributes:
-        crashed: Configs that cost a process its device, or on which two processes ended.
-        suspects: Configs that a process was compiling or launching when it ended; they are tried once more, alone.
+        lost: Configs that cost a process its device.
+        crashed: Configs in whose first launch a process ended.
+        suspects: Configs that a process was compiling when it ended; they are tried once more, alone.
 
     Args:
         path: The file; None keeps no journal.
@@ -38,32 +46,60 @@ class Journal:
         self._compiling: list[str] = []
         self._launching: str | None = None
         self._guard = threading.Lock()
-        self.crashed, self.suspects = self._left_behind()
+        self._file: BinaryIO | None = None
+        self._length = 0
+        self.lost: list[str] = []
+        self.crashed: list[str] = []
+        self.suspects: list[str] = []
+        self._look_back()
         if not writes:
             self._path = None
 
-    def _left_behind(self) -> tuple[list[str], list[str]]:
+    def forget(self) -> None:
+        """Try everything again."""
+        self.lost, self.crashed, self.suspects = [], [], []
+
+    def _look_back(self) -> None:
         if self._path is None:
-            return [], []
+            return
         try:
             data: Any = disk.read_json(self._path)
-            crashed = [str(identity) for identity in data["crashed"]]
-            suspects = [str(identity) for identity in data.get("suspects", ())]
-            for identity in [] if _is_alive(data) else _underway(data):
-                (crashed if identity in suspects else suspects).append(identity)
+            lost, crashed, suspects = ([str(name) for name in data[kind]] for kind in ("lost", "crashed", "suspects"))
+            launching, compiling = ([], []) if _is_alive(data) else _underway(data)
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            return [], []  # no file, or nothing in it that says anything
-        return crashed, suspects
+            return  # no file, or nothing in it that says anything
+        self.lost, self.crashed, self.suspects = lost, crashed + launching, suspects
+        for identity in compiling:
+            (self.crashed if identity in suspects else self.suspects).append(identity)
+
+    def judged(self, known: Mapping[str, Timing], again: bool) -> dict[str, Timing]:
+        """Earlier timings in the light of the journal.
+
+        Args:
+            known: By identity.
+            again: Whether a config in whose launch one process ended, which may have been killed from outside, is to be
+                tried once more: its timing is left out.
+
+        Returns:
+            Them, by identity; a config that was tried once more, and ended another process, has failed for good.
+        """
+        found = {}
+        for identity, timing in known.items():
+            if timing.status == "crashed" and identity in self.crashed:
+                found[identity] = timing.replace(status="failed", error=TWICE)
+            elif timing.status != "crashed" or not again:
+                found[identity] = timing
+        return found
 
     def begin(self, identity: str) -> None:
-        """Note a config before it is compiled alone, or launched for the first time."""
+        """Note a config before it is launched for the first time."""
         with self._guard:
             self._launching = identity
             self._write()
 
     @contextmanager
     def compiling(self, identity: str) -> Iterator[None]:
-        """Note a config while a thread compiles it, beside others: none of them can be blamed for a crash by itself."""
+        """Note a config while it is compiled: it, or another one beside it, or none, may be to blame for a crash."""
         with self._guard:
             self._compiling.append(identity)
             self._write()
@@ -76,28 +112,29 @@ class Journal:
     def died(self, identity: str) -> None:
         """Note that a config cost this process its device: the next process must not try it."""
         with self._guard:
-            self.crashed.append(identity)
+            self.lost.append(identity)
             self._launching = None
             self._write()
 
     def launched(self) -> None:
-        """The launch is over; on disk with the next that begins, sooner only while others are compiled beside it."""
+        """The launch is over; on disk at once: whoever kills the process from now on blames nobody for it."""
         with self._guard:
             self._launching = None
-            if self._compiling:
-                self._write()
+            self._write()
 
     def end(self) -> None:
         """All first launches are over: only what crashed, or may crash, is kept."""
         with self._guard:
             self._launching = None
-            if self.crashed or self.suspects:
+            if self.lost or self.crashed or self.suspects:
                 self._write()
             else:
                 self.erase()
+            self._close()
 
     def erase(self) -> None:
         """Remove the file: what crashed is in the record now, or is to be tried again."""
+        self._close()
         if self._path is not None:
             disk.remove(self._path)
 
@@ -105,19 +142,38 @@ class Journal:
         if self._path is None:
             return
         data = {"schema": 1, "launching": self._launching, "compiling": [*self._compiling],
-                "crashed": [*self.crashed], "suspects": [*self.suspects],
+                "lost": [*self.lost], "crashed": [*self.crashed], "suspects": [*self.suspects],
                 "pid": os.getpid(), "host": socket.gethostname(), "run": _RUN}  # fmt: skip
         try:
-            disk.write_text(self._path, disk.text(data))
+            self._put(self._path, disk.text(data))
         except OSError as error:
             log.debug("cannot write the journal %s: %s", self._path, error)
             self._path = None
 
+    def _put(self, path: Path, text: str) -> None:
+        """Write the file; once it is there in place, by one call of the system's, which no kill cuts in two.
 
-def _underway(data: Any) -> list[str]:
+        A replaced file each time took 1.6 ms on a busy machine, twice for each config; this takes microseconds.
+        """
+        if self._file is None:
+            disk.write_text(path, text)
+            self._file, self._length = path.open("r+b", buffering=0), len(text.encode())
+            return
+        data = text.encode().ljust(self._length)  # spaces cover what is left of a longer text
+        self._length = len(data)
+        self._file.seek(0)
+        self._file.write(data)
+
+    def _close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def _underway(data: Any) -> tuple[list[str], list[str]]:
     """What a process was launching, and what it was compiling beside that."""
     launching = [] if data["launching"] is None else [str(data["launching"])]
-    return launching + [str(identity) for identity in data.get("compiling", ())]
+    return launching, [str(identity) for identity in data["compiling"]]
 
 
 def _is_alive(data: Any) -> bool:

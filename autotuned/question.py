@@ -11,6 +11,7 @@ from autotuned import candidates, objects
 from autotuned.immutable import Frozen
 from autotuned.key import Key, KeySpec
 from autotuned.locks import Lock
+from autotuned.look import Choice, Rung
 from autotuned.target import Call, Hooks
 
 if TYPE_CHECKING:
@@ -79,6 +80,12 @@ class Question(Frozen):
     budget_s: float | None = None
     lock: Lock = Lock.HELD
     search: bool = True
+
+    def is_answered_by(self, known: Choice) -> bool:
+        """Whether every candidate has been measured; where a search is wanted, what crashed once is tried again."""
+        timings = known.record.timings if known.record is not None and self.must_search else ()
+        doubts = any(timing.status == "crashed" and timing.identity in self.live for timing in timings)
+        return known.complete and not (doubts and known.rung is Rung.STORE)
 
     @property
     def fresh(self) -> bool:

@@ -17,7 +17,7 @@ from autotuned.values import Json, canonical
 
 SCHEMA = 1
 QUALITIES = ("ok", "tied", "noisy", "unresolved")
-STATUSES = ("ok", "same", "failed", "wrong")
+STATUSES = ("ok", "same", "failed", "wrong", "crashed")
 
 
 class Timing(Frozen):
@@ -27,9 +27,10 @@ class Timing(Frozen):
         config: Canonical form (`candidates.to_json`).
         samples: How many were taken.
         low_us, high_us: 20th and 80th percentile.
-        status: "ok"; "same" for the binary of another config, whose times these are; "failed"; or "wrong" for a config
-            that ran and did not compute what `check=` expects. `error` says which config, the exception's type and
-            text, or the difference.
+        status: "ok"; "same" for the binary of another config, whose times these are; "failed"; "wrong" for a config
+            that ran and did not compute what `check=` expects; or "crashed" for one that was not tried because a
+            process ended in its first launch. `error` says which config, the exception's type and text, or the
+            difference.
     """
 
     config: Mapping[str, Json]

@@ -152,18 +152,24 @@ class _Search:
             self._finish_hooks(racing[0])
 
     def _skip_known_failures(self) -> None:
+        journal = self._job.journal
         for trial in self.board.trials:
             identity = self.board.identity(trial)
             if identity in self._job.condemned:
                 trial.error = self._job.condemned[identity]
-            elif identity in self._job.journal.crashed:
-                trial.error = "Crashed: processes ended while this config was compiled or launched for the first time"
-                log.warning(
-                    "`%s`: %s is skipped: earlier processes ended in its first launch; --force tries it again.",
-                    self._job.target.name, self.board.label(trial),
-                )  # fmt: skip
+            elif identity in journal.lost:
+                trial.error = "Crashed: it left the device in an error state"
+                self._say_skipped(trial, "it cost an earlier process its device; --force tries it again")
+            elif identity in journal.crashed:
+                trial.error = "Crashed: a process ended while this config was launched for the first time"
+                self.board.crashed.add(trial.index)
+                why = "an earlier process ended in its first launch. If it was killed from outside, `autotuned tune` "
+                self._say_skipped(trial, why + "tries it once more")
             elif not self.board.is_hooked(trial):
                 trial.error = failures.refused(self._job.compile_class, identity)
+
+    def _say_skipped(self, trial: Trial, why: str) -> None:
+        log.warning("`%s`: %s is skipped: %s.", self._job.target.name, self.board.label(trial), why)
 
     def _launch_all(self) -> None:
         waiting = {trial.index for trial in self.board.open()}

@@ -72,8 +72,9 @@ class Case:
         return times[-1] / times[0] if times else None
 
     def failures(self, status: str = "failed") -> list[Measured]:
-        """Those that failed, or computed something else ("wrong")."""
-        return [config for config in self.configs if config.status == status]
+        """Those that failed, whose process ended in their launch included, or computed something else ("wrong")."""
+        alike = ("failed", "crashed") if status == "failed" else (status,)
+        return [config for config in self.configs if config.status in alike]
 
     def to_json(self) -> dict[str, Json]:
         """What `report --json` prints of it."""

@@ -103,7 +103,7 @@ MALFORMED: dict[str, tuple[Callable[[Any], Any], str]] = {
     "timing samples negative": (put("timings", 0, "samples", value=-1), "timings[0].samples"),
     "timing samples bool": (put("timings", 0, "samples", value=True), "timings[0].samples"),
     "timing samples float": (put("timings", 0, "samples", value=3.0), "timings[0].samples"),
-    "timing status unknown": (put("timings", 0, "status", value="crashed"), "timings[0].status"),
+    "timing status unknown": (put("timings", 0, "status", value="asleep"), "timings[0].status"),
     "timing error a list": (put("timings", 2, "error", value=[]), "timings[2].error"),
     "provenance null": (put("provenance", value=None), "provenance"),
 }

@@ -157,8 +157,8 @@ def test_a_kernel_that_faults_far_out_is_blamed_and_not_launched_again(tmp_path)
 
     first, second = run(), run()
     assert first.stdout.startswith("lost BLOCK=64 FAR=1 "), first.stdout + first.stderr
-    assert second.stdout.split() == ["tuned", "failed", "4"], second.stdout + second.stderr
-    assert "is skipped: earlier processes ended in its first launch" in second.stderr
+    assert second.stdout.split() == ["tuned", "crashed", "4"], second.stdout + second.stderr
+    assert "is skipped: an earlier process ended in its first launch" in second.stderr
 
 
 def test_configs_that_need_too_much_shared_memory(allocated):
