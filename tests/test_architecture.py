@@ -17,8 +17,8 @@ EVERYTHING = sorted([*LIBRARY, *(ROOT / "autotuned" / "kernels").glob("*.py"), *
 RANKS = [
     {"errors", "immutable", "later"},
     {"values"},
-    {"env", "disk", "device", "codegen", "fixed", "grids", "race", "ranks", "ttir"},
-    {"candidates", "key", "locks", "nearest", "policy", "scratch", "source", "workers"},
+    {"env", "disk", "device", "codegen", "fixed", "gpus", "grids", "race", "ranks", "ttir"},
+    {"candidates", "key", "locks", "nearest", "policy", "scratch", "source", "visible", "workers"},
     {
         *("_launch_py", "alone", "calls", "failures", "journal", "measure", "objects", "record", "state"),
         *("storm", "toolchain"),
