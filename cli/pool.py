@@ -148,8 +148,8 @@ class Pool:
         return [Row(**queue.rows[number]) for queue in queues for number in sorted(queue.rows)]
 
     def devices(self) -> list[dict[str, Json]]:
-        """The devices and what each did."""
-        return [seat.to_json() for seat in self._seats]
+        """The devices that were named, and what each did."""
+        return [seat.to_json() for seat in self._seats if seat.name]
 
     def run(self) -> None:
         """Measure until all is done.
