@@ -15,7 +15,7 @@ from autotuned.key import Key, call_part
 from autotuned.later import later
 from autotuned.locks import Lock
 from autotuned.question import Options, Question, Seconds
-from autotuned.record import Record, Timing
+from autotuned.recordfile import Record, Timing
 from autotuned.store import Candidates, Choice, Look, Rung
 from autotuned.storm import Storm
 from autotuned.target import Call, Target, refuse_conflicts

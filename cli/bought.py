@@ -9,7 +9,7 @@ from typing import Any
 
 from autotuned.calls import Recorded
 from autotuned.key import Key
-from autotuned.record import Timing
+from autotuned.recordfile import Timing
 from autotuned.values import canonical
 
 from . import output

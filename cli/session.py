@@ -23,7 +23,7 @@ from autotuned.device import from_json
 from autotuned.errors import AutotunedError, DeviceLostError, EncodingError, NoDeviceError, TargetError
 from autotuned.key import Key
 from autotuned.question import Question
-from autotuned.record import Record, Timing
+from autotuned.recordfile import Record, Timing
 from autotuned.replay import Replayed
 from autotuned.store import Choice, Rung
 from autotuned.target import Call

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from autotuned.record import Record, Timing
+from autotuned.recordfile import Record, Timing
 
 from . import output
 from .stored import Stored, kernels, of_kernel, one

@@ -13,7 +13,7 @@ from typing import Any
 from autotuned import store
 from autotuned.device import Device, from_json
 from autotuned.key import Key
-from autotuned.record import Record
+from autotuned.recordfile import Record
 
 from . import output
 

@@ -130,7 +130,7 @@ def test_the_row_of_a_module_is_the_first_sentence_of_its_docstring():
 
 
 def test_design_lists_the_layers_that_are_enforced():
-    lines = re.findall(r"^\d+\. (.+)$", section(read("docs/design.md"), "## Layers"), re.MULTILINE)
+    lines = re.findall(r"^\d+\. (.+(?:\n   .+)*)$", section(read("docs/design.md"), "## Layers"), re.MULTILINE)
     assert [set(re.findall(r"`(\w+)`", line)) for line in lines] == RANKS
 
 
