@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from autotuned.configfile import Fault
+from autotuned.key import Difference
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 Json = Any
+DIGEST = 64  # letters of a digest of source or toolchain, of which the first tell enough
 NARROW = 110  # columns; below this the long cells of a row are stacked instead of standing side by side
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else on stdout.")]
 
@@ -195,6 +197,25 @@ def value_words(value: Json) -> str:
         case "numpy":
             return value_words(inner[1])
     return str(inner)
+
+
+def change_words(change: Difference) -> str:
+    """In what two keys differ, stored against used: `g.dtype bf16 != fp32`."""
+    path = change.path.partition(".")[2]  # "call" and "context" have no parts of one name
+    for part in ("tensors.", "values.", "options."):
+        path = path.removeprefix(part)
+    return f"{path} {_side_words(path, change.theirs)} != {_side_words(path, change.ours)}"
+
+
+def _side_words(path: str, value: Json) -> str:
+    if value is None:
+        return "none"
+    if isinstance(value, dict) and "dtype" in value and "strides" in value:
+        return _layout_words(value)
+    if path.endswith(".dtype"):
+        return dtype_words(value)
+    words = value_words(value)
+    return words[:12] if len(words) == DIGEST else words
 
 
 def config_words(form: Mapping[str, Json] | None) -> str:

@@ -39,7 +39,7 @@ def report(
     made = calls.read(recorded) if recorded is not None else None
     counts = None if made is None else Counter({call.key.digest: call.count for call in made})
     found = [case for name in _names(kernel) for case in sorted(cases(name, counts), key=_in_order)]
-    covered = None if made is None else coverage(made, (case.stored.key for case in found))
+    covered = None if made is None else coverage(made)
     if out is not None:
         _write(out, found, covered)
     if as_json:
