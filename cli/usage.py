@@ -17,7 +17,7 @@ from . import output
 from .stored import STORE, Stored, kernels, matching, of_kernel, unknown
 
 Json = Any
-UNUSED_HEADERS = ("kernel", "call", "config", "source", "key")
+UNUSED_HEADERS = ("kernel", "call", "config", "toolchain", "source", "key")
 MISSING_HEADERS = ("kernel", "call", "tuned != used, from the nearest", "calls>", "key")
 
 
@@ -151,7 +151,9 @@ def _print(heading: str, otherwise: str, headers: Sequence[str], rows: Sequence[
 
 def _unused_cells(stored: Stored) -> list[str]:
     place = STORE if stored.record is not None else os.path.basename(stored.path)
-    return [stored.key.kernel, stored.call_words, stored.config_words, place, stored.digest[:12]]
+    return [
+        stored.key.kernel, stored.call_words, stored.config_words, stored.toolchain, place, stored.digest[:12]
+    ]  # fmt: skip
 
 
 def _missing_cells(one: Missing) -> list[str]:

@@ -66,6 +66,11 @@ def test_no_module_hides_a_public_name():
 def wheel(tmp_path_factory) -> Path:
     """A wheel built without network, by the setuptools of this environment."""
     pytest.importorskip("setuptools", minversion="77")
+    return build_wheel(tmp_path_factory)
+
+
+def build_wheel(tmp_path_factory) -> Path:
+    """A wheel of what is in this checkout, whatever lies about in it."""
     folder = tmp_path_factory.mktemp("wheel")
     source = tmp_path_factory.mktemp("source")
     for name in ("autotuned", "cli", "configs"):
