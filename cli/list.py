@@ -14,14 +14,16 @@ import typer
 from autotuned import env, store
 
 from . import output
-from .stored import STORE, Stored, kernels, matching, of_kernel, unknown
+from .stored import STORE, Stored, complete, kernels, matching, of_kernel, unknown
 
 HEADERS = ("call", "config", "device", "toolchain", "source", "time>", "quality", "key")
 TABLE_ROWS = 200  # more are written line by line: a table of them all would need them all at once, and minutes
 
 
 def list_(
-    kernel: Annotated[str | None, typer.Argument(help="Only kernels of this name, or whose name ends in it.")] = None,
+    kernel: Annotated[
+        str | None, typer.Argument(autocompletion=complete, help="Only kernels of this name, or whose name ends in it.")
+    ] = None,
     unused: Annotated[bool, typer.Option("--unused", help="Only what a recording never used.")] = False,
     missing: Annotated[bool, typer.Option("--missing", help="What a recording used and is not tuned.")] = False,
     recorded: Annotated[
@@ -73,13 +75,13 @@ def _compare(kernel: str | None, recorded: Path | None, unused: bool, missing: b
 
 def _print_json(found: Iterable[Stored]) -> None:
     """One document, written as it is read: there may be more choices than fit into memory."""
-    output.say(f'{{\n "cache": {json.dumps(str(store.root()))},\n "choices": [')
+    output.write(f'{{\n "cache": {json.dumps(str(store.root()))},\n "choices": [\n')
     lines = (f"  {json.dumps(stored.to_json(), allow_nan=False)}" for stored in found)
     comma = ""
     while some := list(itertools.islice(lines, TABLE_ROWS)):
-        output.say(comma + ",\n".join(some), end="")
+        output.write(comma + ",\n".join(some))
         comma = ",\n"
-    output.say("\n ]\n}" if comma else " ]\n}")
+    output.write("\n ]\n}\n" if comma else " ]\n}\n")
 
 
 def _print(kernel: str, found: Iterator[Stored]) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 Json = Any
 DIGEST = 64  # letters of a digest of source or toolchain, of which the first tell enough
 NARROW = 110  # columns; below this the long cells of a row are stacked instead of standing side by side
+_quiet = False
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else on stdout.")]
 
 
@@ -35,14 +37,47 @@ def stderr() -> Console:
     return Console(stderr=True, markup=False, highlight=False, emoji=False)
 
 
+@contextlib.contextmanager
+def hushed(quiet: bool) -> Iterator[None]:
+    """With `quiet`, print nothing but JSON and what went wrong, inside a `with` block."""
+    global _quiet
+    before, _quiet = _quiet, quiet
+    try:
+        yield
+    finally:
+        _quiet = before
+
+
+def is_quiet() -> bool:
+    """Whether nothing but JSON and what went wrong is to be printed."""
+    return _quiet
+
+
 def say(text: str, end: str = "\n") -> None:
     """Print a line of a result."""
-    typer.echo(text + end, nl=False)
+    if not _quiet:
+        write(text + end)
+
+
+def write(text: str) -> None:
+    """Print a part of a JSON document."""
+    typer.echo(text, nl=False)
 
 
 def remark(text: str) -> None:
     """Print one line on stderr, whatever line breaks the text has."""
+    if not _quiet:
+        complain(text)
+
+
+def complain(text: str) -> None:
+    """Print one line on stderr, also with --quiet: it says why the exit code is not 0."""
     typer.echo(" ".join(text.split()), err=True)
+
+
+def remark_text(text: str) -> None:
+    """Print a text on stderr as it is."""
+    typer.echo(text, err=True, nl=False)
 
 
 def remark_json(data: Json) -> None:
@@ -52,7 +87,7 @@ def remark_json(data: Json) -> None:
 
 def fail(text: str) -> typer.Exit:
     """Say in one line why a command failed; the caller raises what this returns."""
-    remark(f"error: {text}")
+    complain(f"error: {text}")
     return typer.Exit(1)
 
 
@@ -60,7 +95,7 @@ def say_faults(faults: Iterable[Fault]) -> list[dict[str, Json]]:
     """Name each fault of a config file on stderr, in a line; returns them as JSON."""
     found = list(faults)
     for fault in found:
-        remark(str(fault))
+        complain(str(fault))
     return faults_json(found)
 
 
@@ -84,6 +119,8 @@ def print_table(headers: Sequence[str], rows: Iterable[Sequence[str]], stack: Se
     """
     from rich.table import Table
 
+    if _quiet:
+        return
     console = stdout()
     if console.width < NARROW:
         headers, rows = _stacked(headers, stack, ", "), [_stacked(row, stack, "\n  ") for row in rows]
@@ -115,12 +152,14 @@ def print_facts(rows: Iterable[tuple[str, str]]) -> None:
     table.add_column(overflow="fold")
     for row in rows:
         table.add_row(*row)
-    stdout().print(table)
+    if not _quiet:
+        stdout().print(table)
 
 
 def print_heading(text: str) -> None:
     """Print the line above a table."""
-    stdout().print(text, style="bold", soft_wrap=True)
+    if not _quiet:
+        stdout().print(text, style="bold", soft_wrap=True)
 
 
 # -- in few words -------------------------------------------------------------------------------------------------

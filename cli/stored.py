@@ -134,6 +134,14 @@ def _entries(kernel: str) -> Iterator[Stored]:
         yield Stored(key, entry.config, entry.median_us, None, entry.vs_default, path)
 
 
+def complete(incomplete: str) -> list[str]:
+    """Names of kernels for a shell to complete: those of the store, of which a record each is looked at."""
+    names = sorted(store.kernels(quietly=True))
+    whole = [name for name in names if name.startswith(incomplete)]
+    ends = {name.rpartition(".")[2] for name in names}
+    return whole or sorted(end for end in ends if end.startswith(incomplete))
+
+
 def matching(names: Iterable[str], wanted: str) -> list[str]:
     """The kernel names that `wanted` stands for: that very name, else those that end in it after a dot."""
     names = sorted(set(names))
