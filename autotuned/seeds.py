@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Iterator
 
 from autotuned.key import Key
-from autotuned.record import Record
+from autotuned.recordfile import Record
 from autotuned.values import Json, canonical
 
 MOST = 3

@@ -20,7 +20,7 @@ RANKS = [
     {"env", "disk", "device", "codegen", "fixed", "gpus", "grids", "race", "ranks", "ttir"},
     {"candidates", "key", "locks", "nearest", "policy", "scratch", "source", "visible", "workers"},
     {
-        *("_launch_py", "alone", "calls", "failures", "journal", "measure", "objects", "record", "state"),
+        *("_launch_py", "alone", "calls", "failures", "journal", "measure", "objects", "recordfile", "state"),
         *("storm", "toolchain"),
     },
     {
@@ -46,8 +46,8 @@ RANKS = [
     {"__init__"},
 ]
 RANK = {name: rank for rank, names in enumerate(RANKS) for name in names}
-# Imported inside functions: `tuned` imports triton, and the module `record` can be called, which starts a recording.
-ALLOWED_UP = {("decorator", "tuned"), ("record", "recording")}
+# Imported inside a function: `tuned` imports triton.
+ALLOWED_UP = {("decorator", "tuned")}
 
 
 def imports_of(path: Path, inside_functions: bool = True) -> set[str]:
