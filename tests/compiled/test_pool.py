@@ -79,6 +79,27 @@ def test_each_config_is_compiled_once_on_threads_of_the_pool(monkeypatch, compil
     assert [timing.status for _, record in store.all_records() for timing in record.timings] == ["ok"] * len(BLOCKS)
 
 
+def test_a_further_shape_costs_its_launches_and_little_else(monkeypatch):
+    """All is compiled: no thread is started, no code is read again, and a file is replaced for its lock, journal and record."""
+    monkeypatch.setenv("AUTOTUNED_COMPILE_WORKERS", "2")
+    configs = [Config({"BLOCK": block}) for block in BLOCKS]
+    tuned = autotune(configs, key=["n"], do_bench=fake_cuda.by_config(TIMES))(triton.jit(add))
+    tuned[grid](torch.zeros(1008), torch.zeros(1008), 1008)
+    replaced, started, read, launches = [], [], [], len(fake_cuda.Launcher.launches)
+    replace, start, access = os.replace, threading.Thread.start, toolchain.ttir.access
+    monkeypatch.setattr(os, "replace", lambda *paths: (replaced.append(paths[1]), replace(*paths))[1])
+    monkeypatch.setattr(threading.Thread, "start", lambda self: (started.append(self.name), start(self))[1])
+    monkeypatch.setattr(toolchain.ttir, "access", lambda text: (read.append(text), access(text))[1])
+    tuned[grid](torch.zeros(2016), torch.zeros(2016), 2016)
+    assert tuned.cache_info().searches == 2
+    assert (started, read) == ([], [])
+    records = {str(path) for path, _ in store.all_records()}
+    others = [path for path in map(str, replaced) if path not in records]
+    assert len(replaced) - len(others) == 1
+    assert sorted(Path(path).parent.name for path in others) == ["journal", "locks"]  # once: then it is written over
+    assert len(fake_cuda.Launcher.launches) - launches == 2 * len(BLOCKS) + 1
+
+
 def test_binaries_of_the_pool_are_where_those_of_one_thread_are(monkeypatch, tmp_path):
     tune(2, monkeypatch)
     assert len(list(store.scratch_folder().rglob("*.cubin"))) == len(BLOCKS)
