@@ -49,7 +49,9 @@ def searching(launched, **options):
         call()
         return [{1: 4.0, 2: 3.0, 4: 1.0, 8: 2.0}[launched[-1]]] * 3
 
-    return autotune(configs=[Config({"step": step}) for step in (1, 2, 4, 8)], key=["n"], do_bench=bench, **options)(work)
+    return autotune(configs=[Config({"step": step}) for step in (1, 2, 4, 8)], key=["n"], do_bench=bench, **options)(
+        work
+    )
 
 
 def test_another_process_begins_with_what_is_stored():
