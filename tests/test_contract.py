@@ -10,9 +10,9 @@ TESTS = Path(__file__).parent
 PAGE = (TESTS.parent / "docs" / "drop-in.md").read_text()
 ROWS = dict(re.findall(r"^\| ([MSC]\d+) \| (.+) \|$", PAGE, re.MULTILINE))
 MUST, SHOULD, CANNOT = ([number for number in ROWS if number[0] == kind] for kind in "MSC")
-ALL = {"triton", "seeded", "replaced", "autotuned"}
+ALL = {"triton", "seeded", "beside", "replaced", "autotuned"}
 # Names of tests/subjects.py and of the tests themselves; what is none of these is a list of names.
-GROUPS = {"subjects.SUBJECTS": ALL, "subjects.INSTALLED": {"seeded", "replaced"}, "BOTH": ALL - {"seeded"},
+GROUPS = {"subjects.SUBJECTS": ALL, "subjects.INSTALLED": {"seeded", "beside", "replaced"}, "BOTH": ALL - {"seeded"},
           "subjects.OURS": ALL - {"triton"}, "DECORATED": {"replaced", "autotuned"}}  # fmt: skip
 
 
@@ -60,7 +60,7 @@ def test_the_page_lists_the_whole_contract():
 @pytest.mark.parametrize("number", MUST)
 def test_each_must_is_tested_for_install_and_for_autotune(number):
     tested = set().union(*FOUND[number].values())
-    assert {"seeded", "replaced", "autotuned"} <= tested, f"{number}: only for {sorted(tested)}"
+    assert {"seeded", "beside", "replaced", "autotuned"} <= tested, f"{number}: only for {sorted(tested)}"
 
 
 @pytest.mark.parametrize("number", SHOULD)
