@@ -181,16 +181,23 @@ def _paths_in(folder: Traversable, kernel: str | None) -> Iterator[Traversable]:
         if kernel is not None:
             yield device / configfile.file_name(kernel)
         elif device.name != "schema":  # in the packaged folder: the JSON schema of these files
-            files = [file for file in device.iterdir() if file.name.endswith(".json")]
-            yield from sorted(files, key=lambda file: file.name)
+            yield from (file for file in _entries(device) if file.name.endswith(".json"))
 
 
 def _device_folders(folder: Traversable) -> list[Traversable]:
     name = str(folder)
     if name not in _devices:
-        found = [device for device in folder.iterdir() if device.is_dir()] if folder.is_dir() else []
-        _devices[name] = sorted(found, key=lambda device: device.name)
+        _devices[name] = [device for device in _entries(folder) if device.is_dir()]
     return _devices[name]
+
+
+def _entries(folder: Traversable) -> list[Traversable]:
+    """What lies in a folder, by name; one that cannot be read holds nothing, and is said once."""
+    try:
+        return sorted(folder.iterdir(), key=lambda entry: entry.name) if folder.is_dir() else []
+    except OSError as error:
+        records.warn_once(f"folder {folder}", "config files in %s are left out: %s.", folder, error)
+        return []
 
 
 def read(path: Traversable, kernel: str | None) -> Read:

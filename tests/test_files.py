@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from fakes import CONTEXT, DEVICE, FakeConfig, by_identity, form, make_key
 
-from autotuned import configfile, files, shipping, store
+from autotuned import configfile, files, policy, shipping, store
 from autotuned.configfile import ConfigFile, Entry, split_context
 from autotuned.device import from_json
 from autotuned.errors import ConfigFileError
@@ -340,6 +340,29 @@ def test_a_file_that_is_cut_off_serves_what_is_whole(tmp_path: Path, caplog: Any
     store.register_configs(tmp_path)
     assert [config_of(find(make_key(n))) for n in (1, 2, 3)] == [LARGE, None, None]
     assert len(lines(caplog)) == 2
+
+
+def test_a_folder_that_may_not_be_read_is_said_once_and_the_next_one_serves(
+    tmp_path: Path, monkeypatch: Any, caplog: Any
+) -> None:
+    closed, opened = tmp_path / "closed", tmp_path / "open"
+    closed.mkdir()
+    write(opened, (make_key(triton="3.9.1"), LARGE))
+    stat = Path.stat
+
+    def refuse(path: Path, **options: Any) -> os.stat_result:
+        if path == closed or closed in path.parents:
+            raise PermissionError(13, "Permission denied", str(path))
+        return stat(path, **options)
+
+    monkeypatch.setattr(Path, "stat", refuse)
+    monkeypatch.setattr(files, "_registered", [files.Folder(closed, policy.DEFAULTS)])
+    store.register_configs(opened)
+    assert [config_of(find(make_key())) for _ in range(2)] == [LARGE, LARGE]
+    assert [line for line in lines(caplog) if line.startswith("config files in")] == [
+        f"config files in {closed} are left out: [Errno 13] Permission denied: '{closed}'."
+    ]
+    assert list(files.entries()) != []
 
 
 # -- packages --------------------------------------------------------------------------------------------------------
