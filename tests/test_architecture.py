@@ -41,7 +41,8 @@ RANKS = [
     {"tuned"},
     {"computed"},
     {"cases", "inductor", "replaced"},
-    {"release", "replay", "dropin"},
+    {"beside", "release", "replay"},
+    {"dropin"},
     {"arrange"},
     {"__init__"},
 ]
