@@ -17,10 +17,10 @@ EVERYTHING = sorted([*LIBRARY, *(ROOT / "autotuned" / "kernels").glob("*.py"), *
 RANKS = [
     {"errors", "immutable", "later"},
     {"values"},
-    {"env", "disk", "device", "codegen", "fixed", "gpus", "grids", "race", "ranks", "ttir"},
+    {"env", "disk", "device", "codegen", "failures", "fixed", "gpus", "grids", "race", "ranks", "ttir"},
     {"candidates", "key", "locks", "nearest", "policy", "scratch", "source", "visible", "workers"},
     {
-        *("_launch_py", "alone", "calls", "failures", "journal", "measure", "objects", "recordfile", "state"),
+        *("_launch_py", "alone", "calls", "journal", "measure", "objects", "recordfile", "state"),
         *("storm", "toolchain"),
     },
     {
