@@ -223,12 +223,19 @@ def _remembered(path: Path, tool: str | None) -> dict[str, Json]:
 
 
 def _compute(tool: str | None) -> dict[str, Json]:
+    from concurrent.futures import ThreadPoolExecutor
+
     from triton.runtime.cache import triton_key
 
     # Triton's own key leaves out its runtime, Gluon, plug-ins and what it links into kernels.
     root = _triton_folder()
     files = sorted(path for path, _, _ in _file_stats(root) if not os.path.basename(path).startswith("libtriton"))
-    parts = [triton_key(), *(f"{os.path.relpath(path, root)} {_sha256(path)}" for path in files)]
+    # Nothing can be compiled before this is known, and Python's lock is free while a file is read or hashed.
+    with ThreadPoolExecutor(4, "autotuned-hash") as threads:
+        whole = threads.submit(triton_key)
+        hashes = threads.map(_sha256, files)
+        parts = [f"{os.path.relpath(path, root)} {digest}" for path, digest in zip(files, hashes)]
+        parts.insert(0, whole.result())
     return {
         "triton": version(),
         "triton_key": hashlib.sha256("\n".join(parts).encode("utf-8", "surrogateescape")).hexdigest(),
