@@ -228,9 +228,11 @@ class _Search:
         with self._catching(trial):
             self._protect()
             self._job.journal.begin(self.board.identity(trial))
-            self._with_room(partial(self._launch, trial))
-            self._protection.learn()
-            self._job.journal.launched()
+            try:
+                self._with_room(partial(self._launch, trial))
+                self._protection.learn()
+            finally:
+                self._job.journal.launched()
         self.board.launched += 1
 
     def _with_room(self, act: Callable[[], Result]) -> Result:

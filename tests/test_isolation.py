@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -112,6 +113,39 @@ def test_a_second_run_tries_none_of_them_again_unless_it_is_forced(tmp_path):
     done = tune(tmp_path, FAULTS, "--timeout", "30", "--json")
     assert [case["source"] for case in json.loads(done.stdout)["cases"]] == ["stored"] * 2
     assert time.monotonic() - start < 25
+
+
+def test_b62_what_ended_a_program_is_tried_once_more_by_tune_in_a_process_that_it_can_lose(tmp_path):
+    program = HEAD + textwrap.dedent(CRASHING) + "\nif __name__ == '__main__':\n    work(np.zeros(4), 1)\n"
+    (tmp_path / "faulty.py").write_text(program)
+    command = [sys.executable, str(tmp_path / "faulty.py")]
+    runs = [subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path) for _ in range(3)]
+    assert [run.returncode for run in runs] == [-signal.SIGABRT, 0, 0]
+    assert "how=crash" in runs[1].stderr
+    assert "is skipped: an earlier process ended in its first launch" in runs[1].stderr
+    assert runs[2].stderr == ""
+    ((_, record),) = store.all_records()
+    assert statuses(record)["crash"][0] == "crashed"
+    done = tune(tmp_path, CRASHING + "\nif __name__ == '__main__':\n    work(np.zeros(4), 1)\n")
+    assert done.returncode == 0, done.stderr
+    ((_, record),) = store.all_records()
+    twice = "Crashed: two processes ended while this config was launched for the first time"
+    assert statuses(record)["crash"] == ("failed", twice)
+    assert statuses(record)["fast"][0] == "ok"
+    assert "Crashed: the process ended by SIGABRT while it was launched; it is left out" in done.stderr
+
+
+CRASHING = """
+@autotune(configs=[Config({"how": how}) for how in ("fast", "crash")], key=["n"])
+def work(out, n, *, how):
+    if how == "crash":
+        os.abort()
+    slow(out, 1)
+
+@work.case
+def cases(device):
+    yield dict(args=(np.zeros(4), 1))
+"""
 
 
 def test_an_error_of_the_target_is_one_line_and_exit_code_1(tmp_path):

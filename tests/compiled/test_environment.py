@@ -131,6 +131,22 @@ def test_devices_of_one_product_share_a_choice_and_others_do_not(tuned, bench, d
     assert searched == [1, 1, 2, 3, 3]
 
 
+def test_a_key_is_made_without_a_word_to_the_device(tuned, driver, monkeypatch):
+    x = torch.zeros(100)
+    call = tuned.tuner.call((x, 100), {}, (4,))
+    digest = tuned.tuner.chooser.key(call).digest
+
+    def touched(*arguments, **named):
+        raise AssertionError("the device was asked")
+
+    for name in ("synchronize", "current_stream", "get_device_capability", "mem_get_info"):
+        monkeypatch.setattr(torch.cuda, name, touched)
+    for name in ("get_device_properties", "load_binary"):
+        monkeypatch.setattr(driver.utils, name, touched, raising=False)
+    monkeypatch.setattr(driver, "get_current_stream", touched)
+    assert tuned.tuner.chooser.key(call).digest == digest
+
+
 @pytest.mark.parametrize("order", [1, -1])
 def test_configs_that_differ_in_warps_only_are_three_kernels_b24(launches, order):
     seen = []

@@ -42,6 +42,7 @@ class Memory:
 
     def __init__(self, free):
         self.free, self.cached = free, 0
+        self.held_now, self.peak = 0, 0
 
     def torch_takes(self, size):
         if self.cached >= size:
@@ -59,10 +60,13 @@ class Memory:
     def held(self, size, thing):
         """Something of torch's that takes memory for as long as it lives."""
         self.torch_takes(size)
+        self.held_now += size
+        self.peak = max(self.peak, self.held_now)
         weakref.finalize(thing, self.give, size)
         return thing
 
     def give(self, size):
+        self.held_now -= size
         self.cached += size
 
     def empty_cache(self):
@@ -163,6 +167,13 @@ def test_with_little_room_the_key_is_tuned_all_the_same_and_what_was_free_is_fre
     assert memory.free + memory.cached == before - 3 * MODULE
     if room != "everything":
         assert memory.cached == 0  # the next module, of whatever kernel, must find it at the driver's
+
+
+@pytest.mark.parametrize("restore", [None, ["x_ptr"]], ids=["found out", "named"])
+def test_a_search_takes_the_protected_bytes_once_and_the_flush_buffer(memory, restore):
+    call(tuned(restore_value=restore), 1, torch.zeros(ELEMENTS))
+    assert memory.peak == MIB + FLUSH
+    assert memory.held_now == 0
 
 
 def test_what_finds_no_room_is_left_out_and_measured_another_time(memory, said):
