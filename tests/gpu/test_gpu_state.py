@@ -213,14 +213,11 @@ def ballast() -> list[torch.Tensor]:
 @contextlib.contextmanager
 def nearly_full(way: str) -> Iterator[None]:
     """Room for 96 MiB: the device is full, or torch may take no more of it."""
-    taken = ballast()
-    if way == "the device":
-        taken.sort(key=lambda block: block.nbytes)
-        del taken[: ROOM // BLOCK]
-        torch.cuda.empty_cache()
-    else:
-        taken.clear()
-        torch.cuda.empty_cache()
+    spare = [torch.empty(BLOCK, dtype=torch.int8, device="cuda") for _ in range(ROOM // BLOCK)]
+    taken = ballast() if way == "the device" else []
+    spare.clear()
+    torch.cuda.empty_cache()
+    if way == "the limit":
         total = torch.cuda.get_device_properties().total_memory
         torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + ROOM) / total)
     try:
