@@ -17,7 +17,7 @@ EVERYTHING = sorted([*LIBRARY, *(ROOT / "autotuned" / "kernels").glob("*.py"), *
 RANKS = [
     {"errors", "immutable", "later"},
     {"values"},
-    {"env", "disk", "device", "codegen", "fixed", "grids", "race", "ranks", "ttir"},
+    {"env", "clocks", "disk", "device", "codegen", "fixed", "grids", "race", "ranks", "ttir"},
     {"candidates", "key", "locks", "nearest", "policy", "scratch", "source", "workers"},
     {
         *("_launch_py", "alone", "calls", "failures", "journal", "measure", "objects", "record", "state"),
