@@ -15,9 +15,9 @@ from autotuned.key import Key, call_part
 from autotuned.later import later
 from autotuned.locks import Lock
 from autotuned.question import Options, Question, Seconds
-from autotuned.record import Record, Timing
+from autotuned.recordfile import Record, Timing
 from autotuned.store import Candidates, Choice, Look, Rung
-from autotuned.storm import Storm
+from autotuned.storm import Storm, Untuned
 from autotuned.target import Call, Target, refuse_conflicts
 from autotuned.values import canonical
 
@@ -57,7 +57,7 @@ class Chooser:
         self._unfit = failures.Unfit()
         self._memory = failures.Backoff()
         self._context = Context(target, options.version)
-        self._storm = Storm()
+        self._storm, self.untuned = Storm(), Untuned()
 
     # -- key and candidates --------------------------------------------------------------------------------------
 
@@ -282,7 +282,7 @@ class Chooser:
         if question.mode == "strict":
             raise self._not_tuned(key, "mode 'strict' allows no search")
         if question.mode == "serve":
-            self._say_once(key.digest, "`%s`: nothing is stored for key %s; mode 'serve' runs it untuned.", key)
+            self.untuned.note(key, explain.nearest_words)
         if self.options.default is not None:
             return self.default(question.call, question.live)
         if question.mode == "auto":

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from autotuned import clocks
+from autotuned.failures import is_memory_error
 from autotuned.race import Trial
 from autotuned.values import Json
 
@@ -23,11 +24,13 @@ class Timer(Protocol):
         resolution_us: What the clock can tell apart.
         overlaps: Whether times can be believed that are taken while other threads compile.
         device: What names on this host the device that one search at a time should measure on; None for none.
+        is_short: Whether the device had less memory left than it should have.
     """
 
     resolution_us: float
     overlaps: bool
     device: str | None
+    is_short: bool
 
     @property
     def regime(self) -> Mapping[str, Json]:
@@ -55,6 +58,7 @@ class HostTimer:
     resolution_us = 0.1
     overlaps = False
     device: str | None = None
+    is_short = False
     regime: Mapping[str, Json] = {"clock": "host", "cache": "warm"}
 
     def sample(self, trial: Trial, count: int) -> list[float]:
@@ -127,9 +131,12 @@ class CudaTimer:
             try:
                 buffer = self._torch.empty(size, dtype=self._torch.int8, device="cuda")
                 self._flush_bytes = size
-            except self._torch.OutOfMemoryError:
+            except Exception as error:
+                if not is_memory_error(error):
+                    raise
                 size //= 2
-        if (buffer is None or size < wanted) and "flush" not in _said:
+        self.is_short = buffer is None or size < wanted
+        if self.is_short and "flush" not in _said:
             _said.add("flush")
             log.warning(
                 "device memory is short: %d MiB instead of %d flush the cache between samples; times may be those of a "
@@ -236,6 +243,7 @@ class GivenTimer:
     def __init__(self, do_bench: Callable[..., Any], inner: Timer) -> None:
         self._do_bench = do_bench
         self.synchronize, self.free, self.device = inner.synchronize, inner.free, inner.device
+        self.is_short = inner.is_short
 
     def warm_up(self) -> None:
         """`do_bench` has warm-up launches of its own."""

@@ -8,7 +8,7 @@ from itertools import chain, islice
 
 from autotuned import records
 from autotuned.key import Key
-from autotuned.record import Record
+from autotuned.recordfile import Record
 from autotuned.values import Json, canonical
 
 MOST = 3

@@ -150,6 +150,33 @@ def forget_binaries(kernel: Any) -> None:
         caches.clear()
 
 
+def loaded(compiled: Any) -> Any:
+    """A compiled kernel, its binary on the device; one that could not be loaded is loaded at the next try.
+
+    Triton makes a kernel's launcher before it loads the binary, and takes a kernel with a launcher for loaded: after a
+    device that was full it would launch nothing, with a `TypeError`, for as long as the process lives.
+    """
+    try:
+        getattr(compiled, "run", None)  # reading it loads the binary
+    except Exception:
+        _forget_failed_load(compiled)
+        raise
+    return compiled
+
+
+def forget_failed_loads(kernel: Any) -> None:
+    """Let Triton load anew what a launch of a kernel could not load."""
+    caches = getattr(list(layers(kernel))[-1], "device_caches", None) or {}
+    for binaries, *_ in caches.values():
+        for compiled in list(binaries.values()):
+            _forget_failed_load(compiled)
+
+
+def _forget_failed_load(compiled: Any) -> None:
+    if getattr(compiled, "module", True) is None:
+        compiled._run = None
+
+
 def version() -> str:
     """Triton's version."""
     import triton

@@ -64,9 +64,8 @@ def test_a_users_benchmark_answers_once_in_milliseconds(answer_ms: Any, samples_
         call()
         return answer_ms
 
-    timer = GivenTimer(
-        do_bench, SimpleNamespace(synchronize=lambda: events.append("synchronize"), free=nothing, device=None)
-    )
+    inner = SimpleNamespace(synchronize=lambda: events.append("synchronize"), free=nothing, device=None, is_short=False)
+    timer = GivenTimer(do_bench, inner)
     noticed = noted(events)
     noticed.samples_us += timer.sample(noticed, 3)
     assert noticed.samples_us == pytest.approx(samples_us)

@@ -5,7 +5,7 @@ import pytest
 from fakes import FakeConfig, form, make_key
 
 from autotuned import Config, autotune, seeds
-from autotuned.record import Record
+from autotuned.recordfile import Record
 from autotuned.values import canonical
 
 
