@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
+from autotuned import clocks
 from autotuned.failures import is_memory_error
 from autotuned.race import Trial
 from autotuned.values import Json
@@ -47,6 +48,9 @@ class Timer(Protocol):
     def free(self) -> None:
         """Give back what memory can be spared."""
 
+    def ran_well(self) -> bool:
+        """Whether the device ran at its clocks; if not, after a pause that lets it recover."""
+
 
 class HostTimer:
     """Wall clock of the CPU, for the interpreter and for callables that run on the CPU."""
@@ -79,6 +83,10 @@ class HostTimer:
     def free(self) -> None:
         """Nothing is held."""
 
+    def ran_well(self) -> bool:
+        """Nobody says that it did not."""
+        return True
+
 
 class CudaTimer:
     """Events on the caller's current stream, with the L2 cache flushed before each launch.
@@ -96,6 +104,7 @@ class CudaTimer:
     # Clocks rise within some tens of milliseconds of work, and fall again when the device is idle.
     _WARM_S, _STAYS_WARM_S = 0.05, 1.0
     _warm_since = float("-inf")  # of all timers: many keys are tuned one after the other
+    _COOL_S = 0.2  # what a device whose clocks are held down is left alone before a round is repeated
     _TRIES = 3  # blocks measured again because the host was too slow; then what there is must do
     # A sample of a short kernel is the mean of several launches, each with its own flush: the clock's steps, of which
     # there are few in it, then even out. No more than so many, and none for a kernel that takes so long by itself.
@@ -110,6 +119,7 @@ class CudaTimer:
         self._host_us = 50.0  # enqueueing one launch: a first guess, corrected by every block
         self._between_us = math.inf  # what the device does between two launches: flush, restore; least seen
         self._events: list[tuple[Any, Any]] = []
+        self._clocks = clocks.of(str(getattr(properties, "uuid", "") or "") or None)
         self._flush_bytes = 0
         self._flush = self._flush_buffer()
 
@@ -206,6 +216,13 @@ class CudaTimer:
                 self._torch.cuda.current_stream().synchronize()
         CudaTimer._warm_since = time.monotonic()
 
+    def ran_well(self) -> bool:
+        """Whether neither heat nor the hardware holds the clocks down now; if they do, after a pause."""
+        slowed = self._clocks.slowed
+        if slowed:
+            time.sleep(self._COOL_S)
+        return not slowed
+
     def free(self) -> None:
         """Let go of the flush buffer, and of what torch keeps for later."""
         self._flush = None
@@ -230,6 +247,10 @@ class GivenTimer:
 
     def warm_up(self) -> None:
         """`do_bench` has warm-up launches of its own."""
+
+    def ran_well(self) -> bool:
+        """It was asked for one answer, and that is taken."""
+        return True
 
     def sample(self, trial: Trial, count: int) -> list[float]:
         """The three quantiles that `do_bench` gives, in microseconds, once; it repeats as it sees fit."""

@@ -97,6 +97,7 @@ def race(
     sampler: Sampler,
     seed: int = 0,
     examine: Callable[[Sequence[Trial]], None] = lambda survivors: None,
+    recovers: Callable[[], bool] = lambda: True,
 ) -> bool:
     """Give each trial as many samples as it takes to tell it from the fastest.
 
@@ -108,11 +109,12 @@ def race(
         sampler: `sampler(trial, count)` appends samples, or sets `trial.error`.
         seed: Of the shuffle, so that a search can be repeated.
         examine: Told who survived the first samples; may set `trial.error`.
+        recovers: Asked after each round whether the device ran as it should; if not, it has been given time to.
 
     Returns:
         Whether conditions were steady, as far as the race could see.
     """
-    rounds = _Rounds(sampler, random.Random(seed))
+    rounds = _Rounds(sampler, random.Random(seed), recovers)
     rounds.run(trials, FIRST_SAMPLES)
     alive = _within(trials, lambda trial, lead: FAR_OFF * lead.median_us)
     examine(alive)
@@ -139,8 +141,8 @@ class _Rounds:
         left: Disturbed rounds that may still be thrown away.
     """
 
-    def __init__(self, sampler: Sampler, shuffle: random.Random) -> None:
-        self._sampler, self._shuffle = sampler, shuffle
+    def __init__(self, sampler: Sampler, shuffle: random.Random, recovers: Callable[[], bool]) -> None:
+        self._sampler, self._shuffle, self._recovers = sampler, shuffle, recovers
         self.left = DISTURBED_ROUNDS
 
     def run(self, trials: Sequence[Trial], count: int) -> bool:
@@ -151,7 +153,7 @@ class _Rounds:
             self._shuffle.shuffle(order)
             for trial in order:
                 self._sampler(trial, count)
-            if not self.left or not _is_disturbed(trials, before):
+            if not self.left or (self._recovers() and not _is_disturbed(trials, before)):
                 return any(len(trial.samples_us) > length for trial, length in zip(trials, before))
             self.left -= 1
             if self.left:

@@ -148,7 +148,7 @@ class _Search:
             failures.remember_refused(self._job.compile_class, self._ahead.refused)
             with alone.timing(self._job.timer.device):
                 self._with_room(self._job.timer.warm_up)
-                self._steady = race.race(racing, self._sample, examine=self._examine)
+                self._steady = race.race(racing, self._sample, 0, self._examine, self._job.timer.ran_well)
             self._finish_hooks(racing[0])
 
     def _skip_known_failures(self) -> None:

@@ -182,11 +182,17 @@ def summary(name: str, tool: str, picks: list[tuple[int, float, str]], true_us: 
     }  # fmt: skip
 
 
+def save(path: Path | None, head: dict[str, Any], rows: list[dict[str, Any]]) -> None:
+    """Write what there is so far."""
+    if path:
+        path.write_text(json.dumps({**head, "rows": rows}, indent=1) + "\n")
+
+
 def main() -> None:
     """Print the table, and JSON and recordings where asked."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--problems", default="matmul,attention,rmsnorm,add,splitk")
-    parser.add_argument("--repeats", type=int, default=20)
+    parser.add_argument("--repeats", type=int, default=20, help="searches of each problem; 0 only records")
     parser.add_argument("--stock", type=int, default=3, help="searches with triton.autotune")
     parser.add_argument("--load", type=float, default=0.0, help="share of time that another thread uses the GPU")
     parser.add_argument("--record", type=Path, help="write raw samples into this folder")
@@ -202,6 +208,9 @@ def main() -> None:
             data = record(launches)
             path = arguments.record / f"samples-{name}.json.gz"
             path.write_bytes(gzip.compress(json.dumps({**head, "problem": name, **data}).encode(), 9, mtime=0))
+        if not arguments.repeats:
+            save(arguments.json, head, rows)
+            continue
         true_us, sittings = truth(launches)
         picks = {"ours": searches(PROBLEMS[name], launches, arguments.repeats)}
         if arguments.stock:
@@ -214,8 +223,7 @@ def main() -> None:
             print({key: round(value, 5) if isinstance(value, float) else value for key, value in rows[-1].items()})
         rows[-1]["sittings"] = sittings
         sys.stdout.flush()
-        if arguments.json:
-            arguments.json.write_text(json.dumps({**head, "rows": rows}, indent=1) + "\n")
+        save(arguments.json, head, rows)
 
 
 if __name__ == "__main__":

@@ -87,8 +87,12 @@ def _compile_by_threads(tuner: Any, problem: Any, arguments: tuple[Any, ...]) ->
 # -- the table --------------------------------------------------------------------------------------------------------
 
 
-def run(tool: str, name: str, further: int) -> dict[str, Any]:
-    """The same in a fresh process with empty caches."""
+def run(tool: str, name: str, further: int, limit_s: float | None = None) -> dict[str, Any]:
+    """The same in a fresh process with empty caches.
+
+    Raises:
+        subprocess.TimeoutExpired: It took longer than `limit_s`.
+    """
     with tempfile.TemporaryDirectory() as folder:
         environment = {
             **os.environ,
@@ -97,7 +101,7 @@ def run(tool: str, name: str, further: int) -> dict[str, Any]:
             "PYTHONPATH": os.pathsep.join([str(HERE.parent), *filter(None, [os.environ.get("PYTHONPATH")])]),
         }
         command = [sys.executable, str(HERE), "--child", tool, name, str(further)]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True)
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=limit_s)
     if done.returncode:
         raise SystemExit(f"{' '.join(command)} failed:\n{done.stderr[-4000:]}")
     return json.loads(done.stdout.splitlines()[-1])

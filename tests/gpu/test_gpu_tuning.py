@@ -1,14 +1,21 @@
-"""Tuning on a GPU: the list of faults, one process that measures, and the same winner from search to search."""
+"""Tuning on a GPU: the list of faults in a process of its own, what the timer says, and what a further shape costs."""
 
 import json
 import os
+import statistics
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
+import torch
 
-from autotuned import store
+from autotuned import autotune, measure, store
+from autotuned.race import Trial
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "bench"))
+from problems import PROBLEMS  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 
@@ -73,3 +80,37 @@ def test_b62_b63_the_fault_list(tmp_path):
     assert "OutOfResources" in errors[5]
     for name in ("HOW=1", "HOW=2", "HOW=4"):
         assert name in done.stderr  # named, with the time each cost
+
+
+@pytest.mark.parametrize("elements", [1 << 16, 1 << 22, 1 << 27], ids=["microseconds", "tens", "hundreds"])
+def test_b81_times_are_those_of_a_stream_held_until_all_is_enqueued(elements):
+    """The timer holds the stream no longer than the host needs to stay ahead: that must not show in its times."""
+    x, y = torch.ones(elements, device="cuda"), torch.empty(elements, device="cuda")
+    trial, timer = Trial(0, lambda: None, lambda: torch.mul(x, 2.0, out=y)), measure.CudaTimer()
+    timer.warm_up()
+    trial.samples_us += timer.sample(trial, 3)
+    short, long = [], []
+    for _ in range(10):  # in turn: clocks drift
+        short += timer.sample(trial, 10)
+        times, starved = timer._block(trial, 10, 10_000.0)
+        assert not starved
+        long += times
+    one, other = statistics.median(short), statistics.median(long)
+    print(f"{elements}: {one:.2f} us, held for all {other:.2f} us, the host needs {timer.regime['host_us']} us")
+    assert one == pytest.approx(other, rel=0.02, abs=0.3)
+
+
+def test_a_further_shape_of_40_configs_takes_a_fraction_of_a_second():
+    """Everything is compiled; triton.autotune takes 4 to 5 s for each."""
+    problem = PROBLEMS["matmul"]
+    tuned, seconds = problem.tuned(autotune), []
+    for shape in problem.shapes[:4]:
+        arguments, grid = problem.arguments(shape, "cuda"), problem.grid(shape)
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        tuned[grid](*arguments)
+        torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - start)
+        print(f"{shape}: {seconds[-1]:.3f} s, {tuned.best_config}")
+    assert statistics.median(seconds[1:]) < 0.4
+    assert tuned.cache_info().searches == 4
