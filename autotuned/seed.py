@@ -15,7 +15,7 @@ from autotuned import candidates, env, failures, objects, source, store, toolcha
 from autotuned.context import Context
 from autotuned.errors import AutotunedError, NotTunedError
 from autotuned.key import Key, is_tensor
-from autotuned.record import Record, Timing
+from autotuned.recordfile import Record, Timing
 from autotuned.store import Rung
 from autotuned.target import Call, KernelTarget
 from autotuned.values import Json, digest, encode
