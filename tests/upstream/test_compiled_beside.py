@@ -229,3 +229,11 @@ def test_a_tuner_that_is_gone_is_let_go(make, x, replacing):
     del kernel
     gc.collect()
     assert gone() is None
+
+
+def test_heuristics_inside_are_computed_at_each_launch(bench, x, replacing, launches):
+    inner = triton.heuristics({"EVEN": lambda arguments: arguments["n"] % 2 == 0})(add)
+    kernel = Library(inner, add.arg_names, CONFIGS, [], None, None, do_bench=bench)
+    for n in (100, 99, 98, 97, 100):
+        kernel[(4,)](x, n)
+        assert (launches[-1].arguments["EVEN"], launches[-1].arguments["BLOCK"]) == (n % 2 == 0, 32)
