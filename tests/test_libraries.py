@@ -93,7 +93,7 @@ def test_three_modes_of_every_operation_go_on_where_they_stopped(run):
     assert [found["mine_double"][at] for at in (1, 5, -1)] == ["3, 0, 0", "1", "equal"]
     assert [found["mine_random"][at] for at in (1, -1)] == ["0, 0, 0", "differ: from run to run"]
     assert found["other_broken"][1] == "ImportError: no such library"
-    kept = json.loads((run.work / "replaced-mine.json").read_text())
+    kept = json.loads((run.work / "replaced-mine_double+mine_random.json").read_text())
     assert (kept["mode"], sorted(kept["ops"])) == ("replaced", ["mine_double", "mine_random"])
     assert kept["ops"]["mine_double"]["finite"] is True
     assert json.loads((run.work / "versions.json").read_text())["torch"] != "not installed"

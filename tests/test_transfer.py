@@ -8,7 +8,7 @@ from fakes import CONTEXT, FakeConfig, form
 
 from autotuned import store
 from autotuned.key import Key
-from autotuned.record import Record, Timing
+from autotuned.recordfile import Record, Timing
 
 SCRIPT = Path(__file__).parent / "bench" / "transfer.py"
 FIRST, SMALL, LARGE = FakeConfig({"BLOCK": 16}), FakeConfig({"BLOCK": 64}), FakeConfig({"BLOCK": 128})

@@ -3,8 +3,9 @@
     pip install --no-deps --target libs fla-core flash-linear-attention liger-kernel conch-triton-kernels einops gemlite
     PYTHONPATH=libs python tests/libraries/run.py FOLDER [OP...] [--seconds 540]
 
-First every library in a process of its own, seeded, several at a time: this compiles all configs and fills the store.
-Then one process after another, with everything compiled: stock, which measures; seeded and replaced, which must not.
+First every operation in a process of its own, seeded, several at a time: this compiles all configs and fills the store.
+Then every library in one process after another, with all compiled: stock, which measures, seeded and replaced, which
+must not.
 Each result is kept in FOLDER, and so are the store and the compiled kernels: what `--seconds` are too short for is left
 open, exit code 3, and the same command goes on with it. At the end a table; docs/drop-in.md has what came out.
 Nothing of the libraries is kept here.
@@ -33,7 +34,7 @@ COLUMNS = ("operation", "configs measured: stock, seeded, replaced", "first call
 
 
 class Piece(NamedTuple):
-    """One process: a mode ("cold" is seeded, with an empty store) and operations of one library."""
+    """One process: a mode ("cold" is seeded, with nothing stored) and operations of one library."""
 
     mode: str
     names: tuple[str, ...]
@@ -41,7 +42,7 @@ class Piece(NamedTuple):
     @property
     def file(self) -> str:
         """Where its results are kept."""
-        return f"{self.mode}-{library_of(self.names[0])}.json"
+        return f"{self.mode}-{'+'.join(self.names)}.json"
 
 
 class Runner:
@@ -103,24 +104,24 @@ def library_of(name: str) -> str:
     return name.partition("_")[0]
 
 
-def pieces(mode: str, names: Iterable[str]) -> list[Piece]:
-    """One for each library, in order."""
-    by_library: dict[str, list[str]] = {}
+def by_library(mode: str, names: Iterable[str]) -> list[Piece]:
+    """One piece for each library, in order."""
+    groups: dict[str, list[str]] = {}
     for name in names:
-        by_library.setdefault(library_of(name), []).append(name)
-    return [Piece(mode, tuple(group)) for group in by_library.values()]
+        groups.setdefault(library_of(name), []).append(name)
+    return [Piece(mode, tuple(group)) for group in groups.values()]
 
 
 def run_all(runner: Runner, names: list[str], workers: int) -> dict[str, dict[str, Any]] | None:
     """Results by mode and operation; None where the time did not suffice."""
     with ThreadPoolExecutor(workers) as pool:
-        cold = list(pool.map(runner.run, pieces("cold", names)))
+        cold = list(pool.map(runner.run, [Piece("cold", (name,)) for name in names]))
     if None in cold:
         return None
     found = {"cold": merged(cold)}
     good = [name for name in names if "error" not in found["cold"][name]]
     for mode in MODES:  # one at a time: host time is measured
-        results = [runner.run(piece) for piece in pieces(mode, good)]
+        results = [runner.run(piece) for piece in by_library(mode, good)]
         if None in results:
             return None
         found[mode] = merged(results)
@@ -180,7 +181,7 @@ def main() -> int:
     parser.add_argument("names", nargs="*", metavar="OP", help="operations; all without any")
     parser.add_argument("--ops", type=Path, default=OPS, help="the file that has the operations")
     parser.add_argument("--seconds", type=float, default=540.0, help="start nothing after these")
-    parser.add_argument("--workers", type=int, default=8, help="libraries that are compiled at once")
+    parser.add_argument("--workers", type=int, default=8, help="operations that are compiled at once")
     parser.add_argument("--timeout", type=float, default=300.0, help="seconds for one process")
     parser.add_argument("--limit", type=int, default=0, help="of each kernel the first configs only; 0 for all")
     options = parser.parse_args()
