@@ -28,7 +28,7 @@ class Beside(Replaced):
         target = KernelTarget(theirs.fn, function, source.public_name(function))
         known = [parameter.name for parameter in target.parameters]
         keys = [name for name in theirs.keys if name in known]
-        super().__init__(target, Given(theirs.configs, keys, None, (), (), Hooks(None, None), theirs.do_bench, False))
+        super().__init__(target, Given(theirs.configs, keys, None, (), (), Hooks(None, None), None, False))
         self.configs, self.keys, self._seen_keys = theirs.configs, theirs.keys, list(theirs.keys)
         self._seen = (self.configs, len(self.configs))
         self.early_config_prune, self.perf_model = theirs.early_config_prune, theirs.perf_model
@@ -37,13 +37,16 @@ class Beside(Replaced):
 
     def tritons_run(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], grid: Any) -> Any:
         """The other's own look-up, search and launch."""
-        result = seed.run(self._run, self._theirs, args, {**kwargs, "grid": grid, "warmup": False})
-        self.best_config = self._theirs.best_config
-        return result
+        return self._pass_on(args, {**kwargs, "grid": grid, "warmup": False})
 
     def _compile_only(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], grid: Any, warmup: bool) -> Any:
         given = {} if grid is ... else {"grid": grid}
-        return seed.run(self._run, self._theirs, args, {**kwargs, **given, "warmup": warmup})
+        return self._pass_on(args, {**kwargs, **given, "warmup": warmup})
+
+    def _pass_on(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        result = seed.run(self._run, self._theirs, args, kwargs)
+        self.best_config = self._theirs.best_config
+        return result
 
     def _configs_changed(self) -> None:
         Tuned._configs_changed(self)  # what is in the other's cache stays there

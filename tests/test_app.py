@@ -81,7 +81,7 @@ P = pytest.mark.skipif(sys.version_info < (3, 11), reason="python -P is new in 3
 
 
 @P
-def test_the_wheel_holds_the_files_and_serves_them(wheel: Path, tmp_path: Path) -> None:
+def test_the_wheel_holds_the_files_and_serves_them_b92(wheel: Path, tmp_path: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     assert f"example_app/{FILE}" in names
     assert not [name for name in names if name.endswith(".gitattributes")]
@@ -92,19 +92,19 @@ def test_the_wheel_holds_the_files_and_serves_them(wheel: Path, tmp_path: Path) 
 
 
 @P
-def test_the_wheel_as_a_zip_file_serves_too(wheel: Path, tmp_path: Path) -> None:
+def test_the_wheel_as_a_zip_file_serves_too_b92(wheel: Path, tmp_path: Path) -> None:
     check_it_serves(Path(sys.executable), tmp_path, f"{wheel}/example_app/{FILE}", PYTHONPATH=str(wheel))
 
 
 @P
-def test_an_editable_install_serves_too(app: Path, tmp_path: Path) -> None:
+def test_an_editable_install_serves_too_b92(app: Path, tmp_path: Path) -> None:
     python = fresh(tmp_path)
     [site] = (tmp_path / "venv").glob("lib/python*/site-packages")
     pip("install", "--no-deps", "--target", site, "--editable", app, folder=app)
     check_it_serves(python, tmp_path, f"{app}/example_app/{FILE}")
 
 
-def test_a_wheel_without_its_files_says_so(app: Path, tmp_path: Path) -> None:
+def test_a_wheel_without_its_files_says_so_b92(app: Path, tmp_path: Path) -> None:
     shutil.copytree(app / "example_app", tmp_path / "example_app", ignore=shutil.ignore_patterns("*.json"))
     program = "import autotuned; autotuned.register_configs('example_app.tuned')"
     said = run(sys.executable, "-c", program, folder=tmp_path)

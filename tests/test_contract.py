@@ -12,7 +12,7 @@ ROWS = dict(re.findall(r"^\| ([MSC]\d+) \| (.+) \|$", PAGE, re.MULTILINE))
 MUST, SHOULD, CANNOT = ([number for number in ROWS if number[0] == kind] for kind in "MSC")
 ALL = {"triton", "seeded", "beside", "replaced", "autotuned"}
 # Names of tests/subjects.py and of the tests themselves; what is none of these is a list of names.
-GROUPS = {"subjects.SUBJECTS": ALL, "subjects.INSTALLED": {"seeded", "beside", "replaced"}, "BOTH": ALL - {"seeded"},
+GROUPS = {"subjects.SUBJECTS": ALL, "subjects.INSTALLED": {"seeded", "beside", "replaced"},
           "subjects.OURS": ALL - {"triton"}, "DECORATED": {"replaced", "autotuned"}}  # fmt: skip
 
 

@@ -191,7 +191,7 @@ def test_which_devices_share_choices(pair: str) -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )  # fmt: skip
-def test_the_folder_of_a_device(where: Device, slug: str) -> None:
+def test_the_folder_of_a_device_b90(where: Device, slug: str) -> None:
     assert where.slug == slug
 
 

@@ -251,7 +251,7 @@ ILLEGAL = {
 
 
 @pytest.mark.parametrize("kind", ILLEGAL)
-def test_one_bad_entry_among_ten_is_named_by_its_line_and_the_others_serve(
+def test_one_bad_entry_among_ten_is_named_by_its_line_and_the_others_serve_b94(
     tmp_path: Path, caplog: Any, kind: str
 ) -> None:
     change, problem = ILLEGAL[kind]
@@ -294,7 +294,7 @@ MISFITS = {
 
 
 @pytest.mark.parametrize("kind", MISFITS)
-def test_a_config_that_the_kernel_cannot_have_is_not_served_and_said_why(
+def test_a_config_that_the_kernel_cannot_have_is_not_served_and_said_why_b94(
     tmp_path: Path, caplog: Any, kind: str
 ) -> None:
     values, problem = MISFITS[kind]

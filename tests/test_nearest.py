@@ -93,7 +93,7 @@ def chosen(ours: int, *table: int, factor: float = 2.0) -> int | None:
         (5, (4, 3), 4),
     ],
 )
-def test_the_largest_that_is_not_above_comes_before_the_next_above(ours: int, table: Any, expected: Any) -> None:
+def test_the_largest_that_is_not_above_comes_before_the_next_above_b95(ours: int, table: Any, expected: Any) -> None:
     assert chosen(ours, *table) == expected
 
 

@@ -1,9 +1,9 @@
 """Tuned operations of real libraries, each forward and backward, run in this process as stock, seeded or replaced.
 
 `python ops.py MODE OUT.json LIMIT OP...` with MODE one of stock, seeded, replaced, and of each kernel the first LIMIT
-configs (0: all). Written to OUT: what each operation gave
-(a digest of its results), how long its first and its later calls took, how many configs were benchmarked, and which
-config each kernel chose. The libraries must be importable; see `run.py`.
+configs (0: all); `python ops.py list` names the operations. Written to OUT: what each operation gave (a digest of its
+results, and whether a second call gave the same), how long its first and its later calls took, how many configs were
+benchmarked, and which config each kernel chose. The libraries must be importable; see `run.py`.
 """
 
 import hashlib
@@ -18,6 +18,7 @@ import types
 import torch
 
 RUNS = 30
+synchronize = torch.cuda.synchronize if torch.cuda.is_available() else lambda: None
 
 
 def tensor(*shape, dtype=torch.bfloat16, grad=True, scale=1.0):
@@ -208,6 +209,8 @@ class Benches:
 
         def noted(tuner, *args, **kwargs):
             start(tuner, *args, **kwargs)
+            if type(tuner).__name__ == "Beside":  # what launches for another: it has the other's choices
+                return
             self.tuners.append(tuner)
             tuner.configs = tuner.configs[: limit or None]
 
@@ -240,7 +243,7 @@ class Benches:
 
 
 def digest(results):
-    torch.cuda.synchronize()
+    synchronize()
     return hashlib.sha256(
         b"".join(value.contiguous().view(torch.uint8).cpu().numpy().tobytes() for value in results)
     ).hexdigest()
@@ -250,17 +253,19 @@ def measure(name, benches, mode):
     before, start = benches.count, time.perf_counter()
     call = OPS[name]()
     results = call()
-    torch.cuda.synchronize()
+    synchronize()
     first_s = time.perf_counter() - start
     finite = all(bool(torch.isfinite(value.float()).all()) for value in results)
-    found = {"digest": digest(call()), "first_s": first_s, "benches": benches.count - before, "finite": finite}
+    again = digest(call())
+    found = {"digest": again, "first_s": first_s, "benches": benches.count - before, "finite": finite}
+    found["repeats"] = digest(call()) == again
     host, wall = [], []
     for _ in range(RUNS):
-        torch.cuda.synchronize()
+        synchronize()
         start = time.perf_counter()
         call()
         host.append(time.perf_counter() - start)  # what the host is busy for: launches, and autograd around them
-        torch.cuda.synchronize()
+        synchronize()
         wall.append(time.perf_counter() - start)
     if mode == "stock":
         found["launches"] = benches.launches(call)
@@ -269,6 +274,9 @@ def measure(name, benches, mode):
 
 
 def main():
+    if sys.argv[1:] == ["list"]:
+        print(*OPS)
+        return
     mode, out, limit, *names = sys.argv[1:]
     benches = Benches(int(limit))
     if mode != "stock":

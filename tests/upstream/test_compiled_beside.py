@@ -151,14 +151,16 @@ def test_a_list_of_configs_cut_to_one(make, x, replacing, launches):
         assert launches[-1].arguments["BLOCK"] == 16
 
 
-def test_a_warm_up_is_tritons(make, x, replacing, launches):
-    kernel = make()
-    for _ in range(3):
+@pytest.mark.parametrize("launches_before", [0, 3], ids=["first", "bound"])
+def test_a_warm_up_is_tritons(make, x, replacing, launches, launches_before):
+    bench = lambda call, quantiles: (call(), [1.0] * 3)[1]
+    kernel = make(do_bench=bench)
+    for _ in range(launches_before):
         kernel[(4,)](x, 100)
     before = len(launches)
     compiled = kernel.run(x, 100, grid=(4,), warmup=True)
     assert compiled.metadata.name == "add"
-    assert len(launches) == before
+    assert (kernel.fn.best_config, len(launches)) == (CONFIGS[0], before)
 
 
 def test_a_function_of_another_class_is_launched_by_triton(x, replacing, bench, launches):
@@ -229,3 +231,11 @@ def test_a_tuner_that_is_gone_is_let_go(make, x, replacing):
     del kernel
     gc.collect()
     assert gone() is None
+
+
+def test_heuristics_inside_are_computed_at_each_launch(bench, x, replacing, launches):
+    inner = triton.heuristics({"EVEN": lambda arguments: arguments["n"] % 2 == 0})(add)
+    kernel = Library(inner, add.arg_names, CONFIGS, [], None, None, do_bench=bench)
+    for n in (100, 99, 98, 97, 100):
+        kernel[(4,)](x, n)
+        assert (launches[-1].arguments["EVEN"], launches[-1].arguments["BLOCK"]) == (n % 2 == 0, 32)

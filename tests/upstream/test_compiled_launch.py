@@ -247,3 +247,62 @@ def test_m10_the_inner_function_knows_every_kernel(kernel, launch, driver):
     again = launch()
     assert list(cache.values()) == [again]
     assert launch() is again
+
+
+def test_loading_is_told_to_its_hooks_once_a_kernel(launch):
+    seen = []
+
+    def told(when):
+        return lambda module, function, name, metadata_group, hash: seen.append((when, name))
+
+    start, end = told("start"), told("end")
+    knobs.runtime.kernel_load_start_hook.add(start)
+    knobs.runtime.kernel_load_end_hook.add(end)
+    try:
+        for _ in range(3):
+            launch()
+    finally:
+        knobs.runtime.kernel_load_start_hook.remove(start)
+        knobs.runtime.kernel_load_end_hook.remove(end)
+    assert seen == [("start", "copy"), ("end", "copy")] * 2  # of two configs
+
+
+def test_of_several_hooks_each_sees_the_launch_in_the_order_they_were_added(launch):
+    launch(), launch()
+    seen = []
+    hooks = [lambda metadata, one=one: seen.append(one) for one in ("first", "second")]
+    for hook in hooks:
+        knobs.runtime.launch_enter_hook.add(hook)
+    try:
+        launch()
+    finally:
+        for hook in hooks:
+            knobs.runtime.launch_enter_hook.remove(hook)
+    assert seen == ["first", "second"]
+
+
+def test_a_kernel_whose_compiling_a_hook_forbids_is_not_launched(subject, bench, monkeypatch, launches):
+    """What tools do that only gather what would be compiled."""
+    asked = []
+    monkeypatch.setattr(
+        knobs.runtime, "jit_cache_hook", lambda **info: asked.append(info["compile"]["constants"]) or True
+    )
+    kernel = subject.autotune(CONFIGS[:1], key=["n"], do_bench=bench, restore_value=[])(triton.jit(copy))
+    x = torch.zeros(128)
+    assert kernel[(4,)](x, x, 100) is None
+    assert (len(asked), launches) == (1, [])
+    monkeypatch.setattr(knobs.runtime, "jit_cache_hook", None)
+    assert kernel[(4,)](x, x, 100).metadata.name == "copy"
+    assert len(launches) == 1
+
+
+def test_a_config_may_bring_its_own_code(subject, bench, launch, tmp_path):
+    """`ir_override`: compiling starts from the file."""
+    text = launch().asm["ttir"]
+    path = tmp_path / "own.ttir"
+    path.write_text(text.replace("copy", "mine"))
+    configs = [Config({"BLOCK": 16}), Config({"BLOCK": 32}, ir_override=str(path))]
+    kernel = subject.autotune(configs, key=["n"], do_bench=bench)(triton.jit(copy))
+    x = torch.zeros(128)
+    for _ in range(3):
+        assert kernel[(4,)](x, x, 100).metadata.name == "mine"

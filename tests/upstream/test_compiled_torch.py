@@ -19,7 +19,6 @@ pytestmark = pytest.mark.filterwarnings(
     "ignore:.*:DeprecationWarning", "ignore:.*:UserWarning", "ignore:.*:FutureWarning"
 )
 CONFIGS = [Config({"BLOCK": 16}), Config({"BLOCK": 32})]
-BOTH = pytest.mark.subjects(["triton", "replaced", "autotuned"])
 
 
 @triton.jit
@@ -62,7 +61,6 @@ def grid(meta):
     return (triton.cdiv(meta["n"], meta["BLOCK"]),)
 
 
-@BOTH
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 def test_a_compiled_graph_calls_the_tuner(kernel, backend, launches, bench):
     def twice(x):
@@ -78,7 +76,6 @@ def test_a_compiled_graph_calls_the_tuner(kernel, backend, launches, bench):
     assert kernel.best_config is CONFIGS[1]
 
 
-@BOTH
 @pytest.mark.parametrize("what", ["use_cuda_graph", "pre_hook", "config-hook"])
 def test_c2_what_torch_refuses_it_refuses_with_the_same_words(subject, what, bench):
     options, configs = {"do_bench": bench}, CONFIGS
@@ -109,7 +106,6 @@ def test_s2_use_cuda_graph_is_no_reason_to_refuse_ours(subject):
     assert kernel.use_cuda_graph is False
 
 
-@BOTH
 def test_a_custom_operator(kernel, subject, launches):
     @triton_op(f"autotuned_tests::double_{subject.name}", mutates_args={})
     def op(x: torch.Tensor) -> torch.Tensor:
@@ -123,7 +119,6 @@ def test_a_custom_operator(kernel, subject, launches):
     assert launches[-1].arguments["BLOCK"] == 32
 
 
-@BOTH
 def test_m10_an_exported_program_has_the_kernel(kernel, subject):
     class Model(torch.nn.Module):
         def forward(self, x):
@@ -136,7 +131,6 @@ def test_m10_an_exported_program_has_the_kernel(kernel, subject):
     assert triton_kernel_wrap.kernel_side_table.get_kernel(node.kwargs["kernel_idx"]) is kernel
 
 
-@BOTH
 def test_the_key_of_compiled_graphs_holds_the_source(kernel, subject):
     from torch._functorch._aot_autograd.autograd_cache import AOTAutogradCacheDetails
 
