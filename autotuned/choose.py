@@ -410,7 +410,7 @@ class Chooser:
             target, call, forms, live, timer, options.restore, options.zero, options.hooks, known,
             incumbent, min(budgets, default=None), question.observer, options.check, log.isEnabledFor(logging.DEBUG),
             (canonical(dict(question.key.context)), words) if words is not None else None, journal,
-            failures.condemned(question.key.digest), seeds.nearest(question.key, self._records()), on_timing,
+            failures.condemned(question.key.digest), self._seeds(question.key), on_timing,
         )  # fmt: skip
 
     def _in_order(self, question: Question) -> Candidates:
@@ -418,8 +418,8 @@ class Chooser:
         first = store.seed(question.key, question.live, self.options.nearest)
         return {first: question.live[first], **question.live} if first is not None else question.live
 
-    def _records(self) -> list[Record]:
-        return [choice.record for choice in self._choices.values() if choice.record is not None]
+    def _seeds(self, key: Key) -> list[str]:
+        return seeds.nearest(key, (choice.record for choice in self._choices.values()), self.keeps(key))
 
     def _finish(self, question: Question, outcome: job.Outcome, seconds: float) -> Record:
         """Count the search and store what it measured, also after Ctrl-C: it is not measured again."""

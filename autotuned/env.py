@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
@@ -206,6 +206,17 @@ def record_path() -> Path | None:
 def for_recording(path: Path) -> dict[str, str]:
     """This process's environment with `AUTOTUNED_RECORD` set, for a command that is to be recorded."""
     return {**os.environ, "AUTOTUNED_RECORD": str(path)}
+
+
+def unstripped(names: Iterable[str]) -> dict[str, str]:
+    """Those of these variables that are set, as they stand: an empty one is not an unset one."""
+    return {name: os.environ[name] for name in names if name in os.environ}
+
+
+def changed(settings: Mapping[str, str | None]) -> dict[str, str]:
+    """This process's environment with other values, for a process to be started; None leaves a variable out."""
+    merged = {**os.environ, **settings}
+    return {name: value for name, value in merged.items() if value is not None}
 
 
 def values() -> dict[str, str]:

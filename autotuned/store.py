@@ -44,6 +44,7 @@ config_folders = files.config_folders
 forget_files = files.forget_files
 seed = files.seed
 ship = shipping.ship
+ship_all = shipping.ship_all
 shippable = shipping.shippable
 shipped = files.entries
 unwritable = shipping.unwritable
