@@ -19,7 +19,7 @@ from autotuned._launch_py import PyLauncher
 from autotuned.bound import Bound
 from autotuned.calls import Recorded, Writer
 from autotuned.choose import Chooser
-from autotuned.errors import RecordingError
+from autotuned.errors import EncodingError, RecordingError
 from autotuned.target import EMPTY, Call
 
 log = logging.getLogger("autotuned")
@@ -113,46 +113,65 @@ class Recorder:
         try:
             action()
         except Exception as error:
-            if what not in self._failed:
-                self._failed.add(what)
-                log.warning("recording to %s: %s (%s: %s); going on.", self.path, what, type(error).__name__, error)
+            self._say(what, error)
+
+    def _say(self, what: str, error: Exception) -> None:
+        if what not in self._failed:
+            self._failed.add(what)
+            log.warning("recording to %s: %s (%s: %s); going on.", self.path, what, type(error).__name__, error)
 
     # -- calls ---------------------------------------------------------------------------------------------------
 
     def watched(self, tuner: Source, bound: Bound) -> Bound:
-        """The same launch, counted. It goes through Python while recording lasts."""
-        find, lock, inner = self._table(tuner).find, self._lock, bound.run
+        """The same launch, counted. It goes through Python while recording lasts.
+
+        What is bound is for one entry of the launch table, so that its calls differ in nothing but their grids.
+        """
+        inner = bound.run
+        seen: Grids = {}
 
         def run(values: tuple[Any, ...], grid: Any) -> Any:
-            seen: Any = find(values)
-            counter = None if seen is None else seen.get(_grid_key(grid))
-            if counter is None:
-                self.note(tuner, tuner.rebound(values, grid))
-            else:
-                with lock:
+            counter = seen.get(_grid_key(grid))
+            if counter is not None:
+                with self._lock:  # of this process: a fork may have copied a held one
                     counter.total += 1
+            elif (counter := self.note(tuner, tuner.rebound(values, grid))) is not None:
+                seen[_grid_key(grid)] = counter
             return inner(values, grid)
 
         return Bound(bound.config, run)
 
-    def note(self, tuner: Source, call: Call) -> None:
-        """Count a call; the first of its kind is described and written."""
-        self._attempt(f"a call of `{tuner.chooser.target.name}` is left out", lambda: self._note(tuner, call))
+    def note(self, tuner: Source, call: Call) -> Counter | None:
+        """Count a call; the first of its kind is described and written.
 
-    def _note(self, tuner: Source, call: Call) -> None:
+        Returns:
+            What counts further calls like it; None if it cannot be described now, and may be later.
+        """
+        what = f"a call of `{tuner.chooser.target.name}` is left out"
+        try:
+            return self._note(tuner, call)
+        except EncodingError as error:
+            self._say(what, error)
+            return Counter("")  # counts, and is never written
+        except Exception as error:
+            self._say(what, error)
+            return None
+
+    def _note(self, tuner: Source, call: Call) -> Counter:
         table, values = self._table(tuner), tuple(call.arguments.values())
         plain = not call.options and tuple(call.arguments) == tuner.names
         seen: Any = table.find(values) if plain else None
-        counter = None if seen is None else seen.get(_grid_key(call.grid))
+        counter: Counter | None = None if seen is None else seen.get(_grid_key(call.grid))
         if counter is None:
             counter = self._counter(describe(tuner.chooser, call))
             if plain:
                 seen = {} if seen is None else seen
                 seen[_grid_key(call.grid)] = counter
                 table.bind(values, seen)
-            return
+            return counter
         with self._lock:
             counter.total += 1
+        return counter
 
     def _counter(self, recorded: Recorded) -> Counter:
         """The counter of a call, which is written if it is new, and counted if not."""

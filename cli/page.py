@@ -44,8 +44,11 @@ def of(cases: Sequence[Case], covered: Coverage | None, totals: Json) -> str:
 
 def _head(totals: Json, covered: Coverage | None) -> str:
     tiles = [
-        (output.ratio_words(totals["vs_first"]), "the speed of the first config, on average"),
-        (output.ratio_words(totals["vs_default"]), "the speed of the default, on average"),
+        (output.ratio_words(totals[name]), f"the speed of the {what}, on average")
+        for name, what in (("vs_first", "first config"), ("vs_default", "default"))
+        if totals[name] is not None
+    ]
+    tiles += [
         (str(totals["cases"]), f"cases of {totals['kernels']} {'kernel' if totals['kernels'] == 1 else 'kernels'}"),
         (str(totals["configs"]), f"configs measured, {totals['failed']} failed"),
         (f"{totals['seconds']:.1f} s", "spent searching"),

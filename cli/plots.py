@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-LABEL, BAR, ROW = 430, 420, 22  # pixels: room for a label, the longest bar, and from one bar to the next
+LETTER, BAR, ROW = 6.4, 420, 22  # pixels: room for a letter of a label, the longest bar, and from one bar to the next
 STRIP_WIDTH, STRIP_HEIGHT, MARGIN = 240, 34, 10
+TICKS, TICK_ROOM = 4, 40  # at most so many words on a strip, and pixels from one to the next
 LETTERS = 66  # of a label; more would run into the bar
 
 
@@ -25,25 +26,26 @@ def bars(values: Sequence[tuple[str, float]]) -> str:
     """Horizontal bars from a ratio of 1, one a label; below 1 they point left."""
     high = max(1.05, *(value for _, value in values))
     low = min(1.0, *(value for _, value in values))
-    span = high - low
-    one = LABEL + BAR * (1.0 - low) / span
-    rows = "".join(_bar_row(n, label, value, one, BAR / span) for n, (label, value) in enumerate(values))
-    height = ROW * len(values) + 8
+    room = 16 + LETTER * min(LETTERS, max(len(label) for label, _ in values))
+    scale = BAR / (high - low)
+    one = room + (1.0 - low) * scale
+    rows = "".join(_bar_row(n, label, value, room, one, scale) for n, (label, value) in enumerate(values))
+    width, height = room + BAR + 70, ROW * len(values) + 8
     return (
-        f'<svg class="bars" viewBox="0 0 {LABEL + BAR + 70} {height}" role="img" '
+        f'<svg class="bars" viewBox="0 0 {width:.0f} {height}" style="max-width: {width:.0f}px" role="img" '
         f'aria-label="speed-up of each case">\n{rows}'
         f'<line class="axis" x1="{one:.1f}" x2="{one:.1f}" y1="0" y2="{height}"/>\n</svg>\n'
     )
 
 
-def _bar_row(number: int, label: str, value: float, one: float, scale: float) -> str:
+def _bar_row(number: int, label: str, value: float, room: float, one: float, scale: float) -> str:
     top = number * ROW + 4
     x, width = min(one, one + (value - 1) * scale), abs(value - 1) * scale
     text = label if len(label) <= LETTERS else label[: LETTERS - 1] + "\u2026"
     kind = "slower" if value < 1 else "faster"
     shape = f'x="{x:.1f}" y="{top}" width="{max(width, 1):.1f}" height="15" rx="2"'
     return (
-        f'<g><title>{escape(label)}: {value:.2f}x</title><text x="{LABEL - 8}" y="{top + 12}" text-anchor="end">'
+        f'<g><title>{escape(label)}: {value:.2f}x</title><text x="{room - 8:.1f}" y="{top + 12}" text-anchor="end">'
         f'{escape(text)}</text><rect class="{kind}" {shape}/>'
         f'<text x="{max(x + width, one) + 6:.1f}" y="{top + 12}">{value:.2f}x</text></g>\n'
     )
@@ -77,10 +79,14 @@ def strip(dots: Sequence[Dot], failed: str = "") -> str:
 
 
 def _factors(reach: float) -> list[float]:
-    """Round factors to mark on the scale."""
+    """Round factors to mark on the scale, as far as there is room for their words."""
     steps = [1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0, 50.0, 100.0, 1000.0]
     inside = [step for step in steps if step <= reach * 1.001]
-    return [inside[0], *inside[-2:]] if len(inside) > 3 else inside
+    marked: list[float] = []
+    for step in (inside[0], *reversed(inside[1:])):
+        if len(marked) < TICKS and all(abs(_x(step, reach) - _x(other, reach)) >= TICK_ROOM for other in marked):
+            marked.append(step)
+    return sorted(marked)
 
 
 def _x(factor: float, reach: float) -> float:

@@ -48,6 +48,7 @@ class Display:
         self._live = Live(console=self._console, auto_refresh=False, transient=True) if moving else None
         self._searches: dict[str, _Search] = {}
         self._total = ""
+        self._counted: tuple[float, int] | None = None  # when the first count came, and how many were done then
         self._shown = 0.0
 
     def __enter__(self) -> Display:
@@ -67,8 +68,11 @@ class Display:
         self._searches[device] = _Search(f"{kernel}  {call}", time.monotonic() + pause_s)
 
     def count(self, done: int, known: int) -> None:
-        """How many cases are done, of those that are known so far; shown with several devices."""
-        self._total = f"{done} of {known} cases done"
+        """How many cases are done, of those that are known so far; the others are taken to last as long each."""
+        now = time.monotonic()
+        began, before = self._counted = self._counted or (now, done)
+        left_s = (known - done) * (now - began) / (done - before) if done > before else 0.0
+        self._total = f"{done} of {known} cases done" + (f", about {_time_words(left_s)} left" if left_s else "")
 
     def observe(self, progress: Progress, device: str = "") -> None:
         """Show how far a device's search is, if it is time to."""
@@ -79,7 +83,7 @@ class Display:
             return
         if self._live is None:
             words = f"{search.case}: {search.tried}; {search.best}"
-            self.keep(f"{device}: {words} ({self._total})" if device else words)
+            self.keep(f"{device}: " * bool(device) + words + f" ({self._total})" * bool(self._total))
             search.next = now + HEARTBEAT_S
         else:
             self._live.update(self._lines(), refresh=True)
@@ -94,12 +98,21 @@ class Display:
         """The moving lines: of one device three, of several a table of a row each."""
         if list(self._searches) == [""]:
             search = self._searches[""]
-            return _cut(search.case, f"  {search.tried}; testing {search.testing}", f"  {search.best}")
+            case = f"{search.case}  ({self._total})" if self._total else search.case
+            return _cut(case, f"  {search.tried}; testing {search.testing}", f"  {search.best}")
         table = [(device, search.case, f"{search.tried}; {search.best}") for device, search in self._searches.items()]
         # Half of what is left beside the devices' names for each of the long columns.
         first = max(len(device) for device, _, _ in table)
         half = max(10, (self._console.width - first - 4) // 2)
         return _cut(self._total, *(f"{device:<{first}}  {_fit(case, half)}  {words}" for device, case, words in table))
+
+
+def _time_words(seconds: float) -> str:
+    """A time in the unit that people would say it in."""
+    for unit_s, unit in ((3600.0, "h"), (60.0, "min")):
+        if seconds >= 2 * unit_s:
+            return f"{seconds / unit_s:.0f} {unit}"
+    return f"{max(seconds, 1.0):.0f} s"
 
 
 def _fit(text: str, width: int) -> str:

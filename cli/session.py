@@ -155,6 +155,8 @@ class Session:
     def _run(self) -> None:
         open_count = self.units.recorded_count
         for unit in self.units:
+            if self.units.known:
+                self._display.count(unit.number, self.units.known)
             # Of the time that is left, a recorded call gets what it was called of all that is open.
             share = unit.count / max(open_count, unit.count) if unit.count else 1.0
             result = self.measure(unit, None if self._wishes.budget_s is None else self.left_s() * share)

@@ -35,6 +35,7 @@ class Units:
     Attributes:
         without_cases: Kernels that have none.
         recorded_count: How often all recorded calls were made together.
+        known: How many units there are, where all targets are recordings; 0 where generators tell as they go.
     """
 
     def __init__(self, found: Sequence[Found], device: str) -> None:
@@ -43,6 +44,8 @@ class Units:
         self._next = 0
         self.without_cases = [one.name for one in found if not isinstance(one, Replayed) and not one.tuned.cases]
         self.recorded_count = sum(one.count for one in found if isinstance(one, Replayed))
+        lengths = [1 if one.reason else len(one.calls) for one in found if isinstance(one, Replayed)]
+        self.known = sum(lengths) if len(lengths) == len(found) else 0
 
     def __iter__(self) -> Iterator[Unit]:
         for number, (found, case, error, count) in enumerate(self._cases()):

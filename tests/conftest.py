@@ -55,6 +55,7 @@ _SLOW_TESTS = {
     "test_b14_b34_processes_that_differ_in_nothing_that_matters_share_a_choice", "test_a_kernel",
     "test_b47_a_mutated_record_is_served_right_or_moved_aside_with_one_warning_and_healed",
     "test_b34_the_folder_is_ones_own_variable_read_at_first_use",
+    "test_the_script_for_several_gpus_can_be_rehearsed_on_the_cpu",
 }  # fmt: skip
 
 

@@ -240,3 +240,11 @@ def test_a_config_counts_as_slow_as_its_slowest_rank_and_failed_where_it_failed_
     alone = Record(make_key(), None, None, "ok", (timing(0, 1.0),))
     with pytest.raises(errors.AllConfigsFailedError, match="not measured on every rank"):
         agree.slowest([first, alone], {timing(1).identity: 1})
+
+
+def test_the_script_for_several_gpus_can_be_rehearsed_on_the_cpu(tmp_path):
+    pytest.importorskip("triton")
+    script = Path(__file__).parent / "gpu" / "nccl_ranks.py"
+    command = [sys.executable, str(script), "--backend", "gloo", "2"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=320)
+    assert done.returncode == 0 and done.stdout.startswith("2 ranks agree (gloo)"), done.stdout + done.stderr

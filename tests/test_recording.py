@@ -96,22 +96,64 @@ def test_what_cannot_be_described_is_said_and_left_out(path, caplog):
     assert "a call of `app.body` is left out" in caplog.text
 
 
-def test_a_repeated_call_costs_less_than_ten_microseconds(path):
-    tuned, x = make(), np.ones(4)
+@pytest.mark.parametrize("arrays", [1, 4])
+def test_a_repeated_call_costs_less_than_ten_microseconds(arrays, path):
+    """Measured on an idle core: 0.4 to 0.7 us more than the 0.9 to 3 us of the call, with 2 and with 8 arguments."""
 
-    def us(count=2000):
-        tuned(x)
+    def many(a, b=None, c=None, d=None, n=3, m=4, eps=0.5, flag=True, *, step):
+        return a
+
+    options = {"key": ["n"], "do_bench": lambda call, quantiles: (call(), [1.0] * 3)[1], "version": "1"}
+    tuned, given = autotune(CONFIGS, name="app.many", **options)(many), [np.ones(4) for _ in range(arrays)]
+
+    def us(count=500):
+        tuned(*given)
         rounds = []
-        for _ in range(5):
-            start = time.perf_counter()
+        for _ in range(20):
+            start = time.thread_time()  # what other processes take meanwhile is no cost of recording
             for _ in range(count):
-                tuned(x)
-            rounds.append((time.perf_counter() - start) / count * 1e6)
+                tuned(*given)
+            rounds.append((time.thread_time() - start) / count * 1e6)
         return min(rounds)
 
     plain = us()
     with autotuned.record(path):
         assert us() - plain < 10
+
+
+def test_a_repeated_call_is_not_looked_at_again(path, monkeypatch):
+    tuned = make()
+    with autotuned.record(path):
+        tuned(np.ones(4))
+        tuned(np.ones(4))  # from now on it counts where it is bound
+        for name in ("describe", "Call"):
+            monkeypatch.setattr(recording, name, None)
+        monkeypatch.setattr(type(tuned.tuner), "rebound", None)
+        for _ in range(10):
+            tuned(np.ones(4))
+    assert counts(path) == [12]
+
+
+def test_what_has_no_form_is_tried_once_and_a_full_disk_each_time(path, monkeypatch, caplog):
+    tuned, asked, write = make(), [], calls.Writer.call
+    with autotuned.record(path):
+        monkeypatch.setattr(
+            recording, "describe", lambda *args, real=recording.describe: (asked.append(1), real(*args))[1]
+        )
+        for _ in range(9):
+            tuned(np.ones(4)[::-1])
+        assert len(asked) == 2  # by the miss, and when it was bound
+
+        def full(self, *args):
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr(calls.Writer, "call", full)
+        for _ in range(3):
+            tuned(np.ones(5))
+        monkeypatch.setattr(calls.Writer, "call", write)
+        tuned(np.ones(5))
+    assert counts(path) == [1]
+    assert len([line for line in caplog.messages if "is left out" in line]) == 1
 
 
 def test_a_file_that_cannot_be_written_is_an_error(tmp_path):
@@ -183,6 +225,37 @@ def test_a_killed_process_loses_no_call(tmp_path, path):
     process.wait()
     process.stdout.close()
     assert len(calls.read(path)) == 3 and sum(counts(path)) >= 903
+
+
+FORKED = """
+import os, sys, threading
+import numpy as np
+from autotuned import Config, autotune, record, recording
+
+@autotune([Config({"step": 1}), Config({"step": 2})], key=["x"], do_bench=lambda call, quantiles: (call(), [1.0] * 3)[1])
+def work(x, *, step):
+    pass
+
+with record(sys.argv[1]):
+    work(np.ones(4))
+    work(np.ones(4))
+    recording._active[-1]._lock.acquire()  # as another thread may hold it
+    child = os.fork()
+    if child == 0:
+        work(np.ones(4))
+        recording._active[-1].flush()
+        os._exit(0)
+    recording._active[-1]._lock.release()
+    sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_a_child_does_not_wait_for_a_lock_that_was_held_when_it_was_forked(tmp_path, path):
+    (tmp_path / "forked.py").write_text(FORKED)
+    command = [sys.executable, "-W", "ignore", str(tmp_path / "forked.py"), str(path)]
+    done = subprocess.run(command, timeout=60, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert counts(path) == [3]
 
 
 def test_a_command_that_calls_nothing_tuned_fails_and_leaves_no_file(tmp_path):
