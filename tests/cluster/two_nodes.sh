@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Two Ray nodes on this machine, each with one GPU (or with a number for one, where there is none), and one `tune` over
 # both: what each measured, and that it came back here. Needs autotuned[ray]; ends what it started and nothing else.
-#   tests/ray/two_nodes.sh [TARGET]
+#   tests/cluster/two_nodes.sh [TARGET]
 set -euo pipefail
 target=${1:-autotuned.kernels.numpy_matmul}
 work=$(mktemp -d /tmp/rays.XXXX)  # short: Ray's sockets lie in it
