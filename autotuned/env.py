@@ -268,8 +268,27 @@ def configure_logging() -> None:
     if not isinstance(logging.getLevelName(level), int):
         log.warning("AUTOTUNED_LOG: expected debug, info, warning or error, got %r; ignored.", level.lower())
         return
-    handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("autotuned: %(message)s"))
-    log.addHandler(handler)
+    if not any(handler.get_name() == log.name for handler in log.handlers):
+        handler = logging.StreamHandler()
+        handler.set_name(log.name)
+        handler.setFormatter(logging.Formatter("autotuned: %(message)s"))
+        log.addHandler(handler)
     log.setLevel(level)
     log.propagate = False
+
+
+@contextmanager
+def log_level(level: str) -> Iterator[None]:
+    """Log on stderr at a level, here and in processes that are started, inside a `with` block."""
+    variable, before = os.environ.get("AUTOTUNED_LOG"), (log.level, log.propagate, list(log.handlers))
+    os.environ["AUTOTUNED_LOG"] = level
+    try:
+        configure_logging()
+        yield
+    finally:
+        if variable is None:
+            os.environ.pop("AUTOTUNED_LOG", None)
+        else:
+            os.environ["AUTOTUNED_LOG"] = variable
+        level_before, log.propagate, log.handlers[:] = before
+        log.setLevel(level_before)

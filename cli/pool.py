@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import autotuned
-from autotuned import configfile, record, store
+from autotuned import configfile, recordfile, store
 from autotuned.configfile import Entry
 from autotuned.errors import AutotunedError
 from autotuned.job import Progress
@@ -251,7 +251,7 @@ class Pool:
         if not self._executor.gathers or self._wishes.force or task.key is None:
             return None
         found = store.read(store.record_path(Key(**task.key)))
-        return None if found is None else record.dump(found)
+        return None if found is None else recordfile.dump(found)
 
     def _skip(self, tasks: Sequence[Task], queue: Queue, status: str, why: str) -> None:
         for task in tasks:
@@ -339,7 +339,7 @@ class Pool:
     def _keep(self, message: Mapping[str, Json]) -> None:
         """Keep what a row rests on: a record of another host in this one's store, an entry for its config file."""
         if message["record"] is not None:
-            store.keep(record.load(message["record"]))
+            store.keep(recordfile.load(message["record"]))
         if message["entry"] is not None and self._wishes.out is not None:
             self._unshipped.append((Key(**message["key"]), Entry(**message["entry"])))
 

@@ -42,7 +42,7 @@ class Display:
         from rich.live import Live
 
         self._console = output.stderr()
-        moving = self._console.is_terminal and not self._console.is_dumb_terminal
+        moving = not output.is_quiet() and self._console.is_terminal and not self._console.is_dumb_terminal
         # No refreshing thread: it would take the interpreter's lock in the middle of a CPU kernel's timing. An
         # observer is called between launches.
         self._live = Live(console=self._console, auto_refresh=False, transient=True) if moving else None
@@ -87,7 +87,8 @@ class Display:
 
     def keep(self, line: str) -> None:
         """Print a line that stays."""
-        self._console.print(line, soft_wrap=True)
+        if not output.is_quiet():
+            self._console.print(line, soft_wrap=True)
 
     def _lines(self) -> Group:
         """The moving lines: of one device three, of several a table of a row each."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from autotuned.configfile import Entry
 from autotuned.key import Key
-from autotuned.record import Record
+from autotuned.recordfile import Record
 
 from . import output
 

@@ -23,7 +23,7 @@ from autotuned.device import from_json
 from autotuned.errors import DeviceLostError, EncodingError, NoDeviceError, TargetError
 from autotuned.key import Key
 from autotuned.question import Question
-from autotuned.record import Record, Timing
+from autotuned.recordfile import Record, Timing
 from autotuned.store import Choice, Rung
 from autotuned.target import Call
 
@@ -293,10 +293,10 @@ class Session:
                 f"there is nothing to measure: the generators of cases yield none. {CASE_HINT}", target=""
             )
         if failed:
-            output.remark(f"error: {len(failed)} of {len(self.rows)} cases failed; the first: {failed[0].reason}")
+            output.complain(f"error: {len(failed)} of {len(self.rows)} cases failed; the first: {failed[0].reason}")
         if open_:
             budget = f"the budget of {self._wishes.budget_s:g} s is used up"
-            output.remark(f"{budget}; {len(open_)} cases are not finished. Run the same command again to go on.")
+            output.complain(f"{budget}; {len(open_)} cases are not finished. Run the same command again to go on.")
         if not failed and not open_:
             return 0
         return 3 if done or not failed else 1

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, NoReturn, TextIO
 
 import autotuned
-from autotuned import device, disk, failures, record, store
+from autotuned import device, disk, failures, recordfile, store
 from autotuned.errors import AutotunedError, DeviceLostError, TargetError
 from autotuned.job import Progress
 from autotuned.key import Key
@@ -87,7 +87,7 @@ class _Session(session.Session):
         if command["seen"]:
             self._seen.add(command["digest"])
         if command["known"] is not None:
-            _take_in(record.load(command["known"]))
+            _take_in(recordfile.load(command["known"]))
         unit = self.units.at(command["number"])
         if unit is None:
             raise TargetError(
@@ -109,7 +109,7 @@ class _Session(session.Session):
         key, entry, found = result.key, result.entry, result.record
         if key is None or entry is None:
             return {"key": None, "entry": None, "record": None}
-        dumped = record.dump(found) if self._gathers and found is not None else None
+        dumped = recordfile.dump(found) if self._gathers and found is not None else None
         return {"key": _key(key), "entry": entry.to_json(), "record": dumped}
 
     def _tune(self, found: Any, call: Any, result: Result, *rest: Any) -> None:
@@ -121,7 +121,7 @@ def _key(key: Key) -> dict[str, Json]:
     return {"kernel": key.kernel, **key.to_json()}
 
 
-def _take_in(known: record.Record) -> None:
+def _take_in(known: recordfile.Record) -> None:
     """Store what was measured on another host, unless it was measured here too."""
     mine = store.read(store.record_path(known.key))
     if mine is None or (mine.winner is None and len(mine.timings) < len(known.timings)):

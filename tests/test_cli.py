@@ -854,7 +854,7 @@ def test_doctor_works_where_everything_is_missing() -> None:
 def _keep(count: int, kernel: str = "app.k") -> list[Any]:
     from fakes import FakeConfig, form, make_key
 
-    from autotuned.record import Record, Timing
+    from autotuned.recordfile import Record, Timing
 
     config = form(FakeConfig({"BLOCK": 64}))
     kept = []
