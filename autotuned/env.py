@@ -219,6 +219,21 @@ def changed(settings: Mapping[str, str | None]) -> dict[str, str]:
     return {name: value for name, value in merged.items() if value is not None}
 
 
+# Of this package's options those that mean the same on every host, and of the others what names a place.
+_ON_NODES = ("AUTOTUNED_MODE", "AUTOTUNED_LOG", "AUTOTUNED_LAUNCHER", "AUTOTUNED_COMPILE_WORKERS", "AUTOTUNED_DEVICE")
+_PLACES = ("_DIR", "_HOME", "_PATH")
+
+
+def for_nodes() -> dict[str, str | None]:
+    """What of this process's environment holds for processes on other hosts too: no folder or file of this one."""
+    code = tuple(prefix.decode() for prefix in _CODE_PREFIXES)
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name in _ON_NODES or (name.startswith(code) and not name.endswith(_PLACES))
+    }
+
+
 def values() -> dict[str, str]:
     """Each option's name and its value in the environment ("" if unset), for `autotuned doctor`."""
     return {option.name: _get(option.name) for option in OPTIONS}

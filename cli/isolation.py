@@ -87,7 +87,13 @@ def raised(error: Mapping[str, Json], where: str = "") -> Exception:
 
 
 class Worker:
-    """A process of `autotuned.cli.worker` in a group of its own, and what it says."""
+    """A process of `autotuned.cli.worker` in a group of its own, and what it says.
+
+    Attributes:
+        lost: Whether its host went, which no config can be blamed for: it is on this one.
+    """
+
+    lost = False
 
     def __init__(
         self,
@@ -139,6 +145,12 @@ class Worker:
             *lines, self._rest = (self._rest + data).split(b"\n")
             found += map(json.loads, lines)
         return found
+
+    def wait(self, limit_s: float) -> list[dict[str, Json]]:
+        """What it says next; nothing if it says nothing for so long."""
+        if not self._closed:
+            self._selector.select(limit_s)
+        return self.messages()
 
     @property
     def is_over(self) -> bool:

@@ -56,7 +56,7 @@ def _seats(devices: str) -> list[Seat]:
     shown = visible.visible(table, variables)
     shared = _compilers(len(chosen))
     return [
-        Seat(f"GPU {shown.index(gpu)}", gpu.name, gpu.uuid, {**gpu.settings, **shared}) for gpu in chosen
+        Seat(f"GPU {shown.index(gpu)}", gpu.name, gpu.uuid, settings={**gpu.settings, **shared}) for gpu in chosen
     ]  # fmt: skip
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+import autotuned
 from autotuned import configfile, recordfile, store
 from autotuned.configfile import Entry
 from autotuned.errors import AutotunedError
@@ -27,7 +28,13 @@ Json = Any
 
 
 class Process(Protocol):
-    """What measures: `isolation.Worker`, or one that is elsewhere."""
+    """What measures: `isolation.Worker`, or one that is elsewhere.
+
+    Attributes:
+        lost: Whether its host went, which no config can be blamed for.
+    """
+
+    lost: bool
 
     @property
     def is_over(self) -> bool:
@@ -80,6 +87,7 @@ class Seat:
 
     Attributes:
         name: In few words. `kind`: The product, as far as it is known without a process. `uuid`: of the device, or "".
+        place: Name of its host, where that is another one.
         model: What its choices hold for; None until its process has said so.
         ends: Of its processes, in a row, with no config to blame. `starts`: of processes, in all.
         gone: Why it is given up; "" while it is not.
@@ -88,6 +96,7 @@ class Seat:
     name: str
     kind: str = ""
     uuid: str = ""
+    place: str = ""
     settings: Mapping[str, str | None] = field(default_factory=dict)
     process: Process | None = None
     model: str | None = None
@@ -110,8 +119,8 @@ class Seat:
     def to_json(self) -> dict[str, Json]:
         """What `tune --json` says of it."""
         return {
-            "name": self.name, "product": self.kind or None, "uuid": self.uuid or None, "model": self.model,
-            "cases": self.done, "restarts": max(0, self.starts - 1), "given_up": self.gone or None,
+            "name": self.name, "product": self.kind or None, "uuid": self.uuid or None, "host": self.place or None,
+            "model": self.model, "cases": self.done, "restarts": max(0, self.starts - 1), "given_up": self.gone or None,
         }  # fmt: skip
 
 
@@ -263,7 +272,8 @@ class Pool:
         now = time.monotonic()
         if process.is_over:
             why = process.why()
-            return Ending(why, seat.doing.culprit(why), now - (seat.doing.since or seat.begun))
+            blamed = {} if process.lost else seat.doing.culprit(why)
+            return Ending(why, blamed, now - (seat.doing.since or seat.begun))
         limit_s = self._wishes.timeout_s
         late = seat.doing.overdue(limit_s, now)
         return Ending("it took too long", late, limit_s) if late else None
@@ -292,7 +302,12 @@ class Pool:
                 raise isolation.raised(message, seat.name if len(self._seats) > 1 else "")
 
     def _take_ready(self, seat: Seat, message: dict[str, Json]) -> None:
-        self.device, seat.ready = message["device"], True
+        if message["version"] != autotuned.__version__:
+            raise AutotunedError(
+                f"{seat.name}: expected autotuned {autotuned.__version__} as here, got {message['version']}. Install "
+                "one version on all nodes."
+            )
+        self.device, seat.ready, seat.place = message["device"], True, message.get("place", "")
         # Of the product too: two kinds that are interpreted are two kinds all the same.
         seat.model = f"{seat.kind}  {message['model']}" if seat.kind else message["model"]
 

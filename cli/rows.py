@@ -27,11 +27,13 @@ class Wishes:
     isolate: bool | None = None
     timeout_s: float = 60.0
     devices: str | None = None
+    executor: str = "local"
+    ray_address: str | None = None
 
     @property
     def several(self) -> bool:
-        """Whether devices were named: then each has a process of its own."""
-        return self.devices is not None
+        """Whether devices were named, or a cluster: then each has a process of its own."""
+        return self.devices is not None or self.executor != "local"
 
 
 @dataclass

@@ -29,7 +29,7 @@ from autotuned.target import Call
 
 from . import isolation, output
 from .local import Local
-from .pool import Pool, check_files
+from .pool import Executor, Pool, check_files
 from .progress import Display
 from .rows import HEADERS, Result, Row, Wishes, cells
 from .units import Unit, Units, reason
@@ -62,14 +62,23 @@ def _run_isolated(targets: Sequence[str], wishes: Wishes, as_json: bool) -> int:
     """The same, with the measuring in processes that can be killed."""
     session = Session([], wishes, "")
     with Display() as display:
-        pool = Pool(targets, wishes, as_json, display, Local(wishes.devices))
+        pool = Pool(targets, wishes, as_json, display, _executor(wishes, as_json))
         try:
-            pool.run()
+            with users_output(as_json):
+                pool.run()
         finally:
             session.adopt(pool)
             if session.rows:
                 session.print(as_json)
     return session.exit_code()
+
+
+def _executor(wishes: Wishes, as_json: bool) -> Executor:
+    if wishes.executor != "ray":
+        return Local(wishes.devices)
+    from .cluster import Cluster  # an extra of this package
+
+    return Cluster(wishes.ray_address, as_json)
 
 
 def users_output(as_json: bool) -> AbstractContextManager[object]:

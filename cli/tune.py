@@ -13,6 +13,8 @@ from autotuned.errors import DeviceChoiceError
 
 from . import output
 
+EXECUTORS = ("local", "ray")
+
 
 def tune(
     targets: Annotated[
@@ -35,6 +37,12 @@ def tune(
         str | None,
         typer.Option(metavar="LIST", help="GPUs to tune on, a process each: all, or indices or UUIDs with commas."),
     ] = None,
+    executor: Annotated[
+        str, typer.Option(metavar="NAME", help="Where to tune: local, or ray for a cluster.")
+    ] = "local",
+    ray_address: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="With --executor ray: the cluster; RAY_ADDRESS by default.")
+    ] = None,
     timeout: Annotated[
         float, typer.Option(metavar="SECONDS", help="With --isolate: what one config may take to compile, or to run.")
     ] = 60.0,
@@ -49,6 +57,7 @@ def tune(
     With --devices every GPU named has a process of its own, and cases are handed out one by one; GPUs of several kinds
     each tune all cases, and their choices go into files of their own. A GPU is named by its index among those that are
     visible (CUDA_VISIBLE_DEVICES, HIP_VISIBLE_DEVICES), or by its UUID (GPU-..., MIG-...) or the beginning of it.
+    With --executor ray the same is done on all GPUs of a Ray cluster.
 
     With --isolate a config that hangs, or takes the process or the device along, costs that process: it is named,
     left out, and the rest goes on in a new one. Its record says so; --force tries it again.
@@ -58,7 +67,7 @@ def tune(
     Exit codes: 0 done; 1 failed; 2 wrong usage; 3 some cases failed or were skipped; 130 interrupted (what was
     measured is kept: run the same command again to go on).
 
-    JSON: `device` ("cuda" or "interpreter"), `devices` (with --devices: each with `name`, `product`,
+    JSON: `device` ("cuda" or "interpreter"), `devices` (with --devices or --executor: each with `name`, `product`,
     `uuid`, `model`, `cases`, `restarts` and `given_up`, the reason or null), `cases`, `skipped` (kernels without
     cases), `files` (written by --out), `interrupted` and `seconds`. Each case has `kernel`, `status` ("done", "failed"
     or "skipped"), `reason` (unless done), and, null where they are not known: `digest`, `device` (slug), `call`,
@@ -70,21 +79,29 @@ def tune(
         raise typer.BadParameter(f"expected seconds above 0, got {budget:g}", param_hint="--budget")
     if not timeout > 0:
         raise typer.BadParameter(f"expected seconds above 0, got {timeout:g}", param_hint="--timeout")
-    _check(isolate, devices)
+    _check(isolate, devices, executor, ray_address)
     if out is not None and (reason := store.unwritable(out)):
         raise output.fail(f"--out: nothing can be written to {out}: {reason}")
     from . import rows, session  # need the measuring half of the library, which the other commands do without
 
-    wishes = rows.Wishes(out, force, budget, isolate, timeout, devices)
+    wishes = rows.Wishes(out, force, budget, isolate, timeout, devices, executor, ray_address)
     try:
         raise typer.Exit(session.run(targets, wishes, as_json))
     except DeviceChoiceError as error:
         raise typer.BadParameter(str(error), param_hint="--devices") from error
 
 
-def _check(isolate: bool | None, devices: str | None) -> None:
+def _check(isolate: bool | None, devices: str | None, executor: str, ray_address: str | None) -> None:
     """Refuse options that do not go together."""
-    if devices is not None and isolate is False:
-        raise typer.BadParameter("expected without --devices, which needs processes", param_hint="--in-process")
-    if devices is not None and os.name != "posix":
-        raise typer.BadParameter(f"expected Linux, got {os.name!r}", param_hint="--devices")
+    if executor not in EXECUTORS:
+        raise typer.BadParameter(f"expected {' or '.join(EXECUTORS)}, got {executor!r}", param_hint="--executor")
+    if ray_address is not None and executor != "ray":
+        raise typer.BadParameter("expected with --executor ray only", param_hint="--ray-address")
+    if executor == "ray" and devices not in (None, "all"):
+        text = f"expected all, or nothing, with --executor ray, which finds the GPUs itself; got {devices!r}"
+        raise typer.BadParameter(text, param_hint="--devices")
+    several = "--devices" if devices is not None else "--executor ray" if executor == "ray" else ""
+    if several and isolate is False:
+        raise typer.BadParameter(f"expected without {several}, which needs processes", param_hint="--in-process")
+    if several and os.name != "posix":
+        raise typer.BadParameter(f"expected Linux, got {os.name!r}", param_hint=several)

@@ -1,6 +1,8 @@
-"""GPUs that are not there: NVIDIA's management library over a table in the environment, built from `fake_nvml.c`."""
+"""GPUs that are not there: NVIDIA's management library over a table in the environment, and what is tuned on them."""
 
+import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -24,3 +26,80 @@ def library(folder: Path) -> Path:
     except FileNotFoundError:
         pytest.skip("needs a C compiler")
     return path
+
+
+# What is tuned on them; each launch leaves a line in a file: device, process, n and config.
+KERNELS = '''
+import os, signal, time
+from pathlib import Path
+import numpy as np
+from autotuned import Config, autotune
+
+HERE = Path(__file__).parent
+
+def gpu():  # no global, which would be part of the key
+    return os.environ.get("CUDA_VISIBLE_DEVICES", "none")
+
+if (HERE / "kinds").exists():  # as on real ones: what a choice is made for is the GPU that the process sees
+    from autotuned import device
+    kind = "NVIDIA A100" if gpu().startswith("GPU-bbbb") else "NVIDIA H100"
+    device.cpu = lambda: device.Device("cpu", kind, "sm_80" if "A100" in kind else "sm_90", 100)
+
+def note(what):
+    with open(HERE / "log", "a") as log:
+        print(gpu(), os.getpid(), what, file=log)
+
+def end_once(n):
+    """End this process, as a driver's fault would, the first time that a process comes here with n."""
+    try:
+        os.close(os.open(HERE / f"died-{n}", os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def wait_for_others(n):
+    WAIT
+
+def bench(launch, quantiles=None, **rest):
+    """Times that no other load of this machine gets into."""
+    launch()
+    return [4.0 if last == "slow" else 1.0] * 3
+
+@autotune(configs=[Config({"how": how}) for how in ("slow", "fast")], key=["n"], do_bench=bench)
+def work(out, n, *, how):
+    global last
+    last = how
+    note(f"{n} {how}")
+    wait_for_others(n)
+    time.sleep(0.01)
+    out[...] = n
+
+@work.case
+def cases(device):
+    for n in range(COUNT):
+        BEFORE
+        yield dict(args=(np.zeros(4), n))
+'''
+# For WAIT: until there was a launch on another device too.
+MEET = (
+    "end = time.monotonic() + 60\n"
+    "    while len({line.split()[0] for line in open(HERE / 'log')}) < 2:\n"
+    "        assert time.monotonic() < end, 'nobody came'\n"
+    "        time.sleep(0.01)"
+)
+
+
+def command(tmp_path: Path, *options: str, count: int = 6, before: str = "pass", wait: str = "pass") -> list[str]:
+    file = tmp_path / "kernels.py"
+    file.write_text(KERNELS.replace("COUNT", str(count)).replace("BEFORE", before).replace("WAIT", wait))
+    return [sys.executable, "-c", "from autotuned.cli.main import app; app()", "tune", str(file), *options]
+
+
+def environment(**more: str) -> dict[str, str]:
+    hidden = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
+    return {**{name: value for name, value in os.environ.items() if name not in hidden}, **more}
+
+
+def log(tmp_path: Path) -> list[tuple[str, ...]]:
+    """Device, process, n and config of each launch."""
+    return [tuple(line.split()) for line in (tmp_path / "log").read_text().splitlines()]

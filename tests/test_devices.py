@@ -1,70 +1,18 @@
 """`tune --devices`: real processes for pretended GPUs, in the interpreter; killed, interrupted, of several kinds."""
 
+import importlib.util
 import json
-import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import fake_gpus
 import pytest
+from fake_gpus import MEET, command, environment, log
 
 from autotuned import store
-
-KERNELS = '''
-import os, signal, time
-from pathlib import Path
-import numpy as np
-from autotuned import Config, autotune
-
-HERE = Path(__file__).parent
-
-def gpu():  # no global, which would be part of the key
-    return os.environ.get("CUDA_VISIBLE_DEVICES", "none")
-
-if (HERE / "kinds").exists():  # as on real ones: what a choice is made for is the GPU that the process sees
-    from autotuned import device
-    kind = "NVIDIA A100" if gpu().startswith("GPU-bbbb") else "NVIDIA H100"
-    device.cpu = lambda: device.Device("cpu", kind, "sm_80" if "A100" in kind else "sm_90", 100)
-
-def note(what):
-    with open(HERE / "log", "a") as log:
-        print(gpu(), os.getpid(), what, file=log)
-
-def end_once(n):
-    """End this process, as a driver's fault would, the first time that a process comes here with n."""
-    try:
-        os.close(os.open(HERE / f"died-{n}", os.O_CREAT | os.O_EXCL))
-    except FileExistsError:
-        return
-    os.kill(os.getpid(), signal.SIGKILL)
-
-def wait_for_others(n):
-    WAIT
-
-def bench(launch, quantiles=None, **rest):
-    """Times that no other load of this machine gets into."""
-    launch()
-    return [4.0 if last == "slow" else 1.0] * 3
-
-@autotune(configs=[Config({"how": how}) for how in ("slow", "fast")], key=["n"], do_bench=bench)
-def work(out, n, *, how):
-    global last
-    last = how
-    note(f"{n} {how}")
-    wait_for_others(n)
-    time.sleep(0.01)
-    out[...] = n
-
-@work.case
-def cases(device):
-    for n in range(COUNT):
-        BEFORE
-        yield dict(args=(np.zeros(4), n))
-'''
 
 
 @pytest.fixture
@@ -75,17 +23,6 @@ def fake(tmp_path_factory):
     return lambda table: {"LD_LIBRARY_PATH": str(folder), "FAKE_GPUS": table, "TRITON_INTERPRET": "1"}
 
 
-def command(tmp_path: Path, *options: str, count: int = 6, before: str = "pass", wait: str = "pass") -> list[str]:
-    file = tmp_path / "kernels.py"
-    file.write_text(KERNELS.replace("COUNT", str(count)).replace("BEFORE", before).replace("WAIT", wait))
-    return [sys.executable, "-c", "from autotuned.cli.main import app; app()", "tune", str(file), *options]
-
-
-def environment(**more: str) -> dict[str, str]:
-    hidden = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
-    return {**{name: value for name, value in os.environ.items() if name not in hidden}, **more}
-
-
 def run(args: list[str], tmp_path: Path, **more: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(args, capture_output=True, text=True, timeout=280, cwd=tmp_path, env=environment(**more))
 
@@ -94,11 +31,6 @@ def tune(tmp_path: Path, variables: dict[str, str], *options: str, code: int = 0
     done = run(command(tmp_path, *options, "--json", **made), tmp_path, **variables)
     assert done.returncode == code, done.stderr
     return json.loads(done.stdout)
-
-
-def log(tmp_path: Path) -> list[tuple[str, ...]]:
-    """Device, process, n and config of each launch."""
-    return [tuple(line.split()) for line in (tmp_path / "log").read_text().splitlines()]
 
 
 def test_two_devices_share_the_cases_and_each_key_is_measured_on_one(tmp_path, fake):
@@ -122,13 +54,7 @@ def test_two_devices_share_the_cases_and_each_key_is_measured_on_one(tmp_path, f
 
 def test_they_run_at_the_same_time(tmp_path, fake):
     # Each waits, within its first launch, for a launch on the other device: alone it would wait for ever.
-    meet = (
-        "end = time.monotonic() + 60\n"
-        "    while len({line.split()[0] for line in open(HERE / 'log')}) < 2:\n"
-        "        assert time.monotonic() < end, 'nobody came'\n"
-        "        time.sleep(0.01)"
-    )
-    found = tune(tmp_path, fake(fake_gpus.TWO), "--devices", "all", count=4, wait=meet)
+    found = tune(tmp_path, fake(fake_gpus.TWO), "--devices", "all", count=4, wait=MEET)
     assert {case["status"] for case in found["cases"]} == {"done"}
 
 
@@ -266,6 +192,10 @@ def test_progress_names_the_devices(tmp_path, fake):
         (["--devices", "0,0"], fake_gpus.TWO, 2, "expected each GPU once"),
         (["--devices", "GPU-aaa"], fake_gpus.TWO, 2, "'GPU-aaa' fits 2"),
         (["--devices", "all", "--in-process"], fake_gpus.TWO, 2, "expected without --devices, which needs processes"),
+        (["--devices", "0", "--executor", "ray"], fake_gpus.TWO, 2, "with --executor ray, which finds the GPUs itself"),
+        (["--executor", "slurm"], fake_gpus.TWO, 2, "expected local or ray, got 'slurm'"),
+        (["--executor", "ray", "--in-process"], fake_gpus.TWO, 2, "expected without --executor ray"),
+        (["--ray-address", "auto"], fake_gpus.TWO, 2, "expected with --executor ray only"),
         (["--devices", "all"], "", 1, "expected GPUs, and there is none"),
     ],
 )
@@ -280,3 +210,10 @@ def test_an_environment_that_hides_all_is_said(tmp_path, fake):
     done = run(command(tmp_path, "--devices", "all"), tmp_path, CUDA_VISIBLE_DEVICES="", **fake(fake_gpus.TWO))
     assert done.returncode == 1
     assert "CUDA_VISIBLE_DEVICES='' leaves none of the 2 here" in done.stderr
+
+
+@pytest.mark.skipif(bool(importlib.util.find_spec("ray")), reason="Ray is installed")
+def test_without_ray_it_is_said_how_to_get_it(tmp_path, fake):
+    done = run(command(tmp_path, "--executor", "ray"), tmp_path, **fake(""))
+    assert done.returncode == 1
+    assert "expected Ray, and it is not installed. Run: pip install 'autotuned[ray]'" in done.stderr

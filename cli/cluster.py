@@ -1,0 +1,223 @@
+"""`tune` on a Ray cluster: an actor for each GPU, which holds the process that measures there and can be killed."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from autotuned import disk, env, store
+from autotuned.calls import SUFFIX
+from autotuned.errors import AutotunedError
+from autotuned.values import digest
+
+from .isolation import Worker
+from .pool import Process, Seat
+
+LISTEN_S = 1.0  # how long an actor waits for its process to say something before it says that there is nothing
+REACH_S = 10.0
+PLACE_S = 60.0  # how long a GPU that is there is waited for at the end: its kind may be another one
+Json = Any
+
+
+class Cluster:
+    """Starts processes on all GPUs of a Ray cluster; on one without GPUs, one a node.
+
+    Args:
+        address: Of the cluster; by default `RAY_ADDRESS`, else one that runs on this host, else one that is started.
+        as_json: Whether standard output carries JSON: then what kernels print stays in Ray's logs.
+
+    Raises:
+        AutotunedError: Ray is not installed, or the cluster cannot be reached.
+    """
+
+    gathers = True
+
+    def __init__(self, address: str | None, as_json: bool) -> None:
+        try:
+            import ray
+        except ImportError as error:
+            raise AutotunedError(
+                "--executor ray: expected Ray, and it is not installed. Run: pip install 'autotuned[ray]'"
+            ) from error
+        self._ray = ray
+        address = address or env.unstripped(["RAY_ADDRESS"]).get("RAY_ADDRESS") or None
+        try:
+            _reach(address)
+            ray.init(address=address, log_to_driver=not as_json, logging_level=logging.WARNING)
+        except (OSError, ValueError, RuntimeError) as error:  # ConnectionError is an OSError
+            raise AutotunedError(
+                f"--executor ray: expected a Ray cluster at {address or 'this host'}, and it cannot be reached: {error}"
+            ) from error
+        self._count = self._devices()
+
+    def _devices(self) -> int:
+        """GPUs in the cluster as it is now; where there is none, nodes."""
+        nodes = [node for node in self._ray.nodes() if node["Alive"]]
+        found = sum(int(node["Resources"].get("GPU", 0)) for node in nodes)
+        return found or len(nodes)
+
+    def seats(self) -> list[Seat]:
+        """One for each GPU; Ray decides which of them is where."""
+        return [Seat(f"Ray {index}") for index in range(self._count)]
+
+    def start(self, seat: Seat, wishes: Mapping[str, Json]) -> RayProcess:
+        """A process on whichever GPU is free; where all are taken, it comes when one is."""
+        return RayProcess(self._ray, self._options(), wishes)
+
+    def _options(self) -> dict[str, Json]:
+        if self._ray.cluster_resources().get("GPU", 0):
+            return {"num_gpus": 1, "num_cpus": 0}
+        return {"num_cpus": 1, "scheduling_strategy": "SPREAD"}
+
+    def wait(self, processes: Sequence[Process], limit_s: float) -> None:
+        """Return when one of them has said something, or the time is over."""
+        answers = [process.answer for process in processes if isinstance(process, RayProcess) and not process.is_over]
+        if answers:
+            self._ray.wait(answers, num_returns=1, timeout=limit_s)
+        else:
+            time.sleep(limit_s)
+
+    def is_needed(self, seat: Seat) -> bool:
+        """One that Ray has placed, or can place: not one for which a lost node's GPU would be needed."""
+        process = seat.process
+        if not isinstance(process, RayProcess) or process.is_placed:
+            return True
+        return time.monotonic() - seat.begun < PLACE_S and self._devices() >= self._count
+
+    def close(self) -> None:
+        """Leave the cluster; one that was started here ends."""
+        self._ray.shutdown()
+
+
+class RayProcess:
+    """A process on some node, as its actor tells of it."""
+
+    def __init__(self, ray: Any, options: Mapping[str, Json], wishes: Mapping[str, Json]) -> None:
+        self._ray = ray
+        actor = ray.remote(max_restarts=0, max_concurrency=4, **options)(Host)
+        self._actor = actor.remote(dict(wishes), env.for_nodes(), list(sys.path), os.getcwd(), _recordings(wishes))
+        self._why = ""
+        self._over = False
+        self.answer = self._actor.listen.remote(LISTEN_S)
+        self.is_placed, self.lost = False, False
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended and everything it said has been read."""
+        return self._over
+
+    def send(self, command: Mapping[str, Json]) -> None:
+        """One command for it; lost with its actor."""
+        self._actor.send.remote(dict(command))
+
+    def messages(self) -> list[dict[str, Json]]:
+        """What it has said since the last time; does not wait."""
+        if self._over or not self._ray.wait([self.answer], timeout=0)[0]:
+            return []
+        try:
+            found: dict[str, Json] = self._ray.get(self.answer)
+        except self._ray.exceptions.RayError as error:
+            self._over = self.lost = True
+            self._why = f"its Ray node or worker was lost ({_last_line(error)})"
+            return []
+        self.is_placed = True
+        self._over, self._why = found["over"], found["why"]
+        if not self._over:
+            self.answer = self._actor.listen.remote(LISTEN_S)
+        messages: list[dict[str, Json]] = found["messages"]
+        return messages
+
+    def why(self) -> str:
+        """How it ended."""
+        return self._why
+
+    def interrupt(self) -> None:
+        """Let it keep what it has, and end."""
+        self._actor.interrupt.remote()
+
+    def kill(self) -> None:
+        """End it and its actor."""
+        self._over = True
+        self._ray.kill(self._actor)  # its process notices by itself that nobody listens any more
+
+
+def _reach(address: str | None) -> None:
+    """Knock at a cluster's door: where nobody answers, Ray's core would end this process instead of raising.
+
+    Raises:
+        OSError: Nobody answers.
+    """
+    host, colon, port = (address or "").rpartition(":")
+    if colon and port.isdecimal():
+        socket.create_connection((host.rpartition("//")[2].strip("[]"), int(port)), REACH_S).close()
+
+
+def _recordings(wishes: Mapping[str, Json]) -> dict[str, str]:
+    """The text of the recordings among the targets: nodes need not have them."""
+    return {
+        target: Path(target).read_text()
+        for target in wishes["targets"]
+        if target.endswith(SUFFIX) and Path(target).is_file()
+    }
+
+
+def _last_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1][:200] if lines else type(error).__name__
+
+
+class Host:
+    """Inside an actor, on its node: holds the process that measures there.
+
+    Args:
+        wishes: What the process reads first.
+        settings: Variables as the command has them that hold on every node.
+        path: Where the command imports from; what is not there on this node is left out.
+        folder: Where the command runs; if it is not there, the actor's own folder (that of a Ray job).
+        recordings: Text of recorded calls, by target.
+    """
+
+    def __init__(
+        self,
+        wishes: dict[str, Json],
+        settings: dict[str, str | None],
+        path: list[str],
+        folder: str,
+        recordings: Mapping[str, str],
+    ) -> None:
+        here = folder if os.path.isdir(folder) else os.getcwd()
+        places = [place for place in path if os.path.exists(place)] + [place for place in sys.path if place not in path]
+        targets = [
+            _as_file(recordings[target]) if target in recordings else target for target in wishes["targets"]
+        ]  # fmt: skip
+        self._worker = Worker({**wishes, "targets": targets}, settings, places, here)
+
+    def listen(self, limit_s: float) -> dict[str, Json]:
+        """What the process says next, and whether it is over; after a while that there is nothing."""
+        messages = self._worker.wait(limit_s)
+        over = self._worker.is_over
+        for message in messages:
+            if message["event"] == "ready":
+                message["place"] = os.uname().nodename
+        return {"messages": messages, "over": over, "why": self._worker.why() if over else ""}
+
+    def send(self, command: Mapping[str, Json]) -> None:
+        """One command for the process."""
+        self._worker.send(command)
+
+    def interrupt(self) -> None:
+        """Ctrl-C for the process."""
+        self._worker.interrupt()
+
+
+def _as_file(text: str) -> str:
+    """A recording as a file of this node."""
+    path = store.root() / "calls" / f"{digest(text)[:32]}{SUFFIX}"
+    disk.write_text(path, text)
+    return str(path)

@@ -1,0 +1,81 @@
+"""Ray nodes on this machine, each with GPUs that are none, and a store of its own; ended with all they have started."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
+class Node:
+    """One node: `ray start --block` in a process group of its own.
+
+    Args:
+        folder: For Ray's files; short, since sockets lie in it.
+        store: Of what is measured on it.
+        head: Address of the cluster to join; a new one by default.
+    """
+
+    def __init__(self, folder: Path, store: Path, gpus: int, head: str = "") -> None:
+        self.address = head or f"127.0.0.1:{free_port()}"
+        place = [f"--address={head}"] if head else ["--head", f"--port={self.address.rpartition(':')[2]}"]
+        place += [] if head else [f"--temp-dir={folder}", "--include-dashboard=false"]
+        code = "from ray.scripts.scripts import main; main()"
+        args = [sys.executable, "-c", code, "start", "--block", f"--num-gpus={gpus}", "--num-cpus=4", *place]
+        args += ["--node-ip-address=127.0.0.1", "--object-store-memory=100000000", "--disable-usage-stats"]
+        self._process = subprocess.Popen(
+            args,
+            env={**os.environ, "AUTOTUNED_CACHE_DIR": str(store), "TRITON_INTERPRET": "1"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            text=True,
+        )
+        self._await_start()
+
+    def _await_start(self) -> None:
+        assert self._process.stdout is not None
+        said = []
+        for line in self._process.stdout:
+            said.append(line)
+            if "--block" in line:  # its last words before it only waits
+                return
+        raise AssertionError(f"no Ray node: {''.join(said)}")
+
+    def kill(self) -> None:
+        """As a lost host: everything of it at once."""
+        ids = [self._process.pid, *_below(self._process.pid)]
+        for pid in ids:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        self._process.wait(30)
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+        end = time.monotonic() + 30
+        while any(_lives(pid) for pid in ids[1:]) and time.monotonic() < end:
+            time.sleep(0.05)
+
+
+def _below(pid: int) -> list[int]:
+    """All processes that a process has started, and these again."""
+    listed = subprocess.run(["ps", "-eo", "pid=,ppid="], capture_output=True, text=True, check=True).stdout
+    parents = [tuple(map(int, line.split())) for line in listed.splitlines()]
+    found = [child for child, parent in parents if parent == pid]
+    return found + [other for child in found for other in _below(child)]
+
+
+def _lives(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False

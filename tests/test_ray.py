@@ -1,0 +1,174 @@
+"""`tune --executor ray` on a real local cluster: gathered here, killed workers and lost nodes, Ctrl-C."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("ray")
+
+from fake_gpus import MEET, environment, log
+from fake_gpus import command as write
+from ray_nodes import Node
+
+from autotuned import store
+
+
+@pytest.fixture(scope="module")
+def folder():
+    path = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))
+    yield path
+    shutil.rmtree(path, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def head(folder):
+    """A node with two GPUs that are none."""
+    node = Node(folder, folder / "store", gpus=2)
+    yield node
+    node.kill()
+
+
+def command(tmp_path: Path, node: Node, *options: str, **made) -> list[str]:
+    return write(tmp_path, "--executor", "ray", "--ray-address", node.address, *options, **made)
+
+
+def tune(tmp_path: Path, node: Node, *options: str, code: int = 0, **made) -> dict:
+    args = command(tmp_path, node, "--json", *options, **made)
+    done = subprocess.run(
+        args, capture_output=True, text=True, timeout=200, cwd=tmp_path, env=environment(TRITON_INTERPRET="1")
+    )
+    assert done.returncode == code, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_what_is_measured_on_the_nodes_is_gathered_here(tmp_path, folder, head):
+    assert not list(store.all_records())
+    found = tune(tmp_path, head, "--out", "tuned", count=8, wait=MEET)
+    assert [case["call"]["values"]["n"] for case in found["cases"]] == list(range(8))
+    assert {(case["status"], case["source"]) for case in found["cases"]} == {("done", "measured")}
+    assert [gpu["name"] for gpu in found["devices"]] == ["Ray 0", "Ray 1"]
+    assert {gpu["host"] for gpu in found["devices"]} == {os.uname().nodename}
+    assert min(gpu["cases"] for gpu in found["devices"]) >= 1
+    assert {line[0] for line in log(tmp_path)} == {"0", "1"}  # what Ray gave each actor to see
+    [file] = found["files"]
+    assert Path(file).parent.parent == tmp_path / "tuned"
+    assert len(re.findall(r'"median_us"', Path(file).read_text())) == 8
+    assert len({record.key.digest for _, record in store.all_records()}) == 8
+    assert len(list((folder / "store").rglob("v1/*/*.json"))) >= 8  # their own stores are others
+
+
+def test_a_node_that_is_new_is_told_what_is_stored_here(tmp_path, folder, head):
+    tune(tmp_path, head, count=3)
+    shutil.rmtree(folder / "store")
+    launches = len(log(tmp_path))
+    again = tune(tmp_path, head, count=3)
+    assert {case["source"] for case in again["cases"]} == {"stored"}
+    assert len(log(tmp_path)) == launches
+
+
+@pytest.mark.parametrize("who", ["process", "actor"])
+def test_a_killed_worker_loses_nothing(tmp_path, head, who):
+    victim = "os.getpid()" if who == "process" else "os.getppid()"
+    fault = (
+        "if n == 2:\n"
+        "        try: os.close(os.open(HERE / 'died', os.O_CREAT | os.O_EXCL))\n"
+        "        except FileExistsError: pass\n"
+        f"        else: os.kill({victim}, signal.SIGKILL); time.sleep(30)"
+    )
+    found = tune(tmp_path, head, count=6, wait=fault)
+    assert (tmp_path / "died").exists()
+    assert [case["status"] for case in found["cases"]] == ["done"] * 6
+    assert sum(gpu["restarts"] for gpu in found["devices"]) == 1
+    configs = found["cases"][2]["measured_configs"]
+    assert configs == 2
+    # A process that dies takes the blame to its config; the loss of an actor is nobody's fault.
+    stored = [record for _, record in store.all_records() if record.key.digest == found["cases"][2]["digest"]]
+    statuses = [timing.status for timing in stored[0].timings]
+    assert statuses.count("failed") == (who == "process")
+
+
+def test_a_recording_goes_along_with_the_tasks(tmp_path, head, monkeypatch):
+    write(tmp_path, count=2)
+    code = (
+        "import autotuned, kernels, numpy as np\n"
+        "with autotuned.record('calls.jsonl'), autotuned.mode('off'):\n"
+        "    [kernels.work(np.zeros(4), n) for n in (5, 6, 6)]"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, env=environment(TRITON_INTERPRET="1"))
+    assert (tmp_path / "calls.jsonl").exists()
+    args = command(tmp_path, head, "--json")
+    args[args.index(str(tmp_path / "kernels.py"))] = "calls.jsonl"
+    done = subprocess.run(
+        args, capture_output=True, text=True, timeout=200, cwd=tmp_path, env=environment(TRITON_INTERPRET="1")
+    )
+    assert done.returncode == 0, done.stderr
+    cases = json.loads(done.stdout)["cases"]
+    assert [(case["status"], case["call"]["values"]["n"]) for case in cases] == [("done", 6), ("done", 5)]
+
+
+def test_ctrl_c_keeps_what_was_measured_and_leaves_nothing_behind(tmp_path, head):
+    args = command(tmp_path, head, "--json", "--out", "tuned", count=3000)
+    process = subprocess.Popen(
+        args, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env=environment(TRITON_INTERPRET="1"),
+    )  # fmt: skip
+    end = time.monotonic() + 120
+    while len({line[0] for line in log(tmp_path)} if (tmp_path / "log").exists() else ()) < 2:
+        assert time.monotonic() < end and process.poll() is None
+        time.sleep(0.1)
+    time.sleep(1)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert "Traceback" not in err
+    found = json.loads(out)
+    assert found["interrupted"] and found["cases"]
+    [file] = found["files"]
+    assert len(re.findall(r'"median_us"', Path(file).read_text())) == len(found["cases"])
+    while [pid for pid in {line[1] for line in log(tmp_path)} if Path(f"/proc/{pid}").exists()]:
+        assert time.monotonic() < end + 60
+        time.sleep(0.1)
+
+
+def test_a_lost_node_s_keys_are_tuned_elsewhere(tmp_path, folder, head):
+    second = Node(folder, folder / "second", gpus=1, head=head.address)
+    try:
+        # On the second node, told by its store, a launch waits; then the node is killed.
+        hold = "while os.environ['AUTOTUNED_CACHE_DIR'].endswith('second'): note('held -'); time.sleep(0.2)"
+        args = command(tmp_path, head, "--json", count=6, wait=hold)
+        process = subprocess.Popen(
+            args, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            env=environment(TRITON_INTERPRET="1"),
+        )  # fmt: skip
+        end = time.monotonic() + 120
+        while not (tmp_path / "log").exists() or "held" not in (tmp_path / "log").read_text():
+            assert time.monotonic() < end and process.poll() is None
+            time.sleep(0.1)
+    finally:
+        second.kill()
+    out, err = process.communicate(timeout=200)
+    assert process.returncode == 0, err
+    found = json.loads(out)
+    assert [case["status"] for case in found["cases"]] == ["done"] * 6
+    assert len(found["devices"]) == 3
+    assert all(case["measured_configs"] == 2 for case in found["cases"])
+    assert not [timing for _, record in store.all_records() for timing in record.timings if timing.status != "ok"]
+
+
+def test_a_cluster_that_is_not_there_is_one_line(tmp_path):
+    args = write(tmp_path, "--executor", "ray", "--ray-address", "127.0.0.1:1")
+    done = subprocess.run(
+        args, capture_output=True, text=True, timeout=200, cwd=tmp_path,
+        env=environment(TRITON_INTERPRET="1", RAY_gcs_rpc_server_reconnect_timeout_s="1"),
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "expected a Ray cluster at 127.0.0.1:1" in done.stderr
