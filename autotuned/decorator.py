@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from autotuned import candidates, source
-from autotuned import nearest as neighbours
 from autotuned import toolchain as triton_names
 from autotuned.errors import ArgumentNameError, DecorationError
 from autotuned.key import KeySpec
@@ -25,9 +24,10 @@ from autotuned.tuner import CacheInfo, Tuner
 
 if TYPE_CHECKING:
     from autotuned import check as checks
+    from autotuned import nearest as neighbours
     from autotuned.explain import Explanation
 else:
-    checks = later("check")
+    checks, neighbours = later("check"), later("nearest")
 
 log = logging.getLogger("autotuned")
 CaseGenerator = Callable[[Any], Iterator[Mapping[str, Any]]]
@@ -240,7 +240,7 @@ class _Given:
                     "shape is in the key and a bucket changes nothing."
                 )
         in_key = [p.name for p in target.parameters if self.key is None or p.constexpr or p.name in self.key]
-        if wrong := neighbours.check(self.nearest, in_key, target.name):
+        if self.nearest and (wrong := neighbours.check(self.nearest, in_key, target.name)):
             raise DecorationError(wrong)
         return names
 

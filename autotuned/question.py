@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 from autotuned import candidates, objects
 from autotuned.immutable import Frozen
 from autotuned.key import Key, KeySpec
-from autotuned.locks import Lock
 from autotuned.target import Call, Hooks
 
 if TYPE_CHECKING:
     from autotuned.check import Check
     from autotuned.job import Observer
+    from autotuned.locks import Lock
 
 
 class Options(Frozen):
@@ -65,7 +65,8 @@ class Question(Frozen):
         force: Measure again whatever is stored.
         observer: Told of a search's progress.
         budget_s: The search stops after this many seconds, or earlier where the decorator says so; None never.
-        lock: What came of asking for the key's lock; where another holds it, what is measured is the other's to save.
+        lock: What came of asking for the key's lock, None before; where another holds it, what is measured is the
+            other's to save.
         search: Whether it may come to a search at all; a call that is only prepared may forbid it.
     """
 
@@ -77,7 +78,7 @@ class Question(Frozen):
     force: bool = False
     observer: Observer | None = None
     budget_s: float | None = None
-    lock: Lock = Lock.HELD
+    lock: Lock | None = None
     search: bool = True
 
     @property

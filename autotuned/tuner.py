@@ -12,15 +12,19 @@ from functools import lru_cache
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from autotuned import agree, bound, candidates, codegen, env, failures, launch, recording, toolchain
+from autotuned import bound, candidates, codegen, env, launch, switched, toolchain
 from autotuned.choose import Chooser
+from autotuned.later import later
 from autotuned.question import Options, Question
 from autotuned.store import Choice, Rung
 from autotuned.target import Call, HostTarget, KernelTarget, Target, bind
 
 if TYPE_CHECKING:
+    from autotuned import failures, recording
     from autotuned.explain import Explanation
     from autotuned.job import Observer
+else:
+    failures, recording = later("failures"), later("recording")
 
 log = logging.getLogger("autotuned")
 env.configure_logging()
@@ -76,7 +80,8 @@ class Tuner:
         self._misses = 0
         self._rebuild(_tuned_names(options.configs(), target))
         _tuners.add(self)
-        recording.begin_if_asked()
+        if env.record_path() is not None:
+            recording.begin_if_asked()
 
     # -- arguments -----------------------------------------------------------------------------------------------
 
@@ -140,7 +145,8 @@ class Tuner:
         """Everything that a call does which the launch table does not answer; returns what the launch returns."""
         self._misses += 1
         call = self.call(args, kwargs, grid)
-        recording.note(self, call)
+        if switched.recorders:
+            switched.recorders[-1].note(self, call)
         return self._answer(call, self._launch)
 
     def prepare(self, call: Call, search: bool) -> Any:
@@ -216,7 +222,9 @@ class Tuner:
         if isinstance(self.target, KernelTarget):
             _watch_environment()
         if choice.lasting and not call.options and tuple(call.arguments) == self.names:
-            ready = recording.watched(self, self._bound(choice.config, before, result))
+            ready = self._bound(choice.config, before, result)
+            if switched.recorders:
+                ready = switched.recorders[-1].watched(self, ready)
             self.launcher.bind(tuple(call.arguments.values()), ready)
         self.chooser.seconds.compile += launched - start
         self.chooser.seconds.bind += time.perf_counter() - launched
@@ -324,8 +332,7 @@ def _drop_bound() -> None:
 
 
 env.on_mode_change(_drop_bound)
-agree.on_change(_drop_bound)
-recording.on_change(_drop_bound)
+switched.on_change(_drop_bound)
 
 
 @lru_cache(maxsize=1)
