@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from autotuned import env
 from autotuned.immutable import Frozen
@@ -12,8 +12,11 @@ from autotuned.key import KeySpec
 from autotuned.later import later
 
 if TYPE_CHECKING:
+    from typing import Protocol
+
     from autotuned import _launch_py
 else:
+    Protocol = object  # defining a protocol takes as long as importing a module
     _launch_py = later("_launch_py")  # the C extension makes it unnecessary
 
 _launch: Any = None

@@ -65,7 +65,7 @@ class _Search:
         self._first_error: Exception | None = None  # to be raised if all fail alike; dropped as soon as they do not
         self._checked: set[int] = set()
         self._lost, self._steady = False, True
-        self._deadline = time.monotonic() + (job.budget_s or float("inf"))
+        self._deadline = time.monotonic() + (float("inf") if job.budget_s is None else job.budget_s)
 
     def close(self) -> None:
         """Put the caller's data back and drop what would keep it alive."""

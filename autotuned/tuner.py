@@ -10,9 +10,9 @@ import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import lru_cache
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from autotuned import bound, candidates, codegen, env, launch, switched, toolchain
+from autotuned import candidates, codegen, env, launch, switched, toolchain
 from autotuned.choose import Chooser
 from autotuned.later import later
 from autotuned.question import Options, Question
@@ -20,33 +20,15 @@ from autotuned.store import Choice, Rung
 from autotuned.target import Call, HostTarget, KernelTarget, Target, bind
 
 if TYPE_CHECKING:
-    from autotuned import failures, recording
+    from autotuned import bound, counters, failures, recording
+    from autotuned.counters import CacheInfo
     from autotuned.explain import Explanation
     from autotuned.job import Observer
 else:
-    failures, recording = later("failures"), later("recording")
+    bound, counters, failures, recording = map(later, ("bound", "counters", "failures", "recording"))
 
 log = logging.getLogger("autotuned")
 env.configure_logging()
-
-
-class CacheInfo(NamedTuple):
-    """Counters of one tuned function in this process, in the manner of `functools.lru_cache`.
-
-    `hits` are calls answered by the launch table, `misses` all others, `size` entries of that table, `searches`
-    searches run. The last four are seconds: finding choices, searching, compiling or loading with the first launch,
-    and making kernels ready to launch.
-    """
-
-    hits: int
-    misses: int
-    size: int
-    evictions: int
-    searches: int
-    lookup_s: float
-    search_s: float
-    compile_s: float
-    bind_s: float
 
 
 _tuners: weakref.WeakSet[Tuner] = weakref.WeakSet()
@@ -196,7 +178,7 @@ class Tuner:
         config = choice.config
         self._on_choice(call, choice)
         values = tuple(call.arguments.values())
-        before = bound.prologue(self.target, config, tuple(call.arguments), self.options.zero)
+        before = self._prologue(call, config)
         if before is not None:
             before(values)
         start = time.perf_counter()
@@ -212,9 +194,15 @@ class Tuner:
             config.pre_hook(call.full(config))
         start = time.perf_counter()
         compiled = self._compiled(call, choice)
-        before = bound.prologue(self.target, config, tuple(call.arguments), self.options.zero)
+        before = self._prologue(call, config)
         self._bind(call, choice, before, compiled, start)
         return config
+
+    def _prologue(self, call: Call, config: Any) -> bound.Prologue | None:
+        """What must happen before every launch of the config; None if nothing must."""
+        if not self.options.zero and config.pre_hook is None:
+            return None  # asked here, so that what is for binding is imported after the first launch and not before
+        return bound.Prologue(self.target.name, config, tuple(call.arguments), self.options.zero)
 
     def _bind(self, call: Call, choice: Choice, before: bound.Prologue | None, result: Any, start: float) -> None:
         """Put the launch into the table; `start` is when compiling began, on the clock of `time.perf_counter`."""
@@ -283,7 +271,7 @@ class Tuner:
     def cache_info(self) -> CacheInfo:
         """The counters."""
         launcher, chooser, seconds = self.launcher, self.chooser, self.chooser.seconds
-        return CacheInfo(
+        return counters.CacheInfo(
             launcher.hits, self._misses, len(launcher), launcher.evictions, chooser.searches,
             seconds.lookup, seconds.search, seconds.compile, seconds.bind,
         )  # fmt: skip
