@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ from autotuned.errors import AllConfigsFailedError, ConfigError, OutOfMemoryErro
 from autotuned.key import Key, call_part
 from autotuned.later import later
 from autotuned.question import Options, Question, Seconds
-from autotuned.record import Record, Timing
+from autotuned.recordfile import Record, Timing
 from autotuned.store import Candidates, Choice, Look, Rung
 from autotuned.target import Call, Target, refuse_conflicts
 from autotuned.values import canonical
@@ -44,6 +44,7 @@ class Chooser:
     _unfit = cached_property(lambda self: failures.Unfit())
     _memory = cached_property(lambda self: failures.Backoff())
     _storm = cached_property(lambda self: storm.Storm())
+    untuned = cached_property(lambda self: storm.Untuned())
 
     def __init__(
         self,
@@ -230,15 +231,13 @@ class Chooser:
     def known(self, question: Question) -> Choice | None:
         """This process's choice, else the stored or shipped one; None where the question asks for a new search."""
         start = time.perf_counter()
-        unfit, strict = self._unfit_of(question.key), question.mode == "strict"
+        unfit = self._unfit.of(question.key.digest) if "_unfit" in vars(self) else ()
+        strict = question.mode == "strict"
         found = store.find(question.key, question.live, self._places(question), unfit, strict)
         self.seconds.lookup += time.perf_counter() - start
         if found is not None and found.record is not None:
             self._take_in(found.record)
         return found
-
-    def _unfit_of(self, key: Key) -> Collection[str]:
-        return self._unfit.of(key.digest) if "_unfit" in vars(self) else ()
 
     def _take_in(self, found: Record) -> None:
         """What a record says besides its winner."""
@@ -292,7 +291,7 @@ class Chooser:
         if question.mode == "strict":
             raise explain.not_tuned(key, "mode 'strict' allows no search")
         if question.mode == "serve":
-            self._say_once(key.digest, "`%s`: nothing is stored for key %s; mode 'serve' runs it untuned.", key)
+            self.untuned.note(key, explain.nearest_words)
         if self.options.default is not None:
             return self.default(question.call, question.live)
         if question.mode == "auto":
@@ -407,18 +406,20 @@ class Chooser:
         if options.do_bench is not None:
             timer = measure.GivenTimer(options.do_bench, timer)
         words = None if question.fresh else target.compile_class(call)
-        records = (choice.record for choice in self._choices.values())
         return job.Job(
             target, call, forms, live, timer, options.restore, options.zero, options.hooks, known,
             incumbent, min(budgets, default=None), question.observer, options.check, log.isEnabledFor(logging.DEBUG),
             (canonical(dict(question.key.context)), words) if words is not None else None, journal,
-            failures.condemned(question.key.digest), seeds.nearest(question.key, filter(None, records)), on_timing,
+            failures.condemned(question.key.digest), self._seeds(question.key), on_timing,
         )  # fmt: skip
 
     def _in_order(self, question: Question) -> Candidates:
         """The candidates of a search that may not get to all of them: first what config files have for elsewhere."""
         first = store.seed(question.key, question.live, self.options.nearest)
         return {first: question.live[first], **question.live} if first is not None else question.live
+
+    def _seeds(self, key: Key) -> list[str]:
+        return seeds.nearest(key, (choice.record for choice in self._choices.values()), self.keeps(key))
 
     def _finish(self, question: Question, outcome: job.Outcome, seconds: float) -> Record:
         """Count the search and store what it measured, also after Ctrl-C: it is not measured again."""

@@ -6,13 +6,13 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autotuned import record, records
+from autotuned import recordfile, records
 from autotuned.key import Key
 from autotuned.later import later
 from autotuned.look import Choice as Choice
 from autotuned.look import Look as Look
 from autotuned.look import Rung as Rung
-from autotuned.record import Record
+from autotuned.recordfile import Record
 
 if TYPE_CHECKING:
     from autotuned import files, nearest, shipping
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from autotuned.files import register_configs as register_configs
     from autotuned.files import seed as seed
     from autotuned.shipping import ship as ship
+    from autotuned.shipping import ship_all as ship_all
     from autotuned.shipping import shippable as shippable
     from autotuned.shipping import unwritable as unwritable
 
@@ -61,7 +62,7 @@ def __getattr__(name: str) -> Any:
     """What is asked of config files: their modules are imported then, for a stored choice needs none of them."""
     if name in _OF_FILES:
         return getattr(files, _OF_FILES[name])
-    if name in ("ship", "shippable", "unwritable"):
+    if name in ("ship", "ship_all", "shippable", "unwritable"):
         return getattr(shipping, name)
     raise AttributeError(f"module 'autotuned.store' has no attribute {name!r}")
 
@@ -124,7 +125,7 @@ def best(found: Record, candidates: Candidates) -> str | None:
     """Identity of the record's winner; if it is no candidate any more, of the fastest measured one that is."""
     if found.winner is None:
         return None
-    winner = record.Timing(found.winner).identity
+    winner = recordfile.Timing(found.winner).identity
     if winner in candidates:
         return winner
     usable = [t for t in found.timings if t.usable and t.identity in candidates]

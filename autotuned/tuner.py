@@ -20,12 +20,13 @@ from autotuned.store import Choice, Rung
 from autotuned.target import Call, HostTarget, KernelTarget, Target, bind
 
 if TYPE_CHECKING:
-    from autotuned import bound, counters, failures, recording
+    from autotuned import bound, counters, failures, recording, storm
     from autotuned.counters import CacheInfo
     from autotuned.explain import Explanation
     from autotuned.job import Observer
 else:
-    bound, counters, failures, recording = map(later, ("bound", "counters", "failures", "recording"))
+    bound, counters, failures = map(later, ("bound", "counters", "failures"))
+    recording, storm = later("recording"), later("storm")
 
 log = logging.getLogger("autotuned")
 env.configure_logging()
@@ -340,3 +341,6 @@ def _summary() -> None:
             sum(info.lookup_s for info in infos), sum(info.search_s for info in infos),
             sum(info.compile_s for info in infos), sum(info.bind_s for info in infos),
         )  # fmt: skip
+    untuned = [tuner.chooser.untuned for tuner in list(_tuners) if "untuned" in vars(tuner.chooser)]
+    if untuned:
+        storm.say_untuned(untuned)
