@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Protocol
 
-from autotuned import candidates, disk, errors, failures, race, ranks, recordfile, store, toolchain
+from autotuned import candidates, disk, errors, failures, race, ranks, recordfile, store, switched, toolchain
 from autotuned.errors import AutotunedError, SyncError
 from autotuned.fixed import Fixed
 from autotuned.key import Key
@@ -22,8 +22,6 @@ from autotuned.values import Json, digest
 log = logging.getLogger("autotuned")
 
 VOTE_S = 5.0  # how long one who would search waits for a rank that need not: they arrive at about the same time
-_stack: list[Agreement] = []
-_on_change: list[Callable[[], None]] = []
 
 
 class Alone(Protocol):
@@ -69,9 +67,9 @@ class Agreement:
 
     def close(self) -> None:
         """Let each rank choose by itself again; a second time does nothing."""
-        if self in _stack:
-            _stack.remove(self)
-            _tell_change()
+        if self in switched.agreements:
+            switched.agreements.remove(self)
+            switched.tell_change()
 
     def choose(self, question: Question, alone: Alone, do_bench: Any) -> Choice:
         """The choice of all ranks for a question.
@@ -291,34 +289,6 @@ def _nothing() -> None:
     """A trial that is not launched any more."""
 
 
-def choose(question: Question, alone: Alone, do_bench: Any) -> Choice:
-    """The choice for a question: of all ranks where an agreement is in force, else this process's own."""
-    if not _stack or question.must_search:
-        return alone.decide(question)
-    return _stack[-1].choose(question, alone, do_bench)
-
-
-def in_force() -> bool:
-    """Whether ranks agree at present."""
-    return bool(_stack)
-
-
-def leave(key: Key) -> None:
-    """Take note that what was agreed on for a key cannot be launched here."""
-    if _stack:
-        _stack[-1].leave(key)
-
-
-def on_change(callback: Callable[[], None]) -> None:
-    """Call `callback` whenever an agreement begins or ends, so that bound choices can be dropped."""
-    _on_change.append(callback)
-
-
-def _tell_change() -> None:
-    for callback in _on_change:
-        callback()
-
-
 def sync(group: Any = None, timeout_s: float = 600.0) -> Agreement:
     """Make all ranks of a process group choose the same config for the same call, from now on.
 
@@ -339,6 +309,6 @@ def sync(group: Any = None, timeout_s: float = 600.0) -> Agreement:
     if not timeout_s > 0:
         raise SyncError(f"sync: timeout_s: expected seconds above 0, got {timeout_s!r}.", kernel="")
     agreement = Agreement(ranks.of_group(group, timeout_s))
-    _stack.append(agreement)
-    _tell_change()
+    switched.agreements.append(agreement)
+    switched.tell_change()
     return agreement

@@ -7,14 +7,14 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from autotuned import codegen, driver, launch, toolchain
+from autotuned import codegen, launch, toolchain
 from autotuned.later import later
 from autotuned.target import Target
 
 if TYPE_CHECKING:
-    from autotuned import state
+    from autotuned import driver, state
 else:
-    state = later("state")
+    driver, state = later("driver"), later("state")
 
 log = logging.getLogger("autotuned")
 Run = Callable[[tuple[Any, ...], Any], Any]

@@ -6,26 +6,26 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from autotuned import agree, candidates, env, failures, objects, seeds, store, toolchain
+from autotuned import candidates, env, objects, store, switched, toolchain
 from autotuned.context import Context
-from autotuned.errors import AllConfigsFailedError, ConfigError, NotTunedError, OutOfMemoryError
+from autotuned.errors import AllConfigsFailedError, ConfigError, OutOfMemoryError
 from autotuned.key import Key, call_part
 from autotuned.later import later
-from autotuned.locks import Lock
 from autotuned.question import Options, Question, Seconds
 from autotuned.recordfile import Record, Timing
 from autotuned.store import Candidates, Choice, Look, Rung
-from autotuned.storm import Storm, Untuned
 from autotuned.target import Call, Target, refuse_conflicts
 from autotuned.values import canonical
 
 if TYPE_CHECKING:
-    from autotuned import explain, job, measure, state, tune
+    from autotuned import explain, failures, job, locks, measure, seeds, state, storm, tune
     from autotuned.explain import Explanation, Place
 else:
-    explain, job, measure, state, tune = map(later, ("explain", "job", "measure", "state", "tune"))
+    explain, failures, job, locks = map(later, ("explain", "failures", "job", "locks"))
+    measure, seeds, state, storm, tune = map(later, ("measure", "seeds", "state", "storm", "tune"))
 
 log = logging.getLogger("autotuned")
 
@@ -39,6 +39,12 @@ class Chooser:
         on_configs: Told of a computed list of configs before it is used.
         on_written: Told the names of arguments found to be written.
     """
+
+    # Made where something went wrong, or is searched for.
+    _unfit = cached_property(lambda self: failures.Unfit())
+    _memory = cached_property(lambda self: failures.Backoff())
+    _storm = cached_property(lambda self: storm.Storm())
+    untuned = cached_property(lambda self: storm.Untuned())
 
     def __init__(
         self,
@@ -54,10 +60,7 @@ class Chooser:
         self._on_configs, self._on_written = on_configs, on_written
         self._choices: dict[str, Choice] = {}
         self._said: set[str] = set()
-        self._unfit = failures.Unfit()
-        self._memory = failures.Backoff()
         self._context = Context(target, options.version)
-        self._storm, self.untuned = Storm(), Untuned()
 
     # -- key and candidates --------------------------------------------------------------------------------------
 
@@ -160,7 +163,11 @@ class Chooser:
 
     def answer(self, question: Question) -> Choice:
         """The choice for a question; under `autotuned.sync` the same on all ranks."""
-        return self._remember(question.key, agree.choose(question, self, self.options.do_bench))
+        if switched.agreements and not question.must_search:
+            choice = switched.agreements[-1].choose(question, self, self.options.do_bench)
+        else:
+            choice = self.decide(question)
+        return self._remember(question.key, choice)
 
     def decide(self, question: Question) -> Choice:
         """The choice made here: remembered, stored, shipped, default, or searched for; see `store.Rung`."""
@@ -170,12 +177,12 @@ class Chooser:
             return self._remember(question.key, known)
         if ending is not Rung.SEARCH:
             return (self._search_forbidden if self._may_search(question) else self._without_search)(question)
-        with store.locked(question.key, between_processes=self.keeps(question.key) and not agree.in_force()) as lock:
+        with store.locked(question.key, self.keeps(question.key) and not switched.agreements) as lock:
             # Again: another process or thread may have finished while this one waited for the lock.
             known = self.known(question)
             if known is None or not self.is_enough(known, question):
-                waited = lock is Lock.BUSY and self.options.default is not None and not question.must_search
-                if waited or lock is Lock.NESTED:  # a hook or a helper calls what is being searched
+                waited = lock is locks.Lock.BUSY and self.options.default is not None and not question.must_search
+                if waited or lock is locks.Lock.NESTED:  # a hook or a helper calls what is being searched
                     return self.default(question.call, question.live)
                 known = self._search(question.replace(lock=lock))
             return self._remember(question.key, known)
@@ -203,7 +210,8 @@ class Chooser:
         key = self.key(call)
         self._unfit.note(key.digest, candidates.identity(choice.config, self.target.name, objects.spell), error)
         self._choices.pop(key.digest, None)
-        agree.leave(key)
+        if switched.agreements:
+            switched.agreements[-1].leave(key)
         log.warning(
             "`%s`: the config %s (%s) does not compile or launch here (%s); it is not used for calls like this.",
             key.kernel, choice.config, choice.origin or choice.rung.name, failures.describe(error),
@@ -212,7 +220,7 @@ class Chooser:
     def forget(self) -> None:
         """Drop this process's choices; records on disk stay."""
         self._choices.clear()
-        self._unfit.clear()
+        vars(self).pop("_unfit", None)
 
     def _may_search(self, question: Question) -> bool:
         if question.must_search or question.mode == "search":
@@ -223,7 +231,8 @@ class Chooser:
     def known(self, question: Question) -> Choice | None:
         """This process's choice, else the stored or shipped one; None where the question asks for a new search."""
         start = time.perf_counter()
-        unfit, strict = self._unfit.of(question.key.digest), question.mode == "strict"
+        unfit = self._unfit.of(question.key.digest) if "_unfit" in vars(self) else ()
+        strict = question.mode == "strict"
         found = store.find(question.key, question.live, self._places(question), unfit, strict)
         self.seconds.lookup += time.perf_counter() - start
         if found is not None and found.record is not None:
@@ -280,7 +289,7 @@ class Chooser:
     def _without_search(self, question: Question) -> Choice:
         key = question.key
         if question.mode == "strict":
-            raise self._not_tuned(key, "mode 'strict' allows no search")
+            raise explain.not_tuned(key, "mode 'strict' allows no search")
         if question.mode == "serve":
             self.untuned.note(key, explain.nearest_words)
         if self.options.default is not None:
@@ -306,17 +315,8 @@ class Chooser:
             return stored
         if self.options.default is None:
             why = "a CUDA graph is being captured, which a search would break"
-            raise self._not_tuned(question.key, why if question.search else "prepare(search=False) allows no search")
+            raise explain.not_tuned(question.key, why if question.search else "prepare(search=False) allows no search")
         return self.default(question.call, question.live)
-
-    def _not_tuned(self, key: Key, why: str) -> NotTunedError:
-        return NotTunedError(
-            f"`{key.kernel}`: expected a tuned choice for key {key.digest[:12]}, found none, and {why}; "
-            f"{explain.nearest_words(key)}. Tune it beforehand (`autotuned tune`), ship a config file, or give "
-            "@autotune a default=.",
-            kernel=key.kernel,
-            digest=key.digest,
-        )
 
     def keeps(self, key: Key) -> bool:
         """Whether this key's results are kept on disk; a key with values that JSON cannot write is not."""
@@ -340,7 +340,7 @@ class Chooser:
         if not self._memory.is_due(key.digest):
             return self._untuned(question)
         is_stored = self.keeps(key)
-        saved = is_stored and question.lock is not Lock.BUSY
+        saved = is_stored and question.lock is not locks.Lock.BUSY
         earlier = store.read(store.record_path(key)) if is_stored and not question.fresh else None
         known = store.resumable(key, earlier) if is_stored and not question.fresh else {}
         journal = job.Journal(store.journal_path(key) if is_stored else None, writes=saved)
@@ -436,7 +436,7 @@ class Chooser:
         return result
 
     def _keep(self, result: Record, question: Question) -> None:
-        if question.lock is Lock.BUSY and not store.may_save(result.key):
+        if question.lock is locks.Lock.BUSY and not store.may_save(result.key):
             log.info("`%s`: another process or thread tunes the same key and saves it.", result.key.kernel)
         elif objects.portable(*(timing.config for timing in result.timings)):
             store.keep(result)

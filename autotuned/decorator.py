@@ -6,28 +6,28 @@ import functools
 import importlib
 import inspect
 import logging
-import math
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from autotuned import candidates, source
-from autotuned import nearest as neighbours
 from autotuned import toolchain as triton_names
 from autotuned.errors import ArgumentNameError, DecorationError
 from autotuned.key import KeySpec
 from autotuned.later import later
 from autotuned.look import Choice
 from autotuned.names import Names, checked_names
-from autotuned.question import Options
+from autotuned.question import Options, checked_budget, checked_searches
 from autotuned.target import Call, Hooks, HostTarget, KernelTarget, Target
-from autotuned.tuner import CacheInfo, Tuner
+from autotuned.tuner import Tuner
 
 if TYPE_CHECKING:
     from autotuned import check as checks
+    from autotuned import nearest as neighbours
+    from autotuned.counters import CacheInfo
     from autotuned.explain import Explanation
 else:
-    checks = later("check")
+    checks, neighbours = later("check"), later("nearest")
 
 log = logging.getLogger("autotuned")
 CaseGenerator = Callable[[Any], Iterator[Mapping[str, Any]]]
@@ -90,7 +90,7 @@ def autotune(
             an `autotuned.Check` with tolerances and poisoning.
         version: A salt: change it to tune again.
         toolchain: For plain callables: distributions whose versions are in the key, such as "cupy-cuda13x".
-        budget_s: One search stops after this many seconds with the best so far.
+        budget_s: One search stops after this many seconds, above 0, with the best so far; None: when it is done.
         max_searches: After this many searches in one process, calls with further keys run untuned, with one warning.
 
     Returns:
@@ -240,7 +240,7 @@ class _Given:
                     "shape is in the key and a bucket changes nothing."
                 )
         in_key = [p.name for p in target.parameters if self.key is None or p.constexpr or p.name in self.key]
-        if wrong := neighbours.check(self.nearest, in_key, target.name):
+        if self.nearest and (wrong := neighbours.check(self.nearest, in_key, target.name)):
             raise DecorationError(wrong)
         return names
 
@@ -277,19 +277,11 @@ class _Given:
             self.default,
             self.version,
             self.cache_results,
-            self.budget_s,
+            checked_budget(self.budget_s),
             None if self.check is None else checks.as_check(self.check, target.name),
-            _limit(self.max_searches),
+            checked_searches(self.max_searches),
             self.nearest,
         )
-
-
-def _limit(max_searches: Any) -> float:
-    if max_searches is None:
-        return math.inf
-    if type(max_searches) is not int or max_searches < 0:
-        raise DecorationError(f"@autotune: max_searches: expected a number of searches or None, got {max_searches!r}.")
-    return max_searches
 
 
 def _one_config() -> Any:

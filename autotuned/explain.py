@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from autotuned import files, store
+from autotuned.errors import NotTunedError
 from autotuned.key import Difference, Key, differences
 from autotuned.store import Candidates, Choice, Look, Rung
 from autotuned.values import Json, canonical
@@ -319,3 +320,14 @@ PLACES_WITHOUT_A_PROGRAM: Sequence[Place] = [
     (Rung.FILE, lambda key, live: files.look_exact(key, _WHATEVER)),
     (Rung.LADDER, lambda key, live: files.look_ladder(key, _WHATEVER)),
 ]
+
+
+def not_tuned(key: Key, why: str) -> NotTunedError:
+    """The error for a call that may not be searched for, with the nearest stored key."""
+    return NotTunedError(
+        f"`{key.kernel}`: expected a tuned choice for key {key.digest[:12]}, found none, and {why}; "
+        f"{nearest_words(key)}. Tune it beforehand (`autotuned tune`), ship a config file, or give "
+        "@autotune a default=.",
+        kernel=key.kernel,
+        digest=key.digest,
+    )

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from autotuned import _launch_py, env
-from autotuned._launch_py import PyLauncher
+from autotuned import env
 from autotuned.immutable import Frozen
 from autotuned.key import KeySpec
+from autotuned.later import later
+
+if TYPE_CHECKING:
+    from typing import Protocol
+
+    from autotuned import _launch_py
+else:
+    Protocol = object  # defining a protocol takes as long as importing a module
+    _launch_py = later("_launch_py")  # the C extension makes it unnecessary
 
 _launch: Any = None
 try:
@@ -74,7 +82,7 @@ def make(names: Sequence[str], spec: KeySpec, device: Device | None, shape: Shap
             tuple(names), shape.places, dict(shape.defaults), roles, dict(spec.buckets), functions, device
         )
         return table
-    return PyLauncher(names, spec, device.getter if device else None, places=shape is None)
+    return _launch_py.PyLauncher(names, spec, device.getter if device else None, places=shape is None)
 
 
 def _role(name: str, spec: KeySpec) -> int:

@@ -8,15 +8,16 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from autotuned import candidates, objects
+from autotuned.errors import DecorationError
 from autotuned.immutable import Frozen
 from autotuned.key import Key, KeySpec
-from autotuned.locks import Lock
 from autotuned.look import Choice, Rung
 from autotuned.target import Call, Hooks
 
 if TYPE_CHECKING:
     from autotuned.check import Check
     from autotuned.job import Observer
+    from autotuned.locks import Lock
 
 
 class Options(Frozen):
@@ -56,6 +57,26 @@ class Options(Frozen):
         return objects.name_of(self.do_bench) if self.do_bench else "race-1"
 
 
+def checked_searches(max_searches: Any) -> float:
+    """`max_searches=` as a number; DecorationError if it is none."""
+    if max_searches is None:
+        return math.inf
+    if type(max_searches) is not int or max_searches < 0:
+        raise DecorationError(f"@autotune: max_searches: expected a number of searches or None, got {max_searches!r}.")
+    return max_searches
+
+
+def checked_budget(budget_s: Any) -> float | None:
+    """`budget_s=`, which may be None for no limit; DecorationError if it is no number above 0."""
+    is_number = isinstance(budget_s, (int, float)) and not isinstance(budget_s, bool)
+    if budget_s is not None and not (is_number and budget_s > 0):
+        raise DecorationError(
+            f"@autotune: budget_s: expected seconds above 0 or None, got {budget_s!r}. default= keeps a kernel from "
+            "searching, mode 'off' a whole program."
+        )
+    return None if budget_s is None else float(budget_s)
+
+
 class Question(Frozen):
     """One call that needs a config, and how far one may go to answer it.
 
@@ -66,7 +87,8 @@ class Question(Frozen):
         force: Measure again whatever is stored.
         observer: Told of a search's progress.
         budget_s: The search stops after this many seconds, or earlier where the decorator says so; None never.
-        lock: What came of asking for the key's lock; where another holds it, what is measured is the other's to save.
+        lock: What came of asking for the key's lock, None before; where another holds it, what is measured is the
+            other's to save.
         search: Whether it may come to a search at all; a call that is only prepared may forbid it.
     """
 
@@ -78,7 +100,7 @@ class Question(Frozen):
     force: bool = False
     observer: Observer | None = None
     budget_s: float | None = None
-    lock: Lock = Lock.HELD
+    lock: Lock | None = None
     search: bool = True
 
     def is_answered_by(self, known: Choice) -> bool:

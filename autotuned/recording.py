@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
-from autotuned import argspec, env, grids, objects, source, toolchain
+from autotuned import argspec, env, grids, objects, source, switched, toolchain
 from autotuned._launch_py import PyLauncher
 from autotuned.bound import Bound
 from autotuned.calls import Recorded, Writer
@@ -26,8 +26,6 @@ log = logging.getLogger("autotuned")
 
 FLUSH_S, FLUSH_SHARE = 1.0, 0.05  # counts go to disk after a second, then each time the run is so much longer
 Grids = dict[Any, "Counter"]  # sizes, or None for a callable -> the counter
-_active: list[Recorder] = []
-_on_change: list[Callable[[], None]] = []
 
 
 class Source(Protocol):
@@ -233,27 +231,6 @@ def _place_of(function: Any) -> str:
 # -- on and off -------------------------------------------------------------------------------------------------------
 
 
-def note(tuner: Source, call: Call) -> None:
-    """Tell whoever records of a call that is not in the launch table."""
-    if _active:
-        _active[-1].note(tuner, call)
-
-
-def watched(tuner: Source, bound: Bound) -> Bound:
-    """The launch to put into the table: as it is where nothing is recorded, which then costs nothing."""
-    return _active[-1].watched(tuner, bound) if _active else bound
-
-
-def on_change(callback: Callable[[], None]) -> None:
-    """Call `callback` whenever recording begins or ends, so that bound launches can be dropped."""
-    _on_change.append(callback)
-
-
-def _tell_change() -> None:
-    for callback in _on_change:
-        callback()
-
-
 @contextlib.contextmanager
 def record(path: str | os.PathLike[str]) -> Iterator[None]:
     """Record each distinct call of every tuned function of this process, inside a `with` block.
@@ -271,8 +248,8 @@ def record(path: str | os.PathLike[str]) -> Iterator[None]:
     try:
         yield
     finally:
-        _active.remove(recorder)
-        _tell_change()
+        switched.recorders.remove(recorder)
+        switched.tell_change()
         recorder.close()
 
 
@@ -284,15 +261,15 @@ def _started(path: Path) -> Recorder:
             f"{path}: expected a file to record calls into, and it cannot be written: {error.strerror or error}.",
             path=str(path),
         ) from error
-    _active.append(recorder)
-    _tell_change()
+    switched.recorders.append(recorder)
+    switched.tell_change()
     return recorder
 
 
 def begin_if_asked() -> None:
     """Start recording for the whole process where `AUTOTUNED_RECORD` names a file; a second time does nothing."""
     path = env.record_path()
-    if path is None or any(recorder.path == path for recorder in _active):
+    if path is None or any(recorder.path == path for recorder in switched.recorders):
         return
     try:
         _started(path)
@@ -301,7 +278,7 @@ def begin_if_asked() -> None:
 
 
 def _after_fork_in_child() -> None:
-    for recorder in _active:
+    for recorder in switched.recorders:
         recorder.begin_process()
 
 

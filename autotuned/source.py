@@ -7,20 +7,20 @@ import enum
 import functools
 import hashlib
 import inspect
-import io
-import textwrap
-import tokenize
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from types import CodeType, FunctionType, MethodType, ModuleType
-from typing import Any, NamedTuple
+from types import FunctionType, MethodType, ModuleType
+from typing import Any
 
 from autotuned.errors import EncodingError
+from autotuned.immutable import Frozen
+from autotuned.sourcetext import codes
+from autotuned.sourcetext import text as text
+from autotuned.sourcetext import tree as syntax
 from autotuned.values import Json, canonical, digest, encode
 
 # Code that ships with these is covered by the toolchain part of the key.
 _TOOLCHAIN_PACKAGES = ("triton", "torch", "numpy", "cupy", "builtins", "math")
-_SKIPPED_TOKENS = (tokenize.COMMENT, tokenize.NL, tokenize.ENCODING, tokenize.ENDMARKER)
 
 
 def fingerprint(function: FunctionType) -> str:
@@ -138,111 +138,9 @@ def module_name(path: Path) -> str:
     return ".".join(reversed(parts)) or path.stem
 
 
-def text(function: FunctionType) -> str:
-    """The function's source from `def` (or `lambda`) on, one token apart, without comments and blank lines.
-
-    Tokens rather than an AST dump: the dump's form changes between Python versions, and a shipped config must not.
-    Without source (a REPL, an `exec`), the byte code stands in.
-    """
-    if function.__code__.co_name == "<lambda>":
-        segment = _lambda_source(function)
-        if segment is None:
-            return _bytecode_text(function.__code__)
-        return " ".join(list(_tokens(f"({segment})"))[1:-2])  # in parentheses it may go over several lines
-    try:
-        source = _own_text(function)
-    except (OSError, TypeError):
-        return _bytecode_text(function.__code__)
-    tokens = list(_tokens(source))
-    start = next((i for i, token in enumerate(tokens) if token == "def"), 0)  # decorators come before
-    return " ".join(tokens[start:])
-
-
 def _without_name(text: str, function: FunctionType) -> str:
     """A function's text with "_" for what it is called."""
     return text.replace(f"def {function.__name__} (", "def _ (", 1)
-
-
-def _own_text(function: FunctionType) -> str:
-    _require_own_file(function)
-    return textwrap.dedent(inspect.getsource(function))
-
-
-def _require_own_file(function: FunctionType) -> None:
-    """Raise OSError for what `exec` made: Python 3.13 answers its file name with the text of `python -c`."""
-    if function.__code__.co_filename == "<string>":
-        raise OSError("code from a string has no file to read")
-
-
-def _lambda_source(function: FunctionType) -> str | None:
-    """The text of a lambda by itself, wherever in a statement it stands; None where it cannot be found.
-
-    Several in one line are told apart by what they compile to, for Python 3.10 notes no columns.
-    """
-    try:
-        _require_own_file(function)
-        module = "".join(inspect.findsource(function)[0])
-        tree = ast.parse(module)
-    except (OSError, TypeError, SyntaxError, ValueError):
-        return None
-    line = function.__code__.co_firstlineno
-    nodes = [node for node in ast.walk(tree) if isinstance(node, ast.Lambda) and node.lineno == line]
-    segments = [ast.get_source_segment(module, node) for node in nodes]
-    if len(nodes) > 1:
-        segments = [segments[index] for index in _of_same_code(tree, nodes, function.__code__)]
-    return segments[0] if segments else None
-
-
-def _of_same_code(tree: ast.Module, nodes: list[ast.Lambda], code: CodeType) -> list[int]:
-    for index, node in enumerate(nodes[:14]):
-        ast.increment_lineno(node, 100_000 << index)  # a line of its own for each, also for one inside another
-    try:
-        compiled = compile(tree, code.co_filename, "exec", dont_inherit=True)
-    except (SyntaxError, ValueError):
-        return []
-    codes = {inner.co_firstlineno: inner for inner in _codes(compiled) if inner.co_name == "<lambda>"}
-    wanted = _bytecode_text(code), code.co_freevars
-    found = {line: (_bytecode_text(inner), inner.co_freevars) for line, inner in codes.items()}
-    return [index for index, node in enumerate(nodes) if found.get(node.lineno) == wanted]
-
-
-def _tokens(source: str) -> Iterator[str]:
-    lines = source.splitlines(keepends=True)
-    formatted: list[tuple[int, int]] = []  # where each open f-string began: Python 3.12 cuts them up, 3.11 does not
-    try:
-        for token in tokenize.generate_tokens(io.StringIO(source).readline):
-            kind = tokenize.tok_name[token.type]
-            if kind == "FSTRING_START":
-                formatted.append(token.start)
-            elif kind == "FSTRING_END":
-                start = formatted.pop()
-                if not formatted:
-                    yield _slice(lines, start, token.end)
-            elif not formatted and token.type not in _SKIPPED_TOKENS:
-                yield _spelling(token)
-    except (tokenize.TokenError, SyntaxError):
-        return  # not all of it is Python: what came before the break identifies it
-
-
-def _spelling(token: tokenize.TokenInfo) -> str:
-    # The width of an indent is layout; that there is one is meaning.
-    if token.type == tokenize.INDENT:
-        return "<indent>"
-    if token.type == tokenize.DEDENT:
-        return "<dedent>"
-    return "<newline>" if token.type == tokenize.NEWLINE else token.string
-
-
-def _slice(lines: list[str], start: tuple[int, int], end: tuple[int, int]) -> str:
-    block = lines[start[0] - 1 : end[0]]
-    block[-1] = block[-1][: end[1]]
-    block[0] = block[0][start[1] :]
-    return "".join(block)
-
-
-def _bytecode_text(code: CodeType) -> str:
-    constants = [_bytecode_text(c) if isinstance(c, CodeType) else repr(c) for c in code.co_consts]
-    return f"{code.co_code.hex()} {constants} {code.co_names} {code.co_varnames}"
 
 
 def _package(function: FunctionType) -> str:
@@ -301,7 +199,7 @@ class _Walk:
             self.lines.append(f"{name} = {_spelled(value, name)}")
 
 
-class _Use(NamedTuple):
+class _Use(Frozen):
     """Something from outside that a function reads, and whether it is still that; None where that cannot change."""
 
     name: str
@@ -316,11 +214,11 @@ def _uses(function: FunctionType) -> Iterator[_Use]:
     """What the function reads from outside: globals, closure cells, attributes of modules and objects, defaults."""
     outside, cells = function.__globals__, _cells(function)
     scope = {**outside, **cells}
-    tree = _tree(function)
+    tree = syntax(function)
     own = _own_state(tree)
     # Free variables of the outermost code only: those of inner code are its locals, or its own free variables too.
     # Each name once: Python 3.12 has no code of their own for comprehensions, 3.11 has.
-    names = {name for code in _codes(function.__code__) for name in code.co_names}
+    names = {name for code in codes(function.__code__) for name in code.co_names}
     for name in names.union(function.__code__.co_freevars):
         if name in scope and (name,) not in own:
             yield _Use(name, scope[name], _is_same(function, name, scope[name]))
@@ -353,26 +251,6 @@ def _cells(function: FunctionType) -> dict[str, Any]:
         except ValueError:
             pass  # a recursive inner function whose cell is not filled yet
     return cells
-
-
-def _codes(code: CodeType) -> Iterator[CodeType]:
-    yield code
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _codes(constant)
-
-
-def _tree(function: FunctionType) -> ast.AST:
-    """The function's syntax without its decorators; empty where there is no source."""
-    try:
-        if function.__code__.co_name == "<lambda>":
-            return ast.parse(f"({_lambda_source(function) or 0})")
-        tree = ast.parse(_own_text(function))
-    except (OSError, TypeError, SyntaxError):
-        return ast.Module([], [])
-    for node in tree.body:
-        getattr(node, "decorator_list", []).clear()
-    return tree
 
 
 def _own_state(tree: ast.AST) -> set[tuple[str, ...]]:

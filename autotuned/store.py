@@ -2,15 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from autotuned import files, nearest, recordfile, records, shipping
+from autotuned import recordfile, records
 from autotuned.key import Key
+from autotuned.later import later
 from autotuned.look import Choice as Choice
 from autotuned.look import Look as Look
 from autotuned.look import Rung as Rung
 from autotuned.recordfile import Record
+
+if TYPE_CHECKING:
+    from autotuned import files, nearest, shipping
+    from autotuned.files import config_folders as config_folders
+    from autotuned.files import forget_files as forget_files
+    from autotuned.files import register_configs as register_configs
+    from autotuned.files import seed as seed
+    from autotuned.shipping import ship as ship
+    from autotuned.shipping import ship_all as ship_all
+    from autotuned.shipping import shippable as shippable
+    from autotuned.shipping import unwritable as unwritable
+
+    shipped = files.entries
+else:
+    files, shipping = later("files"), later("shipping")
 
 # The user's records are asked for here too: the rest of the package knows one store.
 BLOCK = records.BLOCK
@@ -37,17 +54,21 @@ unreadable = records.unreadable
 warn_once = records.warn_once
 
 
-Candidates = files.Candidates
+Candidates = Mapping[str, Any]  # a config's identity -> the live Config
 Place = tuple[Rung, Callable[[Key, Candidates], Look]]
-register_configs = files.register_configs
-config_folders = files.config_folders
-forget_files = files.forget_files
-seed = files.seed
-ship = shipping.ship
-ship_all = shipping.ship_all
-shippable = shipping.shippable
-shipped = files.entries
-unwritable = shipping.unwritable
+
+
+def __getattr__(name: str) -> Any:
+    """What is asked of config files: their modules are imported then, for a stored choice needs none of them."""
+    if name in _OF_FILES:
+        return getattr(files, _OF_FILES[name])
+    if name in ("ship", "ship_all", "shippable", "unwritable"):
+        return getattr(shipping, name)
+    raise AttributeError(f"module 'autotuned.store' has no attribute {name!r}")
+
+
+_OF_FILES = {name: name for name in ("config_folders", "forget_files", "register_configs", "seed")}
+_OF_FILES["shipped"] = "entries"
 
 
 def find(
@@ -78,7 +99,8 @@ def find(
         if seen.choice is not None:
             if rung is Rung.STORE:
                 note_use(Path(seen.choice.origin))
-            files.announce(key.kernel, seen.choice)
+            elif rung is not Rung.TABLE:
+                files.announce(key.kernel, seen.choice)
             return seen.choice
     return None
 
@@ -111,7 +133,10 @@ def best(found: Record, candidates: Candidates) -> str | None:
 
 
 # In the order in which they are asked where no policy and no shape is in question; see `places`.
-PLACES: tuple[Place, ...] = ((Rung.STORE, _look_at_record), (Rung.FILE, files.look_exact))
+PLACES: tuple[Place, ...] = (
+    (Rung.STORE, _look_at_record),
+    (Rung.FILE, lambda key, candidates: files.look_exact(key, candidates)),
+)
 
 
 def places(strict: bool, exact: bool, factors: nearest.Factors) -> Iterator[Place]:

@@ -26,9 +26,12 @@ class Storm:
         """Take in a key; once, when there were `COUNT` within `WINDOW_S` seconds, a line about what varies.
 
         Args:
-            key: One that was not noted before.
+            key: One that was searched for; one that is among the latest already, as without `cache_results=` or in the
+                mode "search", is no further one.
             now_s: A clock that stands still while a search runs: what counts is how the program calls.
         """
+        if any(key == noted for _, noted in self._latest):
+            return None
         self._latest.append((now_s, key))
         if self._said or len(self._latest) < COUNT or now_s - self._latest[0][0] > WINDOW_S:
             return None

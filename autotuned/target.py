@@ -9,7 +9,7 @@ from functools import cached_property
 from importlib import metadata
 from pathlib import Path
 from types import FunctionType, MappingProxyType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from autotuned import device, source, toolchain
 from autotuned.candidates import suggestion
@@ -21,9 +21,12 @@ from autotuned.later import later
 from autotuned.values import Json
 
 if TYPE_CHECKING:
+    from typing import Protocol
+
     from autotuned import measure, scratch
     from autotuned.measure import Timer
 else:
+    Protocol = object  # defining a protocol takes as long as importing a module
     measure, scratch = later("measure"), later("scratch")
 
 EMPTY = inspect.Parameter.empty

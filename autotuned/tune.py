@@ -67,7 +67,7 @@ class _Search:
         self._first_error: Exception | None = None  # to be raised if all fail alike; dropped as soon as they do not
         self._checked: set[int] = set()
         self._lost, self._steady, self._is_short = False, True, job.timer.is_short
-        self._deadline = time.monotonic() + (job.budget_s or float("inf"))
+        self._deadline = time.monotonic() + (float("inf") if job.budget_s is None else job.budget_s)
 
     def close(self) -> None:
         """Put the caller's data back and drop what would keep it alive."""

@@ -18,9 +18,10 @@ from autotuned.look import Choice
 from autotuned.names import Names
 from autotuned.question import Options, Question
 from autotuned.target import Call, Hooks, KernelTarget
-from autotuned.tuner import CacheInfo, Tuner
+from autotuned.tuner import Tuner
 
 if TYPE_CHECKING:
+    from autotuned.counters import CacheInfo
     from autotuned.explain import Explanation
 
 _TRITON_RUN = toolchain.own_run()

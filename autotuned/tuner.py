@@ -10,39 +10,26 @@ import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import lru_cache
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from autotuned import agree, bound, candidates, codegen, env, failures, launch, recording, storm, toolchain
+from autotuned import candidates, codegen, env, launch, switched, toolchain
 from autotuned.choose import Chooser
+from autotuned.later import later
 from autotuned.question import Options, Question
 from autotuned.store import Choice, Rung
 from autotuned.target import Call, HostTarget, KernelTarget, Target, bind
 
 if TYPE_CHECKING:
+    from autotuned import bound, counters, failures, recording, storm
+    from autotuned.counters import CacheInfo
     from autotuned.explain import Explanation
     from autotuned.job import Observer
+else:
+    bound, counters, failures = map(later, ("bound", "counters", "failures"))
+    recording, storm = later("recording"), later("storm")
 
 log = logging.getLogger("autotuned")
 env.configure_logging()
-
-
-class CacheInfo(NamedTuple):
-    """Counters of one tuned function in this process, in the manner of `functools.lru_cache`.
-
-    `hits` are calls answered by the launch table, `misses` all others, `size` entries of that table, `searches`
-    searches run. The last four are seconds: finding choices, searching, compiling or loading with the first launch,
-    and making kernels ready to launch.
-    """
-
-    hits: int
-    misses: int
-    size: int
-    evictions: int
-    searches: int
-    lookup_s: float
-    search_s: float
-    compile_s: float
-    bind_s: float
 
 
 _tuners: weakref.WeakSet[Tuner] = weakref.WeakSet()
@@ -76,7 +63,8 @@ class Tuner:
         self._misses = 0
         self._rebuild(_tuned_names(options.configs(), target))
         _tuners.add(self)
-        recording.begin_if_asked()
+        if env.record_path() is not None:
+            recording.begin_if_asked()
 
     # -- arguments -----------------------------------------------------------------------------------------------
 
@@ -140,7 +128,8 @@ class Tuner:
         """Everything that a call does which the launch table does not answer; returns what the launch returns."""
         self._misses += 1
         call = self.call(args, kwargs, grid)
-        recording.note(self, call)
+        if switched.recorders:
+            switched.recorders[-1].note(self, call)
         return self._answer(call, self._launch)
 
     def prepare(self, call: Call, search: bool) -> Any:
@@ -190,7 +179,7 @@ class Tuner:
         config = choice.config
         self._on_choice(call, choice)
         values = tuple(call.arguments.values())
-        before = bound.prologue(self.target, config, tuple(call.arguments), self.options.zero)
+        before = self._prologue(call, config)
         if before is not None:
             before(values)
         start = time.perf_counter()
@@ -206,9 +195,15 @@ class Tuner:
             config.pre_hook(call.full(config))
         start = time.perf_counter()
         compiled = self._compiled(call, choice)
-        before = bound.prologue(self.target, config, tuple(call.arguments), self.options.zero)
+        before = self._prologue(call, config)
         self._bind(call, choice, before, compiled, start)
         return config
+
+    def _prologue(self, call: Call, config: Any) -> bound.Prologue | None:
+        """What must happen before every launch of the config; None if nothing must."""
+        if not self.options.zero and config.pre_hook is None:
+            return None  # asked here, so that what is for binding is imported after the first launch and not before
+        return bound.Prologue(self.target.name, config, tuple(call.arguments), self.options.zero)
 
     def _bind(self, call: Call, choice: Choice, before: bound.Prologue | None, result: Any, start: float) -> None:
         """Put the launch into the table; `start` is when compiling began, on the clock of `time.perf_counter`."""
@@ -216,7 +211,9 @@ class Tuner:
         if isinstance(self.target, KernelTarget):
             _watch_environment()
         if choice.lasting and not call.options and tuple(call.arguments) == self.names:
-            ready = recording.watched(self, self._bound(choice.config, before, result))
+            ready = self._bound(choice.config, before, result)
+            if switched.recorders:
+                ready = switched.recorders[-1].watched(self, ready)
             self.launcher.bind(tuple(call.arguments.values()), ready)
         self.chooser.seconds.compile += launched - start
         self.chooser.seconds.bind += time.perf_counter() - launched
@@ -275,7 +272,7 @@ class Tuner:
     def cache_info(self) -> CacheInfo:
         """The counters."""
         launcher, chooser, seconds = self.launcher, self.chooser, self.chooser.seconds
-        return CacheInfo(
+        return counters.CacheInfo(
             launcher.hits, self._misses, len(launcher), launcher.evictions, chooser.searches,
             seconds.lookup, seconds.search, seconds.compile, seconds.bind,
         )  # fmt: skip
@@ -324,8 +321,7 @@ def _drop_bound() -> None:
 
 
 env.on_mode_change(_drop_bound)
-agree.on_change(_drop_bound)
-recording.on_change(_drop_bound)
+switched.on_change(_drop_bound)
 
 
 @lru_cache(maxsize=1)
@@ -345,4 +341,6 @@ def _summary() -> None:
             sum(info.lookup_s for info in infos), sum(info.search_s for info in infos),
             sum(info.compile_s for info in infos), sum(info.bind_s for info in infos),
         )  # fmt: skip
-    storm.say_untuned([tuner.chooser.untuned for tuner in list(_tuners)])
+    untuned = [tuner.chooser.untuned for tuner in list(_tuners) if "untuned" in vars(tuner.chooser)]
+    if untuned:
+        storm.say_untuned(untuned)

@@ -7,11 +7,11 @@ import itertools
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any
 
 from autotuned import store
-from autotuned.device import Device, from_json
+from autotuned.device import from_json
 from autotuned.key import Key
 from autotuned.recordfile import Record
 
@@ -49,10 +49,10 @@ class Stored:
         """The key's digest: of a record its file's name, for hashing all keys would double the time of a listing."""
         return os.path.basename(self.path).removesuffix(".json") if self.record is not None else self.key.digest
 
-    @cached_property
+    @property
     def device(self) -> str:
         """Slug of the device it holds for."""
-        return _slug(from_json(self.key.context["device"]))
+        return _of_context(self.key.context)[1]
 
     @cached_property
     def call_words(self) -> str:
@@ -64,11 +64,10 @@ class Stored:
         """The config for people."""
         return output.config_words(self.config)
 
-    @cached_property
+    @property
     def toolchain(self) -> str:
         """Version of Triton, or of what a plain callable names."""
-        versions = {"triton": self.key.context.get("triton"), **self.key.context.get("distributions", {})}
-        return " ".join(f"{name} {version}" for name, version in versions.items() if version) or "n/a"
+        return _of_context(self.key.context)[2]
 
     def to_json(self) -> dict[str, Json]:
         """What `list --json` prints of it."""
@@ -87,9 +86,19 @@ class Stored:
         }
 
 
-@lru_cache(maxsize=64)  # of very many records few are of different devices
-def _slug(device: Device) -> str:
-    return device.slug
+def _of_context(context: Mapping[str, Json]) -> tuple[Mapping[str, Json], str, str]:
+    """A context, and the words for its device and toolchain: made once where records share it, as heads do."""
+    known = _contexts.get(id(context))
+    if known is None:
+        versions = {"triton": context.get("triton"), **context.get("distributions", {})}
+        toolchain = " ".join(f"{name} {version}" for name, version in versions.items() if version) or "n/a"
+        if len(_contexts) >= 64:
+            _contexts.clear()
+        known = _contexts[id(context)] = context, from_json(context["device"]).slug, toolchain
+    return known
+
+
+_contexts: dict[int, tuple[Mapping[str, Json], str, str]] = {}  # by id, which is one's own while the context is held
 
 
 def kernels(quietly: bool = False, own: bool = True) -> list[str]:

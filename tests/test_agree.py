@@ -16,7 +16,7 @@ import torch.distributed as dist
 from fakes import FakeConfig, form, make_key
 
 import autotuned
-from autotuned import agree, errors, ranks
+from autotuned import agree, errors, ranks, switched
 from autotuned.errors import SyncError
 from autotuned.recordfile import Record, Timing
 
@@ -221,7 +221,7 @@ def test_sync_without_a_group_says_so():
         autotuned.sync()
     with pytest.raises(SyncError, match="seconds above 0"):
         autotuned.sync(timeout_s=0)
-    assert not agree.in_force()
+    assert not switched.agreements
 
 
 def timing(step, us=None, **more):

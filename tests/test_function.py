@@ -606,6 +606,21 @@ def test_configs_reassigned():
     assert function.best_config is function.configs[0]
 
 
+def test_b73_hooks_of_the_arguments_alone_and_hooks_that_take_whatever_comes():
+    seen = []
+    kinds = {"named": lambda arguments, **rest: seen.append((arguments["step"], sorted(rest)))}
+    kinds["reset"] = lambda arguments, reset_only=False: seen.append((arguments["step"], [reset_only]))
+    for name, hook in kinds.items():
+        seen.clear()
+        function = make(scale, pre_hook=hook, name=f"app.{name}", do_bench=by_step({8: 1.0, 16: 2.0}))
+        tuned = function([Config({"step": 8}), Config({"step": 16})])
+        tuned(np.ones(50), 50)
+        assert {step for step, _ in seen} == {8, 16}
+    config = Config({"step": 8}, pre_hook=lambda arguments: seen.append("alone"))
+    make(scale, name="app.alone")([config])(np.ones(50), 50)
+    assert seen[-1] == "alone"
+
+
 def test_hooks_run_around_each_trial():
     calls = []
     configs = [

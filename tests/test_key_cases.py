@@ -1,6 +1,7 @@
 """The reported faults of other tuners' keys, by their numbers: too narrow (stale reuse) and too wide (tuned again)."""
 
 import itertools
+import math
 import os
 import pickle
 import subprocess
@@ -414,3 +415,24 @@ def test_objects_in_keys_are_not_kept_without_end(monkeypatch):
 def test_mode_names(monkeypatch):
     with autotuned.mode("serve"):
         assert make(plain, key=["n"]).explain(np.zeros(4)).answer == "default"
+
+
+def test_b28_one_key_searched_again_and_again_is_no_storm(caplog):
+    function = make(plain, key=["n"], cache_results=False)
+    for _ in range(2 * COUNT):
+        function(np.zeros(4), 1)
+        function.cache_clear()
+    assert function.cache_info().searches == 2 * COUNT
+    assert caplog.messages == []
+
+
+@pytest.mark.parametrize("budget_s", [0, 0.0, -1, math.nan, "10", True])
+def test_a_budget_is_a_number_of_seconds_above_0(budget_s):
+    with pytest.raises(autotuned.errors.DecorationError, match=r"budget_s: expected seconds above 0 or None, got"):
+        make(plain, budget_s=budget_s)
+
+
+def test_a_search_whose_time_was_used_up_before_it_began_measures_the_first_config_only():
+    function = make(plain, [Config({"step": step}) for step in (8, 16, 32)])
+    _, choice = function.tuner.tune(function.tuner.call((np.zeros(4), 1), {}, None), budget_s=0.0)
+    assert [timing.config["kwargs"] for timing in choice.record.timings] == [{"step": 8}]

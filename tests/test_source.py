@@ -1,7 +1,11 @@
+import argparse
 import functools
 import hashlib
+import importlib
+import inspect
 import runpy
 import sys
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from types import FunctionType, ModuleType
@@ -9,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from autotuned import source
+from autotuned import source, sourcetext
 from autotuned.errors import EncodingError
 from autotuned.source import fingerprint, module_name, of_value, public_name, python_function
 
@@ -554,3 +558,64 @@ def test_functions_passed_as_values_are_not_kept_without_end(monkeypatch: pytest
     for _ in range(source.LIMIT + 10):
         source.of_value(lambda x: x, "x")
     assert len(source._of_values) == source.LIMIT
+
+
+WAYS_TO_END = '''
+import functools
+
+def plain(a):
+    text = """
+def inside_a_string():
+"""
+# a comment in the first column
+    return (
+a, text
+)
+
+def decorated_next(a): return a
+@functools.lru_cache(
+maxsize=None
+)
+def decorated(a):
+    def inner():
+        return a
+
+    # the end of it
+    return inner
+# not of it
+class Holder:
+    def method(self):
+        return 1 + \\
+2
+
+    @staticmethod
+    async def waits():
+        pass
+    if True:
+        def under_a_condition(self):
+            return 3
+    else:
+        pass
+def last():
+    return 4
+'''
+
+
+def test_the_lines_of_a_function_are_those_that_inspect_finds(tmp_path, monkeypatch):
+    (tmp_path / "ways_to_end.py").write_text(WAYS_TO_END)
+    monkeypatch.syspath_prepend(tmp_path)
+    module = importlib.import_module("ways_to_end")
+    functions = [module.plain, module.decorated_next, module.decorated.__wrapped__, module.last]
+    functions += [vars(module.Holder)[name] for name in ("method", "under_a_condition")]
+    functions += [module.Holder.waits, textwrap.dedent, inspect.getsource, argparse.ArgumentParser.parse_known_args]
+    for function in functions:
+        theirs = textwrap.dedent(inspect.getsource(function))
+        assert list(sourcetext._tokens(sourcetext._own_text(function))) == list(sourcetext._tokens(theirs)), function
+
+
+def test_a_wrapper_of_something_in_c_has_no_source_and_is_known_by_its_byte_code():
+    @functools.wraps(len)
+    def wrapper(items):
+        return len(items)
+
+    assert source.text(wrapper) == sourcetext._bytecode_text(wrapper.__code__)

@@ -535,3 +535,25 @@ def test_a_folder_says_why_it_cannot_be_written(tmp_path: Path, monkeypatch: pyt
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
     monkeypatch.setattr(disk, "write_text", refuse)
     assert store.unwritable(tmp_path).endswith("No space left on device")
+
+
+def test_heads_of_one_context_share_it_and_say_what_whole_records_say() -> None:
+    keys = [make_key(n) for n in range(3)]
+    keys.append(Key("app.k", {"tensors": {}, "values": {"context": {"text": 'a, "context": b'}}, "none": []}, {}))
+    for key in keys:
+        assert store.keep(result(key, b64=10.0))
+    heads = dict(store.all_heads("app.k"))
+    whole = {str(path): found for path, found in store.all_records("app.k")}
+    assert len(heads) == 4 and heads.keys() == whole.keys()
+    for path, found in heads.items():
+        assert found == whole[path].replace(timings=(), provenance={})
+        assert (found.key.call, found.key.context) == (whole[path].key.call, whole[path].key.context)
+    assert len({id(found.key.context) for found in heads.values() if found.key.context}) == 1
+
+
+def test_a_head_that_is_damaged_behind_its_call_is_moved_aside(caplog: pytest.LogCaptureFixture) -> None:
+    assert store.keep(result(b64=10.0))
+    path = store.record_path(KEY)
+    path.write_text(path.read_text().replace(', "context": {', ', "context": {{', 1))
+    assert list(store.all_heads()) == []
+    assert not path.exists() and len(caplog.messages) == 1 and str(path) in caplog.text

@@ -36,18 +36,18 @@ from triton.runtime import interpreter, autotuner
 import kernel_file
 configs = [triton.Config({"BLOCK": block}) for block in (128, 256, 512, 1024)]
 x = torch.zeros(64)
-start = time.perf_counter()
+clocks = [(time.perf_counter(), time.process_time())]
 import autotuned
 autotuned.autotune
-imported = time.perf_counter()
+clocks.append((time.perf_counter(), time.process_time()))
 tuned = autotuned.autotune(configs, key=["n"], name="bench.add")(kernel_file.add)
-decorated = time.perf_counter()
+clocks.append((time.perf_counter(), time.process_time()))
 call = tuned.tuner.call((x, 64), {}, (1,))
 choice = tuned.tuner.chooser.choose(call)
-chosen = time.perf_counter()
+clocks.append((time.perf_counter(), time.process_time()))
 tuned[(1,)](x, 64)
 assert tuned.cache_info().searches == SEARCHES, tuned.cache_info()
-print(imported - start, decorated - imported, chosen - decorated)
+print(*(later[n] - earlier[n] for n in (0, 1) for earlier, later in zip(clocks, clocks[1:])))
 """
 KERNEL = """
 import triton
@@ -106,7 +106,7 @@ def listing(*options: str) -> tuple[float, float, float]:
 def start_ms(repeat: int) -> dict[str, list[float]]:
     """Milliseconds before the first launch of a process that finds its choice stored, beyond torch's and Triton's.
 
-    Least and median of so many processes, with byte code on disk, as an installed package has it.
+    By the clock and on a processor: least and median of so many processes, with byte code on disk, as an installed package has it.
     """
     rows = []
     with tempfile.TemporaryDirectory() as folder:
@@ -121,7 +121,8 @@ def start_ms(repeat: int) -> dict[str, list[float]]:
             )
             assert done.returncode == 0, done.stderr
             rows.append([float(word) * 1e3 for word in done.stdout.split()])
-    columns = dict(zip(("import", "decorate", "choose", "sum"), zip(*([*r, sum(r)] for r in rows[1:])), strict=True))
+    names = ("import", "decorate", "choose", "cpu_import", "cpu_decorate", "cpu_choose", "sum", "cpu_sum")
+    columns = dict(zip(names, zip(*([*r, sum(r[:3]), sum(r[3:])] for r in rows[1:])), strict=True))
     return {name: [round(min(ms), 2), round(statistics.median(ms), 2)] for name, ms in columns.items()}
 
 

@@ -49,7 +49,7 @@ def capture(monkeypatch):
     return begin
 
 
-def test_an_untuned_kernel_is_an_error_before_anything_is_launched(make, x, capture, launches, bench):
+def test_b67_an_untuned_kernel_is_an_error_before_anything_is_launched(make, x, capture, launches, bench):
     tuned = make()
     capture()
     for _ in range(2):
@@ -65,7 +65,7 @@ def test_an_untuned_kernel_is_an_error_before_anything_is_launched(make, x, capt
     assert tuned.cache_info().searches == 0
 
 
-def test_a_bound_choice_is_served(make, x, capture, launches):
+def test_b67_a_bound_choice_is_served(make, x, capture, launches):
     tuned = make()
     tuned[(4,)](x, 100)
     capture()
@@ -75,7 +75,7 @@ def test_a_bound_choice_is_served(make, x, capture, launches):
 
 
 @pytest.mark.parametrize("mode", ["auto", "serve", "strict", "search"])
-def test_a_stored_choice_is_served(make, x, capture, launches, bench, mode):
+def test_b67_a_stored_choice_is_served_without_a_search_or_a_synchronisation(make, x, capture, launches, bench, mode):
     make()[(4,)](x, 100)
     fresh = make()
     bench.calls.clear()
@@ -99,7 +99,7 @@ def test_a_choice_of_a_shorter_list_is_served(make, x, capture, launches, bench)
     assert bench.calls == []
 
 
-def test_a_shipped_choice_is_served(make, x, capture, launches, monkeypatch, tmp_path):
+def test_b67_a_shipped_choice_is_served(make, x, capture, launches, monkeypatch, tmp_path):
     make()[(4,)](x, 100)
     ((_, record),) = store.all_records()
     store.ship(record.key, configfile.entry_of(record, None), tmp_path)
@@ -111,7 +111,7 @@ def test_a_shipped_choice_is_served(make, x, capture, launches, monkeypatch, tmp
 
 
 @pytest.mark.parametrize("mode", ["auto", "serve", "search", "off"])
-def test_a_default_is_served(make, x, capture, launches, bench, mode):
+def test_b67_a_default_is_served(make, x, capture, launches, bench, mode):
     tuned = make(default=CONFIGS[1])
     capture()
     with autotuned.mode(mode):

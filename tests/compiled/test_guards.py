@@ -285,7 +285,7 @@ def test_another_current_device_gets_a_binary_of_its_own(bound, x, launches, dri
     assert bound.cache_info().searches == 1  # two devices of one kind share the choice
 
 
-def test_the_current_stream_is_read_at_each_call(bound, x, launches, driver):
+def test_b71_the_current_stream_is_read_at_each_call_and_0_is_one_of_them(bound, x, launches, driver):
     for stream in (3, 0, 7):
         driver.stream = stream
         bound[(4,)](x, 100)

@@ -130,7 +130,7 @@ class Refused(Exception):
 
 
 @pytest.mark.parametrize("failing", [None, "config", "bench"])
-def test_pre_and_post_hook_are_paired(launches, failing):
+def test_b73_pre_and_post_hook_are_paired(launches, failing):
     calls = []
 
     def pre_hook(arguments, reset_only=False):

@@ -108,7 +108,7 @@ def test_wrap_triton(stack, benched):
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 @pytest.mark.parametrize("stack", OURS)
-def test_torch_compile_fullgraph(stack, backend, benched):
+def test_b72_torch_compile_fullgraph(stack, backend, benched):
     def verdict_of(kernel):
         def double_(x):
             y = torch.empty_like(x)

@@ -73,7 +73,7 @@ def test_misaligned_views_and_integer_classes_get_their_own_binary():
                 assert bool((x[n:] == 1.0).all())
 
 
-def test_side_stream_is_used_for_everything():
+def test_b71_side_stream_is_used_for_everything():
     kernel = autotune(configs=CONFIGS, key=["n"], restore_value=["x_ptr"])(_scale)
     stream = torch.cuda.Stream()
     x = torch.zeros(1 << 20, device="cuda")
@@ -87,7 +87,7 @@ def test_side_stream_is_used_for_everything():
         assert torch.equal(x, torch.full_like(x, expected))
 
 
-def test_graph_capture_serves_tuned_and_refuses_untuned():
+def test_b67_graph_capture_serves_tuned_and_refuses_untuned():
     kernel = autotune(configs=CONFIGS, key=["n"], restore_value=["x_ptr"])(_scale)
     x = torch.ones(4096, device="cuda")
     y = torch.ones(4096, device="cuda")

@@ -60,7 +60,7 @@ def replays_right(graph, x, y):
 
 
 @pytest.mark.parametrize("loaded", [True, False], ids=["loaded", "not loaded"])
-def test_a_stored_choice_is_captured(xy, loaded):
+def test_b67_a_stored_choice_is_captured(xy, loaded):
     x, y = xy
     make = lambda: autotune(configs=CONFIGS, key=["n"])(triton.jit(_double.fn))
     make()[grid](x, y, 5000)
@@ -72,7 +72,7 @@ def test_a_stored_choice_is_captured(xy, loaded):
     replays_right(graph, x, y)
 
 
-def test_a_refusal_leaves_the_capture_valid(xy):
+def test_b67_a_refusal_leaves_the_capture_valid(xy):
     x, y = xy
     tuned = autotune(configs=CONFIGS, key=["n"])(_double)
     tuned[grid](x, y, 5000)
@@ -103,7 +103,7 @@ def test_an_installed_tuner_measures_nothing_under_capture(xy, name, caplog):
         assert again.best_config is kernel.best_config
 
 
-def test_one_thread_captures_while_another_tunes(xy):
+def test_b67_one_thread_captures_while_another_tunes(xy):
     """With `thread_local`: torch's default mode lets no other thread allocate or wait while one captures."""
     x, y = xy
     tuned = autotune(configs=CONFIGS, key=["n"])(_double)

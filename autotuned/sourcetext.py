@@ -1,0 +1,177 @@
+"""A function's own text: its lines found, its tokens without comments and layout, its syntax."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import io
+import itertools
+import textwrap
+import tokenize
+from collections.abc import Iterator
+from types import CodeType, FunctionType
+
+_SKIPPED_TOKENS = (tokenize.COMMENT, tokenize.NL, tokenize.ENCODING, tokenize.ENDMARKER)
+
+
+def text(function: FunctionType) -> str:
+    """The function's source from `def` (or `lambda`) on, one token apart, without comments and blank lines.
+
+    Tokens rather than an AST dump: the dump's form changes between Python versions, and a shipped config must not.
+    Without source (a REPL, an `exec`), the byte code stands in.
+    """
+    if function.__code__.co_name == "<lambda>":
+        segment = _lambda_source(function)
+        if segment is None:
+            return _bytecode_text(function.__code__)
+        return " ".join(list(_tokens(f"({segment})"))[1:-2])  # in parentheses it may go over several lines
+    try:
+        source = _own_text(function)
+    except (OSError, TypeError):
+        return _bytecode_text(function.__code__)
+    tokens = list(_tokens(source))
+    start = next((i for i, token in enumerate(tokens) if token == "def"), 0)  # decorators come before
+    return " ".join(tokens[start:])
+
+
+def _own_text(function: FunctionType) -> str:
+    """The function's own lines.
+
+    Raises:
+        OSError, TypeError: There is no source.
+    """
+    global _latest
+    inmost, latest = inspect.unwrap(function), _latest
+    code = getattr(inmost, "__code__", None)  # a wrapper of something in C has none, and no source
+    if code is None or latest[0] is not code:  # asked for twice in a row: for its text and for its syntax
+        _require_own_file(function)
+        lines, first = inspect.findsource(inmost)
+        latest = code, _block(lines[first:]) or textwrap.dedent(inspect.getsource(function))
+        _latest = latest
+    return latest[1]
+
+
+_latest: tuple[CodeType | None, str] = (None, "")
+
+
+def _block(lines: list[str]) -> str | None:
+    """The definition that these lines begin with, without comments behind it; None where that is not certain.
+
+    It ends at a line that is indented no further than its first one, unless that lies within brackets or a string,
+    where what is before it does not parse. `inspect.getsource` cuts the lines into tokens, at ten times the cost.
+    """
+    width = len(lines[0]) - len(lines[0].lstrip())
+    ends = (n for n, line in enumerate(lines) if n and _is_code(line) and not line[: width + 1].isspace())
+    for end in itertools.chain(itertools.islice(ends, 16), [len(lines)]):
+        while end > 1 and not _is_code(lines[end - 1]):
+            end -= 1
+        block = textwrap.dedent("".join(lines[:end]))
+        try:
+            tree = ast.parse(block)
+        except SyntaxError:
+            continue
+        return block if len(tree.body) == 1 and isinstance(tree.body[0], ast.FunctionDef) else None
+    return None
+
+
+def _is_code(line: str) -> bool:
+    """Whether a line is neither blank nor a comment; within a string it may look like one, and does no harm."""
+    return line.lstrip()[:1] not in ("", "#")
+
+
+def _require_own_file(function: FunctionType) -> None:
+    """Raise OSError for what `exec` made: Python 3.13 answers its file name with the text of `python -c`."""
+    if function.__code__.co_filename == "<string>":
+        raise OSError("code from a string has no file to read")
+
+
+def _lambda_source(function: FunctionType) -> str | None:
+    """The text of a lambda by itself, wherever in a statement it stands; None where it cannot be found.
+
+    Several in one line are told apart by what they compile to, for Python 3.10 notes no columns.
+    """
+    try:
+        _require_own_file(function)
+        module = "".join(inspect.findsource(function)[0])
+        tree = ast.parse(module)
+    except (OSError, TypeError, SyntaxError, ValueError):
+        return None
+    line = function.__code__.co_firstlineno
+    nodes = [node for node in ast.walk(tree) if isinstance(node, ast.Lambda) and node.lineno == line]
+    segments = [ast.get_source_segment(module, node) for node in nodes]
+    if len(nodes) > 1:
+        segments = [segments[index] for index in _of_same_code(tree, nodes, function.__code__)]
+    return segments[0] if segments else None
+
+
+def _of_same_code(tree: ast.Module, nodes: list[ast.Lambda], code: CodeType) -> list[int]:
+    for index, node in enumerate(nodes[:14]):
+        ast.increment_lineno(node, 100_000 << index)  # a line of its own for each, also for one inside another
+    try:
+        compiled = compile(tree, code.co_filename, "exec", dont_inherit=True)
+    except (SyntaxError, ValueError):
+        return []
+    inners = {inner.co_firstlineno: inner for inner in codes(compiled) if inner.co_name == "<lambda>"}
+    wanted = _bytecode_text(code), code.co_freevars
+    found = {line: (_bytecode_text(inner), inner.co_freevars) for line, inner in inners.items()}
+    return [index for index, node in enumerate(nodes) if found.get(node.lineno) == wanted]
+
+
+def _tokens(source: str) -> Iterator[str]:
+    lines = source.splitlines(keepends=True)
+    formatted: list[tuple[int, int]] = []  # where each open f-string began: Python 3.12 cuts them up, 3.11 does not
+    try:
+        for token in tokenize.generate_tokens(io.StringIO(source).readline):
+            kind = tokenize.tok_name[token.type]
+            if kind == "FSTRING_START":
+                formatted.append(token.start)
+            elif kind == "FSTRING_END":
+                start = formatted.pop()
+                if not formatted:
+                    yield _slice(lines, start, token.end)
+            elif not formatted and token.type not in _SKIPPED_TOKENS:
+                yield _spelling(token)
+    except (tokenize.TokenError, SyntaxError):
+        return  # not all of it is Python: what came before the break identifies it
+
+
+def _spelling(token: tokenize.TokenInfo) -> str:
+    # The width of an indent is layout; that there is one is meaning.
+    if token.type == tokenize.INDENT:
+        return "<indent>"
+    if token.type == tokenize.DEDENT:
+        return "<dedent>"
+    return "<newline>" if token.type == tokenize.NEWLINE else token.string
+
+
+def _slice(lines: list[str], start: tuple[int, int], end: tuple[int, int]) -> str:
+    block = lines[start[0] - 1 : end[0]]
+    block[-1] = block[-1][: end[1]]
+    block[0] = block[0][start[1] :]
+    return "".join(block)
+
+
+def _bytecode_text(code: CodeType) -> str:
+    constants = [_bytecode_text(c) if isinstance(c, CodeType) else repr(c) for c in code.co_consts]
+    return f"{code.co_code.hex()} {constants} {code.co_names} {code.co_varnames}"
+
+
+def codes(code: CodeType) -> Iterator[CodeType]:
+    """A function's code, and that of the functions defined in it."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from codes(constant)
+
+
+def tree(function: FunctionType) -> ast.AST:
+    """The function's syntax without its decorators; empty where there is no source."""
+    try:
+        if function.__code__.co_name == "<lambda>":
+            return ast.parse(f"({_lambda_source(function) or 0})")
+        parsed = ast.parse(_own_text(function))
+    except (OSError, TypeError, SyntaxError):
+        return ast.Module([], [])
+    for node in parsed.body:
+        getattr(node, "decorator_list", []).clear()
+    return parsed
