@@ -54,6 +54,11 @@ def fail(text: str) -> typer.Exit:
     return typer.Exit(1)
 
 
+def cannot_write(path: object, reason: object) -> typer.Exit:
+    """Say that nothing can be written where `--out` says; the caller raises what this returns."""
+    return fail(f"--out: nothing can be written to {path}: {reason}")
+
+
 def say_faults(faults: Iterable[Fault]) -> list[dict[str, Json]]:
     """Name each fault of a config file on stderr, in a line; returns them as JSON."""
     found = list(faults)
