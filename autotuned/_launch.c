@@ -23,7 +23,7 @@
 
 #define MAX_ARGS 128   /* free parameters; a kernel with more uses the Python twin */
 #define MAX_WORDS 1024 /* words of one call; a call with more is not bound */
-#define MAX_DIMS 30    /* two bits a dimension in one word */
+#define MAX_DIMS 24    /* two bits a dimension in one word, beside the device */
 #define LIMIT 4096     /* entries of one table, as in the Python twin */
 #define WATCHED_TYPES 8 /* classes of Triton that are looked at, on Pythons without watchers */
 
@@ -44,6 +44,110 @@ static CuMemsetAsync cu_memset;
 static int (*stream_of)(int32_t type, int32_t id, void **out); /* torch's, or a test's stand-in */
 static uint64_t generation = 1; /* grows when anything watched changes */
 static PyObject *s_run, *s_config, *s_slow_run, *s_still_ours, *s_grid, *s_warmup, *s_getitem;
+
+/* ---- tensors ------------------------------------------------------------------------------------------------- */
+
+/* What a tensor is; shape and strides are the tensor's own and live as long as it does. */
+typedef struct {
+  uint64_t address;
+  int64_t ndim;
+  const int64_t *shape, *strides; /* in elements; strides may be NULL for a contiguous tensor */
+  DlType dtype;
+  DlDevice device;
+} View;
+
+/* torch's C shim tells what a tensor is in 15 ns, its DLPack export in 50, which converts the Python object first, with
+ * the lock of the interpreter taken anew (tests/bench/host.py). The shim wants the `at::Tensor` in the object. That it
+ * lies right behind the object's header is compared with `Tensor._cdata`, once; and of each dtype the shim's answers with
+ * those of DLPack, whenever something is bound. What does not agree, or is not known yet, goes through DLPack. */
+static TorchShim shim;
+enum { SHIM_UNKNOWN, SHIM_AGREES, SHIM_REFUSED };
+static int shim_state = SHIM_UNKNOWN;
+static DlType shim_dtype[64]; /* by torch's number; bits are 0 until DLPack has told */
+
+/* A tensor through DLPack; 0, and no error set, if it has no memory. */
+static __attribute__((noinline)) int view_by_dlpack(PyObject *x, View *v) {
+  DlTensor t;
+  if (dl->borrow(x, &t)) { PyErr_Clear(); return 0; }
+  *v = (View){(uint64_t)(uintptr_t)t.data + t.byte_offset, t.ndim, t.shape, t.strides, t.dtype, t.device};
+  return 1;
+}
+
+/* hot path. A tensor through the shim; 0 if it does not know all of it. */
+static inline int view_by_shim(PyObject *x, View *v) {
+  const void *tensor = (const char *)x + sizeof(PyObject);
+  void *data, *sizes, *strides;
+  int32_t dtype, type, index;
+  if (shim.data(tensor, &data) | shim.sizes(tensor, &sizes)) return 0; /* torch logs why, and Triton will raise it */
+  if (shim.strides(tensor, &strides) | shim.dim(tensor, &v->ndim) | shim.dtype(tensor, &dtype)) return 0;
+  if (shim.device_type(tensor, &type) | shim.device_index(tensor, &index)) return 0;
+  if ((uint32_t)dtype >= 64 || !shim_dtype[dtype].bits || (type != TORCH_CUDA && type != TORCH_CPU)) return 0;
+  v->address = (uint64_t)(uintptr_t)data;
+  v->shape = sizes;
+  v->strides = strides;
+  v->dtype = shim_dtype[dtype];
+  v->device = type == TORCH_CUDA ? (DlDevice){DL_CUDA, index} : (DlDevice){DL_CPU, 0};
+  return 1;
+}
+
+/* hot path. What an exact torch.Tensor or Parameter is; 0 if it has no memory. */
+static inline int view(PyObject *x, View *v) {
+  return (shim_state == SHIM_AGREES && view_by_shim(x, v)) || view_by_dlpack(x, v);
+}
+
+static int same_numbers(const int64_t *one, const int64_t *other, int64_t count) {
+  return !count || (one && other && !memcmp(one, other, sizeof *one * (size_t)count));
+}
+
+/* Whether the word behind the header of a tensor is what torch says it is; clears errors. */
+static int tensor_lies_in_object(PyObject *x) {
+  PyObject *address = PyObject_GetAttrString(x, "_cdata");
+  uint64_t word, said = address ? PyLong_AsUnsignedLongLong(address) : 0;
+  memcpy(&word, (const char *)x + sizeof(PyObject), sizeof word);
+  Py_XDECREF(address);
+  if (PyErr_Occurred()) PyErr_Clear();
+  return said && word == said;
+}
+
+/* cold path. Let the shim be used for tensors of this one's dtype, if it says of this one what DLPack says. */
+static void compare_shim(PyObject *x) {
+  View by_shim, by_dlpack;
+  int32_t dtype;
+  if (shim_state == SHIM_REFUSED || !shim.data || !view_by_dlpack(x, &by_dlpack)) return;
+  if (shim_state == SHIM_UNKNOWN && !tensor_lies_in_object(x)) { shim_state = SHIM_REFUSED; return; }
+  if (shim.dtype((const char *)x + sizeof(PyObject), &dtype) || (uint32_t)dtype >= 64) return;
+  DlType before = shim_dtype[dtype];
+  shim_dtype[dtype] = by_dlpack.dtype;
+  if (!view_by_shim(x, &by_shim)) { shim_dtype[dtype] = before; return; }
+  int same = by_shim.address == by_dlpack.address && by_shim.ndim == by_dlpack.ndim &&
+             same_numbers(by_shim.shape, by_dlpack.shape, by_shim.ndim) &&
+             same_numbers(by_shim.strides, by_dlpack.strides, by_shim.ndim) &&
+             by_shim.device.type == by_dlpack.device.type && by_shim.device.id == by_dlpack.device.id &&
+             (!before.bits || !memcmp(&before, &by_dlpack.dtype, sizeof before));
+  shim_state = same ? SHIM_AGREES : SHIM_REFUSED;
+}
+
+/* cold path. The same for all tensors among the values of a call. */
+static void compare_shims(PyObject *const *values, int n) {
+  for (int i = 0; tensor_type && i < n; i++)
+    if (Py_TYPE(values[i]) == tensor_type || Py_TYPE(values[i]) == parameter_type) compare_shim(values[i]);
+}
+
+/* torch's library is loaded already; without these functions DLPack serves. */
+static void find_shim(void) {
+  void *library = dlopen("libtorch_cpu.so", RTLD_LAZY | RTLD_NOLOAD);
+  TorchShim found = {0};
+  if (!library) return;
+  found.data = (ShimPointer)(uintptr_t)dlsym(library, "aoti_torch_get_data_ptr");
+  found.sizes = (ShimPointer)(uintptr_t)dlsym(library, "aoti_torch_get_sizes");
+  found.strides = (ShimPointer)(uintptr_t)dlsym(library, "aoti_torch_get_strides");
+  found.dim = (ShimInt64)(uintptr_t)dlsym(library, "aoti_torch_get_dim");
+  found.dtype = (ShimInt32)(uintptr_t)dlsym(library, "aoti_torch_get_dtype");
+  found.device_type = (ShimInt32)(uintptr_t)dlsym(library, "aoti_torch_get_device_type");
+  found.device_index = (ShimInt32)(uintptr_t)dlsym(library, "aoti_torch_get_device_index");
+  if (found.data && found.sizes && found.strides && found.dim && found.dtype && found.device_type && found.device_index)
+    shim = found;
+}
 
 /* ---- words --------------------------------------------------------------------------------------------------- */
 
@@ -82,43 +186,45 @@ static inline void put(Words *w, uint64_t value) { w->word[w->count++] = value; 
 static inline uint64_t stride_bits(int64_t stride) { return 1u + (stride != 0) + ((uint64_t)stride > 1); }
 
 /* The pattern where sizes 0 and 1 occur, which count as in a contiguous tensor. */
-static __attribute__((noinline)) uint64_t normal_pattern(const DlTensor *t) {
+static __attribute__((noinline)) uint64_t normal_pattern(const View *v) {
   uint64_t pattern = 0;
   int64_t dense = 1;
   int empty = 0;
-  for (int d = 0; d < t->ndim; d++) empty |= t->shape[d] == 0;
-  for (int d = t->ndim - 1; d >= 0; d--) {
-    pattern = pattern << 2 | stride_bits((t->shape[d] == 1 || empty || !t->strides) ? dense : t->strides[d]);
-    dense *= t->shape[d] > 1 ? t->shape[d] : 1;
+  for (int64_t d = 0; d < v->ndim; d++) empty |= v->shape[d] == 0;
+  for (int64_t d = v->ndim - 1; d >= 0; d--) {
+    pattern = pattern << 2 | stride_bits((v->shape[d] == 1 || empty || !v->strides) ? dense : v->strides[d]);
+    dense *= v->shape[d] > 1 ? v->shape[d] : 1;
   }
   return pattern;
 }
 
 /* hot path. The stride pattern, two bits a dimension. */
-static inline uint64_t stride_pattern(const DlTensor *t) {
+static inline uint64_t stride_pattern(const View *v) {
   uint64_t pattern = 0;
-  if (!t->strides) return normal_pattern(t);
-  for (int d = t->ndim - 1; d >= 0; d--) {
-    if (t->shape[d] <= 1) return normal_pattern(t);
-    pattern = pattern << 2 | stride_bits(t->strides[d]);
+  if (!v->strides) return normal_pattern(v);
+  for (int64_t d = v->ndim - 1; d >= 0; d--) {
+    if (v->shape[d] <= 1) return normal_pattern(v);
+    pattern = pattern << 2 | stride_bits(v->strides[d]);
   }
   return pattern;
 }
 
-static int words_of_tensor(Words *w, int i, PyObject *x, int role) {
-  DlTensor t;
-  if (dl->borrow(x, &t)) { PyErr_Clear(); return WORDS_NONE; } /* functorch and others without memory */
-  if (t.ndim > MAX_DIMS || w->count + t.ndim + 4 > MAX_WORDS) return WORDS_NONE;
-  uint64_t address = (uint64_t)(uintptr_t)t.data + t.byte_offset;
+/* hot path. Words of an exact torch.Tensor or Parameter. */
+static inline int words_of_tensor(Words *w, int i, PyObject *x, int role) {
+  View v;
+  if (!view(x, &v)) return WORDS_NONE; /* functorch and others without memory */
+  if (v.ndim > MAX_DIMS || w->count + v.ndim + 4 > MAX_WORDS) return WORDS_NONE;
+  uint64_t *out = w->word + w->count;
   uint32_t dtype; /* code, bits and lanes, as they lie */
-  memcpy(&dtype, &t.dtype, sizeof dtype);
-  put(w, TAG_TENSOR | (uint64_t)((address & 15) == 0) << 7 | (uint64_t)(uint8_t)t.ndim << 8 |
-             (uint64_t)(uint8_t)t.device.type << 16 | (uint64_t)(uint8_t)t.device.id << 24 | (uint64_t)dtype << 32);
-  put(w, stride_pattern(&t));
-  if (role & ROLE_SHAPE)
-    for (int d = 0; d < t.ndim; d++) put(w, (uint64_t)t.shape[d]);
-  w->raw[i] = address;
-  if (t.device.type != DL_CPU) { w->device_type = t.device.type; w->device_id = t.device.id; }
+  memcpy(&dtype, &v.dtype, sizeof dtype);
+  out[0] = TAG_TENSOR | (uint64_t)((v.address & 15) == 0) << 7 | (uint64_t)v.ndim << 8 |
+           (uint64_t)(uint8_t)v.device.type << 16 | (uint64_t)(uint8_t)v.device.id << 24 | (uint64_t)dtype << 32;
+  out[1] = stride_pattern(&v);
+  int dims = role & ROLE_SHAPE ? (int)v.ndim : 0;
+  for (int d = 0; d < dims; d++) out[2 + d] = (uint64_t)v.shape[d];
+  w->count += 2 + dims;
+  w->raw[i] = v.address;
+  if (v.device.type != DL_CPU) { w->device_type = v.device.type; w->device_id = v.device.id; }
   return WORDS_OK;
 }
 
@@ -778,6 +884,7 @@ static PyObject *table_bind(Table *t, PyObject *args) {
   if (!PyArg_ParseTuple(args, "OO", &tuple, &bound)) return NULL;
   if (find_torch()) return NULL;
   if (!as_values(t, tuple, &values)) Py_RETURN_FALSE;
+  compare_shims(values, t->n);
   int result = make_words(t, &w, values);
   if (result == WORDS_ERROR) PyErr_Clear();
   if (result) Py_RETURN_FALSE;
@@ -946,18 +1053,18 @@ typedef struct { uint64_t start, end, bytes; int zeroed; } Span; /* bytes: 0 unl
 
 /* Where a tensor lies; 0 if that cannot be told here. */
 static int span_of(PyObject *x, Span *s) {
-  DlTensor t;
-  if (dl->borrow(x, &t)) { PyErr_Clear(); return 0; }
+  View v;
+  if (!view(x, &v)) return 0;
   int64_t reach = 0, dense = 1, contiguous = 1;
-  for (int d = t.ndim - 1; d >= 0; d--) {
-    if (t.shape[d] == 0) { s->start = s->end = s->bytes = 0; return 1; }
-    int64_t stride = t.strides ? t.strides[d] : dense;
-    contiguous &= t.shape[d] == 1 || stride == dense;
-    reach += (t.shape[d] - 1) * stride;
-    dense *= t.shape[d];
+  for (int64_t d = v.ndim - 1; d >= 0; d--) {
+    if (v.shape[d] == 0) { s->start = s->end = s->bytes = 0; return 1; }
+    int64_t stride = v.strides ? v.strides[d] : dense;
+    contiguous &= v.shape[d] == 1 || stride == dense;
+    reach += (v.shape[d] - 1) * stride;
+    dense *= v.shape[d];
   }
-  uint64_t size = (uint64_t)t.dtype.bits * t.dtype.lanes / 8;
-  s->start = (uint64_t)(uintptr_t)t.data + t.byte_offset;
+  uint64_t size = (uint64_t)v.dtype.bits * v.dtype.lanes / 8;
+  s->start = v.address;
   s->end = s->start + (uint64_t)(reach + 1) * size;
   s->bytes = contiguous && reach >= 0 ? (uint64_t)dense * size : 0;
   return size > 0;
@@ -1431,6 +1538,7 @@ static int find_torch(void) {
   if (!stream_of) stream_of = api->current_stream;
   parameter_type = (PyTypeObject *)parameter;
   tensor_type = (PyTypeObject *)tensor;
+  find_shim();
   return 0;
 }
 
@@ -1510,11 +1618,21 @@ static PyObject *environment(PyObject *module, PyObject *unused) {
   return PyLong_FromUnsignedLongLong(h);
 }
 
+static PyObject *use_shim(PyObject *module, PyObject *whether) {
+  (void)module;
+  int before = shim_state, yes = PyObject_IsTrue(whether);
+  if (yes < 0) return NULL;
+  shim_state = yes ? SHIM_UNKNOWN : SHIM_REFUSED;
+  memset(shim_dtype, 0, sizeof shim_dtype);
+  return PyBool_FromLong(before == SHIM_AGREES);
+}
+
 static PyMethodDef module_methods[] = {
     {"environment", environment, METH_NOARGS, "A number that changes with any environment variable, also by C code."},
     {"index_like", index_like, METH_O, "Whoever replaces `[]` of this class is asked for that of `Base` too."},
     {"watch", watch, METH_O, "Validate entries again when this dict or type changes; nothing before Python 3.12."},
     {"ready", ready, METH_NOARGS, "None if kernels can be launched from C, else why not."},
+    {"use_shim", use_shim, METH_O, "Whether torch's C shim may be used, from the next bind on, instead of DLPack; whether it was. For tests."},
     {"use_driver", use_driver, METH_VARARGS, "Addresses of stand-ins for the driver's launch, its current context, the stream and memset; for tests."},
     {NULL, NULL, 0, NULL}};
 static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_launch", "The launch path in C.", -1, module_methods,

@@ -1,8 +1,9 @@
 /* The few structures of other libraries' stable binary interfaces that the launcher reads or fills.
  *
  * A build under isolation has neither torch nor CUDA headers, so they are declared here: DLPack 1.x's C exchange API
- * (published with the DLPack specification; torch 2.10 and later put it on torch.Tensor) and the driver's extended
- * launch call (CUDA 11.8 and later). Field names are those of the specifications; only what is used is declared. */
+ * (published with the DLPack specification; torch 2.10 and later put it on torch.Tensor), the driver's extended
+ * launch call (CUDA 11.8 and later), and the functions of torch's C shim that tell what a tensor is. Field names are
+ * those of the specifications; only what is used is declared. */
 #ifndef AUTOTUNED_LAUNCH_ABI_H
 #define AUTOTUNED_LAUNCH_ABI_H
 #include <stddef.h>
@@ -28,6 +29,17 @@ typedef struct DlApi {
   int (*current_stream)(int32_t device_type, int32_t id, void **out); /* likewise */
 } DlApi;
 enum { DL_CPU = 1, DL_CUDA = 2, DL_MAJOR = 1 };
+
+/* torch's shim in C, which compiled models call. `tensor` is the address of an `at::Tensor`, one pointer; 0 for success. */
+typedef int (*ShimPointer)(const void *tensor, void **out);
+typedef int (*ShimInt64)(const void *tensor, int64_t *out);
+typedef int (*ShimInt32)(const void *tensor, int32_t *out);
+typedef struct {
+  ShimPointer data, sizes, strides; /* sizes and strides in elements, where the tensor itself keeps them */
+  ShimInt64 dim;
+  ShimInt32 dtype, device_type, device_index; /* numbers of torch's own; the index is -1 for a CPU */
+} TorchShim;
+enum { TORCH_CPU = 0, TORCH_CUDA = 1 };
 
 /* CUDA driver */
 typedef struct { int id; int pad; union { char bytes[64]; int number; unsigned dims[3]; } value; } CuAttribute;

@@ -30,6 +30,7 @@ from autotuned import launch as launchers
 ELEMENTS, SETS, ROUNDS, CALLS, CALLS_A_BLOCK = 4096, 8, 9, 2000, 500
 CONFIGS = [triton.Config({"BLOCK": block}, num_warps=warps) for block in (256, 512, 1024) for warps in (4, 8)]
 HERE = Path(__file__).resolve().parent
+DEVICE = "cuda"  # `host.py`, which has no GPU, says "cpu"
 
 
 def source(tensors: int, scalars: int = 0, flags: int = 0) -> str:
@@ -61,7 +62,7 @@ def kernel(folder: Path, tensors: int, scalars: int = 0, flags: int = 0):
 
 def sets_of(tensors: int) -> list[tuple]:
     """Eight sets of tensors."""
-    return [tuple(torch.randn(ELEMENTS, device="cuda") for _ in range(tensors)) for _ in range(SETS)]
+    return [tuple(torch.randn(ELEMENTS, device=DEVICE) for _ in range(tensors)) for _ in range(SETS)]
 
 
 def plain_grid(meta):

@@ -1,0 +1,201 @@
+"""How the C launcher reads tensors: torch's C shim, which says what DLPack says, or else DLPack."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+
+from autotuned._launch_py import PyLauncher
+from autotuned.key import KeySpec
+
+_launch = pytest.importorskip("autotuned._launch")
+torch = pytest.importorskip("torch")
+SHAPE, ANY = 1, 0  # roles: the shape is in the key, or is not
+
+DTYPES = [getattr(torch, name) for name in (
+    "float32", "float16", "bfloat16", "float64", "int8", "uint8", "int16", "int32", "int64", "bool", "complex64",
+    "float8_e4m3fn", "float8_e5m2", "uint16", "uint32", "uint64",
+)]  # fmt: skip
+MEMORY = torch.zeros(4096, dtype=torch.uint8)
+
+
+def table(role=SHAPE):
+    return _launch.Table(("x",), 1, {}, (role,), {}, (), None)
+
+
+def entry():
+    return type("Entry", (), {"config": "config", "before": None, "direct": None})()
+
+
+@pytest.fixture(autouse=True)
+def unknown():
+    """Each test begins as a process does: nothing is known of the shim."""
+    _launch.use_shim(True)
+    yield
+    _launch.use_shim(True)
+
+
+def in_use() -> bool:
+    """Whether the shim was found to agree; forgets it."""
+    return _launch.use_shim(True)
+
+
+def words(x, role, by_shim):
+    """The words of one tensor, by the shim once it was compared, or by DLPack."""
+    table_ = table(role)
+    _launch.use_shim(by_shim)
+    bound = table_.bind((x,), entry())
+    found = table_.words((x,))
+    assert bound is (found is not None)
+    return found
+
+
+def layouts(x):
+    """Views of one tensor: every rank to 8, strides of 0, 1 and more, sizes of 0 and 1, offsets."""
+    yield from (x, x[1:], x[::2], x[:0], x[5], x[:1], x.expand(3, x.numel()), x[:8].view(2, 4).T, x[:8].view(2, 4, 1))
+    yield from (
+        x[:16].view([2] * 4).permute(3, 1, 0, 2),
+        x[:8].view([1, 2] * 3 + [1, 1]),
+        x[:8].view(2, 1, 4)[:, :, 1:3],
+    )
+    yield x[:12].view(2, 3, 2).unfold(1, 2, 1)
+
+
+@pytest.mark.parametrize("role", [SHAPE, ANY], ids=["shape", "any"])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_both_ways_give_the_same_words(dtype, role):
+    for x in layouts(MEMORY.view(dtype)[:64]):
+        assert words(x, role, by_shim=True) == words(x, role, by_shim=False) is not None
+        assert words(x, role, by_shim=True) is not None
+        assert in_use()
+
+
+def test_every_offset_has_the_words_of_its_alignment():
+    table_ = table(ANY)
+    table_.bind((MEMORY,), entry())
+    assert MEMORY.data_ptr() % 16 == 0
+    aligned, odd = table_.words((MEMORY,)), table_.words((MEMORY[1:],))
+    assert aligned != odd
+    for offset in range(32):
+        assert table_.words((MEMORY[offset:],)) == (odd if offset % 16 else aligned)
+    assert in_use()
+
+
+def test_a_parameter_has_the_words_of_a_tensor_in_both_ways():
+    x = torch.zeros(8)
+    found = [words(one, SHAPE, by) for one in (x, torch.nn.Parameter(x)) for by in (True, False)]
+    assert len(set(found)) == 1
+
+
+def test_a_dtype_that_was_never_compared_goes_through_dlpack():
+    table_ = table()
+    _launch.use_shim(True)
+    table_.bind((torch.zeros(8),), entry())
+    half = torch.zeros(8, dtype=torch.float16)
+    by_dlpack = words(half, SHAPE, by_shim=False)
+    _launch.use_shim(True)
+    table_.bind((torch.zeros(8),), entry())
+    assert table_.words((half,)) == by_dlpack
+    table_.bind((half,), entry())
+    assert table_.words((half,)) == by_dlpack
+    assert in_use()
+
+
+def test_an_object_that_holds_its_tensor_elsewhere_is_read_through_dlpack(monkeypatch):
+    x = torch.zeros(8)
+    expected = words(x, SHAPE, by_shim=False)
+    monkeypatch.setattr(torch.Tensor, "_cdata", 4096, raising=False)
+    assert words(x, SHAPE, by_shim=True) == expected
+    assert not in_use()
+
+
+@pytest.mark.parametrize("change", [
+    lambda x, y: setattr(x, "data", y), lambda x, y: x.set_(y), lambda x, y: x.set_(y.untyped_storage(), 1, (5,), (1,)),
+    lambda x, y: x.resize_(100), lambda x, y: x.resize_(3, 2), lambda x, y: x.t_(), lambda x, y: x.unsqueeze_(0),
+    lambda x, y: x.as_strided_((2, 2), (2, 3)), lambda x, y: x.untyped_storage().resize_(4096),
+    lambda x, y: x.swap_tensors(y) if hasattr(x, "swap_tensors") else torch.utils.swap_tensors(x, y),
+], ids=["data", "set", "set-storage", "grow", "rank", "transpose", "unsqueeze", "strided", "storage", "swap"])  # fmt: skip
+def test_a_tensor_that_became_another_has_its_new_words(change):
+    x, y = torch.zeros(2, 4), torch.zeros(9)[1:]
+    table_ = table()
+    table_.bind((x,), entry())
+    table_.words((x,))
+    change(x, y)
+    now = table_.words((x,))
+    assert now == words(x, SHAPE, by_shim=False) is not None
+    assert now == words(x, SHAPE, by_shim=True)
+
+
+def exotic():
+    """Tensors of the exact type that hold no plain memory."""
+    yield torch.eye(3).to_sparse()
+    yield torch.eye(3).to_sparse_csr()
+    kept = []
+    torch.func.vmap(lambda x: kept.append(x) or x)(torch.ones(3, 3))
+    torch.func.grad(lambda x: kept.append(x) or x.sum())(torch.ones(3))
+    yield from kept
+
+
+@pytest.mark.filterwarnings("ignore:Sparse:UserWarning")
+def test_a_tensor_without_memory_has_no_words_in_either_way():
+    table_ = table()
+    table_.bind((torch.zeros(3, 3),), entry())  # the shim is in use
+    count = 0
+    for x in exotic():
+        assert type(x) is torch.Tensor
+        assert table_.words((x,)) is None
+        assert table_.bind((x,), entry()) is False
+        count += 1
+    assert count == 4
+    assert in_use()
+
+
+def test_a_subclass_has_no_words():
+    class Named(torch.Tensor):
+        pass
+
+    table_ = table()
+    table_.bind((torch.zeros(3),), entry())
+    assert table_.words((torch.zeros(3).as_subclass(Named),)) is None
+
+
+def test_views_and_tensors_without_data_are_read_as_they_lie():
+    x = torch.zeros(8, dtype=torch.complex64)
+    functional = torch._to_functional_tensor(torch.ones(3))
+    for view in (x, x.conj(), x.imag, x.conj().imag, functional, torch.empty(3, device="meta")):
+        assert words(view, SHAPE, by_shim=True) == words(view, SHAPE, by_shim=False)
+
+
+def test_a_copy_on_write_tensor_gets_memory_of_its_own():
+    """Both ways ask for memory that may be written, so that a launch never writes into the other's."""
+    if not hasattr(torch, "_lazy_clone"):
+        pytest.skip("this torch has no lazy clones")
+    table_, x = table(), torch.arange(8.0)
+    table_.bind((x,), entry())
+    clone = torch._lazy_clone(x)
+    assert torch._C._is_cow_tensor(clone)
+    table_.words((clone,))
+    assert not torch._C._is_cow_tensor(clone)
+
+
+def test_reading_tensors_keeps_nothing():
+    import sys
+
+    table_, x = table(), torch.zeros(8)
+    table_.bind((x,), entry())
+    counts = sys.getrefcount(x), x._use_count() if hasattr(x, "_use_count") else 0
+    for _ in range(1000):
+        table_.words((x,))
+    assert (sys.getrefcount(x), x._use_count() if hasattr(x, "_use_count") else 0) == counts
+    gc.collect()
+
+
+def test_the_twins_tell_the_same_tensors_apart():
+    spec = KeySpec()
+    for one in layouts(MEMORY.view(torch.float32)[:64]):
+        for other in layouts(MEMORY.view(torch.float32)[:64]):
+            c, python, mark = table(), PyLauncher(("x",), spec), entry()
+            assert c.bind((one,), mark) == python.bind((one,), mark) is True
+            if python.find((other,)) is mark:  # the finer of the two: exact strides
+                assert c.find((other,)) is mark
