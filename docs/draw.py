@@ -164,12 +164,42 @@ def _arrow(start: tuple[int, int], end: tuple[int, int], text: str) -> Iterator[
         yield f'<text class="note" x="{x:g}" y="{y:g}" text-anchor="middle">{text}</text>'
 
 
+# -- a terminal --------------------------------------------------------------------------------------------------------
+
+CELL, LINE = 7.25, 19  # of a character, at 12 pixels
+
+
+def terminal(text: str) -> str:
+    """What a terminal of 120 columns showed, as it was captured; commands are bright."""
+    lines = text.splitlines()
+    width, height = 120 * CELL + 32, LINE * len(lines) + 32
+    mono = "font-family:ui-monospace,'SF Mono',Menlo,Consolas,'DejaVu Sans Mono',monospace"
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height}" role="img" '
+            'aria-label="autotuned tune in a terminal">',
+            f"<style>text{{{mono};font-size:12px;fill:#c9d1d9;white-space:pre}}.command{{fill:#fff;font-weight:600}}</style>",
+            f'<rect width="{width:g}" height="{height}" rx="8" fill="#161b22"/>',
+            *(_line(line, 16, 30 + LINE * number) for number, line in enumerate(lines)),
+            "</svg>\n",
+        ]
+    )
+
+
+def _line(line: str, x: int, y: int) -> str:
+    style = ' class="command"' if line.startswith("$ ") else ""
+    # The length is given, so that columns stand below each other in whatever font there is.
+    length = f' textLength="{CELL * len(line):g}"' if line else ""
+    return f'<text{style} x="{x}" y="{y}"{length} xml:space="preserve">{escape(line)}</text>'
+
+
 def charts() -> Iterator[tuple[Path, str]]:
     """Each picture's file and text."""
     images = DOCS / "images"
     yield images / "launch.svg", launch(_data("launch-h100-triton-3.9.0"))
     yield images / "tuning.svg", tuning(_data("tuning-h100-triton-3.6.0"))
     yield images / "path.svg", path()
+    yield images / "tune.svg", terminal((DOCS / "data" / "tune-terminal.txt").read_text())
 
 
 def _data(name: str) -> dict[str, Any]:
