@@ -123,8 +123,12 @@ def _split(target: str) -> tuple[str, str]:
         place, kernel = target, ""
     is_file = place.endswith(".py")
     if not is_file and (set(place) & set("/\\") or not all(place.split("."))):
-        raise TargetError(f"target {target!r}: {EXPECTED}.{_file_hint(place)}", target=target)
+        raise _error(target, f"{EXPECTED}.{_file_hint(place)}")
     return place, kernel
+
+
+def _error(target: str, what: str) -> TargetError:
+    return TargetError(f"target {target!r}: {what}", target=target)
 
 
 def _file_hint(place: str) -> str:
@@ -170,7 +174,7 @@ def _import_file(path: Path, target: str) -> ModuleType:
     if not path.is_file():
         near = difflib.get_close_matches(path.name, [file.name for file in path.parent.glob("*.py")], 1)
         hint = f" Did you mean {str(path.with_name(near[0]))!r}?" if near else ""
-        raise TargetError(f"target {target!r}: there is no file {path}.{hint}", target=target)
+        raise _error(target, f"there is no file {path}.{hint}")
     name = source.module_name(path)
     depth = len(name.split(".")) - (path.stem != "__init__")
     folder = str(path.parents[depth])  # what holds the outermost package, or a lone file
@@ -271,7 +275,7 @@ def _named(module: ModuleType, kernel: str, target: str) -> Found:
     if found is None:
         names = [name for name, member in vars(module).items() if _as_found(member)]
         what = f"{kernel!r} is not tuned: put @autotune on it" if value is not None else f"no kernel {kernel!r}"
-        raise TargetError(f"target {target!r}: {what}.{_kernel_hint(kernel, names)}", target=target)
+        raise _error(target, f"{what}.{_kernel_hint(kernel, names)}")
     return found
 
 

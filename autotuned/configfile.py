@@ -356,5 +356,5 @@ def _fields(data: Any, where: str, names: Set[str]) -> dict[str, Any]:
 
 def _typed(data: Any, kind: type, where: str) -> Any:
     if not isinstance(data, kind) or isinstance(data, bool):
-        raise RecordError(f"{where}: expected {kind.__name__}, got {type(data).__name__} {data!r:.60}.", where=where)
+        raise recordfile.wrong(where, kind.__name__, data)
     return data

@@ -88,13 +88,13 @@ def parse_json(content: str | bytes) -> Json:
 
 
 def _refuse_constant(name: str) -> Json:
-    raise ValueError(f"expected finite numbers, got {name}.")
+    raise ValueError(f"expected finite numbers, got {name:.20}.")
 
 
 def _finite(digits: str) -> float:
     number = float(digits)
     if math.isinf(number):
-        raise ValueError(f"expected finite numbers, got {digits:.20}.")
+        _refuse_constant(digits)
     return number
 
 

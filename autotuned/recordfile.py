@@ -99,7 +99,7 @@ def load(data: Json) -> Record:
         data, "record", {"schema", "kernel", "winner", "median_us", "quality", "key", "timings", "provenance"}
     )
     if _typed(fields["schema"], int, "schema") != SCHEMA:
-        raise _bad("schema", f"schema {SCHEMA}", fields["schema"])
+        raise wrong("schema", f"schema {SCHEMA}", fields["schema"])
     parts = _fields(fields["key"], "key", {"call", "context"})
     key = Key(
         _typed(fields["kernel"], str, "kernel"),
@@ -108,7 +108,7 @@ def load(data: Json) -> Record:
     )
     winner = None if fields["winner"] is None else check_config(fields["winner"], "winner")
     if fields["quality"] not in QUALITIES:
-        raise _bad("quality", f"one of {', '.join(QUALITIES)}", fields["quality"])
+        raise wrong("quality", f"one of {', '.join(QUALITIES)}", fields["quality"])
     timings = tuple(
         load_timing(entry, f"timings[{i}]") for i, entry in enumerate(_typed(fields["timings"], list, "timings"))
     )
@@ -150,7 +150,7 @@ def check_winner(record: Record) -> None:
     timing = record.timing_of(record.winner)
     if timing is None or timing.status != "ok" or timing.median_us != record.median_us:
         found = None if timing is None else timing.median_us
-        raise _bad("winner", f"one of the timings that ran, of {record.median_us} us", found)
+        raise wrong("winner", f"one of the timings that ran, of {record.median_us} us", found)
 
 
 def load_timing(data: Json, where: str) -> Timing:
@@ -161,7 +161,7 @@ def load_timing(data: Json, where: str) -> Timing:
     """
     entry = _fields(data, where, {"config", "median_us", "low_us", "high_us", "samples", "status", "error"})
     if entry["status"] not in STATUSES:
-        raise _bad(f"{where}.status", f"one of {', '.join(STATUSES)}", entry["status"])
+        raise wrong(f"{where}.status", f"one of {', '.join(STATUSES)}", entry["status"])
     error = None if entry["error"] is None else _typed(entry["error"], str, f"{where}.error")
     return Timing(
         check_config(entry["config"], f"{where}.config"),
@@ -179,23 +179,23 @@ def _fields(data: Json, where: str, names: set[str]) -> dict[str, Json]:
     if fields.keys() == names:
         return fields
     for name in sorted(names - fields.keys()):
-        raise _bad(f"{where}.{name}", "a value", None)
+        raise wrong(f"{where}.{name}", "a value", None)
     for name in sorted(fields.keys() - names):
-        raise _bad(f"{where}.{name}", "no such field", fields[name])
+        raise wrong(f"{where}.{name}", "no such field", fields[name])
     return fields
 
 
 def _typed(value: Json, kind: type, where: str) -> Any:
     # bool is an int in Python, and never meant where a number is asked for.
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-        raise _bad(where, kind.__name__, value)
+        raise wrong(where, kind.__name__, value)
     return value
 
 
 def _count(value: Json, where: str) -> int:
     count: int = _typed(value, int, where)
     if count < 0:
-        raise _bad(where, "a number of 0 or more", value)
+        raise wrong(where, "a number of 0 or more", value)
     return count
 
 
@@ -203,7 +203,7 @@ def _us(value: Json, where: str) -> float | None:
     if value is None:
         return None
     if not is_finite(value) or value < 0:
-        raise _bad(where, "microseconds, finite and not negative", value)
+        raise wrong(where, "microseconds, finite and not negative", value)
     return float(value)
 
 
@@ -215,5 +215,6 @@ def is_finite(value: Json) -> bool:
         return False
 
 
-def _bad(where: str, expected: str, got: Json) -> RecordError:
+def wrong(where: str, expected: str, got: Json) -> RecordError:
+    """The error for a field that is not what its schema says."""
     return RecordError(f"{where}: expected {expected}, got {type(got).__name__} {got!r:.60}.", where=where)

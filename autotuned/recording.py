@@ -274,7 +274,7 @@ def begin_if_asked() -> None:
     try:
         _started(path)
     except RecordingError as error:
-        log.warning("AUTOTUNED_RECORD: %s Nothing is recorded.", error)
+        log.warning("AUTOTUNED_RECORD: nothing is recorded: %s", error)
 
 
 def _after_fork_in_child() -> None:

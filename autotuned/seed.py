@@ -208,7 +208,8 @@ class Asked:
             self.key = seed.key(self.tuner.keys, self.tuner.configs, self._call)
             found = self._stored(mode)
         except (AutotunedError, OSError) as error:
-            log.warning("`%s`: no choice is looked up or stored (%s).", seed.target.name, failures.describe(error))
+            why = failures.describe(error)
+            log.warning("`%s`: no choice is looked up or stored (%s); Triton tunes it.", seed.target.name, why)
             self.missed, found = None, None
         if found is None:
             found = self._unmeasured(mode)
@@ -271,7 +272,8 @@ class Asked:
         try:
             self._seed.keep(self.key, timings, memory.get(self.missed), self.tuner.__dict__.get("bench_time"))
         except AutotunedError as error:
-            log.warning("`%s`: its choice is not stored (%s).", self._seed.target.name, failures.describe(error))
+            name, why = self._seed.target.name, failures.describe(error)
+            log.warning("`%s`: its choice is not stored (%s); the next process tunes again.", name, why)
 
 
 def pruned_once(tuner: Any, prune: Callable[[], list[Any]]) -> list[Any]:

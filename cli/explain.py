@@ -14,7 +14,7 @@ from autotuned.explain import Explanation
 from autotuned.key import Key
 
 from . import output
-from .stored import complete, kernels, of_kernel, one
+from .stored import complete, kernels, no_key, of_kernel, one
 
 Json = Any
 
@@ -43,8 +43,7 @@ def explain_(
     name, found = _of_target(kernel, as_json) if is_target else _of_name(kernel)
     chosen = [one for one in found if (one.key.digest if one.key else "").startswith(digest or "")]
     if not chosen:
-        known = ", ".join(one.key.digest[:12] for one in found if one.key) or "none"
-        raise output.fail(f"`{name}`: no key begins with {digest!r}. Its keys are {known}.")
+        raise no_key(name, digest, (one.key.digest for one in found if one.key))
     if as_json:
         output.print_json({"kernel": name, "keys": [one.to_json() for one in chosen]})
         return

@@ -35,7 +35,7 @@ def export(
     if not wanted:
         raise output.fail(f"nothing is stored in {store.root()}: tune something first.")
     if reason := store.unwritable(out):
-        raise output.fail(f"--out: nothing can be written to {out}: {reason}")
+        raise output.cannot_write(out, reason)
     written = [str(path) for path in exchange.export(out, wanted)]
     if as_json:
         output.print_json({"files": written})

@@ -70,7 +70,7 @@ def _refuse_inputs(targets: dict[Path, ConfigFile], paths: list[Path]) -> None:
             raise output.fail(f"--out: {path} is there already. Name it as an input too, or name another place.")
     folder = next(iter(targets)).parent
     if reason := store.unwritable(folder):
-        raise output.fail(f"--out: nothing can be written to {folder}: {reason}")
+        raise output.cannot_write(folder, reason)
 
 
 def _write(path: Path, file: ConfigFile, out: Path) -> None:

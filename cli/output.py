@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -91,6 +92,11 @@ def fail(text: str) -> typer.Exit:
     return typer.Exit(1)
 
 
+def cannot_write(path: object, reason: object) -> typer.Exit:
+    """Say that nothing can be written where `--out` says; the caller raises what this returns."""
+    return fail(f"--out: nothing can be written to {path}: {reason}")
+
+
 def say_faults(faults: Iterable[Fault]) -> list[dict[str, Json]]:
     """Name each fault of a config file on stderr, in a line; returns them as JSON."""
     found = list(faults)
@@ -123,7 +129,8 @@ def print_table(headers: Sequence[str], rows: Iterable[Sequence[str]], stack: Se
         return
     console = stdout()
     if console.width < NARROW:
-        headers, rows = _stacked(headers, stack, ", "), [_stacked(row, stack, "\n  ") for row in rows]
+        headers = _stacked(headers, stack, ", ")
+        rows = _hung(headers, [_stacked(row, stack, "\n  ") for row in rows], console.width)
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
     for index, header in enumerate(headers):
         # The long columns come first; numbers and short words are not broken.
@@ -141,6 +148,18 @@ def _stacked(cells: Sequence[str], stack: Sequence[int], between: str) -> list[s
         lines.append(", ".join(cell for cell in cells[start : start + count] if cell))
         start += count
     return [between.join(line for line in lines if line), *cells[start:]] if stack else list(cells)
+
+
+def _hung(headers: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> list[Sequence[str]]:
+    """The rows with the lines of each first cell wrapped at words, deeper than they begin, in what others leave."""
+    beside = [2 + max(len(cell) for cell in column) for column in zip(headers, *rows)][1:]
+    left = max(24, width - sum(beside))
+    return [("\n".join(wrapped(line, left, "    ") for line in first.split("\n")), *more) for first, *more in rows]
+
+
+def wrapped(line: str, width: int, indent: str) -> str:
+    """A line broken at spaces, what follows indented."""
+    return textwrap.fill(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
 def print_facts(rows: Iterable[tuple[str, str]]) -> None:

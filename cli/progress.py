@@ -92,6 +92,8 @@ class Display:
     def keep(self, line: str) -> None:
         """Print a line that stays."""
         if not output.is_quiet():
+            if self._live is not None:  # a terminal would break it in the middle of a word
+                line = output.wrapped(line, self._console.width, "  ")
             self._console.print(line, soft_wrap=True)
 
     def _lines(self) -> Group:

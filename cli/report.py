@@ -73,7 +73,7 @@ def _write(out: Path, found: Sequence[Case], covered: Coverage | None) -> None:
         out.parent.mkdir(parents=True, exist_ok=True)
         disk.write_text(out, page.of(found, covered, totals(found)))
     except OSError as error:
-        raise output.fail(f"--out: {out} cannot be written: {error.strerror or error}") from error
+        raise output.cannot_write(out, error.strerror or error) from error
     output.remark(f"wrote {out}")
 
 

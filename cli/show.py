@@ -10,7 +10,7 @@ import typer
 from autotuned.recordfile import Record, Timing
 
 from . import output
-from .stored import Stored, complete, kernels, of_kernel, one
+from .stored import Stored, complete, kernels, no_key, of_kernel, one
 
 Json = Any
 
@@ -31,8 +31,7 @@ def show(
     found = list(of_kernel(name))
     chosen = [stored for stored in found if stored.key.digest.startswith(digest or "")]
     if not chosen:
-        known = ", ".join(dict.fromkeys(stored.key.digest[:12] for stored in found))
-        raise output.fail(f"`{name}`: no key begins with {digest!r}. Its keys are {known}.")
+        raise no_key(name, digest, (stored.key.digest for stored in found))
     if as_json:
         output.print_json({"kernel": name, "keys": [_json(stored) for stored in chosen]})
         return

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import typer
+
 from autotuned import store
 from autotuned.device import from_json
 from autotuned.key import Key
@@ -181,3 +183,9 @@ def one(names: Iterable[str], wanted: str) -> str:
     if len(found) > 1:
         raise output.fail(f"{wanted!r} is the end of several names: {', '.join(found)}. Give more of the name.")
     return found[0]
+
+
+def no_key(kernel: str, wanted: str | None, digests: Iterable[str]) -> typer.Exit:
+    """Say that none of a kernel's keys begins as wanted; the caller raises what this returns."""
+    known = ", ".join(dict.fromkeys(digest[:12] for digest in digests)) or "none"
+    return output.fail(f"`{kernel}`: no key begins with {wanted!r}. Its keys are {known}.")

@@ -75,13 +75,12 @@ def tune(
     `quality`, `source` ("measured", "stored" or the config file), `configs` and `measured_configs` (how many there are
     and how many have been measured).
     """
-    if budget is not None and not budget > 0:
-        raise typer.BadParameter(f"expected seconds above 0, got {budget:g}", param_hint="--budget")
-    if not timeout > 0:
-        raise typer.BadParameter(f"expected seconds above 0, got {timeout:g}", param_hint="--timeout")
+    for option, seconds in (("--budget", budget), ("--timeout", timeout)):
+        if seconds is not None and not seconds > 0:
+            raise typer.BadParameter(f"expected seconds above 0, got {seconds:g}", param_hint=option)
     _check(isolate, devices, executor, ray_address)
     if out is not None and (reason := store.unwritable(out)):
-        raise output.fail(f"--out: nothing can be written to {out}: {reason}")
+        raise output.cannot_write(out, reason)
     from . import rows, session  # need the measuring half of the library, which the other commands do without
 
     wishes = rows.Wishes(out, force, budget, isolate, timeout, devices, executor, ray_address)

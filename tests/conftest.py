@@ -59,8 +59,21 @@ _SLOW_TESTS = {
 }  # fmt: skip
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist starts its workers
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    """Run the whole suite on all cores; a few files and all that touches a GPU stay in one process."""
+    option = config.option
+    is_decided = getattr(option, "numprocesses", 0) is not None  # by `-n`, or because pytest-xdist is not here
+    is_part = config.args_source is config.ArgsSource.ARGS or option.collectonly or option.usepdb
+    # A worker comes by here too, and so do the suites that tests start: none of them starts workers of its own.
+    if GPU or is_decided or is_part or "PYTEST_XDIST_WORKER" in os.environ:
+        return
+    option.numprocesses, option.dist = min(os.cpu_count() or 1, 8), "worksteal"
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what needs a GPU where there is none; mark what is slow."""
+    """Skip what needs a GPU where there is none; mark what is slow; begin with the longest test."""
+    items.sort(key=lambda item: item.path.stem != "test_compiled")
     for item in items:
         if item.path.stem in _SLOW_FILES or getattr(item, "originalname", item.name) in _SLOW_TESTS:
             item.add_marker("slow")

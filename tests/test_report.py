@@ -167,7 +167,7 @@ def test_a_page_that_cannot_be_written_is_said(tmp_path):
     keep()
     (tmp_path / "file").write_text("")
     result = run("--out", str(tmp_path / "file" / "report.html"), code=1)
-    assert "--out" in result.stderr and "cannot be written" in result.stderr
+    assert "--out" in result.stderr and "nothing can be written to" in result.stderr
 
 
 # -- coverage -----------------------------------------------------------------------------------------------------
