@@ -83,6 +83,7 @@ REVIEWED = {
         "{} cannot be run: {}",
         "{}: no such command; write autotuned run -- python app.py.",
         "{} begins with a typographic dash; type --{}",
+        "module 'autotuned.store' has no attribute {}",
         "{}: field {} is {}.",
         "`{}`: configs: the callable returned none for this call; return at least one.",
     ],
@@ -95,7 +96,6 @@ REVIEWED = {
         "rank {}, which searches, did not come to an end",
         "some rank did not call the kernel",
         "rank {} did not finish measuring",
-        "mode 'strict' allows no search",
     ],
     "caught by this package: nobody sees it, or only as the reason in another message": [
         "{}: expected a plain file.",
@@ -103,6 +103,7 @@ REVIEWED = {
         "the grid of this config was not recorded",
         "{} does not change; `replace` makes another one.",
         "code from a string has no file to read",
+        "NVML has no GPU {}",
         "`{}`: a key argument has no JSON form: choices for it are kept in .cache only.",
     ],
 }
