@@ -11,7 +11,11 @@ unset TRITON_INTERPRET
 command_line() { python3 -P -c "from autotuned.cli.main import app; app()" "$@"; }
 
 python3 -c "import torch, triton, sys; print(torch.cuda.get_device_name(), 'torch', torch.__version__, 'triton', triton.__version__, 'python', sys.version.split()[0])"
-python3 -P -m pytest -q -p no:cacheprovider tests/gpu tests/acceptance tests/upstream
+failed=0
+python3 -P -m pytest -q -p no:cacheprovider tests/gpu tests/acceptance tests/upstream || failed=1
+
+echo "== the launcher under compute-sanitizer"
+tests/gpu/memcheck.sh "$results/memcheck.txt" || [ $? -eq 2 ] || failed=1  # 2: there is none here
 
 modules=(autotuned.kernels.{rmsnorm,softmax,matmul,splitk_matmul,layernorm_bwd,numpy_matmul})
 echo "== tune every kernel of the package into files"
