@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from autotuned.fixed import Fixed as Fixed
     from autotuned.inductor import freeze as freeze
     from autotuned.key import pow2 as pow2
+    from autotuned.recording import record as record
     from autotuned.store import register_configs as register_configs
 
 __version__ = "0.1.0"
@@ -38,6 +39,7 @@ _HOMES = {
     "install": "autotuned.dropin",
     "mode": "autotuned.env",
     "pow2": "autotuned.key",
+    "record": "autotuned.recording",
     "register_configs": "autotuned.store",
     "uninstall": "autotuned.dropin",
     "sync": "autotuned.agree",
@@ -45,8 +47,8 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("errors", "record"):  # modules; the second can be called: see its end
-        return importlib.import_module(f"autotuned.{name}")
+    if name == "errors":  # a module
+        return importlib.import_module("autotuned.errors")
     if name not in _HOMES:
         raise AttributeError(f"module 'autotuned' has no attribute {name!r}")
     value = getattr(importlib.import_module(_HOMES[name]), name)

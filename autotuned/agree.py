@@ -8,13 +8,13 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Protocol
 
-from autotuned import candidates, disk, errors, failures, race, ranks, record, store, toolchain
+from autotuned import candidates, disk, errors, failures, race, ranks, recordfile, store, toolchain
 from autotuned.errors import AutotunedError, SyncError
 from autotuned.fixed import Fixed
 from autotuned.key import Key
 from autotuned.question import Question
 from autotuned.ranks import Ranks
-from autotuned.record import Record, Timing
+from autotuned.recordfile import Record, Timing
 from autotuned.store import Choice, Rung
 from autotuned.target import Call
 from autotuned.values import Json, digest
@@ -181,13 +181,13 @@ class Agreement:
         found = alone.decide(question.replace(force=True))  # nothing remembered: all must launch the same configs
         assert found.record is not None
         mine = f"{name}/record/{self._ranks.rank}"
-        self._ranks.publish(mine, disk.text(record.dump(found.record)))
+        self._ranks.publish(mine, disk.text(recordfile.dump(found.record)))
         records = []
         for rank in range(self._ranks.size):
             text = self._ranks.wait(f"{name}/record/{rank}", self._ranks.timeout_s, lambda: "the times of all ranks")
             if text is None:
                 raise self._too_late(question, f"rank {rank} did not finish measuring")
-            records.append(record.load(disk.parse_json(text)))
+            records.append(recordfile.load(disk.parse_json(text)))
         merged = slowest(records, question.live)
         if alone.keeps(question.key):
             store.keep(merged)
@@ -231,7 +231,7 @@ class Agreement:
                 "call on this rank. Give every rank the same configs.",
                 kernel=question.key.kernel,
             )
-        found = record.load(said["record"]) if said["record"] else None
+        found = recordfile.load(said["record"]) if said["record"] else None
         if found is not None and alone.keeps(question.key) and store.read(store.record_path(question.key)) is None:
             store.keep(found)
         return Choice(config, Rung(said["rung"]), found, origin=f"rank {said['rank']}")
@@ -239,7 +239,7 @@ class Agreement:
 
 def _success(choice: Choice, question: Question, rank: int) -> dict[str, Json]:
     identity = next((name for name, config in question.live.items() if config is choice.config), None)
-    found = None if choice.record is None else record.dump(choice.record)
+    found = None if choice.record is None else recordfile.dump(choice.record)
     return {"rank": rank, "config": identity, "rung": int(choice.rung), "record": found}
 
 

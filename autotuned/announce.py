@@ -8,7 +8,7 @@ from typing import Any
 
 from autotuned import candidates, objects, toolchain
 from autotuned.look import Choice, Rung
-from autotuned.record import Record, Timing
+from autotuned.recordfile import Record, Timing
 from autotuned.values import Json
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import base64
+import math
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from autotuned.errors import EncodingError, RecordError
@@ -13,15 +14,18 @@ from autotuned.values import Json, encode
 
 # Small integer tensors are indices, offsets and lengths: made up ones would be read out of bounds.
 BY_VALUE_BYTES = 64 << 10
+PIECE = 1 << 22  # elements of a larger one that are looked at in one go
 ALIGNMENT = 16  # what Triton tells apart
+INT64_MAX = (1 << 63) - 1
 
 
 def describe(arguments: Mapping[str, Any]) -> dict[str, Json]:
     """Describe arguments: dtype, shape, strides, offset, alignment and shared memory of tensors; scalars by value.
 
     Tensors that lie in the same memory do so in what `build` makes, at the same distances. Of their data is kept: for
-    integers and booleans of up to 64 KiB all of it, above that smallest, largest and whether they ascend; nothing of
-    floating-point numbers. Reading integers waits for the device.
+    integers and booleans of up to 64 KiB all of it, above that smallest, largest and whether they ascend, found on
+    their own device without a copy in host memory; nothing of floating-point numbers. Reading integers waits for the
+    device.
 
     Args:
         arguments: By name: torch tensors, NumPy arrays, tensor descriptors, tuples of these, and plain values.
@@ -106,7 +110,7 @@ def _place(tensor: Any) -> tuple[str, int]:
     if _is_torch(tensor):
         return "torch", int(tensor.untyped_storage().data_ptr()) or -id(tensor)
     base = tensor
-    while is_tensor(getattr(base, "base", None)):
+    while hasattr(getattr(base, "base", None), "__array_interface__"):  # not where an array shows a torch tensor
         base = base.base
     return "numpy", int(base.__array_interface__["data"][0])
 
@@ -158,11 +162,49 @@ def _data(tensor: Any) -> Json:
     text = str(tensor.dtype)
     if not any(kind in text for kind in ("int", "bool")) or 0 in tuple(tensor.shape):
         return None
-    array = _array(tensor)
-    if array.nbytes <= BY_VALUE_BYTES:
-        return {"values": base64.b64encode(zlib.compress(array.tobytes(), 9)).decode()}
-    flat = array.reshape(-1)
-    return {"range": [int(flat.min()), int(flat.max())], "ascending": bool((flat[1:] >= flat[:-1]).all())}
+    if tensor.itemsize * math.prod(tensor.shape) <= BY_VALUE_BYTES:
+        return {"values": base64.b64encode(zlib.compress(_array(tensor).tobytes(), 9)).decode()}
+    return _summary(tensor)
+
+
+def _summary(tensor: Any) -> dict[str, Json]:
+    """Smallest, largest, and whether the values ascend; found on the tensor's own device, a piece at a time."""
+    ranges, ascending, last = [], True, None
+    for piece in _pieces(tensor):
+        flat, base = _ordered(piece)
+        ends = [int(value) + base for value in (flat.min(), flat.max(), flat[0], flat[-1])]
+        ascending = ascending and (last is None or last <= ends[2]) and bool((flat[1:] >= flat[:-1]).all())
+        ranges += ends[:2]
+        last = ends[3]
+    return {"range": [min(ranges), max(ranges)], "ascending": ascending}
+
+
+def _pieces(tensor: Any) -> Iterator[Any]:
+    """Parts along the outermost dimensions of at most `PIECE` elements: what is made of one takes that much memory."""
+    size, rows = math.prod(tensor.shape), tensor.shape[0] if tensor.shape else 1
+    if size <= PIECE:
+        yield tensor
+    elif rows == 1 or size // rows > PIECE:
+        for row in range(rows):
+            yield from _pieces(tensor[row])
+    else:
+        step = PIECE // (size // rows)
+        yield from (tensor[start : start + step] for start in range(0, rows, step))
+
+
+def _ordered(piece: Any) -> tuple[Any, int]:
+    """A piece's elements in order, in a dtype that torch can compare, and what to add to each."""
+    flat = piece.reshape(-1)
+    if not _is_torch(piece):
+        return flat.view("u1") if flat.dtype == bool else flat, 0
+    import torch
+
+    flat = flat.detach()
+    if flat.dtype is torch.bool:
+        return flat.view(torch.uint8), 0
+    if flat.dtype is torch.uint64:
+        return flat.view(torch.int64) ^ -(1 << 63), 1 << 63
+    return flat.to(torch.int64) if flat.dtype in (torch.uint16, torch.uint32) else flat, 0
 
 
 def _array(tensor: Any) -> Any:
@@ -265,12 +307,14 @@ def _fill(flat: Any, data: Json, seed: int) -> None:
     elif data is None:  # fp8 and complex: by way of what can be drawn
         wide = torch.complex64 if flat.dtype.is_complex else torch.float16
         flat.copy_(torch.empty(flat.shape, dtype=wide, device=flat.device).normal_(generator=generator))
-    elif "range" in data and flat.dtype is torch.bool:
-        flat.copy_(torch.rand(flat.shape, generator=generator, device=flat.device) < 0.5)
     elif "range" in data:
         low, high = data["range"]
-        drawn = torch.randint(low, high + 1, flat.shape, generator=generator, device=flat.device)
-        flat.copy_(drawn.sort().values if data["ascending"] else drawn)
+        drawn = torch.randint(min(high - low + 1, INT64_MAX), flat.shape, generator=generator, device=flat.device)
+        drawn = drawn.sort().values if data["ascending"] else drawn
+        if flat.dtype is torch.uint64:  # the same bits: sums of int64 wrap
+            flat.view(torch.int64).copy_(drawn + (low - (1 << 64) if low > INT64_MAX else low))
+        else:
+            flat.copy_(drawn + low)
 
 
 def _fill_array(flat: Any, data: Json, seed: int) -> None:
@@ -280,7 +324,7 @@ def _fill_array(flat: Any, data: Json, seed: int) -> None:
     if data is None:
         flat[...] = random.standard_normal(flat.shape)
     elif "range" in data:
-        drawn = random.integers(*data["range"], size=flat.shape, endpoint=True)
+        drawn = random.integers(*data["range"], size=flat.shape, dtype=flat.dtype, endpoint=True)
         flat[...] = numpy.sort(drawn) if data["ascending"] else drawn
 
 

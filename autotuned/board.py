@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from autotuned import candidates
 from autotuned.job import Job, Progress
 from autotuned.race import Trial
-from autotuned.record import Timing
+from autotuned.recordfile import Timing
 
 
 class Board:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from autotuned.errors import CheckError, DecorationError
+from autotuned.failures import is_memory_error
 from autotuned.key import is_tensor
 from autotuned.state import tensors_in
 
@@ -86,6 +87,8 @@ class Checker:
         try:
             result = self.check.reference(**_accepted(self.check.reference, arguments))
         except Exception as error:
+            if is_memory_error(error):
+                raise
             raise self._error(f"the reference raised {type(error).__name__}: {error}; no config was judged") from error
         given = copies if result is None else self._by_name(result, names)
         self._expected = [tensor for name in names for tensor in self._of_one(name, given[name])]

@@ -15,9 +15,9 @@ from autotuned.key import Key, call_part
 from autotuned.later import later
 from autotuned.locks import Lock
 from autotuned.question import Options, Question, Seconds
-from autotuned.record import Record, Timing
+from autotuned.recordfile import Record, Timing
 from autotuned.store import Candidates, Choice, Look, Rung
-from autotuned.storm import Storm
+from autotuned.storm import Storm, Untuned
 from autotuned.target import Call, Target, refuse_conflicts
 from autotuned.values import canonical
 
@@ -57,7 +57,7 @@ class Chooser:
         self._unfit = failures.Unfit()
         self._memory = failures.Backoff()
         self._context = Context(target, options.version)
-        self._storm = Storm()
+        self._storm, self.untuned = Storm(), Untuned()
 
     # -- key and candidates --------------------------------------------------------------------------------------
 
@@ -282,7 +282,7 @@ class Chooser:
         if question.mode == "strict":
             raise self._not_tuned(key, "mode 'strict' allows no search")
         if question.mode == "serve":
-            self._say_once(key.digest, "`%s`: nothing is stored for key %s; mode 'serve' runs it untuned.", key)
+            self.untuned.note(key, explain.nearest_words)
         if self.options.default is not None:
             return self.default(question.call, question.live)
         if question.mode == "auto":
@@ -410,7 +410,7 @@ class Chooser:
             target, call, forms, live, timer, options.restore, options.zero, options.hooks, known,
             incumbent, min(budgets, default=None), question.observer, options.check, log.isEnabledFor(logging.DEBUG),
             (canonical(dict(question.key.context)), words) if words is not None else None, journal,
-            failures.condemned(question.key.digest), seeds.nearest(question.key, self._records()), on_timing,
+            failures.condemned(question.key.digest), self._seeds(question.key), on_timing,
         )  # fmt: skip
 
     def _in_order(self, question: Question) -> Candidates:
@@ -418,8 +418,8 @@ class Chooser:
         first = store.seed(question.key, question.live, self.options.nearest)
         return {first: question.live[first], **question.live} if first is not None else question.live
 
-    def _records(self) -> list[Record]:
-        return [choice.record for choice in self._choices.values() if choice.record is not None]
+    def _seeds(self, key: Key) -> list[str]:
+        return seeds.nearest(key, (choice.record for choice in self._choices.values()), self.keeps(key))
 
     def _finish(self, question: Question, outcome: job.Outcome, seconds: float) -> Record:
         """Count the search and store what it measured, also after Ctrl-C: it is not measured again."""

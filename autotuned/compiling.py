@@ -9,6 +9,7 @@ import queue
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -196,9 +197,32 @@ class Ahead:
         if compiled is None:
             self._found.append(None)
             return one.index
-        self._found.append(toolchain.accesses(compiled))
-        binary, grid = toolchain.binary_identity(compiled), _grid_of(self._call, one.config)
+        facts = _facts_of(compiled)
+        self._found.append(facts.access)
+        binary, grid = facts.binary, _grid_of(self._call, one.config)
         return one.index if binary is None or grid is None else self._binaries.setdefault((binary, grid), one.index)
+
+
+@dataclass(frozen=True)
+class _Facts:
+    """What a compiled kernel reads and writes, and the hash of its binary."""
+
+    access: toolchain.Access | None
+    binary: str | None
+
+
+# Found once a binary, not again for each further shape: 1.5 ms each, and 40 of them is as long as their race.
+_facts: weakref.WeakKeyDictionary[Any, _Facts] = weakref.WeakKeyDictionary()
+
+
+def _facts_of(compiled: Any) -> _Facts:
+    try:
+        found = _facts.get(compiled)
+        if found is None:
+            found = _facts[compiled] = _Facts(toolchain.accesses(compiled), toolchain.binary_identity(compiled))
+    except TypeError:  # of a kind that cannot be a key
+        return _Facts(toolchain.accesses(compiled), toolchain.binary_identity(compiled))
+    return found
 
 
 def _order(one: Wanted) -> tuple[bool, float, int]:

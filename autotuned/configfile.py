@@ -8,8 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from autotuned import disk
-from autotuned import record as records
+from autotuned import disk, recordfile
 from autotuned.device import Device, file_stem, from_json
 from autotuned.errors import ConfigFileError, RecordError
 from autotuned.key import Key
@@ -179,7 +178,7 @@ def rounded(value: float | None) -> float | None:
     return None if value is None else float(f"{value:.3g}")
 
 
-def entry_of(record: records.Record, default: Mapping[str, Json] | None) -> Entry:
+def entry_of(record: recordfile.Record, default: Mapping[str, Json] | None) -> Entry:
     """The entry for a record.
 
     Args:
@@ -320,10 +319,10 @@ def _entry(data: Any, where: str) -> Entry:
     fields = _fields(data, where, {"call", "config", "median_us", "vs_default"})
     for name in ("median_us", "vs_default"):
         number = fields[name]
-        if number is not None and (not records.is_finite(number) or number <= 0):
+        if number is not None and (not recordfile.is_finite(number) or number <= 0):
             raise RecordError(f"{where}.{name}: expected a number above 0 or null, got {number!r:.60}.", where=where)
     call = _typed(fields["call"], dict, f"{where}.call")
-    config = records.check_config(fields["config"], f"{where}.config")
+    config = recordfile.check_config(fields["config"], f"{where}.config")
     _check_values(call, config, f"{where}.config")
     return Entry(call, config, fields["median_us"], fields["vs_default"])
 

@@ -134,6 +134,27 @@ def write_text(path: Path, content: str) -> None:
     _twice(lambda: _replace(path, content.encode()))
 
 
+def overwrite(path: Path, content: str) -> None:
+    """Write over a file where it stands; for text of one writer that changes many times a second.
+
+    Replacing a file may wait for the disk (ext4: 3 ms each). A reader beside this may find it half-written, and so may
+    those who come after a machine that died; one who comes after a killed process finds the old text or the new.
+
+    Raises:
+        OSError: The folder cannot be made or written.
+    """
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0))
+    except OSError:
+        write_text(path, content)  # there is none yet, or it is somebody else's
+        return
+    try:
+        # Blanks over the rest of a longer text: cutting it off would be a second step.
+        write_all(descriptor, content.encode().ljust(os.fstat(descriptor).st_size))
+    finally:
+        os.close(descriptor)
+
+
 def _replace(path: Path, content: bytes) -> None:
     make_folder(path.parent)
     # Beside its target, or os.replace would cross file systems; hidden and unique, so that readers never see it.

@@ -21,6 +21,7 @@ class _Installed:
     def __init__(self) -> None:
         self.run: Any = None
         self.active = False
+        self.replacing: Any = None  # `beside.run`, while kernels are launched by this package
         self.decorators: dict[int, Any] = {}
 
 
@@ -36,13 +37,14 @@ def install(replace: bool = False) -> None:
     nothing is measured. Called again, it does nothing.
 
     Args:
-        replace: Also put a decorator of the same signature and meaning in the place of `triton.autotune`, so that
-            kernels decorated from now on are launched by this package's launcher. A decorator that somebody else
-            has put there stays.
+        replace: Also launch by this package's launcher: a decorator of the same signature and meaning is put in the
+            place of `triton.autotune`, and a launch table in front of the `run` of kernels that it did not decorate.
+            A decorator that somebody else has put there stays.
     """
     _wrap_run()
     if replace:
         _replace_decorators()
+        _launch_for_others()
 
 
 def uninstall() -> None:
@@ -51,7 +53,7 @@ def uninstall() -> None:
     Where somebody has replaced `Autotuner.run` or `triton.autotune` since, theirs stays, and ours does nothing any
     more: one line in the log says so.
     """
-    _installed.active = False
+    _installed.active, _installed.replacing = False, None
     if _installed.run is not None and autotuner.Autotuner.run is _installed.run:
         autotuner.Autotuner.run = _installed.run.in_front_of
         _installed.run = None
@@ -79,6 +81,8 @@ def _wrap_run() -> None:
     def run(self: Any, *args: Any, **kwargs: Any) -> Any:
         if not _installed.active:
             return original(self, *args, **kwargs)
+        if _installed.replacing is not None:
+            return _installed.replacing(original, self, args, kwargs)
         return seed.run(original, self, args, kwargs)
 
     run.__name__, run.__qualname__, run.__doc__ = original.__name__, original.__qualname__, original.__doc__
@@ -86,6 +90,14 @@ def _wrap_run() -> None:
     launch.watch([autotuner.Autotuner])
     autotuner.Autotuner.run = run
     _installed.run = run
+
+
+def _launch_for_others() -> None:
+    """Launch for tuners that `autotune` was not asked for too; not where somebody else's `run` must see each launch."""
+    from autotuned import beside
+
+    if toolchain.is_tritons(_installed.run.in_front_of):
+        _installed.replacing = beside.run
 
 
 def _replace_decorators() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
@@ -208,6 +208,17 @@ def for_recording(path: Path) -> dict[str, str]:
     return {**os.environ, "AUTOTUNED_RECORD": str(path)}
 
 
+def unstripped(names: Iterable[str]) -> dict[str, str]:
+    """Those of these variables that are set, as they stand: an empty one is not an unset one."""
+    return {name: os.environ[name] for name in names if name in os.environ}
+
+
+def changed(settings: Mapping[str, str | None]) -> dict[str, str]:
+    """This process's environment with other values, for a process to be started; None leaves a variable out."""
+    merged = {**os.environ, **settings}
+    return {name: value for name, value in merged.items() if value is not None}
+
+
 def values() -> dict[str, str]:
     """Each option's name and its value in the environment ("" if unset), for `autotuned doctor`."""
     return {option.name: _get(option.name) for option in OPTIONS}
@@ -242,8 +253,27 @@ def configure_logging() -> None:
     if not isinstance(logging.getLevelName(level), int):
         log.warning("AUTOTUNED_LOG: expected debug, info, warning or error, got %r; ignored.", level.lower())
         return
-    handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("autotuned: %(message)s"))
-    log.addHandler(handler)
+    if not any(handler.get_name() == log.name for handler in log.handlers):
+        handler = logging.StreamHandler()
+        handler.set_name(log.name)
+        handler.setFormatter(logging.Formatter("autotuned: %(message)s"))
+        log.addHandler(handler)
     log.setLevel(level)
     log.propagate = False
+
+
+@contextmanager
+def log_level(level: str) -> Iterator[None]:
+    """Log on stderr at a level, here and in processes that are started, inside a `with` block."""
+    variable, before = os.environ.get("AUTOTUNED_LOG"), (log.level, log.propagate, list(log.handlers))
+    os.environ["AUTOTUNED_LOG"] = level
+    try:
+        configure_logging()
+        yield
+    finally:
+        if variable is None:
+            os.environ.pop("AUTOTUNED_LOG", None)
+        else:
+            os.environ["AUTOTUNED_LOG"] = variable
+        level_before, log.propagate, log.handlers[:] = before
+        log.setLevel(level_before)

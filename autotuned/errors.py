@@ -50,6 +50,12 @@ class NoDeviceError(AutotunedError, RuntimeError):
     """A compiled kernel was launched where there is no GPU."""
 
 
+class DeviceChoiceError(AutotunedError, ValueError):
+    """GPUs were named that are not there, or not clearly (`.device` is the name)."""
+
+    device: str
+
+
 class DeviceLostError(AutotunedError, RuntimeError):
     """A config left the device in an error state that this process cannot leave (`.kernel`, `.config`)."""
 

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from autotuned import configfile, objects, record, shipping, store
+from autotuned import configfile, objects, recordfile, shipping, store
 from autotuned.configfile import ConfigFile, Entry, Fault
 from autotuned.device import Device, from_json
 from autotuned.errors import ConfigFileError
 from autotuned.key import Key
-from autotuned.record import Record
+from autotuned.recordfile import Record
 from autotuned.values import Json, canonical
 
 IMPORTED = "imported"  # in the provenance of a record: the config file that it is from
@@ -47,7 +47,7 @@ def entry_of(stored: Record) -> Entry:
     if not stored.timings:
         ratio = stored.provenance.get("vs_default")
         entry = configfile.entry_of(stored, None)
-        return Entry(entry.call, entry.config, entry.median_us, ratio if record.is_finite(ratio) else None)
+        return Entry(entry.call, entry.config, entry.median_us, ratio if recordfile.is_finite(ratio) else None)
     default: Json = stored.provenance.get("default")
     return configfile.entry_of(stored, default if isinstance(default, dict) else stored.timings[0].config)
 

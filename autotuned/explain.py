@@ -128,10 +128,19 @@ def parts(data: Json, path: str = "") -> Iterator[tuple[str, Json]]:
             yield f"{path}{name}", value
 
 
-def nearest(key: Key) -> Key | None:
-    """The stored key of the same kernel that is most like a key: of the same call if any, in the fewest other parts."""
-    stored = [found.key for _, found in store.all_records(key.kernel, quietly=True)]
-    stored += [shipped for _, shipped, _ in store.shipped(key.kernel)]
+def stored_keys(kernel: str) -> list[Key]:
+    """The keys of a kernel for which something is stored or shipped."""
+    stored = [found.key for _, found in store.all_heads(kernel, quietly=True)]
+    return stored + [shipped for _, shipped, _ in store.shipped(kernel)]
+
+
+def nearest(key: Key, stored: Sequence[Key] | None = None) -> Key | None:
+    """The key that is most like a key: of the same call if any, and different in the fewest other parts.
+
+    Args:
+        stored: Among which it is looked for; if it is not given, all of the kernel's.
+    """
+    stored = stored_keys(key.kernel) if stored is None else stored
 
     def distance(other: Key) -> tuple[bool, int, float]:
         differing = changes(key, other)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
-from autotuned.errors import AllConfigsFailedError
+from autotuned.errors import AllConfigsFailedError, AutotunedError, OutOfMemoryError
 
 _RESOURCES = ("OutOfResources", "OutOfMemoryError", "PTXASError")
 # The driver's words for a launch that it did not begin; nothing of the kernel has run then.
 _REFUSALS = ("invalid argument", "too many resources requested", "invalid configuration", "invalid cluster")
+_NO_ROOM = ("out of memory", "can't allocate memory", "cannot allocate memory", "cudaerrormemoryallocation")
 LIMIT = 4096  # remembered failures of one process
 _refused: dict[Hashable, str] = {}
 
@@ -31,13 +33,39 @@ def is_resource_error(error: Exception) -> bool:
     return type(error).__name__ in _RESOURCES
 
 
-def is_memory_error(error: Exception) -> bool:
-    """Whether the same config may run where more memory is free."""
-    return (
-        isinstance(error, MemoryError)
-        or type(error).__name__ == "OutOfMemoryError"
-        or (isinstance(error, RuntimeError) and "out of memory" in str(error).lower())
+def is_memory_error(error: BaseException) -> bool:
+    """Whether the same may succeed where more memory is free: the device's as torch, Triton or the driver say it, or
+    the host's.
+    """
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    return isinstance(error, RuntimeError) and any(words in str(error).lower() for words in _NO_ROOM)
+
+
+def no_room(kernel: str, reason: str) -> OutOfMemoryError:
+    """The error for a search that was given up for want of memory."""
+    return OutOfMemoryError(
+        f"`{kernel}`: there is no room to tune now ({reason}). Tune before memory is taken, or name what is written in "
+        "restore_value=.",
+        kernel=kernel,
     )
+
+
+@contextmanager
+def no_room_for(kernel: str) -> Iterator[None]:
+    """Around a search: if memory runs out, and sparing some was not enough, it is the search that has no room.
+
+    Raises:
+        OutOfMemoryError: In place of torch's, Triton's and the driver's.
+    """
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, AutotunedError) or not is_memory_error(error):
+            raise
+        reason = describe(error)
+        let_go(error)
+        raise no_room(kernel, reason) from None
 
 
 def is_passing(error: Exception) -> bool:

@@ -10,7 +10,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from autotuned import configfile, env, fit, nearest, policy, record, records
+from autotuned import configfile, env, fit, nearest, policy, recordfile, records
 from autotuned.configfile import ConfigFile, Entry, Fault
 from autotuned.device import from_json
 from autotuned.errors import ConfigFileError
@@ -252,7 +252,7 @@ def look_exact(key: Key, candidates: Candidates) -> Look:
         entry = file.find(key) if file else None
         if entry is None:
             continue
-        config = candidates.get(record.Timing(entry.config).identity)
+        config = candidates.get(recordfile.Timing(entry.config).identity)
         if config is not None:
             return seen.replace(choice=Choice(config, Rung.FILE, origin=str(path)))
         seen = Look(None, "config gone", fit.misfit(entry.config, candidates), str(path))  # the next may have it
@@ -273,7 +273,7 @@ def seed(key: Key, candidates: Candidates, factors: nearest.Factors) -> str | No
     """The identity of the live config that a search should measure first: what serves elsewhere, if anything does."""
     offers = [*sorted(_ladder(key), key=lambda offer: offer.rank)]
     offers += sorted(_neighbours(key, factors), key=lambda offer: offer.rank) if factors else []
-    found = (record.Timing(offer.entry.config).identity for offer in offers if offer.verdict.action != "refuse")
+    found = (recordfile.Timing(offer.entry.config).identity for offer in offers if offer.verdict.action != "refuse")
     return next((identity for identity in found if identity in candidates), None)
 
 
@@ -281,7 +281,7 @@ def _best(offers: list[Offer], candidates: Candidates, rung: Rung, strict: bool)
     serving = ("accept",) if strict else ("accept", "warn")
     refused = ""
     for offer in offers:
-        config = candidates.get(record.Timing(offer.entry.config).identity)
+        config = candidates.get(recordfile.Timing(offer.entry.config).identity)
         if config is None:
             refused = refused or f"{offer.path}: {fit.misfit(offer.entry.config, candidates)}"
         elif offer.verdict.action not in serving:

@@ -12,7 +12,7 @@ from autotuned.check import Check
 from autotuned.journal import Journal as Journal
 from autotuned.key import Key
 from autotuned.measure import Timer
-from autotuned.record import Record, Timing
+from autotuned.recordfile import Record, Timing
 from autotuned.target import Call, Target
 from autotuned.target import Hooks as Hooks
 from autotuned.values import Json

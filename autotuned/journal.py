@@ -108,7 +108,7 @@ class Journal:
                 "crashed": [*self.crashed], "suspects": [*self.suspects],
                 "pid": os.getpid(), "host": socket.gethostname(), "run": _RUN}  # fmt: skip
         try:
-            disk.write_text(self._path, disk.text(data))
+            disk.overwrite(self._path, disk.text(data))
         except OSError as error:
             log.debug("cannot write the journal %s: %s", self._path, error)
             self._path = None

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from autotuned import disk, record
+from autotuned import disk, recordfile
 from autotuned.errors import RecordError
 from autotuned.key import Key
-from autotuned.record import Timing
+from autotuned.recordfile import Timing
 from autotuned.values import Json, canonical
 
 log = logging.getLogger("autotuned")
@@ -49,7 +49,7 @@ def open_for(path: Path, key: Key) -> Iterator[Callable[[Timing], None]]:
 
 
 def _header(key: Key) -> dict[str, Json]:
-    return {"schema": record.SCHEMA, "kernel": key.kernel, "key": key.to_json()}
+    return {"schema": recordfile.SCHEMA, "kernel": key.kernel, "key": key.to_json()}
 
 
 def _line(timing: Timing) -> str:
@@ -91,6 +91,6 @@ def _parsed(line: bytes) -> Json:
 
 def _timing(data: Json) -> Timing | None:
     try:
-        return record.load_timing(data, "logbook")
+        return recordfile.load_timing(data, "logbook")
     except RecordError:
         return None

@@ -7,7 +7,7 @@ from typing import Any
 
 from autotuned.immutable import Frozen
 from autotuned.key import Key
-from autotuned.record import Record
+from autotuned.recordfile import Record
 
 
 class Rung(enum.IntEnum):

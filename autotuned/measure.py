@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
+from autotuned.failures import is_memory_error
 from autotuned.race import Trial
 from autotuned.values import Json
 
@@ -22,11 +23,13 @@ class Timer(Protocol):
         resolution_us: What the clock can tell apart.
         overlaps: Whether times can be believed that are taken while other threads compile.
         device: What names on this host the device that one search at a time should measure on; None for none.
+        is_short: Whether the device had less memory left than it should have.
     """
 
     resolution_us: float
     overlaps: bool
     device: str | None
+    is_short: bool
 
     @property
     def regime(self) -> Mapping[str, Json]:
@@ -51,6 +54,7 @@ class HostTimer:
     resolution_us = 0.1
     overlaps = False
     device: str | None = None
+    is_short = False
     regime: Mapping[str, Json] = {"clock": "host", "cache": "warm"}
 
     def sample(self, trial: Trial, count: int) -> list[float]:
@@ -79,7 +83,7 @@ class HostTimer:
 class CudaTimer:
     """Events on the caller's current stream, with the L2 cache flushed before each launch.
 
-    The stream is held by a sleeping kernel while the host enqueues a block of samples, so that launch overhead on
+    The stream is held by a sleeping kernel until the host is ahead of the device, and stays so: launch overhead on
     the host is not measured. Only the launch lies between the two events.
     """
 
@@ -87,6 +91,7 @@ class CudaTimer:
     overlaps = True
     _CYCLES_PER_US = 2000  # about 2 GHz; a longer sleep only costs tuning time
     _SHORTEST_HOLD_US, _LONGEST_HOLD_US = 50.0, 20_000.0
+    _LEAD = 2  # launches by which the host is ahead when the device begins; it loses what it is slower, and a quarter
     _SMALLEST_FLUSH = 1 << 20
     # Clocks rise within some tens of milliseconds of work, and fall again when the device is idle.
     _WARM_S, _STAYS_WARM_S = 0.05, 1.0
@@ -102,7 +107,9 @@ class CudaTimer:
         self._torch = torch
         properties = torch.cuda.get_device_properties()
         self.device: str | None = str(getattr(properties, "uuid", "") or getattr(properties, "name", "gpu"))
-        self._host_us = 50.0  # enqueueing one sample: a first guess, corrected by every block
+        self._host_us = 50.0  # enqueueing one launch: a first guess, corrected by every block
+        self._between_us = math.inf  # what the device does between two launches: flush, restore; least seen
+        self._events: list[tuple[Any, Any]] = []
         self._flush_bytes = 0
         self._flush = self._flush_buffer()
 
@@ -114,9 +121,12 @@ class CudaTimer:
             try:
                 buffer = self._torch.empty(size, dtype=self._torch.int8, device="cuda")
                 self._flush_bytes = size
-            except self._torch.OutOfMemoryError:
+            except Exception as error:
+                if not is_memory_error(error):
+                    raise
                 size //= 2
-        if (buffer is None or size < wanted) and "flush" not in _said:
+        self.is_short = buffer is None or size < wanted
+        if self.is_short and "flush" not in _said:
             _said.add("flush")
             log.warning(
                 "device memory is short: %d MiB instead of %d flush the cache between samples; times may be those of a "
@@ -127,10 +137,12 @@ class CudaTimer:
     def sample(self, trial: Trial, count: int) -> list[float]:
         """`count` times of a launch in microseconds; for a short kernel each is the mean of several launches."""
         each = self._launches_a_sample(trial)
+        hold_us = self._hold_us(trial, count * each)
         for _ in range(self._TRIES):
-            times, starved = self._block(trial, count * each)
+            times, starved = self._block(trial, count * each, hold_us)
             if not starved:
-                break  # else the device waited for the host within the interval: once more, held for longer
+                break  # else the device waited for the host within an interval: once more, all enqueued beforehand
+            hold_us = 2 * count * each * self._host_us
         return [math.fsum(times[start : start + each]) / each for start in range(0, len(times), each)]
 
     def _launches_a_sample(self, trial: Trial) -> int:
@@ -138,18 +150,28 @@ class CudaTimer:
             return 1
         return max(1, min(self._MOST_LAUNCHES, int(self._LONG_US / trial.median_us)))
 
-    def _block(self, trial: Trial, count: int) -> tuple[list[float], bool]:
-        """Times of `count` launches, and whether the stream ran dry while they were enqueued."""
-        events = [self._event_pair() for _ in range(count)]
-        hold_us = min(max(2 * count * self._host_us, self._SHORTEST_HOLD_US), self._LONGEST_HOLD_US)
+    def _hold_us(self, trial: Trial, count: int) -> float:
+        """How long to hold the stream so that the host stays ahead of `count` launches."""
+        between_us = self._between_us if math.isfinite(self._between_us) else 0.0
+        device_us = between_us + (trial.median_us if trial.samples_us else 0.0)
+        return self._LEAD * self._host_us + 1.25 * count * max(0.0, self._host_us - device_us)
+
+    def _block(self, trial: Trial, count: int, hold_us: float) -> tuple[list[float], bool]:
+        """Times of `count` launches, and whether the device came to one before the host had enqueued it."""
+        events, starved = self._event_pairs(count), False
+        hold_us = min(max(hold_us, self._SHORTEST_HOLD_US), self._LONGEST_HOLD_US)
         self._torch.cuda._sleep(int(hold_us * self._CYCLES_PER_US))
         start = time.perf_counter()
         for before, after in events:
             self._enqueue(trial, before, after)
+            starved = starved or bool(before.query())
         self._host_us = (time.perf_counter() - start) / count * 1e6
-        starved = bool(events[0][0].query())  # the first launch has begun before the last was enqueued
         self._torch.cuda.current_stream().synchronize()
-        return [before.elapsed_time(after) * 1e3 for before, after in events], starved
+        times = [before.elapsed_time(after) * 1e3 for before, after in events]
+        if not starved and count > 1:
+            between_us = events[0][0].elapsed_time(events[-1][1]) * 1e3 - math.fsum(times)
+            self._between_us = min(self._between_us, max(0.0, between_us / (count - 1)))
+        return times, starved
 
     @property
     def regime(self) -> dict[str, Json]:
@@ -159,8 +181,11 @@ class CudaTimer:
         return {"clock": "device", "cache": "cold" if cold else "warm", "flush_bytes": flush_bytes,
                 "host_us": round(self._host_us, 1)}  # fmt: skip
 
-    def _event_pair(self) -> tuple[Any, Any]:
-        return self._torch.cuda.Event(enable_timing=True), self._torch.cuda.Event(enable_timing=True)
+    def _event_pairs(self, count: int) -> list[tuple[Any, Any]]:
+        """Events, made once and recorded anew in each block."""
+        make = self._torch.cuda.Event
+        self._events += [(make(enable_timing=True), make(enable_timing=True)) for _ in range(count - len(self._events))]
+        return self._events[:count]
 
     def _enqueue(self, trial: Trial, before: Any, after: Any) -> None:
         trial.prepare()
@@ -201,6 +226,7 @@ class GivenTimer:
     def __init__(self, do_bench: Callable[..., Any], inner: Timer) -> None:
         self._do_bench = do_bench
         self.synchronize, self.free, self.device = inner.synchronize, inner.free, inner.device
+        self.is_short = inner.is_short
 
     def warm_up(self) -> None:
         """`do_bench` has warm-up launches of its own."""

@@ -11,13 +11,13 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autotuned import disk, env, record
+from autotuned import disk, env, recordfile
 from autotuned.device import file_stem
 from autotuned.errors import RecordError
 from autotuned.key import Key
 from autotuned.later import later
 from autotuned.look import Look
-from autotuned.record import Record, Timing
+from autotuned.recordfile import Record, Timing
 
 if TYPE_CHECKING:
     from autotuned import evict, locks, logbook
@@ -50,7 +50,7 @@ def scratch_folder() -> Path:
 
 def record_path(key: Key) -> Path:
     """The one file of a key."""
-    return root() / f"v{record.SCHEMA}" / _folder(key.kernel) / f"{key.digest}.json"
+    return root() / f"v{recordfile.SCHEMA}" / _folder(key.kernel) / f"{key.digest}.json"
 
 
 def journal_path(key: Key) -> Path:
@@ -106,8 +106,8 @@ def inspect(path: Path) -> tuple[Record | None, Look]:
     if is_newer(data):
         return None, Look(None, "newer schema", str(data["schema"]), where)
     try:
-        found = record.load(data)
-        record.check_winner(found)
+        found = recordfile.load(data)
+        recordfile.check_winner(found)
         return found, Look()
     except RecordError as error:
         return None, Look(None, "damaged", str(error), where)
@@ -134,7 +134,7 @@ def react(seen: Look) -> None:
 def is_newer(data: Any) -> bool:
     """Whether JSON was written by a later version of this package."""
     schema = data.get("schema") if isinstance(data, dict) else None
-    return isinstance(schema, int) and not isinstance(schema, bool) and schema > record.SCHEMA
+    return isinstance(schema, int) and not isinstance(schema, bool) and schema > recordfile.SCHEMA
 
 
 def damaged(path: Path, why: str) -> None:
@@ -160,7 +160,7 @@ def keep(result: Record) -> bool:
     except (OSError, ValueError):
         pass  # unreadable or damaged: the write below replaces it, or fails with its own reason
     try:
-        disk.write_text(path, disk.text(record.dump(result)))
+        disk.write_text(path, disk.text(recordfile.dump(result)))
     except OSError as error:
         warn_once(
             "unwritable",
@@ -234,7 +234,7 @@ def _read(path: Path, quietly: bool) -> Record | None:
 
 def kernels(quietly: bool = False) -> set[str]:
     """Names of the kernels that have records: each folder holds those of one, so its first record says which."""
-    schema = root() / f"v{record.SCHEMA}"
+    schema = root() / f"v{recordfile.SCHEMA}"
     firsts = (next(_heads_in(schema / folder, quietly), None) for folder in _folders(schema))
     return {found.key.kernel for _, found in filter(None, firsts)}
 
@@ -244,7 +244,7 @@ def all_heads(kernel: str | None = None, quietly: bool = False) -> Iterator[tupl
 
     Paths are text: of 100,000 records a tenth of the time went into making `Path` of them.
     """
-    schema = root() / f"v{record.SCHEMA}"
+    schema = root() / f"v{recordfile.SCHEMA}"
     for folder in _folders(schema) if kernel is None else [_folder(kernel)]:
         yield from _heads_in(schema / folder, quietly)
 
@@ -258,13 +258,13 @@ def _heads_in(folder: Path, quietly: bool) -> Iterator[tuple[str, Record]]:
 def _head(path: str) -> Record | None:
     try:
         fields = disk.json_head(disk.read_head(path, HEAD_BYTES), "timings")
-        return record.load({**fields, "timings": [], "provenance": {}}) if fields else None
+        return recordfile.load({**fields, "timings": [], "provenance": {}}) if fields else None
     except (OSError, ValueError):
         return None  # reading all of it says what is wrong
 
 
 def _record_paths(kernel: str | None) -> Iterator[str]:
-    schema = root() / f"v{record.SCHEMA}"
+    schema = root() / f"v{recordfile.SCHEMA}"
     for folder in _folders(schema) if kernel is None else [_folder(kernel)]:
         yield from _paths_in(schema / folder)
 

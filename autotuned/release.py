@@ -13,7 +13,7 @@ from autotuned.errors import TargetError
 from autotuned.job import Job, Outcome
 from autotuned.key import Key
 from autotuned.measure import GivenTimer
-from autotuned.record import Timing
+from autotuned.recordfile import Timing
 from autotuned.target import Call
 from autotuned.tuner import Tuner
 from autotuned.values import Json, canonical

@@ -146,6 +146,8 @@ def promote(compiled: Any, folder: Path) -> None:
         key = _base32(compiled.hash)
         names = sorted(os.listdir(folder / key), key=lambda name: name.startswith("__grp__"))  # groups last
         home = FileCacheManager(key)
+        if all(_holds(home, name) for name in names):
+            return  # it won for another shape: replacing its files would wait for the disk
         placed: dict[str, str] = {}
         for name in names:
             if name.startswith("__grp__"):
@@ -157,6 +159,11 @@ def promote(compiled: Any, folder: Path) -> None:
         pass  # it was in Triton's cache before the search
     except (OSError, AttributeError, KeyError, TypeError, ValueError) as error:
         log.debug("the winner's binary stays in %s (%s)", folder, error)
+
+
+def _holds(home: Any, name: str) -> bool:
+    group = name.removeprefix("__grp__")
+    return bool(home.has_file(name) if group == name else home.get_group(group))
 
 
 def _after_fork_in_child() -> None:

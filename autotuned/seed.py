@@ -15,7 +15,7 @@ from autotuned import candidates, env, failures, objects, source, store, toolcha
 from autotuned.context import Context
 from autotuned.errors import AutotunedError, NotTunedError
 from autotuned.key import Key, is_tensor
-from autotuned.record import Record, Timing
+from autotuned.recordfile import Record, Timing
 from autotuned.store import Rung
 from autotuned.target import Call, KernelTarget
 from autotuned.values import Json, digest, encode
@@ -298,7 +298,8 @@ class Memory(dict[Any, Any]):
 
     def __init__(self, cache: Mapping[Any, Any], on_change: Callable[[], None]) -> None:
         super().__init__(cache)
-        self._on_change = on_change
+        self.on_change = on_change
+        self.beside: Any = None  # what launches for the tuner, once there is one; False where nothing can
 
     def __contains__(self, key: Any) -> bool:
         if super().__contains__(key):
@@ -325,28 +326,28 @@ class Memory(dict[Any, Any]):
         replaced = super().get(key, config)
         super().__setitem__(key, config)
         if replaced is not config:
-            self._on_change()
+            self.on_change()
 
     def __delitem__(self, key: Any) -> None:
         super().__delitem__(key)
-        self._on_change()
+        self.on_change()
 
     def pop(self, *args: Any) -> Any:
         """Remove a choice and return it."""
         value = super().pop(*args)
-        self._on_change()
+        self.on_change()
         return value
 
     def popitem(self) -> tuple[Any, Any]:
         """Remove the newest choice."""
         item = super().popitem()
-        self._on_change()
+        self.on_change()
         return item
 
     def clear(self) -> None:
         """Remove all choices."""
         super().clear()
-        self._on_change()
+        self.on_change()
 
     def update(self, *args: Any, **kwargs: Any) -> None:
         """Put in several choices."""

@@ -4,21 +4,30 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
+from itertools import chain, islice
 
+from autotuned import records
 from autotuned.key import Key
-from autotuned.record import Record
+from autotuned.recordfile import Record
 from autotuned.values import Json, canonical
 
 MOST = 3
+MOST_READ = 100  # of the records on disk, in the order of their names, which says nothing of them; 5 ms
 OTHER = 8.0  # how far apart two values are that are no numbers; as far as numbers that differ 256 times
 
 
-def nearest(key: Key, known: Iterable[Record]) -> list[str]:
+def nearest(key: Key, known: Iterable[Record | None], stored: bool = False) -> list[str]:
     """Identities of the winners of the nearest calls, the nearest first, each once.
 
     Near is little difference in the logarithms of sizes and other integers. Calls of another context do not count.
+
+    Args:
+        known: Records that this process has.
+        stored: Look also among those on disk.
     """
-    alike = [record for record in known if record.winner is not None and record.key.context == key.context]
+    on_disk = islice(records.all_heads(key.kernel, quietly=True), MOST_READ) if stored else ()
+    tuned = [record for record in chain(known, (record for _, record in on_disk)) if record is not None]
+    alike = [record for record in tuned if record.winner is not None and record.key.context == key.context]
     ordered = sorted(alike, key=lambda record: distance(key.call, record.key.call))
     return list(dict.fromkeys(canonical(dict(record.winner or {})) for record in ordered))[:MOST]
 

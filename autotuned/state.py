@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from autotuned.failures import is_memory_error
 from autotuned.key import is_tensor, strides_of
 
 log = logging.getLogger("autotuned")
@@ -105,8 +106,10 @@ def _copy_of(view: Any, on_host: bool) -> Any:
             return _to_host(view)
         try:
             return view.clone()
-        except torch.OutOfMemoryError:
-            return _to_host(view)  # slower to restore, but the search goes on beside a full device
+        except Exception as error:
+            if not is_memory_error(error):
+                raise
+        return _to_host(view)  # slower to restore, but the search goes on beside a full device
 
 
 def _to_host(view: Any) -> Any:
@@ -115,8 +118,7 @@ def _to_host(view: Any) -> Any:
         _said.add("host")
         log.warning("device memory is short: what trials may change is kept in host memory, and a search takes longer.")
     saved = _host_memory(view)
-    for part, kept in _parts(view, saved, CHUNK_BYTES):
-        kept.copy_(part)
+    _across(saved, view, CHUNK_BYTES)
     return saved
 
 
@@ -150,23 +152,48 @@ def _write(view: Any, saved: Any) -> None:
         if saved.device == view.device:
             view.copy_(saved)
             return
-        for part, kept in _parts(view, saved, CHUNK_BYTES):
-            part.copy_(kept, non_blocking=True)  # blocking would wait for the sleep that holds a timer's stream
+        _across(view, saved, CHUNK_BYTES, non_blocking=True)  # else it waits for the sleep that holds a timer's stream
+
+
+def _across(to: Any, source: Any, limit: int, non_blocking: bool = False) -> None:
+    """Copy between two memories in parts, which get smaller where there is no room beside them.
+
+    A part that is not dense takes a copy of itself on the device; of one element there is none.
+    """
+    for part, given in _parts(to, source, limit):
+        try:
+            part.copy_(given, non_blocking=non_blocking)
+            continue
+        except Exception as error:
+            if not is_memory_error(error) or part.numel() <= 1:
+                raise
+        _across(part, given, max(limit // 8, part.element_size()), non_blocking)
 
 
 def _same_bits(view: Any, saved: Any, limit: int = CHUNK_BYTES) -> bool:
+    """Whether two tensors hold the same bits; False, too, where there is no room to tell: what is restored once too
+    often is right all the same.
+    """
     if not _is_torch(view):
         return bool(view.tobytes() == saved.tobytes())
     import torch
 
+    at_last = limit < SMALLEST_CHUNK_BYTES  # then in host memory, which takes none of the device's for a dense part
     with torch.inference_mode(view.is_inference()), torch.no_grad():
         try:
-            parts = _parts(view, saved, limit)
-            return all(torch.equal(_bytes_of(part.to(kept.device)), _bytes_of(kept)) for part, kept in parts)
-        except torch.OutOfMemoryError:
-            if limit <= SMALLEST_CHUNK_BYTES:
+            return all(
+                _are_equal(part, kept, "cpu" if at_last else kept.device) for part, kept in _parts(view, saved, limit)
+            )
+        except Exception as error:
+            if not is_memory_error(error):
                 raise
-    return _same_bits(view, saved, limit // 8)
+    return False if at_last else _same_bits(view, saved, limit // 8)
+
+
+def _are_equal(part: Any, kept: Any, where: Any) -> bool:
+    import torch
+
+    return bool(torch.equal(_bytes_of(part.to(where)), _bytes_of(kept.to(where))))
 
 
 def _bytes_of(tensor: Any) -> Any:
@@ -231,10 +258,10 @@ class Protection:
 
     def release(self) -> None:
         """Put everything back and let go of the copies; also after an exception, and more than once."""
-        written = self._written
+        while self._written:
+            self._written[-1].restore()
+            self._written.pop()  # not before: whoever meets a full device here tries again
         self.abandon()
-        for snapshot in written:
-            snapshot.restore()
 
     def abandon(self) -> None:
         """Let go of the copies and put nothing back: the device is lost."""

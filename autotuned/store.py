@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 
-from autotuned import files, nearest, record, records, shipping
+from autotuned import files, nearest, recordfile, records, shipping
 from autotuned.key import Key
 from autotuned.look import Choice as Choice
 from autotuned.look import Look as Look
 from autotuned.look import Rung as Rung
-from autotuned.record import Record
+from autotuned.recordfile import Record
 
 # The user's records are asked for here too: the rest of the package knows one store.
 BLOCK = records.BLOCK
@@ -44,6 +44,7 @@ config_folders = files.config_folders
 forget_files = files.forget_files
 seed = files.seed
 ship = shipping.ship
+ship_all = shipping.ship_all
 shippable = shipping.shippable
 shipped = files.entries
 unwritable = shipping.unwritable
@@ -102,7 +103,7 @@ def best(found: Record, candidates: Candidates) -> str | None:
     """Identity of the record's winner; if it is no candidate any more, of the fastest measured one that is."""
     if found.winner is None:
         return None
-    winner = record.Timing(found.winner).identity
+    winner = recordfile.Timing(found.winner).identity
     if winner in candidates:
         return winner
     usable = [t for t in found.timings if t.usable and t.identity in candidates]

@@ -1,14 +1,18 @@
-"""Many keys of one kernel in a short time: notices it, and names the argument that varies and the bucket that helps."""
+"""What is said of keys that nothing is stored for: which run untuned, and what varies where there are very many."""
 
 from __future__ import annotations
 
+import logging
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from autotuned.key import Key, pow2
 from autotuned.values import Json, canonical
 
+log = logging.getLogger("autotuned")
+
 COUNT, WINDOW_S = 16, 60.0  # an autotuned kernel has a handful of problems; more in a minute is a changing shape
+LIMIT = 4096  # keys of one kernel that are counted; more must not grow memory without end
 
 
 class Storm:
@@ -30,6 +34,37 @@ class Storm:
             return None
         self._said = True
         return advice([key for _, key in self._latest])
+
+
+class Untuned:
+    """The keys of one kernel that mode "serve" runs untuned: a warning for the first, a line of information for others.
+
+    Of a service that meets many shapes, a warning each would look like an error and hide the others.
+    """
+
+    def __init__(self) -> None:
+        self._digests: set[str] = set()
+
+    def __len__(self) -> int:
+        return len(self._digests)
+
+    def note(self, key: Key, nearest_words: Callable[[Key], str]) -> None:
+        """Take in a key; the first time, say in what it differs from the nearest that is stored."""
+        if key.digest in self._digests or len(self._digests) >= LIMIT:
+            return
+        self._digests.add(key.digest)
+        level = logging.INFO if len(self) > 1 else logging.WARNING
+        if log.isEnabledFor(level):
+            message = "`%s`: nothing is stored for key %s; mode 'serve' runs it untuned; %s."
+            log.log(level, message, key.kernel, key.digest[:12], nearest_words(key))
+
+
+def say_untuned(kernels: Sequence[Untuned]) -> None:
+    """At the end of a process, what its first warnings did not say: that there were more keys."""
+    counts = [len(kernel) for kernel in kernels if len(kernel)]
+    if sum(counts) > len(counts):
+        message = "%d keys of %d kernels ran untuned. `autotuned record` and `autotuned list --missing` name them."
+        log.warning(message, sum(counts), len(counts))
 
 
 def advice(keys: Sequence[Key]) -> str:

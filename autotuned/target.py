@@ -251,13 +251,17 @@ class KernelTarget:
 
     def launch(self, call: Call, config: Any) -> Any:
         """Through Triton's own launch; returns what that returns."""
-        return self.fn.run(*call.args, grid=call.grid, warmup=False, **call.kwargs, **self.settings(config))
+        try:
+            return self.fn.run(*call.args, grid=call.grid, warmup=False, **call.kwargs, **self.settings(config))
+        except Exception:
+            toolchain.forget_failed_loads(self.fn)
+            raise
 
     def compile(self, call: Call, config: Any) -> Any:
         """Through Triton's warm-up; reading `.run` loads the binary, which is where it may turn out too large."""
         if self.interpreted:
             return None
-        return _loaded(self._warm_up(call, config))
+        return toolchain.loaded(self._warm_up(call, config))
 
     def _warm_up(self, call: Call, config: Any) -> Any:
         return self.fn.run(*call.args, grid=call.grid, warmup=True, **call.kwargs, **self.settings(config))
@@ -267,7 +271,7 @@ class KernelTarget:
         if self.interpreted:
             return None
         kernel = toolchain.compiling_in(executor, lambda: self._warm_up(call, config))
-        return lambda: _loaded(kernel.result() if hasattr(kernel, "result") else kernel)
+        return lambda: toolchain.loaded(kernel.result() if hasattr(kernel, "result") else kernel)
 
     def compile_class(self, call: Call) -> Hashable | None:
         """Types, alignment and classes of integers; None under heuristics, whose values may depend on anything."""
@@ -294,11 +298,6 @@ class KernelTarget:
     def timer(self, where: Device) -> Timer:
         """Events on the GPU; the wall clock in the interpreter."""
         return make_timer(where)
-
-
-def _loaded(compiled: Any) -> Any:
-    getattr(compiled, "run", None)  # reading it loads the binary
-    return compiled
 
 
 _UNKNOWN = "unknown"

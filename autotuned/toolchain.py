@@ -150,6 +150,33 @@ def forget_binaries(kernel: Any) -> None:
         caches.clear()
 
 
+def loaded(compiled: Any) -> Any:
+    """A compiled kernel, its binary on the device; one that could not be loaded is loaded at the next try.
+
+    Triton makes a kernel's launcher before it loads the binary, and takes a kernel with a launcher for loaded: after a
+    device that was full it would launch nothing, with a `TypeError`, for as long as the process lives.
+    """
+    try:
+        getattr(compiled, "run", None)  # reading it loads the binary
+    except Exception:
+        _forget_failed_load(compiled)
+        raise
+    return compiled
+
+
+def forget_failed_loads(kernel: Any) -> None:
+    """Let Triton load anew what a launch of a kernel could not load."""
+    caches = getattr(list(layers(kernel))[-1], "device_caches", None) or {}
+    for binaries, *_ in caches.values():
+        for compiled in list(binaries.values()):
+            _forget_failed_load(compiled)
+
+
+def _forget_failed_load(compiled: Any) -> None:
+    if getattr(compiled, "module", True) is None:
+        compiled._run = None
+
+
 def version() -> str:
     """Triton's version."""
     import triton
@@ -196,12 +223,19 @@ def _remembered(path: Path, tool: str | None) -> dict[str, Json]:
 
 
 def _compute(tool: str | None) -> dict[str, Json]:
+    from concurrent.futures import ThreadPoolExecutor
+
     from triton.runtime.cache import triton_key
 
     # Triton's own key leaves out its runtime, Gluon, plug-ins and what it links into kernels.
     root = _triton_folder()
     files = sorted(path for path, _, _ in _file_stats(root) if not os.path.basename(path).startswith("libtriton"))
-    parts = [triton_key(), *(f"{os.path.relpath(path, root)} {_sha256(path)}" for path in files)]
+    # Nothing can be compiled before this is known, and Python's lock is free while a file is read or hashed.
+    with ThreadPoolExecutor(4, "autotuned-hash") as threads:
+        whole = threads.submit(triton_key)
+        hashes = threads.map(_sha256, files)
+        parts = [f"{os.path.relpath(path, root)} {digest}" for path, digest in zip(files, hashes)]
+        parts.insert(0, whole.result())
     return {
         "triton": version(),
         "triton_key": hashlib.sha256("\n".join(parts).encode("utf-8", "surrogateescape")).hexdigest(),

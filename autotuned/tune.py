@@ -5,20 +5,22 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Collection, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import partial
+from typing import Any, TypeVar
 
 from autotuned import alone, failures, race, state
 from autotuned.board import Board
 from autotuned.check import Checker, outputs_of
 from autotuned.compiling import Ahead, Ready, Wanted
-from autotuned.errors import CheckError, DeviceLostError, OutOfMemoryError
+from autotuned.errors import CheckError, DeviceLostError
 from autotuned.failures import describe
 from autotuned.job import Job, Outcome
 from autotuned.race import Trial
 from autotuned.state import Protection
 
 log = logging.getLogger("autotuned")
+Result = TypeVar("Result")
 FAR_OFF = 2.0  # while others are compiled, this many times the best is out; in the race it is less
 
 
@@ -37,7 +39,7 @@ def run(job: Job, outcome: Outcome) -> None:
     """
     search = _Search(job, outcome)
     try:
-        with state.without_gradients(), contextlib.closing(search):
+        with state.without_gradients(), contextlib.closing(search), failures.no_room_for(job.target.name):
             search.measure()
             search.raise_if_all_failed()
             search.choose(outcome)
@@ -64,7 +66,7 @@ class _Search:
         self._ahead = Ahead(job.target, job.call, job.journal)
         self._first_error: Exception | None = None  # to be raised if all fail alike; dropped as soon as they do not
         self._checked: set[int] = set()
-        self._lost, self._steady = False, True
+        self._lost, self._steady, self._is_short = False, True, job.timer.is_short
         self._deadline = time.monotonic() + (job.budget_s or float("inf"))
 
     def close(self) -> None:
@@ -73,7 +75,7 @@ class _Search:
         try:
             if self._lost:
                 self._protection.abandon()
-            self._protection.release()
+            self._put_back()
         finally:
             # What follows breaks reference cycles: the caller's tensors and the flush buffer must go when their last
             # user goes, not when the garbage collector comes by. Tracebacks hold frames, and these the arguments.
@@ -81,7 +83,18 @@ class _Search:
             self._first_error = self._checker = None
             for trial in self.board.trials:
                 trial.prepare = trial.launch = trial.finish = _nothing
+            if self._is_short and not self._lost:
+                self._job.timer.free()  # torch would keep it, and what loads a kernel had less than before
             self._job.journal.end()
+
+    def _put_back(self) -> None:
+        try:
+            self._protection.release()
+        except Exception as error:
+            if not failures.is_memory_error(error):
+                raise
+            self._job.timer.free()
+            self._protection.release()
 
     def _note_facts(self) -> None:
         facts, protection = self._outcome, self._protection
@@ -134,7 +147,7 @@ class _Search:
         if racing:
             failures.remember_refused(self._job.compile_class, self._ahead.refused)
             with alone.timing(self._job.timer.device):
-                self._job.timer.warm_up()
+                self._with_room(self._job.timer.warm_up)
                 self._steady = race.race(racing, self._sample, examine=self._examine)
             self._finish_hooks(racing[0])
 
@@ -190,7 +203,7 @@ class _Search:
         """Launch a config that is compiled, unless its binary has been launched; while others compile, sample it."""
         trial = self.board.trial(ready.wanted.index)
         with self._catching(trial):
-            first = ready.take()
+            first = self._with_room(ready.take)
             if first != trial.index:
                 trial = self.board.pair(trial, self.board.trial(first))
                 return
@@ -209,22 +222,22 @@ class _Search:
         with self._catching(trial):
             self._protect()
             self._job.journal.begin(self.board.identity(trial))
-            self._once(trial)
+            self._with_room(partial(self._launch, trial))
             self._protection.learn()
             self._job.journal.launched()
         self.board.launched += 1
 
-    def _once(self, trial: Trial) -> None:
-        """One launch, waited for; tried again with all the memory that can be spared if it runs out."""
+    def _with_room(self, act: Callable[[], Result]) -> Result:
+        """Do it; once more with all the memory that can be spared if it runs out."""
         try:
-            self._launch(trial)
-            return
+            return act()
         except Exception as error:
             if not failures.is_memory_error(error):
                 raise
-        self._job.timer.free()
+        self._is_short = True
         self._protection.move_to_host()
-        self._launch(trial)
+        self._job.timer.free()  # last: it hands back what the copies took, too
+        return act()
 
     def _launch(self, trial: Trial, poisoned: Sequence[Any] = ()) -> None:
         trial.prepare()
@@ -261,6 +274,7 @@ class _Search:
         except Exception as error:
             if not failures.is_memory_error(error):
                 raise
+        self._is_short = True
         job.timer.free()
         return Protection(job.call.arguments, restore, job.zero, watch, True, known)
 
@@ -277,7 +291,7 @@ class _Search:
         if self._checker is None or not survivors:
             return
         checker = self._checker
-        self._expect(checker)
+        self._with_room(partial(self._expect, checker))
         for trial in survivors:
             self._check(checker, trial)
         if 2 * len(self.board.wrong) > len(self._checked):  # is it the reference? Then all that ran must speak
@@ -301,14 +315,17 @@ class _Search:
     def _check(self, checker: Checker, trial: Trial) -> None:
         self.board.report(trial, "launching")
         with self._catching(trial):
-            self._launch(trial, self._poisoned(checker))
+            difference = self._with_room(partial(self._difference, checker, trial))
             self._checked.add(trial.index)
-            difference = checker.difference(outputs_of(self._job.call.arguments, self._written_or_zeroed()))
             if difference:
                 trial.error = difference
                 self.board.wrong.add(trial.index)
                 self.board.tell(trial)
                 log.warning("`%s`: %s is dropped. %s", self._job.target.name, self.board.label(trial), difference)
+
+    def _difference(self, checker: Checker, trial: Trial) -> str | None:
+        self._launch(trial, self._poisoned(checker))
+        return checker.difference(outputs_of(self._job.call.arguments, self._written_or_zeroed()))
 
     def _written_or_zeroed(self) -> list[str]:
         written = {*self._written(), *self._job.zero}
@@ -359,6 +376,8 @@ class _Search:
         try:
             self._job.timer.synchronize()
         except Exception as error:
+            if failures.is_memory_error(error):
+                return  # of this launch: the next may find room
             kernel, self._lost = self._job.target.name, True
             self._job.journal.died(self.board.identity(trial))
             raise DeviceLostError(
@@ -387,11 +406,7 @@ class _Search:
         first, kernel = self._first_error, self._job.target.name
         launched = [trial for trial in failed if self.board.identity(trial) not in self._ahead.refused]
         if launched and all(trial.index in self.board.transient for trial in launched):
-            raise OutOfMemoryError(
-                f"`{kernel}`: there is no room to tune now ({failed[-1].error}). Tune before memory is taken, or name "
-                "what is written in restore_value=.",
-                kernel=kernel,
-            )
+            raise failures.no_room(kernel, failed[-1].error or "")
         if first is not None and len(failed) > 1 and not failures.is_resource_error(first):
             self._first_error = None
             try:
@@ -422,6 +437,9 @@ class _Search:
 
     def raise_if_none(self, left: Sequence[Trial]) -> None:
         """Raise if the check has left nothing."""
+        unchecked = [trial.error for trial in self.board.trials if trial.index in self.board.transient]
+        if not left and unchecked:
+            raise failures.no_room(self._job.target.name, unchecked[-1] or "")
         if not left:
             raise failures.all_failed(self._job.target.name, self.board.reasons())
 

@@ -12,7 +12,7 @@ from functools import lru_cache
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from autotuned import agree, bound, candidates, codegen, env, failures, launch, recording, toolchain
+from autotuned import agree, bound, candidates, codegen, env, failures, launch, recording, storm, toolchain
 from autotuned.choose import Chooser
 from autotuned.question import Options, Question
 from autotuned.store import Choice, Rung
@@ -345,3 +345,4 @@ def _summary() -> None:
             sum(info.lookup_s for info in infos), sum(info.search_s for info in infos),
             sum(info.compile_s for info in infos), sum(info.bind_s for info in infos),
         )  # fmt: skip
+    storm.say_untuned([tuner.chooser.untuned for tuner in list(_tuners)])

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from autotuned.calls import Recorded
-from autotuned.key import Key
-from autotuned.record import Timing
+from autotuned.recordfile import Timing
 from autotuned.values import canonical
 
 from . import output
 from .stored import Stored, of_kernel
+from .usage import usage
 
 Json = Any
 
@@ -148,9 +148,9 @@ def mean(ratios: Iterable[float | None]) -> float | None:
     return math.exp(math.fsum(map(math.log, known)) / len(known)) if known else None
 
 
-def coverage(recorded: Sequence[Recorded], known: Iterable[Key]) -> Coverage:
-    """How much of a recording is among keys that have a choice."""
-    digests = {key.digest for key in known}
+def coverage(recorded: Sequence[Recorded]) -> Coverage:
+    """How much of a recording the store or the config files answer."""
+    digests = usage(recorded).answers.keys()
     tuned = [call for call in recorded if call.key.digest in digests]
     missing = [(call, call.key.digest) for call in recorded if call.key.digest not in digests]
     return Coverage(

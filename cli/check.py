@@ -54,7 +54,7 @@ def check(
     else:
         _print(found, rows, tolerance, measure)
     if found.faults or lost:
-        output.remark(f"error: {len(found.faults)} faults, {len(lost)} choices lose by more than {tolerance:.0%}")
+        output.complain(f"error: {len(found.faults)} faults, {len(lost)} choices lose by more than {tolerance:.0%}")
         raise typer.Exit(1)
 
 

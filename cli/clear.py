@@ -10,12 +10,13 @@ import typer
 from autotuned import store
 
 from . import output
-from .stored import one
+from .stored import complete, one
 
 
 def clear(
     kernel: Annotated[
-        str | None, typer.Argument(help="Only this kernel's records; its name, or the end of it.")
+        str | None,
+        typer.Argument(autocompletion=complete, help="Only this kernel's records; its name, or the end of it."),
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     as_json: output.AsJson = False,

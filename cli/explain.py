@@ -14,14 +14,18 @@ from autotuned.explain import Explanation
 from autotuned.key import Key
 
 from . import output
-from .stored import kernels, of_kernel, one
+from .stored import complete, kernels, of_kernel, one
 
 Json = Any
 
 
 def explain_(
     kernel: Annotated[
-        str, typer.Argument(help="A kernel's name, or the end of it; or a target as for `tune`: app.kernels:matmul.")
+        str,
+        typer.Argument(
+            autocompletion=complete,
+            help="A kernel's name, or the end of it; or a target as for `tune`: app.kernels:matmul.",
+        ),
     ],
     digest: Annotated[str | None, typer.Argument(metavar="[KEY]", help="Only keys that begin so.")] = None,
     as_json: output.AsJson = False,

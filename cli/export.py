@@ -10,12 +10,13 @@ import typer
 from autotuned import exchange, store
 
 from . import output
-from .stored import matching, unknown
+from .stored import complete, matching, unknown
 
 
 def export(
     kernels: Annotated[
-        list[str] | None, typer.Argument(metavar="[KERNEL]...", help="Only these, by name or the end of it.")
+        list[str] | None,
+        typer.Argument(metavar="[KERNEL]...", autocompletion=complete, help="Only these, by name or the end of it."),
     ] = None,
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Write config files into this folder.")] = ...,  # type: ignore[assignment]
     as_json: output.AsJson = False,

@@ -1,4 +1,4 @@
-"""`tune` with its measuring in a process of its own, which is killed and started anew when a config takes it along."""
+"""The process that `tune` measures in, which can be killed, and which config is to blame where it ends."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ import selectors
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,11 +18,7 @@ from autotuned.candidates import label
 from autotuned.errors import AutotunedError
 from autotuned.job import Progress
 
-from .progress import Display
-
-TICK_S = 0.2
 END_S = 10.0  # what a process that was asked to end may take
-BLAMELESS = 3  # ends of the process that no config can be blamed for, one after the other; then it is given up
 # Not by `-m`, which would look into the working folder first: in a checkout the package's sources lie there, in other
 # places than those of the installed package.
 _START = "import json, sys; sys.path[:] = json.loads(sys.argv[2]); from autotuned.cli.worker import main; main()"
@@ -71,170 +66,79 @@ class Doing:
 
 @dataclass
 class Ending:
-    """What one worker left behind: how it ended, and whom to blame."""
+    """How one worker ended, the configs to blame and why, and what it lost of the time."""
 
+    why: str
     blamed: dict[str, str]
     seconds: float = 0.0
-    final: dict[str, Json] | None = None  # what the worker says at its very end
-    error: dict[str, Json] | None = None
 
 
-class Supervisor:
-    """Runs workers one after the other until all cases have had their turn.
-
-    Attributes:
-        rows: What came of each case, as the worker says it.
-        final: What the last worker says of the whole run.
-        interrupted: Whether Ctrl-C ended it.
-    """
-
-    def __init__(self, wishes: Mapping[str, Json], limit_s: float, display: Display) -> None:
-        self._wishes, self._limit_s, self._display = dict(wishes), limit_s, display
-        self._start = time.monotonic()
-        self._condemned: dict[str, dict[str, str]] = {}
-        self._blameless = 0
-        self.rows: list[Json] = []
-        self.final: dict[str, Json] = {}
-        self.interrupted = False
-
-    def run(self) -> None:
-        """Start workers until one comes to its end.
-
-        Raises:
-            AutotunedError: What the worker raised, or it ended again and again with no config to blame.
-        """
-        while True:
-            ending = self._one()
-            if ending.final is not None:
-                self.final = ending.final
-                return
-            if ending.error is not None:
-                raise _raised(ending.error)
-            if self.interrupted:
-                return
-
-    def _one(self) -> Ending:
-        """One worker, from its start to its end."""
-        worker = Worker({
-            **self._wishes, "skip": len(self.rows), "condemned": self._condemned, "budget_s": self._left_s(),
-        })  # fmt: skip
-        doing = Doing()
-        try:
-            ending = self._watch(worker, doing)
-        except KeyboardInterrupt:
-            self.interrupted = True
-            ending = self._finish(worker, doing)
-        finally:
-            worker.kill()
-        if ending.final is None and ending.error is None and not self.interrupted:
-            self._condemn(doing.digest, ending)
-        return ending
-
-    def _left_s(self) -> float | None:
-        budget_s = self._wishes.get("budget_s")
-        return None if budget_s is None else max(0.001, self._start + budget_s - time.monotonic())
-
-    def _watch(self, worker: Worker, doing: Doing) -> Ending:
-        began = time.monotonic()
-        while True:
-            for message in worker.messages(TICK_S):
-                ending = self._take(message, doing)
-                if ending is not None:
-                    return ending
-            now = time.monotonic()
-            if worker.is_over:
-                return Ending(doing.culprit(worker.why()), now - (doing.since or began))
-            if late := doing.overdue(self._limit_s, now):
-                return Ending(late, self._limit_s)
-
-    def _finish(self, worker: Worker, doing: Doing) -> Ending:
-        """Let an interrupted worker store what it has."""
-        worker.interrupt()
-        end = time.monotonic() + END_S
-        while time.monotonic() < end and not worker.is_over:
-            for message in worker.messages(TICK_S):
-                ending = self._take(message, doing)
-                if ending is not None:
-                    return ending
-        return Ending({})
-
-    def _take(self, message: dict[str, Json], doing: Doing) -> Ending | None:
-        match message["event"]:
-            case "case":
-                doing.nothing()
-                doing.digest = message["digest"]
-                self._display.begin(message["kernel"], message["call"])
-            case "progress":
-                progress = Progress(**message["progress"])
-                doing.note(progress, time.monotonic())
-                self._display.observe(progress)
-            case "keep":
-                self._display.keep(message["line"])
-            case "row":
-                doing.nothing()
-                self.rows.append(message["row"])
-                self._blameless = 0
-            case "end":
-                return Ending({}, final=message)
-            case "error":
-                return Ending({}, error=message)
-        return None
-
-    def _condemn(self, digest: str, ending: Ending) -> None:
-        """Keep the next worker from what ended this one.
-
-        Raises:
-            AutotunedError: There is nothing to blame, for the third time.
-        """
-        self._condemned.setdefault(digest, {}).update(ending.blamed)
-        for identity, reason in ending.blamed.items():
-            name = label(json.loads(identity))
-            self._display.keep(f"{name}: {reason}; it is left out (it took {ending.seconds:.1f} s)")
-        # Several were compiled at once: the journal has their names, and the next worker compiles them one by one.
-        self._blameless = 0 if ending.blamed else self._blameless + 1
-        if self._blameless >= BLAMELESS:
-            raise AutotunedError(
-                f"the measuring process ended {BLAMELESS} times, and no config can be blamed for it. Its own words are "
-                "above; --in-process measures without it."
-            )
+def left_out(ending: Ending) -> Iterator[str]:
+    """A line for each config that an ending is blamed on."""
+    for identity, why in ending.blamed.items():
+        yield f"{label(json.loads(identity))}: {why}; it is left out (it took {ending.seconds:.1f} s)"
 
 
-def _raised(error: Mapping[str, Json]) -> Exception:
+def raised(error: Mapping[str, Json], where: str = "") -> Exception:
     """The worker's exception, as far as this package knows its type."""
-    kind = getattr(errors, error["type"], AutotunedError)
-    return kind(error["text"]) if error["type"] != "OSError" else OSError(error["text"])
+    kind = OSError if error["type"] == "OSError" else getattr(errors, error["type"], AutotunedError)
+    found: Exception = kind(f"{where}: {error['text']}" if where else error["text"])
+    return found
 
 
 class Worker:
     """A process of `autotuned.cli.worker` in a group of its own, and what it says."""
 
-    def __init__(self, wishes: Mapping[str, Json]) -> None:
+    def __init__(
+        self,
+        wishes: Mapping[str, Json],
+        settings: Mapping[str, str | None] | None = None,
+        path: Sequence[str] = (),
+        folder: str | None = None,
+    ) -> None:
+        """Start it.
+
+        Args:
+            wishes: What `worker.main` reads first.
+            settings: Of the environment, where it is to have others than this process.
+            path: Where it imports from; as this process by default.
+            folder: Where it runs; that of this process by default.
+        """
         source, sink = os.pipe()
-        command = [sys.executable, "-c", _START, str(sink), json.dumps(sys.path)]
+        command = [sys.executable, "-c", _START, str(sink), json.dumps(list(path or sys.path))]
         # Where standard output carries JSON, what kernels print must not come into it.
         stdout = sys.__stderr__ if wishes["as_json"] else None
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=stdout, pass_fds=[sink], start_new_session=True, text=True
-        )
+            command, stdin=subprocess.PIPE, stdout=stdout, pass_fds=[sink], start_new_session=True, text=True,
+            env=env.changed(settings or {}), cwd=folder,
+        )  # fmt: skip
         os.close(sink)
         self._source, self._rest = source, b""
         self._selector = selectors.DefaultSelector()
         self._selector.register(source, selectors.EVENT_READ)
         self._closed = False
+        self.send(wishes)
+
+    def fileno(self) -> int:
+        """Readable when it has said something."""
+        return self._source
+
+    def send(self, command: Mapping[str, Json]) -> None:
+        """One line for it to read; lost if it has ended."""
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.write(json.dumps(wishes) + "\n")
-            self._process.stdin.close()
+            self._process.stdin.write(json.dumps(command) + "\n")
+            self._process.stdin.flush()
 
-    def messages(self, wait_s: float) -> Iterator[dict[str, Json]]:
-        """What it has said since the last time; waits a little for it."""
-        if self._closed or not self._selector.select(wait_s):
-            return
-        data = os.read(self._source, 1 << 16)
-        self._closed = not data
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        for line in lines:
-            yield json.loads(line)
+    def messages(self) -> list[dict[str, Json]]:
+        """What it has said since the last time; does not wait."""
+        found: list[dict[str, Json]] = []
+        while not self._closed and self._selector.select(0):
+            data = os.read(self._source, 1 << 16)
+            self._closed = not data
+            *lines, self._rest = (self._rest + data).split(b"\n")
+            found += map(json.loads, lines)
+        return found
 
     @property
     def is_over(self) -> bool:
@@ -258,9 +162,13 @@ class Worker:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
-        self._selector.close()
-        with contextlib.suppress(OSError):
+        if self._source >= 0:
+            self._selector.close()
             os.close(self._source)
+            self._source, self._closed = -1, True
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
 
 
 def is_wanted(asked: bool | None) -> bool:

@@ -6,29 +6,46 @@ import itertools
 import json
 import os
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from autotuned import store
+from autotuned import env, store
 
 from . import output
-from .stored import STORE, Stored, kernels, matching, of_kernel, unknown
+from .stored import STORE, Stored, complete, kernels, matching, of_kernel, unknown
 
 HEADERS = ("call", "config", "device", "toolchain", "source", "time>", "quality", "key")
 TABLE_ROWS = 200  # more are written line by line: a table of them all would need them all at once, and minutes
 
 
 def list_(
-    kernel: Annotated[str | None, typer.Argument(help="Only kernels of this name, or whose name ends in it.")] = None,
+    kernel: Annotated[
+        str | None, typer.Argument(autocompletion=complete, help="Only kernels of this name, or whose name ends in it.")
+    ] = None,
+    unused: Annotated[bool, typer.Option("--unused", help="Only what a recording never used.")] = False,
+    missing: Annotated[bool, typer.Option("--missing", help="What a recording used and is not tuned.")] = False,
+    recorded: Annotated[
+        Path | None, typer.Option("--calls", metavar="CALLS.jsonl", help="The recording; default: AUTOTUNED_RECORD.")
+    ] = None,
     as_json: output.AsJson = False,
 ) -> None:
     """List what is stored and what config files hold; the files of this package itself only by a kernel's name.
 
+    With --unused and --missing the choices are compared with the calls of a recording: what was tuned, for a device of
+    the recording, and answers none of its calls; and what was called and is not tuned, with the parts in which the
+    nearest key differs.
+
     JSON: `cache` (the store's folder) and `choices`, each with `kernel`, `digest`, `call`, `config` (null: a search
     is not finished), `median_us`, `vs_default` (config files only), `quality` (records only), `device`, `triton`,
-    `source` ("store" or the file) and `path`.
+    `source` ("store" or the file) and `path`. With --unused or --missing: `cache`, `calls` (the recording), `unused`
+    (choices) and `missing` (null if not asked for), each with `kernel`, `digest`, `call`, `count`, `reason`, `nearest`
+    (a digest) and `changes` (`path`, `stored`, `now`).
     """
+    if unused or missing or recorded is not None:
+        _compare(kernel, recorded, unused, missing, as_json)
+        return
     names = kernels(own=kernel is not None)
     if kernel is not None and names:
         wanted = matching(names, kernel)
@@ -45,15 +62,26 @@ def list_(
         output.say("\n".join(f"  {folder}" for folder in store.config_folders()))
 
 
+def _compare(kernel: str | None, recorded: Path | None, unused: bool, missing: bool, as_json: bool) -> None:
+    from . import usage  # what explains a miss is not needed for a listing
+
+    path = recorded or env.record_path()
+    if path is None:
+        raise typer.BadParameter("expected a recording: give --calls CALLS.jsonl", param_hint="--unused, --missing")
+    if not unused and not missing:
+        raise typer.BadParameter("expected --unused, --missing or both beside it", param_hint="--calls")
+    usage.list_usage(kernel, path, unused, missing, as_json)
+
+
 def _print_json(found: Iterable[Stored]) -> None:
     """One document, written as it is read: there may be more choices than fit into memory."""
-    output.say(f'{{\n "cache": {json.dumps(str(store.root()))},\n "choices": [')
+    output.write(f'{{\n "cache": {json.dumps(str(store.root()))},\n "choices": [\n')
     lines = (f"  {json.dumps(stored.to_json(), allow_nan=False)}" for stored in found)
     comma = ""
     while some := list(itertools.islice(lines, TABLE_ROWS)):
-        output.say(comma + ",\n".join(some), end="")
+        output.write(comma + ",\n".join(some))
         comma = ",\n"
-    output.say("\n ]\n}" if comma else " ]\n}")
+    output.write("\n ]\n}\n" if comma else " ]\n}\n")
 
 
 def _print(kernel: str, found: Iterator[Stored]) -> None:

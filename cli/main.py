@@ -26,6 +26,7 @@ from .report import report
 from .run import run
 from .show import show
 from .tune import tune
+from .verbosity import with_levels
 from .warmup import warmup
 
 DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212"  # what word processors make of "-" and "--"
@@ -54,9 +55,7 @@ class Commands(typer.core.TyperGroup):
             raise typer.Exit(130) from None
 
 
-app = typer.Typer(
-    cls=Commands, add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True, rich_markup_mode=None
-)
+app = typer.Typer(cls=Commands, pretty_exceptions_enable=False, no_args_is_help=True, rich_markup_mode=None)
 
 
 def _version(asked: bool) -> None:
@@ -74,19 +73,7 @@ def main(
     """Tune kernels ahead of time and look at what is stored."""
 
 
-app.command()(tune)
-app.command("list")(list_)
-app.command()(show)
-app.command("explain")(explain_)
-app.command()(export)
-app.command("import")(import_)
-app.command()(merge)
-app.command()(diff)
-app.command()(check)
-app.command()(run)
-app.command()(clear)
-app.command()(gc)
-app.command()(record)
-app.command()(warmup)
-app.command()(report)
-app.command()(doctor)
+for command in (
+    tune, list_, show, explain_, export, import_, merge, diff, check, run, clear, gc, record, warmup, report, doctor
+):  # fmt: skip
+    app.command(command.__name__.rstrip("_"))(with_levels(command))

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from autotuned.configfile import Fault
+from autotuned.key import Difference
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 Json = Any
+DIGEST = 64  # letters of a digest of source or toolchain, of which the first tell enough
 NARROW = 110  # columns; below this the long cells of a row are stacked instead of standing side by side
+_quiet = False
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else on stdout.")]
 
 
@@ -33,14 +37,47 @@ def stderr() -> Console:
     return Console(stderr=True, markup=False, highlight=False, emoji=False)
 
 
+@contextlib.contextmanager
+def hushed(quiet: bool) -> Iterator[None]:
+    """With `quiet`, print nothing but JSON and what went wrong, inside a `with` block."""
+    global _quiet
+    before, _quiet = _quiet, quiet
+    try:
+        yield
+    finally:
+        _quiet = before
+
+
+def is_quiet() -> bool:
+    """Whether nothing but JSON and what went wrong is to be printed."""
+    return _quiet
+
+
 def say(text: str, end: str = "\n") -> None:
     """Print a line of a result."""
-    typer.echo(text + end, nl=False)
+    if not _quiet:
+        write(text + end)
+
+
+def write(text: str) -> None:
+    """Print a part of a JSON document."""
+    typer.echo(text, nl=False)
 
 
 def remark(text: str) -> None:
     """Print one line on stderr, whatever line breaks the text has."""
+    if not _quiet:
+        complain(text)
+
+
+def complain(text: str) -> None:
+    """Print one line on stderr, also with --quiet: it says why the exit code is not 0."""
     typer.echo(" ".join(text.split()), err=True)
+
+
+def remark_text(text: str) -> None:
+    """Print a text on stderr as it is."""
+    typer.echo(text, err=True, nl=False)
 
 
 def remark_json(data: Json) -> None:
@@ -50,7 +87,7 @@ def remark_json(data: Json) -> None:
 
 def fail(text: str) -> typer.Exit:
     """Say in one line why a command failed; the caller raises what this returns."""
-    remark(f"error: {text}")
+    complain(f"error: {text}")
     return typer.Exit(1)
 
 
@@ -58,7 +95,7 @@ def say_faults(faults: Iterable[Fault]) -> list[dict[str, Json]]:
     """Name each fault of a config file on stderr, in a line; returns them as JSON."""
     found = list(faults)
     for fault in found:
-        remark(str(fault))
+        complain(str(fault))
     return faults_json(found)
 
 
@@ -82,6 +119,8 @@ def print_table(headers: Sequence[str], rows: Iterable[Sequence[str]], stack: Se
     """
     from rich.table import Table
 
+    if _quiet:
+        return
     console = stdout()
     if console.width < NARROW:
         headers, rows = _stacked(headers, stack, ", "), [_stacked(row, stack, "\n  ") for row in rows]
@@ -113,12 +152,14 @@ def print_facts(rows: Iterable[tuple[str, str]]) -> None:
     table.add_column(overflow="fold")
     for row in rows:
         table.add_row(*row)
-    stdout().print(table)
+    if not _quiet:
+        stdout().print(table)
 
 
 def print_heading(text: str) -> None:
     """Print the line above a table."""
-    stdout().print(text, style="bold", soft_wrap=True)
+    if not _quiet:
+        stdout().print(text, style="bold", soft_wrap=True)
 
 
 # -- in few words -------------------------------------------------------------------------------------------------
@@ -195,6 +236,25 @@ def value_words(value: Json) -> str:
         case "numpy":
             return value_words(inner[1])
     return str(inner)
+
+
+def change_words(change: Difference) -> str:
+    """In what two keys differ, stored against used: `g.dtype bf16 != fp32`."""
+    path = change.path.partition(".")[2]  # "call" and "context" have no parts of one name
+    for part in ("tensors.", "values.", "options."):
+        path = path.removeprefix(part)
+    return f"{path} {_side_words(path, change.theirs)} != {_side_words(path, change.ours)}"
+
+
+def _side_words(path: str, value: Json) -> str:
+    if value is None:
+        return "none"
+    if isinstance(value, dict) and "dtype" in value and "strides" in value:
+        return _layout_words(value)
+    if path.endswith(".dtype"):
+        return dtype_words(value)
+    words = value_words(value)
+    return words[:12] if len(words) == DIGEST else words
 
 
 def config_words(form: Mapping[str, Json] | None) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -17,19 +18,37 @@ REFRESH_S = 0.1
 HEARTBEAT_S = 5.0  # without a terminal; a search that is silent for longer is taken for one that hangs
 
 
+@dataclass
+class _Search:
+    """The search that is running on one device."""
+
+    case: str
+    next: float = 0.0
+    tried: str = "preparing"
+    testing: str = ""
+    best: str = ""
+
+    def take(self, progress: Progress) -> None:
+        self.tried = f"{progress.done} of {progress.total} configs tried"
+        self.testing = progress.config
+        found = progress.best and f"best so far {progress.best}, {output.time_words(progress.best_us)}"
+        self.best = found or "none ran yet"
+
+
 class Display:
-    """Shows the search that is running, and keeps a line for each that is done."""
+    """Shows the searches that are running, one a device, and keeps a line for each that is done."""
 
     def __init__(self) -> None:
         from rich.live import Live
 
         self._console = output.stderr()
-        moving = self._console.is_terminal and not self._console.is_dumb_terminal
+        moving = not output.is_quiet() and self._console.is_terminal and not self._console.is_dumb_terminal
         # No refreshing thread: it would take the interpreter's lock in the middle of a CPU kernel's timing. An
         # observer is called between launches.
         self._live = Live(console=self._console, auto_refresh=False, transient=True) if moving else None
-        self._case = ""
-        self._next = 0.0
+        self._searches: dict[str, _Search] = {}
+        self._total = ""
+        self._shown = 0.0
 
     def __enter__(self) -> Display:
         if self._live is not None:
@@ -42,36 +61,54 @@ class Display:
         if self._live is not None:
             self._live.stop()
 
-    def begin(self, kernel: str, call: str) -> None:
-        """Name the case that is tuned from now on."""
-        self._case = f"{kernel}  {call}"
-        self._next = time.monotonic() + (REFRESH_S if self._live else HEARTBEAT_S)
+    def begin(self, kernel: str, call: str, device: str = "") -> None:
+        """Name the case that is tuned from now on, on a device."""
+        pause_s = REFRESH_S if self._live else HEARTBEAT_S
+        self._searches[device] = _Search(f"{kernel}  {call}", time.monotonic() + pause_s)
 
-    def observe(self, progress: Progress) -> None:
-        """Show how far a search is, if it is time to."""
+    def count(self, done: int, known: int) -> None:
+        """How many cases are done, of those that are known so far; shown with several devices."""
+        self._total = f"{done} of {known} cases done"
+
+    def observe(self, progress: Progress, device: str = "") -> None:
+        """Show how far a device's search is, if it is time to."""
+        search = self._searches.setdefault(device, _Search(progress.kernel))
+        search.take(progress)
         now = time.monotonic()
-        if now < self._next:
+        if now < (search.next if self._live is None else max(search.next, self._shown + REFRESH_S)):
             return
-        best = (
-            f"best so far {progress.best}, {output.time_words(progress.best_us)}" if progress.best else "none ran yet"
-        )
-        tried = f"{progress.done} of {progress.total} configs tried"
         if self._live is None:
-            self.keep(f"{self._case}: {tried}; {best}")
-            self._next = now + HEARTBEAT_S
+            words = f"{search.case}: {search.tried}; {search.best}"
+            self.keep(f"{device}: {words} ({self._total})" if device else words)
+            search.next = now + HEARTBEAT_S
         else:
-            self._live.update(_lines(self._case, f"{tried}; testing {progress.config}", best), refresh=True)
-            self._next = now + REFRESH_S
+            self._live.update(self._lines(), refresh=True)
+            self._shown = now
 
     def keep(self, line: str) -> None:
         """Print a line that stays."""
-        self._console.print(line, soft_wrap=True)
+        if not output.is_quiet():
+            self._console.print(line, soft_wrap=True)
+
+    def _lines(self) -> Group:
+        """The moving lines: of one device three, of several a table of a row each."""
+        if list(self._searches) == [""]:
+            search = self._searches[""]
+            return _cut(search.case, f"  {search.tried}; testing {search.testing}", f"  {search.best}")
+        table = [(device, search.case, f"{search.tried}; {search.best}") for device, search in self._searches.items()]
+        # Half of what is left beside the devices' names for each of the long columns.
+        first = max(len(device) for device, _, _ in table)
+        half = max(10, (self._console.width - first - 4) // 2)
+        return _cut(self._total, *(f"{device:<{first}}  {_fit(case, half)}  {words}" for device, case, words in table))
 
 
-def _lines(case: str, *details: str) -> Group:
-    """The moving lines, each cut at the terminal's edge: one that wraps would leave its rest behind."""
+def _fit(text: str, width: int) -> str:
+    return f"{text:<{width}}" if len(text) <= width else text[: width - 3] + "..."
+
+
+def _cut(*lines: str) -> Group:
+    """Lines, each cut at the terminal's edge: one that wraps would leave its rest behind."""
     from rich.console import Group
     from rich.text import Text
 
-    lines = (case, *(f"  {detail}" for detail in details))
     return Group(*(Text(line, no_wrap=True, overflow="ellipsis") for line in lines))

@@ -14,14 +14,16 @@ from autotuned import calls, disk, store
 
 from . import output
 from .bought import Case, Coverage, cases, coverage, mean
-from .stored import STORE, kernels, matching, unknown
+from .stored import STORE, complete, kernels, matching, unknown
 
 Json = Any
 HEADERS = ("call", "config", "source", "time>", "vs first>", "vs default>", "spread>", "failed>", "quality")
 
 
 def report(
-    kernel: Annotated[str | None, typer.Argument(help="Only kernels of this name, or whose name ends in it.")] = None,
+    kernel: Annotated[
+        str | None, typer.Argument(autocompletion=complete, help="Only kernels of this name, or whose name ends in it.")
+    ] = None,
     out: Annotated[Path | None, typer.Option(metavar="FILE.html", help="Write a page that needs no network.")] = None,
     recorded: Annotated[
         Path | None, typer.Option("--calls", metavar="CALLS.jsonl", help="Say how much of a recording is tuned.")
@@ -39,7 +41,7 @@ def report(
     made = calls.read(recorded) if recorded is not None else None
     counts = None if made is None else Counter({call.key.digest: call.count for call in made})
     found = [case for name in _names(kernel) for case in sorted(cases(name, counts), key=_in_order)]
-    covered = None if made is None else coverage(made, (case.stored.key for case in found))
+    covered = None if made is None else coverage(made)
     if out is not None:
         _write(out, found, covered)
     if as_json:

@@ -18,13 +18,22 @@ def run(
     replace: Annotated[
         bool, typer.Option("--replace", help="Also launch kernels decorated with triton.autotune by our launcher.")
     ] = False,
+    as_json: output.AsJson = False,
 ) -> None:
-    """Run a command with `autotuned.install()` in each of its Python processes."""
+    """Run a command with `autotuned.install()` in each of its Python processes.
+
+    The command takes the place of this process: output, signals and the exit code are its own.
+
+    JSON: on stderr, before the command starts, `command` and `install` ("seed" or "replace").
+    """
     spec = importlib.util.find_spec("autotuned")
     if spec is None or spec.origin is None:  # only of a package that was deleted while it runs
         raise output.fail("autotuned is not installed as files; call autotuned.install() in the program.")
     startup = os.path.join(os.path.dirname(spec.origin), "startup")
-    environment = env.for_command("replace" if replace else "seed", startup)
+    kind = "replace" if replace else "seed"
+    environment = env.for_command(kind, startup)
+    if as_json:
+        output.remark_json({"command": command, "install": kind})
     # In place of this process: signals, the terminal and the exit code are the command's own.
     try:
         os.execvpe(command[0], command, environment)

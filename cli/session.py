@@ -6,9 +6,9 @@ import contextlib
 import json
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -17,71 +17,38 @@ import typer
 
 from autotuned import candidates, cases, configfile, env, objects, replay, source, store
 from autotuned.calls import SUFFIX, Recorded
-from autotuned.cases import CaseGenerator, Found
+from autotuned.cases import Found
 from autotuned.configfile import Entry
 from autotuned.device import from_json
-from autotuned.errors import AutotunedError, DeviceLostError, EncodingError, NoDeviceError, TargetError
+from autotuned.errors import DeviceLostError, EncodingError, NoDeviceError, TargetError
 from autotuned.key import Key
 from autotuned.question import Question
-from autotuned.record import Record, Timing
-from autotuned.replay import Replayed
+from autotuned.recordfile import Record, Timing
 from autotuned.store import Choice, Rung
 from autotuned.target import Call
 
 from . import isolation, output
+from .local import Local
+from .pool import Pool, check_files
 from .progress import Display
+from .rows import HEADERS, Result, Row, Wishes, cells
+from .units import Unit, Units, reason
 
 Json = Any
 INTERRUPTED = 130  # 128 + SIGINT, as shells report it
-HEADERS = ("call", "config", "source", "time>", "vs first>", "vs default>", "quality")
 CASE_HINT = "Register some: @kernel.case over a generator fn(device) of dict(args=(...), kwargs={...}, grid=...)."
-
-
-@dataclass(frozen=True)
-class Wishes:
-    """The command's options; see its help."""
-
-    out: Path | None = None
-    force: bool = False
-    budget_s: float | None = None
-    isolate: bool | None = None
-    timeout_s: float = 60.0
-
-
-@dataclass
-class Row:
-    """What came of one case; the fields are those of the command's JSON."""
-
-    kernel: str
-    status: str
-    reason: str | None = None
-    digest: str | None = None
-    device: str | None = None
-    call: Json = None
-    config: Mapping[str, Json] | None = None
-    median_us: float | None = None
-    vs_first: float | None = None
-    vs_default: float | None = None
-    quality: str | None = None
-    source: str | None = None
-    configs: int | None = None
-    measured_configs: int | None = None
-
-    @property
-    def words(self) -> str:
-        """The call in few words."""
-        return output.call_words(self.call) if self.call is not None else "(case)"
 
 
 def run(targets: Sequence[str], wishes: Wishes, as_json: bool) -> int:
     """Tune, print, and return the exit code."""
-    if isolation.is_wanted(wishes.isolate):
+    if wishes.several or isolation.is_wanted(wishes.isolate):
         return _run_isolated(targets, wishes, as_json)
     with users_output(as_json):
         device = use_device()
         found = load(targets)
     if wishes.out is not None:
-        check_files(found, wishes.out)
+        for one in found:
+            check_files(one.name, wishes.out)
     session = Session(found, wishes, device)
     try:
         with users_output(as_json):
@@ -92,16 +59,14 @@ def run(targets: Sequence[str], wishes: Wishes, as_json: bool) -> int:
 
 
 def _run_isolated(targets: Sequence[str], wishes: Wishes, as_json: bool) -> int:
-    """The same, with the measuring in a process that can be killed."""
+    """The same, with the measuring in processes that can be killed."""
     session = Session([], wishes, "")
-    wanted = {"targets": list(targets), "out": None if wishes.out is None else str(wishes.out.absolute()),
-              "force": wishes.force, "budget_s": wishes.budget_s, "as_json": as_json}  # fmt: skip
     with Display() as display:
-        supervisor = isolation.Supervisor(wanted, wishes.timeout_s, display)
+        pool = Pool(targets, wishes, as_json, display, Local(wishes.devices))
         try:
-            supervisor.run()
+            pool.run()
         finally:
-            session.adopt([Row(**row) for row in supervisor.rows], supervisor.final, supervisor.interrupted)
+            session.adopt(pool)
             if session.rows:
                 session.print(as_json)
     return session.exit_code()
@@ -159,25 +124,18 @@ def load(targets: Sequence[str]) -> list[Found]:
     return [*recorded, *found.values()]
 
 
-def check_files(found: Sequence[Found], out: Path) -> None:
-    """Fail before anything is measured if a config file that is there cannot be added to."""
-    for one in found:
-        for path in sorted(out.glob(f"*/{configfile.file_name(one.name)}")):
-            store.shippable(path, one.name)
-
-
 class Session:
     """Tunes the cases one after the other; what goes wrong in one does not keep the next from its turn."""
 
     def __init__(self, found: Sequence[Found], wishes: Wishes, device: str, display: Any = None) -> None:
-        self._found, self._wishes, self._device = found, wishes, device
+        self.units = Units(found, device)
+        self._wishes, self._device = wishes, device
         self._display = display or Display()
         self._start = time.monotonic()
         self._seen: set[str] = set()  # digests: a case listed twice is not measured twice, not even with --force
-        self._share = 1.0  # of the time that is left: what the next case may take
-        self._open_count = sum(one.count for one in found if isinstance(one, Replayed))
+        self._devices: list[Json] = []
         self.rows: list[Row] = []
-        self.without_cases: list[str] = []
+        self.without_cases = self.units.without_cases
         self.files: set[str] = set()
         self.interrupted = False
 
@@ -190,41 +148,29 @@ class Session:
         """
         with self._display:
             try:
-                for found in self._found:
-                    self._kernel(found)
+                self._run()
             except KeyboardInterrupt:
                 self.interrupted = True
 
-    def adopt(self, rows: Sequence[Row], final: Mapping[str, Json], interrupted: bool) -> None:
-        """Take over what another process has found out."""
-        self.rows += rows
-        self.interrupted = interrupted or bool(final.get("interrupted"))
-        self._device = final.get("device", self._device)
-        self.without_cases += final.get("without_cases", ())
-        self.files |= set(final.get("files", ()))
+    def _run(self) -> None:
+        open_count = self.units.recorded_count
+        for unit in self.units:
+            # Of the time that is left, a recorded call gets what it was called of all that is open.
+            share = unit.count / max(open_count, unit.count) if unit.count else 1.0
+            result = self.measure(unit, None if self._wishes.budget_s is None else self.left_s() * share)
+            if self._wishes.out is not None and result.key is not None and result.entry is not None:
+                self.files.add(str(store.ship(result.key, result.entry, self._wishes.out)))
+            self._add(result.row)
+            open_count -= unit.count
 
-    def _kernel(self, found: Found) -> None:
-        if isinstance(found, Replayed):
-            self._recorded(found)
-            return
-        if not found.tuned.cases:
-            self.without_cases.append(found.name)
-            return
-        for generator in found.tuned.cases:
-            for case in self._cases(found, generator):
-                self._add(self._row(found, case))
-
-    def _recorded(self, found: Replayed) -> None:
-        """Tune the calls of a recording; each gets of the time that is left what it was called of all that is open."""
-        if found.reason:
-            self._open_count -= found.count
-            self._add(Row(found.name, "failed", found.reason))
-            return
-        for call in found.calls:
-            self._share = call.count / max(self._open_count, call.count)
-            self._add(self._row(found, call))
-            self._open_count -= call.count
-        self._share = 1.0
+    def adopt(self, pool: Pool) -> None:
+        """Take over what other processes have found out."""
+        self.rows += pool.rows()
+        self.interrupted = pool.interrupted
+        self._device = pool.device
+        self._devices = pool.devices()
+        self.without_cases = pool.without_cases
+        self.files |= pool.files
 
     def _bound(self, found: Found, case: Any) -> tuple[Call, list[str]]:
         """The call of a case, and the configs that cannot be launched for it."""
@@ -235,60 +181,79 @@ class Session:
             self._display.keep(f"{found.name}: {len(lost)} configs are newer than the recording and are skipped")
         return call, lost
 
-    def _cases(self, found: Found, generator: CaseGenerator) -> Iterator[Any]:
-        """The cases of a generator; an exception in it, the user's code, becomes a row."""
-        try:
-            yield from generator("cpu" if self._device == "interpreter" else "cuda")
-        except Exception as error:
-            name = getattr(generator, "__name__", "its cases")
-            self._add(Row(found.name, "failed", f"{name}: {_reason(error)}"))
-
     def _add(self, row: Row) -> None:
         self.rows.append(row)
-        self._display.keep(f"{row.kernel}  {row.words}: {_outcome(row)}")
+        self._display.keep(row.line)
 
     # -- one case ------------------------------------------------------------------------------------------------
 
-    def _row(self, found: Found, case: Any) -> Row:
-        row = Row(found.name, "failed")
+    def measure(self, unit: Unit, budget_s: float | None) -> Result:
+        """Choose for a unit.
+
+        Args:
+            unit: One of `units`.
+            budget_s: What its search may take; with 0 nothing is begun.
+
+        Raises:
+            DeviceLostError: A config left the device in an error state.
+        """
+        result = Result(Row(unit.found.name, "failed"))
+        row = result.row
         try:
-            call, lost = self._bound(found, case)
-            key = found.tuner.chooser.key(call)
-            row.digest, row.device, row.call = key.digest, from_json(key.context["device"]).slug, key.call
-            if self._left_s() == 0:
+            call, lost = self._identified(unit, result)
+            if budget_s == 0:
                 row.status, row.reason = "skipped", "the budget is used up"
-                return row
-            entry = self._tune(found, call, key, row, lost)
+            else:
+                self._tune(unit.found, call, result, lost, budget_s)
         except DeviceLostError as error:
-            row.reason = _reason(error)
+            row.reason = reason(error)
             self._add(row)
             raise
         except Exception as error:  # any error of the user's kernel, pruners and hooks
-            row.reason = _reason(error)
-            return row
-        if self._wishes.out is not None and entry is not None:
-            self.files.add(str(store.ship(key, entry, self._wishes.out)))
-        return row
+            row.reason = reason(error)
+            result.entry = result.record = None
+        return result
 
-    def _tune(self, found: Found, call: Call, key: Key, row: Row, lost: Sequence[str]) -> Entry | None:
-        """Choose for a call, note what came of it, and return what a config file should hold."""
-        tuner = found.tuner
+    def identify(self, unit: Unit) -> tuple[Result, Hashable | None]:
+        """What is known of a unit before it is measured, and what its compiled code depends on."""
+        result = Result(Row(unit.found.name, "skipped"))
+        try:
+            call, _ = self._identified(unit, result)
+            return result, unit.found.tuner.target.compile_class(call)
+        except Exception:  # the row that says so comes when it is its turn
+            return result, None
+
+    def _identified(self, unit: Unit, result: Result) -> tuple[Call, list[str]]:
+        """The call of a unit, bound, and the configs that it cannot be launched with; its row says which call."""
+        if unit.error:
+            raise TargetError(unit.error, target=unit.found.name)
+        call, lost = self._bound(unit.found, unit.case)
+        key = result.key = unit.found.tuner.chooser.key(call)
+        row = result.row
+        row.digest, row.device, row.call = key.digest, from_json(key.context["device"]).slug, key.call
+        return call, lost
+
+    def _tune(self, found: Found, call: Call, result: Result, lost: Sequence[str], budget_s: float | None) -> None:
+        """Choose for a call, and note what came of it and what a config file should hold."""
+        tuner, row, key = found.tuner, result.row, result.key
+        assert key is not None
         force = self._wishes.force and key.digest not in self._seen
         self._seen.add(key.digest)
         self._display.begin(row.kernel, row.words)
         searches = tuner.cache_info().searches
-        budget_s = None if self._wishes.budget_s is None else self._left_s() * self._share
         question, choice = tuner.tune(call, force, self._display.observe, budget_s, lost)
         if choice.rung is Rung.DEFAULT:
             row.reason = "every config failed (the log says why); calls use default="
-            return None
+            return
         row.status = "done"
         form = _form(question, choice)
         row.config, row.configs = form, len(question.live)
         if choice.record is None:
-            return self._note_entry(row, key, choice)
+            result.entry = self._note_entry(row, key, choice)
+            return
         row.source = "measured" if tuner.cache_info().searches > searches else "stored"
-        return _note_record(row, choice.record, form, question, tuner.options.default)
+        result.entry = _note_record(row, choice.record, form, question, tuner.options.default)
+        result.record = choice.record if result.entry is not None else None
 
     def _note_entry(self, row: Row, key: Key, choice: Choice) -> Entry | None:
         row.source = choice.origin
@@ -298,7 +263,7 @@ class Session:
             row.median_us, row.vs_default = entry.median_us, entry.vs_default
         return entry
 
-    def _left_s(self) -> float:
+    def left_s(self) -> float:
         """Seconds of the budget that are left; without a budget endlessly many."""
         if self._wishes.budget_s is None:
             return float("inf")
@@ -319,10 +284,10 @@ class Session:
                 f"there is nothing to measure: the generators of cases yield none. {CASE_HINT}", target=""
             )
         if failed:
-            output.remark(f"error: {len(failed)} of {len(self.rows)} cases failed; the first: {failed[0].reason}")
+            output.complain(f"error: {len(failed)} of {len(self.rows)} cases failed; the first: {failed[0].reason}")
         if open_:
             budget = f"the budget of {self._wishes.budget_s:g} s is used up"
-            output.remark(f"{budget}; {len(open_)} cases are not finished. Run the same command again to go on.")
+            output.complain(f"{budget}; {len(open_)} cases are not finished. Run the same command again to go on.")
         if not failed and not open_:
             return 0
         return 3 if done or not failed else 1
@@ -330,16 +295,17 @@ class Session:
     def _is_cut(self, row: Row) -> bool:
         """Whether the command's budget ended the search of this case before every config was measured."""
         short = row.source == "measured" and (row.measured_configs or 0) < (row.configs or 0)
-        return short and self._left_s() == 0
+        return short and self.left_s() == 0
 
     def print(self, as_json: bool) -> None:
         """Print the result."""
         if as_json:
             output.print_json(self._json())
             return
-        for kernel, group in groupby(self.rows, lambda row: row.kernel):
-            output.print_heading(kernel)
-            output.print_table(HEADERS, [_cells(row) for row in group], stack=(1, 1, 1))
+        several = len({row.device for row in self.rows if row.device}) > 1
+        for (kernel, device), group in groupby(self.rows, lambda row: (row.kernel, row.device if several else None)):
+            output.print_heading(f"{kernel}  on {device}" if device else kernel)
+            output.print_table(HEADERS, [cells(row) for row in group], stack=(1, 1, 1))
         for name in self.without_cases:
             output.say(f"skipped {name}: it has no cases. {CASE_HINT}")
         for path in sorted(self.files):
@@ -348,6 +314,7 @@ class Session:
     def _json(self) -> dict[str, Json]:
         return {
             "device": self._device,
+            "devices": self._devices,
             "cases": [asdict(row) for row in self.rows],
             "skipped": [{"kernel": name, "reason": "no cases"} for name in self.without_cases],
             "files": sorted(self.files),
@@ -386,30 +353,3 @@ def _spelled(value: Any, where: str) -> Json:
         return source.of_value(value, where)
     except EncodingError:
         return None
-
-
-def _reason(error: BaseException) -> str:
-    if isinstance(error, AutotunedError):
-        return str(error)
-    return f"{type(error).__name__}: {error}"
-
-
-def _outcome(row: Row) -> str:
-    """One line for the log of a run."""
-    if row.status != "done":
-        return f"{row.status}: {' '.join((row.reason or '').split())}"
-    place = row.source if row.source in ("measured", "stored") else f"from {row.source}"
-    return f"{output.config_words(row.config)}, {output.time_words(row.median_us)}, {place}"
-
-
-def _cells(row: Row) -> list[str]:
-    place = row.source or ""
-    return [
-        row.words,
-        output.config_words(row.config) if row.status == "done" else f"{row.status}: {row.reason}",
-        place if place in ("measured", "stored") else Path(place).name,
-        output.time_words(row.median_us),
-        output.ratio_words(row.vs_first),
-        output.ratio_words(row.vs_default),
-        row.quality or "n/a",
-    ]

@@ -7,16 +7,18 @@ from typing import Annotated, Any
 
 import typer
 
-from autotuned.record import Record, Timing
+from autotuned.recordfile import Record, Timing
 
 from . import output
-from .stored import Stored, kernels, of_kernel, one
+from .stored import Stored, complete, kernels, of_kernel, one
 
 Json = Any
 
 
 def show(
-    kernel: Annotated[str, typer.Argument(help="The kernel's name, or the end of it after a dot.")],
+    kernel: Annotated[
+        str, typer.Argument(autocompletion=complete, help="The kernel's name, or the end of it after a dot.")
+    ],
     digest: Annotated[str | None, typer.Argument(metavar="[KEY]", help="Only keys that begin so.")] = None,
     as_json: output.AsJson = False,
 ) -> None:

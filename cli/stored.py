@@ -13,7 +13,7 @@ from typing import Any
 from autotuned import store
 from autotuned.device import Device, from_json
 from autotuned.key import Key
-from autotuned.record import Record
+from autotuned.recordfile import Record
 
 from . import output
 
@@ -132,6 +132,14 @@ def _records(kernel: str, heads: bool, quietly: bool) -> Iterator[Stored]:
 def _entries(kernel: str) -> Iterator[Stored]:
     for path, key, entry in store.shipped(kernel):
         yield Stored(key, entry.config, entry.median_us, None, entry.vs_default, path)
+
+
+def complete(incomplete: str) -> list[str]:
+    """Names of kernels for a shell to complete: those of the store, of which a record each is looked at."""
+    names = sorted(store.kernels(quietly=True))
+    whole = [name for name in names if name.startswith(incomplete)]
+    ends = {name.rpartition(".")[2] for name in names}
+    return whole or sorted(end for end in ends if end.startswith(incomplete))
 
 
 def matching(names: Iterable[str], wanted: str) -> list[str]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from autotuned import store
+from autotuned.errors import DeviceChoiceError
 
 from . import output
 
@@ -29,6 +31,10 @@ def tune(
         bool | None,
         typer.Option("--isolate/--in-process", help="Measure in a process that can be killed; on a GPU by default."),
     ] = None,
+    devices: Annotated[
+        str | None,
+        typer.Option(metavar="LIST", help="GPUs to tune on, a process each: all, or indices or UUIDs with commas."),
+    ] = None,
     timeout: Annotated[
         float, typer.Option(metavar="SECONDS", help="With --isolate: what one config may take to compile, or to run.")
     ] = 60.0,
@@ -40,6 +46,10 @@ def tune(
     are registered by `@kernel.case`. The device is the GPU if there is one, else Triton's interpreter;
     AUTOTUNED_DEVICE says otherwise.
 
+    With --devices every GPU named has a process of its own, and cases are handed out one by one; GPUs of several kinds
+    each tune all cases, and their choices go into files of their own. A GPU is named by its index among those that are
+    visible (CUDA_VISIBLE_DEVICES, HIP_VISIBLE_DEVICES), or by its UUID (GPU-..., MIG-...) or the beginning of it.
+
     With --isolate a config that hangs, or takes the process or the device along, costs that process: it is named,
     left out, and the rest goes on in a new one. Its record says so; --force tries it again.
     A recording's calls are tuned as they were made, those first that were made most often; of a --budget each gets its
@@ -48,18 +58,33 @@ def tune(
     Exit codes: 0 done; 1 failed; 2 wrong usage; 3 some cases failed or were skipped; 130 interrupted (what was
     measured is kept: run the same command again to go on).
 
-    JSON: `device` ("cuda" or "interpreter"), `cases`, `skipped` (kernels without cases), `files` (written by --out),
-    `interrupted` and `seconds`. Each case has `kernel`, `status` ("done", "failed" or "skipped"), `reason` (unless
-    done), and, null where they are not known: `digest`, `device` (slug), `call`, `config`, `median_us`, `vs_first` and
-    `vs_default` (speed-up against the first config and against `default=`), `quality`, `source` ("measured", "stored"
-    or the config file), `configs` and `measured_configs` (how many there are and how many have been measured).
+    JSON: `device` ("cuda" or "interpreter"), `devices` (with --devices: each with `name`, `product`,
+    `uuid`, `model`, `cases`, `restarts` and `given_up`, the reason or null), `cases`, `skipped` (kernels without
+    cases), `files` (written by --out), `interrupted` and `seconds`. Each case has `kernel`, `status` ("done", "failed"
+    or "skipped"), `reason` (unless done), and, null where they are not known: `digest`, `device` (slug), `call`,
+    `config`, `median_us`, `vs_first` and `vs_default` (speed-up against the first config and against `default=`),
+    `quality`, `source` ("measured", "stored" or the config file), `configs` and `measured_configs` (how many there are
+    and how many have been measured).
     """
     if budget is not None and not budget > 0:
         raise typer.BadParameter(f"expected seconds above 0, got {budget:g}", param_hint="--budget")
     if not timeout > 0:
         raise typer.BadParameter(f"expected seconds above 0, got {timeout:g}", param_hint="--timeout")
+    _check(isolate, devices)
     if out is not None and (reason := store.unwritable(out)):
         raise output.fail(f"--out: nothing can be written to {out}: {reason}")
-    from . import session  # needs the measuring half of the library, which the other commands do without
+    from . import rows, session  # need the measuring half of the library, which the other commands do without
 
-    raise typer.Exit(session.run(targets, session.Wishes(out, force, budget, isolate, timeout), as_json))
+    wishes = rows.Wishes(out, force, budget, isolate, timeout, devices)
+    try:
+        raise typer.Exit(session.run(targets, wishes, as_json))
+    except DeviceChoiceError as error:
+        raise typer.BadParameter(str(error), param_hint="--devices") from error
+
+
+def _check(isolate: bool | None, devices: str | None) -> None:
+    """Refuse options that do not go together."""
+    if devices is not None and isolate is False:
+        raise typer.BadParameter("expected without --devices, which needs processes", param_hint="--in-process")
+    if devices is not None and os.name != "posix":
+        raise typer.BadParameter(f"expected Linux, got {os.name!r}", param_hint="--devices")

@@ -34,7 +34,7 @@ def warmup(
         output.print_table(HEADERS, cells, stack=(1, 1, 1))
     failed = [row for row in rows if row["config"] is None]
     if failed:
-        output.remark(f"error: {len(failed)} of {len(rows)} calls are not ready; the first: {failed[0]['reason']}")
+        output.complain(f"error: {len(failed)} of {len(rows)} calls are not ready; the first: {failed[0]['reason']}")
         raise typer.Exit(3 if len(failed) < len(rows) else 1)
 
 

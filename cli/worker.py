@@ -1,22 +1,29 @@
-"""The process that `tune` measures in: it does what the command does, and says as lines of JSON how far it is."""
+"""The process that `tune` measures in: it lists and measures units as it is told, and says in JSON how far it is."""
 
 from __future__ import annotations
 
 import json
 import os
+import queue
+import signal
 import sys
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Mapping
 from dataclasses import asdict
-from pathlib import Path
 from types import TracebackType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO
 
-from autotuned import failures
-from autotuned.errors import AutotunedError, DeviceLostError
+import autotuned
+from autotuned import device, disk, failures, recordfile, store
+from autotuned.errors import AutotunedError, DeviceLostError, TargetError
 from autotuned.job import Progress
+from autotuned.key import Key
+from autotuned.values import digest
 
 from . import session
 from .isolation import LOST
+from .rows import Result, Wishes
+from .units import Unit
 
 Json = Any
 
@@ -38,11 +45,13 @@ class Reporter:
     def say(self, event: str, **fields: Json) -> None:
         """One message."""
         data = json.dumps({"event": event, **fields}).encode() + b"\n"
-        while data:
-            data = data[os.write(self._descriptor, data) :]
+        try:
+            disk.write_all(self._descriptor, data)
+        except BrokenPipeError:
+            leave(1)  # nobody is there to hear of it
 
     def begin(self, kernel: str, call: str) -> None:
-        """Said by `Session` with the key's digest."""
+        """Said with the key's digest, by `_Session`."""
 
     def observe(self, progress: Progress) -> None:
         """How far a search is, and which config is next."""
@@ -53,31 +62,70 @@ class Reporter:
         self.say("keep", line=line)
 
 
-class Session(session.Session):
-    """A session that tells its parent of each row, and leaves out those that the parent has."""
+class _Session(session.Session):
+    """A session whose units are measured as the parent asks for them."""
 
-    def __init__(self, found: Any, wishes: session.Wishes, device: str, reporter: Reporter, skip: int) -> None:
-        super().__init__(found, wishes, device, reporter)
-        self._reporter, self._skip = reporter, skip
+    def __init__(self, targets: list[str], wishes: Mapping[str, Json], device: str, reporter: Reporter) -> None:
+        super().__init__(session.load(targets), Wishes(force=wishes["force"]), device, reporter)
+        self._reporter, self._gathers = reporter, wishes["gathers"]
 
-    def _row(self, found: Any, case: Any) -> session.Row:
-        if self._skip:
-            return session.Row(found.name, "skipped")
-        return super()._row(found, case)
+    def list(self) -> None:
+        """Say which units there are."""
+        for unit in self.units:
+            found, compiled = self.identify(unit)
+            group = "" if compiled is None else digest([found.row.kernel, repr(compiled)])
+            key = _key(found.key) if self._gathers and found.key is not None else None
+            self._reporter.say(
+                "unit", number=unit.number, row=asdict(found.row), group=group, count=unit.count, key=key
+            )
+        self._reporter.say("listed", without_cases=self.without_cases)
 
-    def _add(self, row: session.Row) -> None:
-        if self._skip:
-            self._skip -= 1
-            return
-        super()._add(row)
-        self._reporter.say("row", row=asdict(row))
+    def do(self, command: Mapping[str, Json]) -> None:
+        """Measure one unit, and say what came of it."""
+        for identity, why in command["condemned"].items():
+            failures.condemn(command["digest"], identity, why)
+        if command["seen"]:
+            self._seen.add(command["digest"])
+        if command["known"] is not None:
+            _take_in(recordfile.load(command["known"]))
+        unit = self.units.at(command["number"])
+        if unit is None:
+            raise TargetError(
+                f"the targets have no case {command['number']} any more: their generators must yield the same cases "
+                "whenever they are called.",
+                target="",
+            )
+        result = self._measured(unit, command["budget_s"])
+        self._reporter.say("row", row=asdict(result.row), **self._kept(result))
 
-    def _tune(self, found: Any, call: Any, key: Any, row: session.Row, lost: Sequence[str]) -> Any:
-        self._reporter.say("case", kernel=row.kernel, call=row.words, digest=key.digest)
+    def _measured(self, unit: Unit, budget_s: float | None) -> Result:
         try:
-            return super()._tune(found, call, key, row, lost)
+            return self.measure(unit, budget_s)
         except DeviceLostError:
             leave(LOST)  # the parent knows which config ran
+
+    def _kept(self, result: Result) -> dict[str, Json]:
+        """What the parent needs to write config files, and on another host records."""
+        key, entry, found = result.key, result.entry, result.record
+        if key is None or entry is None:
+            return {"key": None, "entry": None, "record": None}
+        dumped = recordfile.dump(found) if self._gathers and found is not None else None
+        return {"key": _key(key), "entry": entry.to_json(), "record": dumped}
+
+    def _tune(self, found: Any, call: Any, result: Result, *rest: Any) -> None:
+        self._reporter.say("case", digest=result.row.digest)
+        super()._tune(found, call, result, *rest)
+
+
+def _key(key: Key) -> dict[str, Json]:
+    return {"kernel": key.kernel, **key.to_json()}
+
+
+def _take_in(known: recordfile.Record) -> None:
+    """Store what was measured on another host, unless it was measured here too."""
+    mine = store.read(store.record_path(known.key))
+    if mine is None or (mine.winner is None and len(mine.timings) < len(known.timings)):
+        store.keep(known)
 
 
 def leave(code: int) -> NoReturn:
@@ -87,28 +135,47 @@ def leave(code: int) -> NoReturn:
     os._exit(code)
 
 
-def run(wishes: Mapping[str, Json], reporter: Reporter) -> None:
-    """Measure what is left to measure."""
-    for digest, reasons in wishes["condemned"].items():
-        for identity, reason in reasons.items():
-            failures.condemn(digest, identity, reason)
-    out = None if wishes["out"] is None else Path(wishes["out"])
-    device = session.use_device()
-    found = session.load(wishes["targets"])
-    if out is not None:
-        session.check_files(found, out)
-    mine = Session(found, session.Wishes(out, wishes["force"], wishes["budget_s"]), device, reporter, wishes["skip"])
-    mine.run()
-    reporter.say("end", device=device, without_cases=mine.without_cases, files=sorted(mine.files),
-                 interrupted=mine.interrupted)  # fmt: skip
+class _Commands:
+    """What the parent says, one line each; when the parent has ended, so does this process and all it has started."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._waiting: queue.SimpleQueue[dict[str, Json]] = queue.SimpleQueue()
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        for line in self._stream:
+            self._waiting.put(json.loads(line))
+        if os.getpgid(0) == os.getpid():  # a group of its own
+            os.killpg(os.getpid(), signal.SIGKILL)
+        os._exit(1)
+
+    def next(self) -> dict[str, Json]:
+        """The next one."""
+        return self._waiting.get()
+
+
+def _serve(commands: _Commands, reporter: Reporter) -> None:
+    wishes = commands.next()
+    kind = session.use_device()
+    mine = _Session(wishes["targets"], wishes, kind, reporter)
+    model = device.cuda().slug if kind == "cuda" else kind
+    reporter.say("ready", device=kind, model=model, version=autotuned.__version__)
+    while (command := commands.next())["do"] != "end":
+        if command["do"] == "list":
+            mine.list()
+        else:
+            mine.do(command)
 
 
 def main() -> None:
-    """Read the wishes, measure, and tell the parent of errors: it prints them."""
+    """Do what the parent says, and tell it of errors: it prints them."""
+    # A parent may have kept Ctrl-C from its children, as Ray does: here it comes from the parent alone.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
     reporter = Reporter(int(sys.argv[1]))
-    wishes = json.loads(sys.stdin.readline())
     try:
-        run(wishes, reporter)
+        _serve(_Commands(sys.stdin), reporter)
     except (AutotunedError, OSError) as error:
         kind = type(error).__name__ if isinstance(error, AutotunedError) else "OSError"
         reporter.say("error", type=kind, text=str(error))

@@ -47,7 +47,7 @@ _numbers = itertools.count()
 # What takes most of the time of a run: whole files, and single tests by name. `pytest -m "not slow"` leaves them out.
 _SLOW_FILES = {
     "test_cli", "test_compiled", "test_core_alone", "test_kernels", "test_packaging", "test_paths", "test_processes",
-    "test_single_flight", "test_stress", "test_tuned",
+    "test_single_flight", "test_stress", "test_tuned", "test_workflow",
 }  # fmt: skip
 _SLOW_TESTS = {
     "test_examples_run", "test_functions_passed_as_values_are_not_kept_without_end", "test_no_gpu_and_no_interpreter",

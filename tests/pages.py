@@ -70,7 +70,7 @@ def programs(path: str, folder: Path) -> Iterator[list[str]]:
             yield [sys.executable, "-W", "error", _written(path, folder, program)]
             program = []
         if step.kind == "command":
-            yield [*script(), *step.text.split()[1:]]
+            yield [*script(), *(sys.executable if word == "python" else word for word in step.text.split()[1:])]
 
 
 def _written(path: str, folder: Path, program: list[Step]) -> str:

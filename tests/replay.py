@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 import json
 import random
 import statistics
@@ -10,7 +11,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from simulated import Gpu
+
 from autotuned import race
+from autotuned.measure import Timer
 from autotuned.race import Trial
 
 DATA = Path(__file__).parent / "data"
@@ -93,3 +97,33 @@ def run(
 def exhaustive_seconds(recording: Recording, samples: int) -> float:
     """What it would cost to give every config so many samples."""
     return sum(samples * (us + OVERHEAD_US) for us in recording.true_us) / 1e6
+
+
+def on_device(recording: Recording, seed: int, gpu: Gpu, timer: Timer, restore_us: float, scale: float = 1.0) -> Result:
+    """Race once with the real timer on a simulated device, where a launch takes what was recorded times `scale`.
+
+    Args:
+        restore_us: What the device takes to restore what a kernel writes.
+
+    Returns:
+        As `run` does, with the seconds of the host's clock from the first launch of the first config to the end.
+    """
+    start = random.Random(seed).random()
+    trials = [
+        Trial(index, lambda: gpu.operator(restore_us), _launches(gpu, samples, start, scale))
+        for index, samples in enumerate(recording.samples_us)
+    ]
+    for trial in trials:  # as a search does, each once
+        trial.prepare()
+        trial.launch()
+        timer.synchronize()
+    steady = race.race(trials, lambda trial, count: trial.samples_us.extend(timer.sample(trial, count)), seed)
+    best, quality = race.winner(trials, timer.resolution_us, steady)
+    true_us = recording.true_us
+    return Result(best.index, true_us[best.index] / min(true_us) - 1, gpu.now_us / 1e6, quality)
+
+
+def _launches(gpu: Gpu, samples_us: Sequence[float], start: float, scale: float) -> Callable[[], None]:
+    order = itertools.cycle(samples_us)
+    list(itertools.islice(order, int(start * len(samples_us))))
+    return lambda: gpu.launch(next(order) * scale)

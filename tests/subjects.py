@@ -11,9 +11,10 @@ from triton.runtime import autotuner
 import autotuned
 from autotuned import dropin
 
-SUBJECTS = ["triton", "seeded", "replaced", "autotuned"]
-INSTALLED = ["seeded", "replaced"]  # `install()` as it stands, and with replace=True
-OURS = ["seeded", "replaced", "autotuned"]
+SUBJECTS = ["triton", "seeded", "beside", "replaced", "autotuned"]
+# `install()` as it stands; with replace=True over kernels that Triton's own decorator made, and over those of ours.
+INSTALLED = ["seeded", "beside", "replaced"]
+OURS = ["seeded", "beside", "replaced", "autotuned"]
 VERSION = tuple(int(part) for part in triton.__version__.split(".")[:2])
 
 
@@ -33,10 +34,12 @@ class Subject:
 @contextlib.contextmanager
 def subject(name: str) -> Iterator[Subject]:
     """A subject, installed for as long as the block runs."""
+    stock = triton.autotune
     if name in INSTALLED:
-        dropin.install(replace=name == "replaced")
+        dropin.install(replace=name != "seeded")
+    decorators = {"autotuned": autotuned.autotune, "replaced": triton.autotune}
     try:
-        yield Subject(name, autotuned.autotune if name == "autotuned" else triton.autotune)
+        yield Subject(name, decorators.get(name, stock))
     finally:
         if name in INSTALLED:
             dropin.uninstall()

@@ -18,7 +18,7 @@ from fakes import FakeConfig, form, make_key
 import autotuned
 from autotuned import agree, errors, ranks
 from autotuned.errors import SyncError
-from autotuned.record import Record, Timing
+from autotuned.recordfile import Record, Timing
 
 SIZE = 4
 HERE = Path(__file__).parent

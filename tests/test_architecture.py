@@ -17,18 +17,18 @@ EVERYTHING = sorted([*LIBRARY, *(ROOT / "autotuned" / "kernels").glob("*.py"), *
 RANKS = [
     {"errors", "immutable", "later"},
     {"values"},
-    {"env", "disk", "device", "codegen", "fixed", "grids", "race", "ranks", "ttir"},
-    {"candidates", "key", "locks", "nearest", "policy", "scratch", "source", "workers"},
+    {"env", "disk", "device", "codegen", "failures", "fixed", "gpus", "grids", "race", "ranks", "ttir"},
+    {"candidates", "key", "locks", "nearest", "policy", "scratch", "source", "visible", "workers"},
     {
-        *("_launch_py", "alone", "calls", "failures", "journal", "measure", "objects", "record", "state"),
+        *("_launch_py", "alone", "calls", "journal", "measure", "objects", "recordfile", "state"),
         *("storm", "toolchain"),
     },
     {
-        *("argspec", "check", "configfile", "driver", "evict", "fit", "launch", "logbook", "look", "seeds"),
-        *("smem", "target"),
+        *("argspec", "check", "configfile", "driver", "evict", "fit", "launch", "logbook", "look", "smem"),
+        *("target",),
     },
     {"announce", "arithmetic", "records", "compiling", "job", "names"},
-    {"files"},
+    {"files", "seeds"},
     {"shipping"},
     {"store", "bound", "board"},
     {"context", "exchange", "explain", "tune"},
@@ -41,13 +41,14 @@ RANKS = [
     {"tuned"},
     {"computed"},
     {"cases", "inductor", "replaced"},
-    {"release", "replay", "dropin"},
+    {"beside", "release", "replay"},
+    {"dropin"},
     {"arrange"},
     {"__init__"},
 ]
 RANK = {name: rank for rank, names in enumerate(RANKS) for name in names}
-# Imported inside functions: `tuned` imports triton, and the module `record` can be called, which starts a recording.
-ALLOWED_UP = {("decorator", "tuned"), ("record", "recording")}
+# Imported inside a function: `tuned` imports triton.
+ALLOWED_UP = {("decorator", "tuned")}
 
 
 def imports_of(path: Path, inside_functions: bool = True) -> set[str]:

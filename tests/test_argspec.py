@@ -83,6 +83,46 @@ def test_large_integer_tensors_come_by_their_range():
     assert made["ascending"].max() <= ascending.max()
 
 
+LARGE = (np.arange(1 << 16) * 7919 % 251).astype("i8")
+
+
+@pytest.mark.parametrize("piece", [1 << 22, 1000, 1])
+@pytest.mark.parametrize("dtype", [
+    torch.bool, torch.int8, torch.uint8, torch.int16, torch.uint16, torch.int32, torch.uint32, torch.int64, torch.uint64
+], ids=str)  # fmt: skip
+def test_large_integers_are_summarised_where_they_are(dtype, piece, monkeypatch):
+    monkeypatch.setattr(argspec, "_array", None)  # what copies to the host
+    monkeypatch.setattr(argspec, "PIECE", piece)
+    monkeypatch.setattr(argspec, "BY_VALUE_BYTES", 64)
+    values = torch.from_numpy(LARGE[:200] % 2 if dtype is torch.bool else LARGE[:200] % 100).to(dtype)
+    wide = values.to(torch.int64)
+    for view, same in (
+        (values.view(4, 50).t(), wide.view(4, 50).t()),
+        (values[None, ::2], wide[None, ::2]),
+        (values.to(torch.int64).sort().values.to(dtype), wide.sort().values),
+        (values[:1].expand(200), wide[:1].expand(200)),
+    ):
+        data = argspec.describe({"x": view})["values"]["x"]["tensor"]["data"]
+        flat = same.reshape(-1)
+        assert data == {"range": [int(flat.min()), int(flat.max())], "ascending": bool((flat.diff() >= 0).all())}
+        assert argspec.describe({"x": view.numpy()})["values"]["x"]["tensor"]["data"] == data
+
+
+@pytest.mark.parametrize("library", ["torch", "numpy"])
+@pytest.mark.parametrize(
+    ("name", "low", "high"),
+    [("int64", -(1 << 63), (1 << 63) - 1), ("uint64", (1 << 64) - 9, (1 << 64) - 2), ("uint64", 5, (1 << 64) - 1),
+     ("uint16", 3, 65535), ("int8", -128, 127), ("bool", 0, 1)],
+)  # fmt: skip
+def test_ranges_up_to_the_ends_of_a_dtype_are_drawn_within_them(name, low, high, library):
+    array = np.array([low, high], name).repeat(1 << 16)
+    made = again(x=torch.from_numpy(array) if library == "torch" else array)["x"]
+    made = made.numpy() if library == "torch" else made
+    assert made.dtype == array.dtype
+    assert low <= int(made.min()) <= int(made.max()) <= high
+    assert (made[1:] >= made[:-1]).all()  # ascending, as it was
+
+
 def test_a_large_mask_is_drawn():
     mask = torch.ones(1 << 17, dtype=torch.bool)
     assert again(mask=mask)["mask"].dtype is torch.bool

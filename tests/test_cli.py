@@ -162,7 +162,7 @@ def _work(write: Write, sizes: str = "1 2", name: str = "mod_work", text: str = 
 
 def test_tune_measures_every_case_and_says_what_it_chose(write: Write) -> None:
     data = _json("tune", _work(write))
-    assert data.keys() == {"device", "cases", "skipped", "files", "interrupted", "seconds"}
+    assert data.keys() == {"device", "devices", "cases", "skipped", "files", "interrupted", "seconds"}
     assert data["device"] in ("interpreter", "cuda") and not data["skipped"] and data["interrupted"] is False
     for row, n in zip(data["cases"], (1, 2), strict=True):
         assert row.keys() == ROW
@@ -854,7 +854,7 @@ def test_doctor_works_where_everything_is_missing() -> None:
 def _keep(count: int, kernel: str = "app.k") -> list[Any]:
     from fakes import FakeConfig, form, make_key
 
-    from autotuned.record import Record, Timing
+    from autotuned.recordfile import Record, Timing
 
     config = form(FakeConfig({"BLOCK": 64}))
     kept = []

@@ -422,3 +422,22 @@ def test_temporary_files_of_killed_writers_of_one_file_are_removed(tmp_path: Pat
     disk.remove_temporaries(tmp_path / "a.json")
     assert everything_in(tmp_path) == [".a.json.x", ".b.json.12.tmp", "a.json"]
     disk.remove_temporaries(tmp_path / "no" / "such.json")
+
+
+def test_a_file_that_is_overwritten_stays_json_and_stays_the_same_file(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "a.json"
+    disk.overwrite(path, disk.text({"a": "long " * 20}))
+    inode = path.stat().st_ino
+    for data in ({"a": 1}, {"a": "long " * 30}, {}):
+        disk.overwrite(path, disk.text(data))
+        assert disk.read_json(path) == data
+    assert path.stat().st_ino == inode
+    assert os.listdir(path.parent) == ["a.json"]
+
+
+def test_what_lies_behind_a_link_is_not_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "theirs").write_text("{}")
+    (tmp_path / "a.json").symlink_to(tmp_path / "theirs")
+    disk.overwrite(tmp_path / "a.json", "[1]\n")
+    assert (tmp_path / "theirs").read_text() == "{}"
+    assert disk.read_json(tmp_path / "a.json") == [1]

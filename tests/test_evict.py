@@ -8,8 +8,8 @@ import pytest
 from fakes import FakeConfig, by_identity, form, make_key
 from faults import everything_in, faults
 
-from autotuned import disk, evict, locks, record, records, store
-from autotuned.record import Record, Timing
+from autotuned import disk, evict, locks, recordfile, records, store
+from autotuned.recordfile import Record, Timing
 
 CONFIG = FakeConfig({"BLOCK": 64})
 DAY_S = 86400.0
@@ -158,6 +158,6 @@ def test_b54_the_store_holds_timings_only() -> None:
     result = Record(make_key(), form(configs[0]), 10.0, "ok", timings)
     store.keep(result)
     size = sum(path.stat().st_size for path in store.root().rglob("*") if path.is_file())
-    assert size == len(disk.text(record.dump(result)))
+    assert size == len(disk.text(recordfile.dump(result)))
     assert size < 200 * 400
     assert records.root() == store.root()

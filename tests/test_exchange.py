@@ -17,7 +17,7 @@ from autotuned import configfile, shipping, store
 from autotuned.configfile import ConfigFile, Entry, split_context
 from autotuned.device import from_json
 from autotuned.key import Key
-from autotuned.record import Record, Timing
+from autotuned.recordfile import Record, Timing
 
 SMALL, LARGE = FakeConfig({"BLOCK": 64}), FakeConfig({"BLOCK": 128}, num_warps=8)
 SLUG = from_json(DEVICE).slug

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 
-from autotuned.kernels import layernorm_bwd, matmul, numpy_matmul, rmsnorm, softmax, splitk_matmul
+from autotuned.kernels import layernorm_bwd, matmul, numpy_matmul, rmsnorm, shapes, softmax, splitk_matmul
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 # Where each kernel and its cases live.
@@ -252,6 +252,13 @@ def test_cases_are_the_same_every_time(name: str) -> None:
 def test_cases_on_a_gpu_are_not_the_tiny_ones() -> None:
     for module in (rmsnorm, softmax, matmul, splitk_matmul, layernorm_bwd):
         assert len(module._shapes("cuda")) > len(module._shapes("cpu"))
+
+
+def test_the_packaged_files_are_for_at_least_200_shapes_each_listed_once() -> None:
+    listed = {kernel.tuner.target.name: made for kernel, _, made in shapes.TUNED}
+    assert sum(len(made) for made in listed.values()) >= 200
+    assert all(len(set(made)) == len(made) for made in listed.values())
+    assert len(listed) == len(shapes.__all__)
 
 
 @pytest.mark.parametrize("module", [matmul, splitk_matmul])

@@ -8,7 +8,7 @@ from fakes import FakeConfig, form, make_key
 from faults import faults
 
 from autotuned import disk, logbook
-from autotuned.record import Timing
+from autotuned.recordfile import Timing
 
 KEY = make_key()
 TIMINGS = [Timing(form(FakeConfig({"BLOCK": n})), float(n), float(n), float(n), 10) for n in (64, 128, 256)]

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from simulated import Costs, Gpu
 
 from autotuned.measure import CudaTimer, GivenTimer, HostTimer
 from autotuned.race import Trial, race
@@ -63,9 +64,8 @@ def test_a_users_benchmark_answers_once_in_milliseconds(answer_ms: Any, samples_
         call()
         return answer_ms
 
-    timer = GivenTimer(
-        do_bench, SimpleNamespace(synchronize=lambda: events.append("synchronize"), free=nothing, device=None)
-    )
+    inner = SimpleNamespace(synchronize=lambda: events.append("synchronize"), free=nothing, device=None, is_short=False)
+    timer = GivenTimer(do_bench, inner)
     noticed = noted(events)
     noticed.samples_us += timer.sample(noticed, 3)
     assert noticed.samples_us == pytest.approx(samples_us)
@@ -170,6 +170,69 @@ def test_b81_the_host_that_launches_slowly_does_not_decide(monkeypatch: pytest.M
     trials = [Trial(0, nothing, lambda: launch(10.0)), Trial(1, nothing, lambda: launch(5.0))]
     race(trials, lambda trial, count: trial.samples_us.extend(timer.sample(trial, count)))
     assert [trial.median_us for trial in trials] == [10.0, 5.0]
+
+
+# -- how long the stream is held, on a simulated device -----------------------------------------------------------------
+
+
+def launching(gpu: Gpu, device_us: float) -> Trial:
+    return Trial(0, nothing, lambda: gpu.launch(device_us))
+
+
+@pytest.mark.parametrize("device_us", [3.0, 12.0, 200.0])
+@pytest.mark.parametrize("flush_us", [0.0, 45.0])
+def test_b81_the_host_is_ahead_whichever_is_faster(
+    monkeypatch: pytest.MonkeyPatch, device_us: float, flush_us: float
+) -> None:
+    gpu = Gpu(Costs(flush_us=flush_us))
+    timer, trial = gpu.install(monkeypatch), launching(gpu, device_us)
+    for count in (3, 3, 8, 16):
+        samples = timer.sample(trial, count)
+        assert samples == pytest.approx([device_us] * count)
+        trial.samples_us += samples
+    assert gpu.counts["holds"] == 4  # none was repeated
+
+
+def test_where_the_device_is_slower_the_stream_is_held_for_two_launches_and_no_longer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gpu = Gpu()
+    timer, trial = gpu.install(monkeypatch), launching(gpu, 300.0)
+    trial.samples_us += timer.sample(trial, 3)
+    before_us = gpu.held_us
+    timer.sample(trial, 40)
+    assert gpu.held_us - before_us < 100
+
+
+def test_where_the_host_is_slower_the_stream_is_held_for_what_it_loses(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = Gpu(Costs(flush_us=5.0))
+    timer, trial = gpu.install(monkeypatch), launching(gpu, 5.0)
+    timer.sample(trial, 3)
+    trial.samples_us[:] = [41.0]  # so that a sample is one launch
+    before_us, host_us = gpu.held_us, 25 + 6 + 2 * 2 + 1
+    assert timer.sample(trial, 40) == pytest.approx([5.0] * 40)
+    assert gpu.held_us - before_us < 2 * 40 * host_us + 1
+
+
+@pytest.mark.parametrize("place", [0, 7, 15])
+def test_a_block_in_which_the_device_waited_for_the_host_is_measured_again(
+    monkeypatch: pytest.MonkeyPatch, place: int
+) -> None:
+    gpu = Gpu()
+    timer, trial = gpu.install(monkeypatch), launching(gpu, 50.0)
+    trial.samples_us += timer.sample(trial, 3)
+    launches = iter([0.0] * place + [5000.0])  # another thread has Python's lock for 5 ms
+    gpu.stall = lambda: next(launches, 0.0)
+    assert timer.sample(trial, 16) == pytest.approx([50.0] * 16)
+    assert gpu.counts["holds"] == 3
+
+
+def test_a_host_that_always_stalls_is_put_up_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = Gpu()
+    timer = gpu.install(monkeypatch)
+    gpu.stall = lambda: 50_000.0
+    assert len(timer.sample(launching(gpu, 5.0), 3)) == 3
+    assert gpu.counts["holds"] == 3
 
 
 def test_b81_the_record_says_in_which_regime_times_were_taken(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -188,7 +188,8 @@ def test_one_config_is_never_searched_in_any_mode(written):
 # -- serve -----------------------------------------------------------------------------------------------------------
 
 
-def test_serve_says_one_line_a_key(lines):
+def test_serve_says_one_line_a_key_and_warns_of_the_first(caplog, lines):
+    caplog.set_level(logging.INFO, "autotuned")
     function = make()
     with autotuned.mode("serve"):
         for n in (50, 60, 50, 60):
@@ -199,6 +200,7 @@ def test_serve_says_one_line_a_key(lines):
     for line in lines():
         assert "scale`: nothing is stored for key " in line
         assert "mode 'serve' runs it untuned" in line
+    assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
 
 
 def test_serve_with_a_default_says_its_line_too(lines):

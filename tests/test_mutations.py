@@ -12,8 +12,8 @@ from fakes import FakeConfig, by_identity, form, make_key
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from autotuned import disk, logbook, record, records, store
-from autotuned.record import Record, Timing
+from autotuned import disk, logbook, recordfile, records, store
+from autotuned.recordfile import Record, Timing
 
 CONFIGS = [FakeConfig({"BLOCK": n, "PIPE": n > 64}, num_warps=w) for n in (16, 32, 64, 128) for w in (4, 8)]
 LIVE = by_identity(*CONFIGS)
@@ -101,7 +101,7 @@ MUTATIONS: list[Mutation] = [flip, digit, cut, zero, repeat, swap, drop, replace
 def test_b47_a_mutated_record_is_served_right_or_moved_aside_with_one_warning_and_healed(
     mutate: Mutation, seed: int
 ) -> None:
-    text = mutate(disk.text(record.dump(good())).encode(), random.Random(seed))
+    text = mutate(disk.text(recordfile.dump(good())).encode(), random.Random(seed))
     path = store.record_path(KEY)
     disk.make_folder(path.parent)
     path.write_bytes(text)
@@ -177,7 +177,7 @@ def test_b52_schemas_of_other_versions(
 ) -> None:
     path = store.record_path(KEY)
     disk.make_folder(path.parent)
-    before = json.dumps(text(record.dump(good())))
+    before = json.dumps(text(recordfile.dump(good())))
     path.write_text(before)
     assert (store.find(KEY, LIVE) is not None) is served
     assert bool(caplog.records) is warned

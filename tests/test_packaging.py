@@ -45,10 +45,32 @@ def test_public_names_resolve_and_others_do_not():
         autotuned.nonsense  # noqa: B018
 
 
+IMPORT_ALL = """
+import importlib, pkgutil, autotuned
+for found in pkgutil.iter_modules(autotuned.__path__, "autotuned."):
+    if found.name not in ("autotuned._launch",):
+        importlib.import_module(found.name)
+        for name in autotuned.__all__:
+            assert name == "errors" or not type(getattr(autotuned, name)).__name__ == "module", (found.name, name)
+print(type(autotuned.record).__name__)
+"""
+
+
+def test_no_module_hides_a_public_name():
+    """Importing `autotuned.x` sets the attribute `x` of the package, whatever was there."""
+    done = subprocess.run([sys.executable, "-c", IMPORT_ALL], capture_output=True, text=True)
+    assert (done.returncode, done.stdout.strip()) == (0, "function"), done.stderr
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory) -> Path:
     """A wheel built without network, by the setuptools of this environment."""
     pytest.importorskip("setuptools", minversion="77")
+    return build_wheel(tmp_path_factory)
+
+
+def build_wheel(tmp_path_factory) -> Path:
+    """A wheel of what is in this checkout, whatever lies about in it."""
     folder = tmp_path_factory.mktemp("wheel")
     source = tmp_path_factory.mktemp("source")
     for name in ("autotuned", "cli", "configs"):

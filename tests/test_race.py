@@ -2,6 +2,7 @@
 
 import math
 import random
+import statistics
 from collections.abc import Sequence
 
 import pytest
@@ -116,6 +117,27 @@ def test_within_the_guard_band_nothing_is_dropped_before_twelve_samples() -> Non
 def test_at_most_six_finalists_are_measured_further() -> None:
     trials = raced(Clock([100.0] * 9, noise_us=2.0))
     assert sum(len(trial.samples_us) > race_module.GUARD_SAMPLES for trial in trials) == race_module.FINALISTS
+
+
+def test_a_finalist_that_is_certainly_no_tie_is_measured_no_further() -> None:
+    # 2% apart: within the guard band, and beyond a tie by more than three errors once there are some samples.
+    trials = raced(Clock([100.0, 102.0, 100.2], noise_us=1.0))
+    counts = [len(trial.samples_us) for trial in trials]
+    assert counts[1] < counts[0] == counts[2]
+
+
+def test_many_samples_are_few_rounds() -> None:
+    clock = Clock([20.0, 20.02], noise_us=0.6)
+    trials = raced(clock)
+    assert len(trials[0].samples_us) >= 160
+    assert len(clock.calls) <= 2 * 18
+    assert max(count for _, count in clock.calls) <= race_module.LAST_ROUND
+    assert max(len(trial.samples_us) for trial in trials) < race_module.MOST_SAMPLES + race_module.FINAL_ROUND
+
+
+def test_the_median_is_that_of_the_statistics_module() -> None:
+    for values in ([3.0], [2.0, 1.0], [5.0, 1.0, 3.0], [4.0, 1.0, 3.0, 9.0]):
+        assert trial(0, *values).median_us == statistics.median(values)
 
 
 def test_rounds_are_interleaved_and_shuffled_by_the_seed() -> None:

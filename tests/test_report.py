@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from autotuned import calls, store
 from autotuned.calls import Recorded, Writer
-from autotuned.record import Record, Timing
+from autotuned.recordfile import Record, Timing
 
 [ENTRY] = entry_points(group="console_scripts", name="autotuned")
 FIRST, BEST, DEFAULT, BROKEN, WRONG = (form(FakeConfig({"BLOCK": block})) for block in (16, 32, 64, 128, 256))

@@ -5,7 +5,7 @@ import pytest
 from fakes import FakeConfig, form, make_key
 
 from autotuned import Config, autotune, seeds
-from autotuned.record import Record
+from autotuned.recordfile import Record
 from autotuned.values import canonical
 
 
@@ -37,6 +37,44 @@ def test_sizes_are_compared_by_their_ratio_and_other_values_by_being_the_same():
     assert seeds.distance(near, far) == pytest.approx(2, abs=0.01)
     assert seeds.distance(near, {"n": 1000, "dtype": "bf16"}) > seeds.distance(near, far)
     assert seeds.distance({"n": 1}, {"n": True}) > 0
+
+
+def searching(launched, **options):
+    """A kernel of four configs whose third is the fastest."""
+
+    def work(out, n, *, step):
+        launched.append(step)
+
+    def bench(call, quantiles):
+        call()
+        return [{1: 4.0, 2: 3.0, 4: 1.0, 8: 2.0}[launched[-1]]] * 3
+
+    return autotune(configs=[Config({"step": step}) for step in (1, 2, 4, 8)], key=["n"], do_bench=bench, **options)(
+        work
+    )
+
+
+def test_another_process_begins_with_what_is_stored():
+    launched: list[int] = []
+    searching(launched)(np.zeros(4), 100)
+    assert launched[:4] == [1, 2, 4, 8]
+    launched.clear()
+    searching(launched)(np.zeros(4), 200)  # decorated anew: it knows nothing but the store
+    assert launched[:4] == [4, 1, 2, 8]
+    launched.clear()
+    searching(launched, cache_results=False)(np.zeros(4), 300)
+    assert launched[:4] == [1, 2, 4, 8]
+
+
+def test_of_a_large_store_a_part_is_read(monkeypatch):
+    launched: list[int] = []
+    for n in (100, 200, 400):
+        searching(launched)(np.zeros(4), n)
+    seen, read = [], seeds.records.all_heads
+    monkeypatch.setattr(seeds, "MOST_READ", 2)
+    monkeypatch.setattr(seeds.records, "all_heads", lambda *a, **k: (seen.append(one) or one for one in read(*a, **k)))
+    searching(launched)(np.zeros(4), 800)
+    assert len(seen) == 2
 
 
 def test_a_search_begins_with_the_winner_of_the_nearest_shape():

@@ -242,6 +242,68 @@ def test_a_comparison_takes_smaller_parts_where_memory_is_short(monkeypatch: pyt
     assert sizes[-1] <= state.SMALLEST_CHUNK_BYTES
 
 
+def test_where_there_is_no_room_to_compare_what_may_be_written_is_restored(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(one: torch.Tensor, other: torch.Tensor) -> bool:
+        raise RuntimeError("CUDA error: out of memory")
+
+    x, y = torch.zeros(1 << 18), torch.zeros(8)
+    protection = Protection({"x": x, "y": y}, None, [])
+    x[-1] = 1
+    monkeypatch.setattr(torch, "equal", full)
+    protection.learn()
+    assert protection.written == ["x", "y"]
+    protection.release()
+    assert not x.any()
+
+
+@pytest.mark.parametrize("most", [1, 3, 16], ids="room for {} elements".format)
+@pytest.mark.parametrize("view", VIEWS)
+def test_copies_from_and_to_the_host_take_smaller_parts_where_memory_is_short(
+    view: str, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A part that is not dense takes room for itself on the device, while it is copied."""
+    copy, parts = torch.Tensor.copy_, []
+
+    def short(self: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+        if max(self.numel(), source.numel()) > most:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        parts.append(self.numel())
+        return copy(self, source, non_blocking)
+
+    buffer = matrix()
+    tensor = VIEWS[view](buffer)
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.Tensor, "copy_", short)
+        saved = state._to_host(state._elements(tensor))
+        buffer += 100
+        state._across(state._elements(tensor), saved, state.CHUNK_BYTES)
+    assert torch.equal(tensor, VIEWS[view](matrix()))
+    assert max(parts, default=0) <= most
+
+
+def test_what_could_not_be_put_back_for_want_of_memory_is_put_back_at_the_next_try(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tensors = {name: torch.ones(4) for name in "xyz"}
+    protection = Protection(tensors, list(tensors), [])
+    for tensor in tensors.values():
+        tensor.fill_(2)
+    restore = Snapshot.restore
+    full = [True]
+
+    def refuse(self: Snapshot) -> None:
+        if self.names == ["y"] and full:
+            full.pop()
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        restore(self)
+
+    monkeypatch.setattr(Snapshot, "restore", refuse)
+    with pytest.raises(torch.OutOfMemoryError):
+        protection.release()
+    protection.release()
+    assert [tensor.tolist() for tensor in tensors.values()] == [[1] * 4] * 3
+
+
 def test_one_view_under_several_names_is_copied_once() -> None:
     x = torch.ones(100)
     protection = Protection({"x": x, "y": x.view(10, 10), "again": x, "pair": (x, x[1:])}, None, [])

@@ -14,12 +14,12 @@ import pytest
 from fakes import DEVICE, FakeConfig, by_identity, form, make_key
 from faults import faults
 
-from autotuned import disk, files, record, store
+from autotuned import disk, files, recordfile, store
 from autotuned.configfile import ConfigFile, Entry, split_context
 from autotuned.device import from_json
 from autotuned.errors import ConfigFileError
 from autotuned.key import Key
-from autotuned.record import Record, Timing
+from autotuned.recordfile import Record, Timing
 from autotuned.store import Rung
 
 SMALL, LARGE, OTHER = FakeConfig({"BLOCK": 64}), FakeConfig({"BLOCK": 128}), FakeConfig({"BLOCK": 256})
@@ -79,7 +79,7 @@ def test_a_record_is_one_file_named_by_schema_kernel_and_digest() -> None:
     store.keep(result())
     path = store.root() / "v1" / "app.k" / f"{KEY.digest}.json"
     assert store.record_path(KEY) == path
-    assert record.load(json.loads(path.read_text())) == result()
+    assert recordfile.load(json.loads(path.read_text())) == result()
     assert [found.name for found in store.root().rglob("*") if found.is_file()] == [path.name]
 
 
@@ -153,7 +153,7 @@ def put(content: bytes) -> Callable[[Path], Any]:
 
 
 def dumped(**changes: Any) -> bytes:
-    return json.dumps({**record.dump(result(b64=10.0)), **changes}).encode()
+    return json.dumps({**recordfile.dump(result(b64=10.0)), **changes}).encode()
 
 
 def put_folder(path: Path) -> None:
@@ -181,7 +181,7 @@ DAMAGE: dict[str, Callable[[Path], Any]] = {
     "a winner of another form": put(dumped(winner="BLOCK=64")),
     "a folder in its place": put_folder,
     "a link to nowhere": lambda path: path.symlink_to(path.parent / "nowhere"),
-    "the record of another key": lambda path: path.write_text(disk.text(record.dump(result(make_key(True))))),
+    "the record of another key": lambda path: path.write_text(disk.text(recordfile.dump(result(make_key(True))))),
 }
 
 

@@ -25,19 +25,28 @@ FP16, BF16, FP32 = torch.float16, torch.bfloat16, torch.float32
 # Powers of two along the axis that varies in practice: a neighbour is at most a factor of 2 away.
 TOKENS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 MATMUL = [
-    *((m, n, k, FP16) for m, (n, k) in product(TOKENS, ((4096, 4096), (12288, 4096), (1024, 1024)))),
-    *((m, 4096, 4096, BF16) for m in TOKENS),
+    *(
+        (m, *of, FP16)
+        for of, m in product(((4096, 4096), (12288, 4096), (4096, 11008), (2048, 2048), (1024, 1024)), TOKENS)
+    ),
+    *((m, *of, BF16) for of, m in product(((4096, 4096), (4096, 11008)), TOKENS)),
 ]
-SPLIT_K = [(m, n, k, FP16) for m, (n, k) in product((4, 8, 16, 32, 48, 64), ((4096, 4096), (1024, 8192)))]
+SPLIT_K = [
+    (m, *of, FP16)
+    for of, m in product(((4096, 4096), (4096, 14336), (1024, 8192), (1024, 16384)), (4, 8, 16, 32, 48, 64))
+]
+# The columns are compiled in, the rows are not: another number of rows costs no compiling.
 SOFTMAX = [
-    *((rows, cols, FP16) for rows, cols in product((128, 1024, 4096, 16384), (256, 1000, 2048, 4096, 8192, 32000))),
-    *((4096, cols, FP32) for cols in (256, 1000, 2048, 4096, 8192, 32000)),
+    *((rows, cols, FP16) for cols, rows in product((256, 1000, 2048, 4096, 8192, 32000), (128, 256, 512, *TOKENS[6:]))),
+    *((rows, cols, FP32) for cols, rows in product((256, 1000, 2048, 4096, 8192, 32000), (512, 1024, 4096))),
 ]
 RMSNORM = [
     *((4096, cols, BF16) for cols in (512, 768, 1024, 1536, 2048, 2560, 3072, 4096, 5120, 6144, 7168, 8192)),
     *((4096, cols, FP16) for cols in (1024, 2048, 4096, 8192)),
 ]
-LAYERNORM = [(rows, cols, FP16) for rows, cols in product((1024, 4096, 16384), (1024, 2048, 4096, 8192))]
+LAYERNORM = [
+    (rows, cols, FP16) for cols, rows in product((1024, 2048, 4096, 8192), (512, 1024, 2048, 4096, 8192, 16384))
+]
 REDUCE = [(cols, FP16) for cols in (512, 1024, 1536, 2048, 3072, 4096, 6144, 8192)]
 TUNED: list[tuple[Any, Callable[..., dict[str, Any]], list[Shape]]] = [
     (matmul_kernel, matmul.make_case, MATMUL),

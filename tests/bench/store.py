@@ -22,8 +22,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from fakes import FakeConfig, by_identity, form, make_key
 
-from autotuned import disk, evict, record, store
-from autotuned.record import Record, Timing
+from autotuned import disk, evict, recordfile, store
+from autotuned.recordfile import Record, Timing
 
 CONFIGS = [FakeConfig({"BLOCK": 2**n}, num_warps=warps) for n in range(4, 14) for warps in (4, 8)]
 LIVE = by_identity(*CONFIGS)
@@ -62,7 +62,7 @@ def add(x_ptr, n, BLOCK: tl.constexpr):
 
 def fill(start: int, stop: int) -> None:
     """Records of as many keys, each with 20 timings."""
-    whole = record.dump(Record(make_key(0), form(CONFIGS[0]), 10.0, "ok", TIMINGS, {"written": ["x_ptr"]}))
+    whole = recordfile.dump(Record(make_key(0), form(CONFIGS[0]), 10.0, "ok", TIMINGS, {"written": ["x_ptr"]}))
     disk.make_folder(store.record_path(make_key(0)).parent)
     for n in range(start, stop):
         key = make_key(n)

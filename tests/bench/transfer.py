@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from autotuned import nearest, store
 from autotuned.device import from_json
-from autotuned.record import Record, Timing
+from autotuned.recordfile import Record, Timing
 
 AXES = {
     "autotuned.kernels.matmul.matmul_kernel": "M",

@@ -6,6 +6,8 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import fake_cuda
@@ -77,6 +79,27 @@ def test_each_config_is_compiled_once_on_threads_of_the_pool(monkeypatch, compil
     assert len({name for name, _, _ in compilations}) == 2
     assert tuned.best_config.kwargs == {"BLOCK": 64}
     assert [timing.status for _, record in store.all_records() for timing in record.timings] == ["ok"] * len(BLOCKS)
+
+
+def test_a_further_shape_costs_its_launches_and_little_else(monkeypatch):
+    """All is compiled: no thread is started, no code is read again, and a file is replaced for its lock, journal and record."""
+    monkeypatch.setenv("AUTOTUNED_COMPILE_WORKERS", "2")
+    configs = [Config({"BLOCK": block}) for block in BLOCKS]
+    tuned = autotune(configs, key=["n"], do_bench=fake_cuda.by_config(TIMES))(triton.jit(add))
+    tuned[grid](torch.zeros(1008), torch.zeros(1008), 1008)
+    replaced, started, read, launches = [], [], [], len(fake_cuda.Launcher.launches)
+    replace, start, access = os.replace, threading.Thread.start, toolchain.ttir.access
+    monkeypatch.setattr(os, "replace", lambda *paths: (replaced.append(paths[1]), replace(*paths))[1])
+    monkeypatch.setattr(threading.Thread, "start", lambda self: (started.append(self.name), start(self))[1])
+    monkeypatch.setattr(toolchain.ttir, "access", lambda text: (read.append(text), access(text))[1])
+    tuned[grid](torch.zeros(2016), torch.zeros(2016), 2016)
+    assert tuned.cache_info().searches == 2
+    assert (started, read) == ([], [])
+    records = {str(path) for path, _ in store.all_records()}
+    others = [path for path in map(str, replaced) if path not in records]
+    assert len(replaced) - len(others) == 1
+    assert sorted(Path(path).parent.name for path in others) == ["journal", "locks"]  # once: then it is written over
+    assert len(fake_cuda.Launcher.launches) - launches == 2 * len(BLOCKS) + 1
 
 
 def test_binaries_of_the_pool_are_where_those_of_one_thread_are(monkeypatch, tmp_path):
@@ -214,15 +237,50 @@ def test_an_interrupt_ends_the_search_and_cancels_what_has_not_begun(monkeypatch
 
 def test_a_users_own_asynchronous_mode_is_respected(monkeypatch):
     """Triton allows one such mode at a time; inside a user's own everything still compiles."""
-    from concurrent.futures import ThreadPoolExecutor
-
     with ThreadPoolExecutor(2) as threads, triton.AsyncCompileMode(threads):
         tuned = tune(2, monkeypatch)
     assert tuned.best_config.kwargs == {"BLOCK": 64}
 
 
-def _seconds(configs, executor_workers):
-    """Wall time of compiling, as the search does it, without launches."""
+class Window:
+    """Seconds that compiling took: by the clock, of the processors, and of its threads waiting for one."""
+
+    def __init__(self):
+        self._before = self._start = (0.0, 0.0, 0.0)
+
+    def __enter__(self):
+        self._before, self._start = self._processors(), (time.perf_counter(), *self._own())
+        return self
+
+    def __exit__(self, *details):
+        now, start = (time.perf_counter(), *self._own()), self._start
+        self.wall_s, threads_s, children_s = (end - begin for begin, end in zip(start, now, strict=True))
+        self.own_s = threads_s + children_s
+        busy_s = self._processors() - self._before
+        self.others_s = max(0.0, busy_s - self.own_s)
+        self.waited_s *= self.own_s / threads_s  # ptxas, a process of its own, waits as its thread does
+
+    @staticmethod
+    def _own():
+        user, system, child_user, child_system, _ = os.times()
+        return user + system, child_user + child_system
+
+    @staticmethod
+    def _processors():
+        """Seconds that the processors which this process may use have worked."""
+        allowed, tick = {f"cpu{index}" for index in os.sched_getaffinity(0)}, os.sysconf("SC_CLK_TCK")
+        lines = [line.split() for line in Path("/proc/stat").read_text().splitlines()]
+        return sum(sum(map(int, line[1:4] + line[6:9])) for line in lines if line and line[0] in allowed) / tick
+
+    def note_waiting(self):
+        """Called while the threads are still there."""
+        self.waited_s = (
+            sum(int(path.read_text().split()[1]) for path in Path("/proc/self/task").glob("*/schedstat")) / 1e9
+        )
+
+
+def _compile(configs, workers):
+    """Compile as the search does, without launches."""
     problem = PROBLEMS["matmul"]
     kernel = triton.jit(problem.function)
     half = triton.runtime.jit.MockTensor(torch.float16)
@@ -231,32 +289,63 @@ def _seconds(configs, executor_workers):
     def warm_up(config):
         return kernel.run(*arguments, grid=(1,), warmup=True, **config.all_kwargs())
 
-    start = time.perf_counter()
-    if executor_workers < 2:
+    def one_by_one():  # on a fresh thread too, so that its waiting is its own
         for config in configs:
             warm_up(config)
-    else:
-        from concurrent.futures import ThreadPoolExecutor
 
-        with ThreadPoolExecutor(executor_workers) as threads, compiling._brisk():
+    with Window() as window, ThreadPoolExecutor(workers) as threads, compiling._brisk():
+        if workers == 1:
+            threads.submit(one_by_one).result()
+        else:
             for one in [toolchain.compiling_in(threads, lambda config=config: warm_up(config)) for config in configs]:
                 one.result()
-    return time.perf_counter() - start
+        window.note_waiting()
+    return window
 
 
+@contextmanager
+def on_two_processors():
+    """Let this thread, and the threads and processes that it starts, run on two processors only."""
+    allowed = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, sorted(allowed)[:2])
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, allowed)
+
+
+QUIET = 0.1  # processors that others may use in a window whose clock is believed
+ATTEMPTS = 3
+
+
+def _ratio(one, two):
+    """How many times as fast two workers were as one, and how that was told.
+
+    By the clock where others leave the processors alone. Otherwise by what the workers would have used: those that wait
+    for each other want no processor, those that wait for a processor do.
+    """
+    if one.others_s < QUIET * one.wall_s and two.others_s < QUIET * two.wall_s:
+        return one.wall_s / two.wall_s, "clock"
+    wanted = [(window.own_s + window.waited_s) / window.wall_s for window in (one, two)]
+    return wanted[1] / wanted[0] * one.own_s / two.own_s, "processors"
+
+
+@pytest.mark.skipif("AUTOTUNED_QUIET" not in os.environ, reason="wants the processors for itself; .ci/run does that")
 def test_two_cores_compile_at_least_1_7_times_as_fast_as_one(tmp_path, monkeypatch):
-    cores = len(os.sched_getaffinity(0))
-    if cores < 2 or os.getloadavg()[0] > cores / 4:
-        pytest.skip(f"needs two idle cores: {cores} cores, load {os.getloadavg()[0]:.1f}")
-    configs = PROBLEMS["matmul"].configs[6:20]
-    _seconds(configs[:1], 1)  # imports and the hash of Triton
-    ratios = []
-    for attempt in range(3):
-        seconds = []
-        for workers in (1, 2):
-            monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / f"{attempt}-{workers}"))
-            seconds.append(_seconds(configs, workers))
-        ratios.append(seconds[0] / seconds[1])
-        if ratios[-1] >= 1.7:
-            return
-    pytest.fail(f"expected two workers to be 1.7 times as fast as one, got {ratios}")
+    if len(os.sched_getaffinity(0)) < 2:
+        pytest.skip("needs two processors")
+    configs, ratios = PROBLEMS["matmul"].configs[6:15], []
+    with on_two_processors():
+        _compile(configs[:1], 1)  # imports and the hash of Triton
+        for attempt in range(ATTEMPTS):
+            windows = []
+            for workers in (1, 2):
+                monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / f"{attempt}-{workers}"))
+                windows.append(_compile(configs, workers))
+            ratios.append(_ratio(*windows))
+            if ratios[-1][0] >= 1.7:
+                return
+    told = f"expected two workers to be 1.7 times as fast as one, got {ratios}"
+    if not any(how == "clock" for _, how in ratios):
+        pytest.skip(f"others used the processors all the time: {told}")
+    pytest.fail(told)

@@ -133,8 +133,10 @@ def test_b36_what_cannot_compile_is_tried_once_for_all_shapes(compiles):
     assert compiles.count(32) == 3  # another context
 
 
-@pytest.mark.parametrize("error", [MemoryError("no room"), TimeoutError("too long")], ids=repr)
-def test_b36_a_passing_failure_is_not_remembered(monkeypatch, error):
+@pytest.mark.parametrize(
+    ("error", "each_time"), [(MemoryError("no room"), 2), (TimeoutError("too long"), 1)], ids=["memory", "time"]
+)
+def test_b36_a_passing_failure_is_not_remembered(monkeypatch, error, each_time):
     tries, compile_ = [], target.KernelTarget.compile
 
     def failing(self, call, config):
@@ -147,7 +149,7 @@ def test_b36_a_passing_failure_is_not_remembered(monkeypatch, error):
     tuned = autotune(CONFIGS, key=["n"])(triton.jit(add))
     for n in (16, 32):
         tuned[grid](torch.zeros(n), torch.zeros(n), n)
-    assert tries.count(32) == 2
+    assert tries.count(32) == 2 * each_time
     assert all(len(record.timings) == 1 for _, record in store.all_records())
 
 

@@ -11,8 +11,8 @@ unset TRITON_INTERPRET
 command_line() { python3 -P -c "from autotuned.cli.main import app; app()" "$@"; }
 
 python3 -c "import torch, triton, sys; print(torch.cuda.get_device_name(), 'torch', torch.__version__, 'triton', triton.__version__, 'python', sys.version.split()[0])"
-failed=0
-python3 -P -m pytest -q -p no:cacheprovider tests/gpu tests/acceptance tests/upstream || failed=1
+failed=0  # what follows says more about a failure than an early end
+python3 -P -m pytest -q -p no:cacheprovider tests/gpu tests/acceptance tests/upstream || failed=$?
 
 echo "== the launcher under compute-sanitizer"
 tests/gpu/memcheck.sh "$results/memcheck.txt" || [ $? -eq 2 ] || failed=1  # 2: there is none here

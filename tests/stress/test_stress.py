@@ -15,9 +15,9 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from autotuned import disk, logbook, record, records, store
+from autotuned import disk, logbook, recordfile, records, store
 from autotuned.errors import AutotunedError
-from autotuned.record import Record
+from autotuned.recordfile import Record
 
 TESTS = Path(__file__).resolve().parent.parent
 
@@ -116,7 +116,7 @@ class Stress:
     def _check_all_parse(self) -> None:
         for path in self.chance.sample(self._files(), k=min(5, len(self._files()))):
             try:
-                record.load(disk.read_json(path))
+                recordfile.load(disk.read_json(path))
                 self.counts["parsed"] += 1
             except (ValueError, AutotunedError):
                 self.counts["met damaged"] += 1

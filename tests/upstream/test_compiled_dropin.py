@@ -136,7 +136,7 @@ def test_another_list_of_configs_is_another_key(make, x, bench):
     assert bench.calls == []
 
 
-def test_a_default_left_out_or_given_is_one_record(bench, x):
+def test_s9_a_default_left_out_or_given_is_one_record(bench, x):
     @triton.jit
     def shift(x_ptr, n, by=1, BLOCK: tl.constexpr = 16):
         tl.store(x_ptr, n + by)
@@ -293,7 +293,7 @@ def test_a_cache_of_another_class_is_left_alone(x, bench):
     assert (type(kernel.cache), len(kernel.cache), list(store.all_records())) == (Theirs, 1, [])
 
 
-def test_tritons_own_file_cache_does_not_hide_ours(make, x, bench, monkeypatch, tmp_path):
+def test_m12_tritons_own_file_cache_does_not_hide_ours(make, x, bench, monkeypatch, tmp_path):
     monkeypatch.setattr(triton.knobs.cache, "dir", str(tmp_path))
     autotuned.install()
     make(cache_results=True)[(4,)](x, 100)
@@ -317,7 +317,7 @@ def test_what_triton_finds_in_its_file_is_stored(make, x, bench, monkeypatch, tm
     assert record.winner["kwargs"] == {"BLOCK": 32}
 
 
-def test_a_kernel_that_cannot_be_bound_gets_tritons_tuner(bench, x, caplog):
+def test_m9_a_kernel_that_cannot_be_bound_gets_tritons_tuner(bench, x, caplog):
     @triton.jit
     def fixed(x_ptr, n, BLOCK: tl.constexpr):
         tl.store(x_ptr, n)

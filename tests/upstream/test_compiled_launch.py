@@ -47,7 +47,7 @@ def launch(kernel):
 
 
 @pytest.mark.parametrize("launches_before", [0, 1, 3], ids=["cold", "warm", "bound"])
-def test_a_pre_run_hook_may_raise(kernel, launch, launches, launches_before):
+def test_m9_a_pre_run_hook_may_raise(kernel, launch, launches, launches_before):
     for _ in range(launches_before):
         launch()
 
@@ -64,7 +64,7 @@ def test_a_pre_run_hook_may_raise(kernel, launch, launches, launches_before):
     assert launches[-1].arguments["BLOCK"] == 32
 
 
-def test_launch_hooks_see_each_launch_and_its_metadata(launch):
+def test_m9_launch_hooks_see_each_launch_and_its_metadata(launch):
     seen = []
 
     def enter(metadata):
@@ -86,7 +86,7 @@ def test_launch_hooks_see_each_launch_and_its_metadata(launch):
     assert len(seen) == 4
 
 
-def test_launch_metadata_of_the_kernel(subject, bench):
+def test_m9_launch_metadata_of_the_kernel(subject, bench):
     def describe(grid, kernel, arguments):
         return {"name": kernel.name, "grid": grid, "n": arguments["n"], "block": arguments["BLOCK"]}
 
@@ -215,7 +215,7 @@ def test_defaults_may_be_left_out_or_given(subject, bench, launches):
 
 
 @pytest.mark.parametrize("launches_before", [1, 3], ids=["warm", "bound"])
-def test_a_changed_global_is_an_error(subject, bench, monkeypatch, launches_before):
+def test_m9_a_changed_global_is_an_error(subject, bench, monkeypatch, launches_before):
     kernel = subject.autotune(CONFIGS, key=["n"], do_bench=bench)(triton.jit(scaled))
     x = torch.zeros(100)
     for _ in range(launches_before):
@@ -225,7 +225,7 @@ def test_a_changed_global_is_an_error(subject, bench, monkeypatch, launches_befo
         kernel[(4,)](x, x, 100)
 
 
-def test_hooks_on_compilation_are_called_once_a_kernel(subject, bench, monkeypatch):
+def test_m10_hooks_on_compilation_are_called_once_a_kernel(subject, bench, monkeypatch):
     seen = []
     monkeypatch.setattr(
         knobs.runtime, "jit_post_compile_hook", lambda **info: seen.append(info["compile"]["constants"][(3,)])
@@ -237,7 +237,7 @@ def test_hooks_on_compilation_are_called_once_a_kernel(subject, bench, monkeypat
     assert sorted(seen) == [16, 32]
 
 
-def test_the_inner_function_knows_every_kernel(kernel, launch, driver):
+def test_m10_the_inner_function_knows_every_kernel(kernel, launch, driver):
     """torch.export and vLLM read the compiled kernels there, and vLLM removes some to unload them."""
     launch(), launch()
     cache = kernel.fn.device_caches[0][0]

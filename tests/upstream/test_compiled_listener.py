@@ -42,7 +42,7 @@ def made(subject, bench, configs=CONFIGS, **options):
 
 
 @needs_listener
-def test_a_search_is_told_once(subject, told, bench):
+def test_m12_a_search_is_told_once(subject, told, bench):
     kernel = made(subject, bench)
     x = torch.zeros(100)
     for _ in range(3):
@@ -60,7 +60,7 @@ def test_a_search_is_told_once(subject, told, bench):
 
 @needs_listener
 @pytest.mark.subjects(["triton", "autotuned"])
-def test_a_choice_from_disk_is_told_as_a_hit(subject, told, bench):
+def test_m12_a_choice_from_disk_is_told_as_a_hit(subject, told, bench):
     """With a memory installed it is in Triton's own cache before Triton asks: there is nothing to tell."""
     kernel = made(subject, bench)
     x = torch.zeros(100)
@@ -75,14 +75,14 @@ def test_a_choice_from_disk_is_told_as_a_hit(subject, told, bench):
 
 
 @needs_listener
-def test_one_config_is_not_told(subject, told, bench):
+def test_m12_one_config_is_not_told(subject, told, bench):
     kernel = made(subject, bench, CONFIGS[:1])
     x = torch.zeros(100)
     kernel[(4,)](x, x, 100)
     assert told == []
 
 
-def test_print_after_a_search_only(subject, bench, monkeypatch, capsys):
+def test_m12_print_after_a_search_only(subject, bench, monkeypatch, capsys):
     monkeypatch.setattr(knobs.autotuning, "print", True)
     x = torch.zeros(100)
     kernel = made(subject, bench)
@@ -101,7 +101,7 @@ def test_print_after_a_search_only(subject, bench, monkeypatch, capsys):
 
 
 @pytest.mark.subjects(subjects.OURS)
-def test_a_dtype_in_the_key_is_stored(subject, bench):
+def test_m13_a_dtype_in_the_key_is_stored(subject, bench):
     """Triton measures, and then fails to write its own file for such a key."""
 
     def fill(y_ptr, n, dtype: tl.constexpr, BLOCK: tl.constexpr):

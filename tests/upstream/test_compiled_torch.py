@@ -80,7 +80,7 @@ def test_a_compiled_graph_calls_the_tuner(kernel, backend, launches, bench):
 
 @BOTH
 @pytest.mark.parametrize("what", ["use_cuda_graph", "pre_hook", "config-hook"])
-def test_what_torch_refuses_it_refuses_with_the_same_words(subject, what, bench):
+def test_c2_what_torch_refuses_it_refuses_with_the_same_words(subject, what, bench):
     options, configs = {"do_bench": bench}, CONFIGS
     if what == "pre_hook":
         options["pre_hook"] = lambda arguments, reset_only=False: None
@@ -103,7 +103,7 @@ def test_what_torch_refuses_it_refuses_with_the_same_words(subject, what, bench)
 
 @pytest.mark.subjects(["replaced", "autotuned"])
 @pytest.mark.filterwarnings("ignore")
-def test_use_cuda_graph_is_no_reason_to_refuse_ours(subject):
+def test_s2_use_cuda_graph_is_no_reason_to_refuse_ours(subject):
     """The attribute stays False: torch would refuse the kernel for it, and we need no more than the argument."""
     kernel = subject.autotune(CONFIGS, key=["n"], use_cuda_graph=True)(double)
     assert kernel.use_cuda_graph is False
@@ -124,7 +124,7 @@ def test_a_custom_operator(kernel, subject, launches):
 
 
 @BOTH
-def test_an_exported_program_has_the_kernel(kernel, subject):
+def test_m10_an_exported_program_has_the_kernel(kernel, subject):
     class Model(torch.nn.Module):
         def forward(self, x):
             y = torch.empty_like(x)
@@ -169,7 +169,7 @@ def test_what_must_be_protected_is_shown_where_inductor_reads_it(subject, bench)
 
 
 @pytest.mark.subjects(["replaced", "autotuned"])
-def test_freeze_gives_tritons_tuner_with_the_winner(kernel, launches, bench):
+def test_s4_freeze_gives_tritons_tuner_with_the_winner(kernel, launches, bench):
     x = torch.zeros(64)
     kernel[grid](x, x, 64)
     frozen = autotuned.freeze(kernel, x, x, 64)
@@ -181,7 +181,7 @@ def test_freeze_gives_tritons_tuner_with_the_winner(kernel, launches, bench):
 
 
 @pytest.mark.subjects(["replaced", "autotuned"])
-def test_freeze_takes_what_another_process_stored(subject, bench):
+def test_s4_freeze_takes_what_another_process_stored(subject, bench):
     make = lambda: subject.autotune(CONFIGS, key=["n"], do_bench=bench)(double)
     x = torch.zeros(64)
     make()[grid](x, x, 64)
@@ -192,7 +192,7 @@ def test_freeze_takes_what_another_process_stored(subject, bench):
 
 
 @pytest.mark.subjects(["replaced", "autotuned"])
-def test_freeze_does_not_search_unless_it_is_given_a_grid(subject, bench):
+def test_s4_freeze_does_not_search_unless_it_is_given_a_grid(subject, bench):
     make = lambda: subject.autotune(CONFIGS, key=["n"], do_bench=bench)(double)
     x = torch.zeros(64)
     with pytest.raises(NotTunedError):
@@ -202,7 +202,7 @@ def test_freeze_does_not_search_unless_it_is_given_a_grid(subject, bench):
 
 
 @pytest.mark.subjects(["autotuned"])
-def test_freeze_keeps_heuristics_on_either_side(subject, bench, launches):
+def test_s4_freeze_keeps_heuristics_on_either_side(subject, bench, launches):
     even = triton.heuristics({"EVEN": lambda arguments: arguments["n"] % 2 == 0})
     decorate = subject.autotune(CONFIGS, key=["n"], do_bench=bench)
     x = torch.zeros(64)
@@ -215,7 +215,7 @@ def test_freeze_keeps_heuristics_on_either_side(subject, bench, launches):
 
 
 @pytest.mark.subjects(["autotuned"])
-def test_freeze_under_torch_compile(kernel, launches):
+def test_s4_freeze_under_torch_compile(kernel, launches):
     x = torch.zeros(64)
     kernel[grid](x, x, 64)
     frozen = autotuned.freeze(kernel, x, x, 64)
@@ -230,13 +230,13 @@ def test_freeze_under_torch_compile(kernel, launches):
 
 
 @pytest.mark.subjects(["autotuned"])
-def test_freeze_refuses_what_triton_would_not_zero(subject, bench):
+def test_s4_freeze_refuses_what_triton_would_not_zero(subject, bench):
     kernel = subject.autotune(CONFIGS, key=["n"], reset_to_zero=["y_ptr"], do_bench=bench)(double)
     with pytest.raises(DecorationError, match="reset_to_zero"):
         autotuned.freeze(kernel, torch.zeros(64), torch.zeros(64), 64)
 
 
-def test_freeze_refuses_what_is_no_kernel_of_ours():
+def test_s4_freeze_refuses_what_is_no_kernel_of_ours():
     for kernel in (double, triton.autotune(CONFIGS, key=["n"])(double), None):
         with pytest.raises(DecorationError, match="expected a kernel under @autotuned.autotune"):
             autotuned.freeze(kernel)

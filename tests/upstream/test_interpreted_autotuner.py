@@ -37,7 +37,7 @@ grid = (8,)  # no callable: Triton 3.6's interpreter hands it tensors of its own
 
 def fails_on_stock(subject, because, version=(3, 6)):
     """Where Triton's own tuner fails (from 3.6 up to and with a version) and ours must not."""
-    if subject.name in ("triton", "seeded") and version >= subjects.VERSION:
+    if not subject.is_ours and version >= subjects.VERSION:
         return pytest.raises(because)
     return contextlib.nullcontext()
 
@@ -81,7 +81,7 @@ def test_a_dtype_as_key_with_cached_results(subject, device):
 
 
 @pytest.mark.parametrize("by_name", [False, True], ids=["place", "name"])
-def test_restore_value(subject, device, by_name):
+def test_m6_restore_value(subject, device, by_name):
     kernel = subject.autotune(CONFIGS, key=["n"], restore_value=["x"], do_bench=run_thrice)(add_in_place)
     for n in (100, 100, 64):
         x = torch.zeros(100, device=device)
@@ -90,7 +90,7 @@ def test_restore_value(subject, device, by_name):
 
 
 @pytest.mark.parametrize("by_name", [False, True], ids=["place", "name"])
-def test_reset_to_zero(subject, device, by_name):
+def test_m6_reset_to_zero(subject, device, by_name):
     kernel = subject.autotune(CONFIGS, key=["n"], reset_to_zero=["out"], do_bench=run_thrice)(add_to)
     x, out = torch.rand(100, device=device), torch.zeros(100, device=device)
     kernel[grid](out=out, extra=None, x=x, n=100) if by_name else kernel[grid](out, None, x, 100)
@@ -99,7 +99,7 @@ def test_reset_to_zero(subject, device, by_name):
 
 @pytest.mark.parametrize("argument", ["reset_to_zero", "restore_value"])
 @pytest.mark.parametrize("by_name", [False, True], ids=["place", "name"])
-def test_none_among_what_is_reset_or_restored(subject, device, argument, by_name):
+def test_s3_none_among_what_is_reset_or_restored(subject, device, argument, by_name):
     kernel = subject.autotune(CONFIGS, key=["n"], do_bench=run_thrice, **{argument: ["out", "extra"]})(add_to)
     x, out = torch.rand(100, device=device), torch.zeros(100, device=device)
     with fails_on_stock(subject, AttributeError):
@@ -107,7 +107,7 @@ def test_none_among_what_is_reset_or_restored(subject, device, argument, by_name
         assert torch.equal(out, x)
 
 
-def test_hooks_come_in_pairs_and_see_what_was_raised(subject, device):
+def test_m6_hooks_come_in_pairs_and_see_what_was_raised(subject, device):
     events = []
 
     def before(arguments, reset_only=False):
@@ -133,7 +133,7 @@ def test_hooks_come_in_pairs_and_see_what_was_raised(subject, device):
     assert kernel.best_config is CONFIGS[1]  # the first ran out of resources
 
 
-def test_early_pruning_sees_arguments_by_place_and_by_name_apart(subject, device):
+def test_m7_early_pruning_sees_arguments_by_place_and_by_name_apart(subject, device):
     seen = []
 
     def early(configs, named_args, **kwargs):
@@ -148,7 +148,7 @@ def test_early_pruning_sees_arguments_by_place_and_by_name_apart(subject, device
     assert kernel.best_config.kwargs == {"BLOCK": 128}
 
 
-def test_a_performance_model_sees_every_argument(subject, device):
+def test_m7_a_performance_model_sees_every_argument(subject, device):
     seen = []
 
     def model(**arguments):
@@ -164,7 +164,7 @@ def test_a_performance_model_sees_every_argument(subject, device):
     assert {"dst", "src", "stride_dst", "stride_src", "n", "BLOCK", "num_warps"} <= seen[0]
 
 
-def test_a_fraction_keeps_at_least_one_config(subject, device):
+def test_s3_a_fraction_keeps_at_least_one_config(subject, device):
     pruning = {"perf_model": lambda **arguments: arguments["BLOCK"], "top_k": 0.2}
     kernel = subject.autotune(CONFIGS, key=["n"], prune_configs_by=pruning)(copy_scaled)
     src, dst = torch.rand(100, device=device), torch.zeros(100, device=device)
@@ -174,7 +174,7 @@ def test_a_fraction_keeps_at_least_one_config(subject, device):
         assert kernel.best_config.kwargs == {"BLOCK": 32}
 
 
-def test_a_fraction_is_of_what_early_pruning_left(subject, device):
+def test_s3_a_fraction_is_of_what_early_pruning_left(subject, device):
     configs = [Config({"BLOCK": block}) for block in (16, 32, 64, 128)]
     seen = []
 
@@ -191,7 +191,7 @@ def test_a_fraction_is_of_what_early_pruning_left(subject, device):
         assert (set(seen), kernel.best_config.kwargs) == ({64, 128}, {"BLOCK": 64})
 
 
-def test_pruning_that_leaves_nothing_is_tritons_error(subject, device):
+def test_m6_pruning_that_leaves_nothing_is_tritons_error(subject, device):
     pruning = {"early_config_prune": lambda configs, named, **kwargs: []}
     kernel = subject.autotune(CONFIGS, key=["n"], prune_configs_by=pruning)(copy_scaled)
     src = torch.rand(100, device=device)
@@ -202,7 +202,7 @@ def test_pruning_that_leaves_nothing_is_tritons_error(subject, device):
 
 
 @pytest.mark.parametrize("by", ["early", "model"])
-def test_one_config_left_is_not_measured(subject, device, by, capsys, monkeypatch):
+def test_s3_one_config_left_is_not_measured(subject, device, by, capsys, monkeypatch):
     monkeypatch.setattr(triton.knobs.autotuning, "print", True)
     benched = []
 
@@ -225,21 +225,21 @@ def test_one_config_left_is_not_measured(subject, device, by, capsys, monkeypatc
         assert capsys.readouterr().out == ""
 
 
-def test_a_generator_may_prune(subject, device):
+def test_s3_a_generator_may_prune(subject, device):
     def early(configs, named, **kwargs):
         yield from configs
         yield Config({"BLOCK": 64})
 
     kernel = subject.autotune(CONFIGS, key=["n"], prune_configs_by={"early_config_prune": early})(copy_scaled)
     src, dst = torch.rand(100, device=device), torch.zeros(100, device=device)
-    fails = subject.name in ("triton", "seeded") and subjects.VERSION > (3, 6)
+    fails = not subject.is_ours and subjects.VERSION > (3, 6)
     with pytest.raises(TypeError, match="generator") if fails else contextlib.nullcontext():
         kernel[grid](dst, src, 1, 1, 100)
         assert torch.equal(dst, src * 2)
 
 
 @pytest.mark.parametrize("argument", ["key", "reset_to_zero", "restore_value"])
-def test_a_name_that_the_kernel_does_not_have(subject, device, argument, caplog):
+def test_m1_a_name_that_the_kernel_does_not_have(subject, device, argument, caplog):
     """Triton 3.6 drops it without a word, 3.9 refuses the kernel; replaced it is dropped and said; ours refuses it."""
     options = {"key": ["n"], argument: ["n", "size"] if argument == "key" else ["size"]}
     refuses = subject.name == "autotuned" or (subject.name != "replaced" and subjects.VERSION > (3, 6))

@@ -32,7 +32,7 @@ def test_m14_the_clock_measures_where_there_is_no_driver(subject):
     assert len(kernel.cache) == 2
 
 
-@pytest.mark.subjects(["triton", "seeded"])
+@pytest.mark.subjects(["triton", "seeded", "beside"])
 def test_m14_tritons_own_tuner_needs_one(subject):
     kernel = subject.autotune(CONFIGS, key=["n"])(grow)
     with pytest.raises(RuntimeError, match="0 active drivers"):

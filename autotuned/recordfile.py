@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
-from pathlib import Path
-from types import MappingProxyType, ModuleType
+from types import MappingProxyType
 from typing import Any
 
 from autotuned.errors import RecordError
@@ -219,16 +216,3 @@ def is_finite(value: Json) -> bool:
 
 def _bad(where: str, expected: str, got: Json) -> RecordError:
     return RecordError(f"{where}: expected {expected}, got {type(got).__name__} {got!r:.60}.", where=where)
-
-
-class _Callable(ModuleType):
-    """This module: `autotuned.record(path)` is public, and importing the module would hide a function of that name."""
-
-    def __call__(self, path: str | Path) -> AbstractContextManager[None]:
-        """Record calls: see `recording.record`."""
-        from autotuned.recording import record
-
-        return record(path)
-
-
-sys.modules[__name__].__class__ = _Callable

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from fakes import FakeConfig, drop, form, make_key, put
 
-from autotuned import record
+from autotuned import recordfile
 from autotuned.errors import RecordError
-from autotuned.record import Record, Timing
+from autotuned.recordfile import Record, Timing
 
 FAST, SLOW, BROKEN = form(FakeConfig({"BLOCK": 64})), form(FakeConfig({"BLOCK": 32})), form(FakeConfig({"BLOCK": 16}))
 TIMINGS = (
@@ -29,20 +29,20 @@ def through_json(data: Any) -> Any:
         pytest.param(FULL, id="full"),
         pytest.param(Record(make_key(), None, None, "unresolved", (), {}), id="search not finished"),
         pytest.param(Record(make_key(True), FAST, 0.0, "tied", TIMINGS[:1], {}), id="bool in the key"),
-        *(pytest.param(Record(make_key(), FAST, 1.0, quality, ()), id=quality) for quality in record.QUALITIES),
+        *(pytest.param(Record(make_key(), FAST, 1.0, quality, ()), id=quality) for quality in recordfile.QUALITIES),
         pytest.param(Record(make_key(), form(FakeConfig({"T": (1.5, "é\ud800")}, maxnreg=96, ir_override="x.ttir",
                                                         pre_hook=print)), 1.0, "ok", ()), id="every field of a config"),
     ],
 )  # fmt: skip
 def test_a_record_survives_json(kept: Record) -> None:
-    assert record.load(through_json(record.dump(kept))) == kept
+    assert recordfile.load(through_json(recordfile.dump(kept))) == kept
 
 
 def test_the_small_fields_come_first() -> None:
-    assert list(record.dump(FULL)) == [
+    assert list(recordfile.dump(FULL)) == [
         "schema", "kernel", "winner", "median_us", "quality", "key", "timings", "provenance",
     ]  # fmt: skip
-    assert record.dump(FULL)["schema"] == 1
+    assert recordfile.dump(FULL)["schema"] == 1
 
 
 def test_a_timing_is_found_by_its_config() -> None:
@@ -56,7 +56,7 @@ MALFORMED: dict[str, tuple[Callable[[Any], Any], str]] = {
     "a list": (lambda data: [data], "record"),
     "null": (lambda data: None, "record"),
     "text": (lambda data: "x", "record"),
-    **{f"no {name}": (drop(name), f"record.{name}") for name in record.dump(FULL)},
+    **{f"no {name}": (drop(name), f"record.{name}") for name in recordfile.dump(FULL)},
     "an unknown field": (put("extra", value=1), "record.extra"),
     "newer schema": (put("schema", value=2), "schema"),
     "schema 0": (put("schema", value=0), "schema"),
@@ -113,14 +113,14 @@ MALFORMED: dict[str, tuple[Callable[[Any], Any], str]] = {
 def test_a_malformed_record_is_refused_with_the_place(form: str) -> None:
     change, where = MALFORMED[form]
     with pytest.raises(RecordError) as caught:
-        record.load(change(copy.deepcopy(record.dump(FULL))))
+        recordfile.load(change(copy.deepcopy(recordfile.dump(FULL))))
     assert caught.value.where == where
     assert str(caught.value).startswith(f"{where}: expected ")
 
 
 def test_the_error_says_expected_and_got() -> None:
     with pytest.raises(RecordError) as caught:
-        record.load({**record.dump(FULL), "median_us": "fast" * 50})
+        recordfile.load({**recordfile.dump(FULL), "median_us": "fast" * 50})
     assert (
         str(caught.value) == f"median_us: expected microseconds, finite and not negative, got str {'fast' * 50!r:.60}."
     )
@@ -133,4 +133,4 @@ def test_the_error_says_expected_and_got() -> None:
     ids=["0", "1.5", "-2", "true", "text", "null", "nan", "-inf", "huge int"],
 )  # fmt: skip
 def test_what_is_a_finite_number(number: Any, answer: bool) -> None:
-    assert record.is_finite(number) is answer
+    assert recordfile.is_finite(number) is answer

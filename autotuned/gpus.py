@@ -1,0 +1,183 @@
+"""Which GPUs this host has, asked of the driver's management library or of the kernel: CUDA is not initialised."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from autotuned.immutable import Frozen
+
+NVML = "libnvidia-ml.so.1"
+_MIG_ON = 1
+_TEXT_BYTES = 96  # NVML_DEVICE_NAME_V2_BUFFER_SIZE; a UUID needs less
+
+
+class Gpu(Frozen):
+    """A GPU, or a MIG slice of one.
+
+    Attributes:
+        vendor: "nvidia" or "amd".
+        index: Of the GPU, in the order of the bus; slices of one GPU share it.
+        uuid: "GPU-..." or "MIG-..."; "" where an AMD GPU has none.
+        name: The product, as the driver names it, with the profile of a slice.
+        parent: UUID of the GPU that a slice is of, else "".
+    """
+
+    vendor: str
+    index: int
+    uuid: str
+    name: str
+    parent: str = ""
+
+    @property
+    def settings(self) -> dict[str, str | None]:
+        """The environment of a process that is to see this one only; None for a variable that must not be there."""
+        if self.vendor == "nvidia":
+            return {"CUDA_VISIBLE_DEVICES": self.uuid}
+        # ROCR's choice comes first: what is left of it has index 0 in HIP, whatever the other two would pick.
+        chosen = self.uuid or str(self.index)
+        return {"ROCR_VISIBLE_DEVICES": chosen, "HIP_VISIBLE_DEVICES": None, "CUDA_VISIBLE_DEVICES": None}
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.uuid or f'number {self.index}'})"
+
+
+def table(root: Path = Path("/"), library: str = NVML) -> list[Gpu]:
+    """The GPUs that may be used, in the order of the bus; a GPU that is cut into MIG slices by its slices.
+
+    Args:
+        root: Where `/proc` and `/sys` are looked for.
+        library: NVIDIA's management library.
+    """
+    return _from_nvml(library) or _from_proc(root) or _from_kfd(root)
+
+
+# -- NVIDIA: the management library ---------------------------------------------------------------------------------
+
+
+class _NvmlError(Exception):
+    """The library says no; `code` is its own."""
+
+
+class _Nvml:
+    """The few functions of the library that are needed; each raises `_NvmlError`."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self._library = library
+        self.call("nvmlInit_v2")
+
+    def call(self, name: str, *args: Any) -> None:
+        try:
+            function = getattr(self._library, name)
+        except AttributeError as error:  # an old driver
+            raise _NvmlError(name) from error
+        if function(*args) != 0:
+            raise _NvmlError(name)
+
+    def number(self, name: str, *args: Any) -> int:
+        found = ctypes.c_uint()
+        self.call(name, *args, ctypes.byref(found))
+        return found.value
+
+    def handle(self, name: str, *args: Any) -> ctypes.c_void_p:
+        found = ctypes.c_void_p()
+        self.call(name, *args, ctypes.byref(found))
+        return found
+
+    def text(self, name: str, handle: ctypes.c_void_p) -> str:
+        found = ctypes.create_string_buffer(_TEXT_BYTES)
+        self.call(name, handle, found, ctypes.c_uint(_TEXT_BYTES))
+        return found.value.decode(errors="replace")
+
+    def has_slices(self, handle: ctypes.c_void_p) -> bool:
+        now, pending = ctypes.c_uint(), ctypes.c_uint()
+        try:
+            self.call("nvmlDeviceGetMigMode", handle, ctypes.byref(now), ctypes.byref(pending))
+        except _NvmlError:  # a product without MIG
+            return False
+        return now.value == _MIG_ON
+
+
+def _from_nvml(name: str) -> list[Gpu]:
+    try:
+        nvml = _Nvml(ctypes.CDLL(name))
+    except (OSError, _NvmlError):
+        return []
+    try:
+        return [gpu for index, handle in enumerate(_handles(nvml)) for gpu in _with_slices(nvml, index, handle)]
+    except _NvmlError:
+        return []
+    finally:
+        nvml.call("nvmlShutdown")
+
+
+def _handles(nvml: _Nvml) -> Iterator[ctypes.c_void_p]:
+    for index in range(nvml.number("nvmlDeviceGetCount_v2")):
+        try:
+            yield nvml.handle("nvmlDeviceGetHandleByIndex_v2", ctypes.c_uint(index))
+        except _NvmlError:
+            continue  # a control group or a broken card keeps this process from it; CUDA does not count it either
+
+
+def _with_slices(nvml: _Nvml, index: int, handle: ctypes.c_void_p) -> Iterator[Gpu]:
+    uuid = nvml.text("nvmlDeviceGetUUID", handle)
+    if not nvml.has_slices(handle):
+        yield Gpu("nvidia", index, uuid, nvml.text("nvmlDeviceGetName", handle))
+        return
+    for number in range(nvml.number("nvmlDeviceGetMaxMigDeviceCount", handle)):
+        try:
+            piece = nvml.handle("nvmlDeviceGetMigDeviceHandleByIndex", handle, ctypes.c_uint(number))
+        except _NvmlError:
+            continue  # none of this number
+        name = nvml.text("nvmlDeviceGetName", piece)
+        yield Gpu("nvidia", index, nvml.text("nvmlDeviceGetUUID", piece), name, uuid)
+
+
+# -- without it: what the kernel modules show -------------------------------------------------------------------------
+
+
+def _from_proc(root: Path) -> list[Gpu]:
+    """NVIDIA's module lists its GPUs by bus address; containers may have it where they lack the library."""
+    found: list[Gpu] = []
+    for folder in sorted(_listed(root / "proc/driver/nvidia/gpus")):
+        fields = _fields(folder / "information", ":")
+        uuid, name = fields.get("GPU UUID", ""), fields.get("Model", "")
+        if uuid.startswith("GPU-"):
+            found.append(Gpu("nvidia", len(found), uuid, name))
+    return found
+
+
+def _from_kfd(root: Path) -> list[Gpu]:
+    """AMD's module lists CPUs and GPUs as nodes; one whose properties cannot be read is not for this process."""
+    found: list[Gpu] = []
+    nodes = [node for node in _listed(root / "sys/class/kfd/kfd/topology/nodes") if node.name.isdecimal()]
+    for node in sorted(nodes, key=lambda node: int(node.name)):
+        fields = _fields(node / "properties", " ")
+        if fields.get("simd_count", "0") == "0":
+            continue
+        unique = int(fields.get("unique_id", "0"))
+        render = root / f"sys/class/drm/renderD{fields.get('drm_render_minor', '')}/device/product_name"
+        name = _text(render) or f"AMD gfx target {fields.get('gfx_target_version', 'unknown')}"
+        found.append(Gpu("amd", len(found), f"GPU-{unique:016x}" if unique else "", name))
+    return found
+
+
+def _listed(folder: Path) -> list[Path]:
+    try:
+        return list(folder.iterdir())
+    except OSError:
+        return []
+
+
+def _fields(path: Path, between: str) -> dict[str, str]:
+    lines = (line.partition(between) for line in _text(path).splitlines())
+    return {name.strip(): value.strip() for name, _, value in lines}
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace").strip()
+    except OSError:
+        return ""

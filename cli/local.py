@@ -1,0 +1,67 @@
+"""The processes of `tune` on this host: one for each GPU that was named, or a single one for the device there is."""
+
+from __future__ import annotations
+
+import select
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from autotuned import env, gpus, visible, workers
+
+from .isolation import Worker
+from .pool import Process, Seat
+
+Json = Any
+COMPILE_WORKERS = "AUTOTUNED_COMPILE_WORKERS"
+
+
+class Local:
+    """Starts processes on this host.
+
+    Args:
+        devices: What `--devices` says; None for the device that a process finds by itself.
+
+    Raises:
+        NoDeviceError, DeviceChoiceError: The GPUs that were named are not there.
+    """
+
+    gathers = False
+
+    def __init__(self, devices: str | None) -> None:
+        self._seats = [Seat("")] if devices is None else _seats(devices)
+
+    def seats(self) -> list[Seat]:
+        """One for each GPU."""
+        return self._seats
+
+    def start(self, seat: Seat, wishes: Mapping[str, Json]) -> Worker:
+        """A process that sees that GPU only."""
+        return Worker(wishes, seat.settings)
+
+    def wait(self, processes: Sequence[Process], limit_s: float) -> None:
+        """Return when one of them has said something, or the time is over."""
+        select.select([process for process in processes if isinstance(process, Worker)], [], [], limit_s)
+
+    def is_needed(self, seat: Seat) -> bool:
+        """Every GPU that was named is waited for: its kind may be another one."""
+        return True
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def _seats(devices: str) -> list[Seat]:
+    table, variables = gpus.table(), env.unstripped(visible.VARIABLES)
+    chosen = visible.chosen(devices, table, variables)
+    shown = visible.visible(table, variables)
+    shared = _compilers(len(chosen))
+    return [
+        Seat(f"GPU {shown.index(gpu)}", gpu.name, gpu.uuid, {**gpu.settings, **shared}) for gpu in chosen
+    ]  # fmt: skip
+
+
+def _compilers(processes: int) -> dict[str, str | None]:
+    """Each process's share of what may be compiled at once here, unless the user says how many."""
+    if env.compile_workers() is not None or processes == 1:
+        return {}
+    return {COMPILE_WORKERS: str(workers.count(1 << 20) // processes)}

@@ -1,0 +1,90 @@
+"""The cases of all targets as one numbered sequence, the same in every process that loads the same targets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from autotuned.cases import CaseGenerator, Found
+from autotuned.errors import AutotunedError
+from autotuned.replay import Replayed
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One case of one kernel.
+
+    Attributes:
+        number: Its place in the sequence, from 0.
+        case: What a generator yielded, or a recorded call.
+        error: Why there is no case; "" if there is one.
+        count: How often a recorded call was made; 0 for a generator's case.
+    """
+
+    number: int
+    found: Found
+    case: Any = None
+    error: str = ""
+    count: int = 0
+
+
+class Units:
+    """The units of targets, in order; tensors of a case are made when it is reached and dropped behind it.
+
+    Attributes:
+        without_cases: Kernels that have none.
+        recorded_count: How often all recorded calls were made together.
+    """
+
+    def __init__(self, found: Sequence[Found], device: str) -> None:
+        self._found, self._device = found, device
+        self._going: Iterator[Unit] = iter(())
+        self._next = 0
+        self.without_cases = [one.name for one in found if not isinstance(one, Replayed) and not one.tuned.cases]
+        self.recorded_count = sum(one.count for one in found if isinstance(one, Replayed))
+
+    def __iter__(self) -> Iterator[Unit]:
+        for number, (found, case, error, count) in enumerate(self._cases()):
+            yield Unit(number, found, case, error, count)
+
+    def at(self, number: int) -> Unit | None:
+        """The unit with a number; None if there are not so many. Going back means going through all again."""
+        if number < self._next or self._next == 0:
+            self._going, self._next = iter(self), 0
+        for unit in self._going:
+            self._next = unit.number + 1
+            if unit.number == number:
+                return unit
+        self._next = 0
+        return None
+
+    def _cases(self) -> Iterator[tuple[Found, Any, str, int]]:
+        for found in self._found:
+            if isinstance(found, Replayed):
+                yield from _recorded(found)
+            else:
+                for generator in found.tuned.cases:
+                    yield from self._generated(found, generator)
+
+    def _generated(self, found: Found, generator: CaseGenerator) -> Iterator[tuple[Found, Any, str, int]]:
+        """The cases of a generator; an exception in it, the user's code, is one without a case."""
+        try:
+            for case in generator("cpu" if self._device == "interpreter" else "cuda"):
+                yield found, case, "", 0
+        except Exception as error:
+            name = getattr(generator, "__name__", "its cases")
+            yield found, None, f"{name}: {reason(error)}", 0
+
+
+def _recorded(found: Replayed) -> Iterator[tuple[Found, Any, str, int]]:
+    if found.reason:
+        yield found, None, found.reason, found.count
+        return
+    for call in found.calls:
+        yield found, call, "", call.count
+
+
+def reason(error: BaseException) -> str:
+    """What a row says of an exception: this package's errors speak for themselves."""
+    return str(error) if isinstance(error, AutotunedError) else f"{type(error).__name__}: {error}"
