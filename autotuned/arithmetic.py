@@ -23,7 +23,8 @@ _OPERATORS = {"+": ADD, "-": SUB, "*": MUL, "//": FLOORDIV, "%": MOD}
 _OPERATORS_OF_310 = {"ADD": ADD, "SUBTRACT": SUB, "MULTIPLY": MUL, "FLOOR_DIVIDE": FLOORDIV, "MODULO": MOD}
 _BUILTINS: dict[Any, int] = {min: MIN, max: MAX}
 _NO_EFFECT = {"RESUME", "NOP", "CACHE", "PRECALL", "COPY_FREE_VARS", "EXTENDED_ARG"}
-_SAME = {"LOAD_FAST_BORROW": "LOAD_FAST", "LOAD_FAST_CHECK": "LOAD_FAST", "LOAD_SMALL_INT": "LOAD_CONST"}
+_SAME = {"LOAD_FAST_BORROW": "LOAD_FAST", "LOAD_FAST_CHECK": "LOAD_FAST", "LOAD_SMALL_INT": "LOAD_CONST",
+         "LOAD_FAST_BORROW_LOAD_FAST_BORROW": "LOAD_FAST_LOAD_FAST"}  # fmt: skip
 _MAX_STEPS = 64
 _NOT_SIMPLE = 0x04 | 0x08 | 0x20 | 0x80 | 0x100 | 0x200  # *args, **kwargs, generators and coroutines
 
@@ -126,17 +127,31 @@ class _Reader:
     def _push_null(self, instruction: dis.Instruction) -> None:
         self._stack.append(_NULL)
 
-    def _load_fast(self, instruction: dis.Instruction) -> None:
-        if instruction.argval not in self._locals:
+    def _load(self, name: str) -> None:
+        if name not in self._locals:
             raise _RefusedError
-        self._unused.discard(instruction.argval)
-        self._stack.append(self._locals[instruction.argval])
+        self._unused.discard(name)
+        self._stack.append(self._locals[name])
+
+    def _store(self, name: str) -> None:
+        if name in self._unused:
+            raise _RefusedError
+        self._unused.add(name)
+        self._locals[name] = self._stack.pop()
+
+    def _load_fast(self, instruction: dis.Instruction) -> None:
+        self._load(instruction.argval)
+
+    def _load_fast_load_fast(self, instruction: dis.Instruction) -> None:  # from Python 3.13 on, as the one below
+        for name in instruction.argval:
+            self._load(name)
+
+    def _store_fast_load_fast(self, instruction: dis.Instruction) -> None:
+        self._store(instruction.argval[0])
+        self._load(instruction.argval[1])
 
     def _store_fast(self, instruction: dis.Instruction) -> None:
-        if instruction.argval in self._unused:
-            raise _RefusedError
-        self._unused.add(instruction.argval)
-        self._locals[instruction.argval] = self._stack.pop()
+        self._store(instruction.argval)
 
     def _load_const(self, instruction: dis.Instruction) -> None:
         if type(instruction.argval) not in (int, str):
