@@ -122,6 +122,12 @@ def index_like(owner: type) -> None:
         _launch.index_like(owner)
 
 
+def read_grids(reader: Callable[[Any], Any]) -> None:
+    """Make the C launcher ask this function, once for each grid callable, what it computes (`arithmetic.program`)."""
+    if _launch is not None:
+        _launch.read_grids(reader)
+
+
 def uses_c() -> bool:
     """Whether launches go through C."""
     return _launch is not None and env.launcher() in ("", "c")

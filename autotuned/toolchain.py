@@ -405,6 +405,16 @@ def is_tritons(function: Any) -> bool:
     return code is not None and code.co_filename.startswith(_triton_folder())
 
 
+def of_constexpr_function(function: Any) -> Any:
+    """The plain function in one of Triton's `constexpr_function`s, which is what it computes of integers; else None."""
+    from triton.runtime import jit
+
+    kind = getattr(jit, "ConstexprFunction", None)
+    if kind is None or type(function) is not kind or not is_tritons(kind.__call__):
+        return None
+    return vars(function).get("fn")
+
+
 def caches_results(asked: bool) -> bool:
     """Whether Triton's own file cache of choices is on for a tuner: asked for, or by `TRITON_CACHE_AUTOTUNING`."""
     from triton import knobs

@@ -14,6 +14,7 @@ from autotuned.candidates import Pruner
 from autotuned.decorator import CaseGenerator, by_name
 from autotuned.errors import CallError, PruningError
 from autotuned.key import is_tensor
+from autotuned.later import later
 from autotuned.look import Choice
 from autotuned.names import Names
 from autotuned.question import Options, Question
@@ -21,13 +22,17 @@ from autotuned.target import Call, Hooks, KernelTarget
 from autotuned.tuner import Tuner
 
 if TYPE_CHECKING:
+    from autotuned import arithmetic
     from autotuned.counters import CacheInfo
     from autotuned.explain import Explanation
+else:
+    arithmetic = later("arithmetic")
 
 _TRITON_RUN = toolchain.own_run()
 _NO_GRID: Any = ...  # what the launcher's base passes where there is none
 launch.watch([Autotuner])
 launch.index_like(Autotuner.__mro__[1])  # Triton's KernelInterface
+launch.read_grids(lambda grid: arithmetic.program(grid))
 
 
 class Mirror(dict[Any, Any]):

@@ -27,7 +27,7 @@ RANKS = [
         *("argspec", "check", "configfile", "driver", "evict", "fit", "launch", "logbook", "look", "smem"),
         *("target",),
     },
-    {"announce", "records", "compiling", "job", "names"},
+    {"announce", "arithmetic", "records", "compiling", "job", "names"},
     {"files", "seeds"},
     {"shipping"},
     {"store", "bound", "board"},

@@ -82,6 +82,64 @@ def test_every_offset_has_the_words_of_its_alignment():
     assert in_use()
 
 
+def twin(name):
+    """A table of one argument outside the key, of either twin."""
+    return table(ANY) if name == "c" else PyLauncher(("x",), KeySpec(names=()))
+
+
+@pytest.mark.parametrize("launcher", ["c", "python"])
+def test_tensors_share_an_entry_exactly_where_triton_shares_a_binary(launcher):
+    """Offsets of 0 to 31 bytes: what is bound for one of them is found for another of the same alignment only."""
+    native = pytest.importorskip("triton._C.libtriton").native_specialize_impl
+    backend = pytest.importorskip("triton.backends.nvidia.compiler").CUDABackend
+    views = [MEMORY[offset : offset + 64] for offset in range(32)]
+    for bound in views[:17]:
+        table_ = twin(launcher)
+        assert table_.bind((bound,), entry())
+        for view in views:
+            same = native(backend, view, False, True, True) == native(backend, bound, False, True, True)
+            assert (table_.find((view,)) is not None) is same
+
+
+INTEGERS = [
+    0,
+    1,
+    2,
+    15,
+    16,
+    17,
+    32,
+    33,
+    -1,
+    -16,
+    2**31 - 1,
+    2**31,
+    2**31 + 1,
+    -(2**31),
+    -(2**31) - 1,
+    2**62,
+    2**63 - 1,
+    2**63,
+]
+INTEGERS += [2**63 + 1, 2**64 - 1, -(2**63), True, False]
+
+
+@pytest.mark.parametrize("launcher", ["c", "python"])
+def test_scalars_share_an_entry_only_where_triton_shares_a_binary(launcher):
+    native = pytest.importorskip("triton._C.libtriton").native_specialize_impl
+    backend = pytest.importorskip("triton.backends.nvidia.compiler").CUDABackend
+    for bound in INTEGERS:
+        table_ = twin(launcher)
+        assert table_.bind((bound,), entry())
+        for value in INTEGERS:
+            kinds = [native(backend, one, False, True, True) for one in (bound, value)]
+            shared = table_.find((value,)) is not None
+            if shared:
+                assert kinds[0] == kinds[1]
+            elif type(bound) is type(value) is int:
+                assert kinds[0] != kinds[1]
+
+
 def test_a_parameter_has_the_words_of_a_tensor_in_both_ways():
     x = torch.zeros(8)
     found = [words(one, SHAPE, by) for one in (x, torch.nn.Parameter(x)) for by in (True, False)]

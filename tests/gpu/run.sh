@@ -14,6 +14,9 @@ python3 -c "import torch, triton, sys; print(torch.cuda.get_device_name(), 'torc
 failed=0  # what follows says more about a failure than an early end
 python3 -P -m pytest -q -p no:cacheprovider tests/gpu tests/acceptance tests/upstream || failed=$?
 
+echo "== the launcher under compute-sanitizer"
+tests/gpu/memcheck.sh "$results/memcheck.txt" || [ $? -eq 2 ] || failed=1  # 2: there is none here
+
 modules=(autotuned.kernels.{rmsnorm,softmax,matmul,splitk_matmul,layernorm_bwd,numpy_matmul})
 echo "== tune every kernel of the package into files"
 command_line tune "${modules[@]}" --out "$work/tuned"
