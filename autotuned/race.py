@@ -229,7 +229,8 @@ def winner(trials: Sequence[Trial], resolution_us: float, steady: bool = True) -
     """The trial to use, and the quality of that choice.
 
     Within `TIE_BAND`, or three standard errors of the difference of two such medians, of the fastest the earlier in
-    the list wins, so that near ties do not flip from run to run.
+    the list wins, so that near ties do not flip from run to run. However noisy it was, nothing slower by more than
+    `GUARD_BAND` is a tie.
 
     Args:
         trials: At least one, each with samples.
@@ -242,7 +243,7 @@ def winner(trials: Sequence[Trial], resolution_us: float, steady: bool = True) -
     lead = min(trials, key=lambda trial: trial.median_us)
     # By the leader's error, not each trial's own: one that was dropped after three samples has a large one.
     error = _shrunk_error(lead, _pooled_spread(trials))
-    limit_us = (1 + max(TIE_BAND, 3 * math.sqrt(2) * error)) * lead.median_us
+    limit_us = (1 + max(TIE_BAND, min(3 * math.sqrt(2) * error, GUARD_BAND))) * lead.median_us
     tied = [trial for trial in trials if trial.median_us <= limit_us]
     best = min(tied, key=lambda trial: trial.index)
     if best.median_us <= resolution_us:

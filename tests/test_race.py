@@ -85,6 +85,11 @@ def test_the_quality_of_a_choice(first: list[float], second: list[float], resolu
     assert winner(trials, resolution_us) == (trials[0], quality)
 
 
+def test_however_noisy_it_was_three_times_as_slow_is_no_tie() -> None:
+    slow, fast = trial(0, 3000.0, 3100.0, 3200.0), trial(1, 400.0, 1100.0, 3900.0)
+    assert winner([slow, fast], 0.5) == (fast, "noisy")
+
+
 def test_a_config_that_was_dropped_early_never_ties_by_its_own_noise() -> None:
     dropped = trial(0, 100.0, 160.0, 220.0)
     lead = trial(1, *[100.0, 101.0] * 20)
