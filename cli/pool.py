@@ -310,6 +310,7 @@ class Pool:
         self.device, seat.ready, seat.place = message["device"], True, message.get("place", "")
         # Of the product too: two kinds that are interpreted are two kinds all the same.
         seat.model = f"{seat.kind}  {message['model']}" if seat.kind else message["model"]
+        self._queue(seat)  # from now on it is not done without what this kind has to do
 
     def _take_unit(self, seat: Seat, message: dict[str, Json]) -> None:
         kernel = message["row"]["kernel"]
