@@ -1,6 +1,7 @@
 """`list --unused --missing`: what was tuned against what a recording called; and what a process says of its misses."""
 
 import os
+import re
 import subprocess
 import sys
 
@@ -188,7 +189,8 @@ def test_b97_fifty_searches_are_at_most_one_warning(caplog):
     assert levels(caplog).count("WARNING") <= 1  # the storm of keys
     caplog.clear()
     autotuned.tuner._summary()
-    assert any("50 searches; seconds: look-up" in line for line in caplog.messages)
+    (line,) = caplog.messages  # of all tuned functions that live: other tests left theirs
+    assert int(re.search(r"(\d+) searches; seconds: look-up", line)[1]) >= 50
 
 
 def test_b32_b96_the_warning_names_the_nearest_key_and_the_fields(caplog):

@@ -330,6 +330,7 @@ def _ratio(one, two):
     return wanted[1] / wanted[0] * one.own_s / two.own_s, "processors"
 
 
+@pytest.mark.skipif("AUTOTUNED_QUIET" not in os.environ, reason="wants the processors for itself; .ci/run does that")
 def test_two_cores_compile_at_least_1_7_times_as_fast_as_one(tmp_path, monkeypatch):
     if len(os.sched_getaffinity(0)) < 2:
         pytest.skip("needs two processors")
@@ -344,4 +345,7 @@ def test_two_cores_compile_at_least_1_7_times_as_fast_as_one(tmp_path, monkeypat
             ratios.append(_ratio(*windows))
             if ratios[-1][0] >= 1.7:
                 return
-    pytest.fail(f"expected two workers to be 1.7 times as fast as one, got {ratios}")
+    told = f"expected two workers to be 1.7 times as fast as one, got {ratios}"
+    if not any(how == "clock" for _, how in ratios):
+        pytest.skip(f"others used the processors all the time: {told}")
+    pytest.fail(told)
