@@ -46,6 +46,7 @@ _numbers = itertools.count()
 
 # What takes most of the time of a run: whole files, and single tests by name. `pytest -m "not slow"` leaves them out.
 _SLOW_FILES = {
+    "test_acceptance", "test_agree", "test_app", "test_isolation", "test_libraries", "test_replay",
     "test_cli", "test_compiled", "test_core_alone", "test_kernels", "test_packaging", "test_paths", "test_processes",
     "test_single_flight", "test_stress", "test_tuned", "test_workflow",
 }  # fmt: skip
