@@ -105,7 +105,7 @@ def test_what_cannot_be_described_is_said_and_left_out(path, caplog):
 
 @pytest.mark.parametrize("arrays", [1, 4])
 def test_a_repeated_call_costs_less_than_ten_microseconds(arrays, path):
-    """Measured on an idle core: 0.4 to 0.7 us more than the 0.9 to 3 us of the call, with 2 and with 8 arguments."""
+    """Measured on a busy machine: under 6 us in every run, mostly under 1."""
 
     def many(a, b=None, c=None, d=None, n=3, m=4, eps=0.5, flag=True, *, step):
         return a
@@ -237,7 +237,7 @@ def test_a_killed_process_loses_no_call(tmp_path, path):
 FORKED = """
 import os, sys, threading
 import numpy as np
-from autotuned import Config, autotune, record, recording
+from autotuned import Config, autotune, record, switched
 
 @autotune([Config({"step": 1}), Config({"step": 2})], key=["x"], do_bench=lambda call, quantiles: (call(), [1.0] * 3)[1])
 def work(x, *, step):
@@ -246,13 +246,13 @@ def work(x, *, step):
 with record(sys.argv[1]):
     work(np.ones(4))
     work(np.ones(4))
-    recording._active[-1]._lock.acquire()  # as another thread may hold it
+    switched.recorders[-1]._lock.acquire()  # as another thread may hold it
     child = os.fork()
     if child == 0:
         work(np.ones(4))
-        recording._active[-1].flush()
+        switched.recorders[-1].flush()
         os._exit(0)
-    recording._active[-1]._lock.release()
+    switched.recorders[-1]._lock.release()
     sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
 
