@@ -10,6 +10,7 @@ not named here: a branch, a loop, a call of anything but what is below, an attri
 from __future__ import annotations
 
 import dis
+import operator
 import sys
 from collections.abc import Callable, Sequence
 from types import CodeType, FunctionType, ModuleType
@@ -26,6 +27,7 @@ _NO_EFFECT = {"RESUME", "NOP", "CACHE", "PRECALL", "COPY_FREE_VARS", "EXTENDED_A
 _SAME = {"LOAD_FAST_BORROW": "LOAD_FAST", "LOAD_FAST_CHECK": "LOAD_FAST", "LOAD_SMALL_INT": "LOAD_CONST",
          "LOAD_FAST_BORROW_LOAD_FAST_BORROW": "LOAD_FAST_LOAD_FAST"}  # fmt: skip
 _MAX_STEPS = 64
+_builtins_of = operator.attrgetter("__builtins__")  # functions have it, and not every type checker knows
 _NOT_SIMPLE = 0x04 | 0x08 | 0x20 | 0x80 | 0x100 | 0x200  # *args, **kwargs, generators and coroutines
 
 Step = tuple[int, int, Any, Any, Any]
@@ -178,7 +180,7 @@ class _Reader:
                 if type(value) is int
                 else _Found(value, _step(IS_GLOBAL, name=name, is_=value))
             )
-        builtins: dict[str, Any] = self._function.__builtins__  # type: ignore[attr-defined]  # from Python 3.10 on
+        builtins: dict[str, Any] = _builtins_of(self._function)
         if name not in builtins:
             raise _RefusedError
         value = builtins[name]

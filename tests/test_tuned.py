@@ -1,6 +1,8 @@
 """Tuned Triton kernels that really compute: after any call the caller sees exactly one clean launch."""
 
+import copy
 import logging
+import pickle
 
 import pytest
 import torch
@@ -10,6 +12,7 @@ from paths import PATHS, check_path, on_path, quick
 from triton import Config
 
 from autotuned import autotune, store
+from autotuned.kernels import softmax
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 CONFIGS = [Config({"BLOCK": block}) for block in (16, 32)]
@@ -403,3 +406,10 @@ def test_log_is_silent_by_default(caplog, capfd):
     make(scale)(CONFIGS)[blocks](full(1.0), 50)
     assert caplog.records == []
     assert capfd.readouterr() == ("", "")
+
+
+def test_b72_a_copy_of_a_tuned_kernel_is_the_kernel_itself():
+    kernel = next(value for value in vars(softmax).values() if hasattr(value, "cache_info"))
+    assert copy.deepcopy(kernel) is kernel
+    assert copy.copy(kernel) is kernel
+    assert pickle.loads(pickle.dumps(kernel)) is kernel
