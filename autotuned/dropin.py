@@ -63,11 +63,6 @@ def uninstall() -> None:
     _restore_decorators()
 
 
-def is_installed() -> bool:
-    """Whether `install` is in force."""
-    return _installed.active
-
-
 def _wrap_run() -> None:
     if _installed.active:
         return

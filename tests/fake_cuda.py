@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 import torch
@@ -152,6 +153,24 @@ def install(monkeypatch) -> Driver:
         monkeypatch.setattr(torch.cuda, name, value)
     Launcher.launches.clear()
     return driver
+
+
+@contextmanager
+def traced_by_torch(monkeypatch):
+    """Let Dynamo trace kernels for this GPU: torch looks for a real one, and saves its random state around tracing."""
+    import torch.utils._triton
+    from torch._higher_order_ops import triton_kernel_wrap
+
+    for module in (torch.utils._triton, triton_kernel_wrap):
+        for name in ("has_triton", "has_triton_package"):
+            if hasattr(module, name):
+                monkeypatch.setattr(module, name, lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_rng_state", lambda: torch.zeros(1))
+    monkeypatch.setattr(torch.cuda, "set_rng_state", lambda state: None)
+    triton_kernel_wrap.kernel_side_table.reset_table()
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
 
 
 def pointer(value) -> int:

@@ -1,8 +1,10 @@
 """GPUs that are not there: NVIDIA's management library over a table in the environment, and what is tuned on them."""
 
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -103,3 +105,14 @@ def environment(**more: str) -> dict[str, str]:
 def log(tmp_path: Path) -> list[tuple[str, ...]]:
     """Device, process, n and config of each launch."""
     return [tuple(line.split()) for line in (tmp_path / "log").read_text().splitlines()]
+
+
+def interrupted(process: "subprocess.Popen[str]", tmp_path: Path) -> tuple[str, str]:
+    """Ctrl-C for a command once two devices have measured; what it wrote until it ended."""
+    end = time.monotonic() + 120
+    while len({line[0] for line in log(tmp_path)} if (tmp_path / "log").exists() else ()) < 2:
+        assert time.monotonic() < end and process.poll() is None
+        time.sleep(0.1)
+    time.sleep(1)
+    process.send_signal(signal.SIGINT)
+    return process.communicate(timeout=60)

@@ -3,14 +3,13 @@
 import importlib.util
 import json
 import re
-import signal
 import subprocess
 import time
 from pathlib import Path
 
 import fake_gpus
 import pytest
-from fake_gpus import MEET, command, environment, log
+from fake_gpus import MEET, command, environment, interrupted, log
 
 from autotuned import store
 
@@ -130,13 +129,7 @@ def test_ctrl_c_ends_all_processes_and_keeps_what_was_measured(tmp_path, fake):
     process = subprocess.Popen(
         args, cwd=tmp_path, env=environment(**variables), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
-    end = time.monotonic() + 120
-    while len({line[0] for line in log(tmp_path)} if (tmp_path / "log").exists() else ()) < 2:
-        assert time.monotonic() < end and process.poll() is None
-        time.sleep(0.1)
-    time.sleep(1)
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    out, err = interrupted(process, tmp_path)
     assert process.returncode == 130, err
     found = json.loads(out)
     assert found["interrupted"]

@@ -1,6 +1,5 @@
 """While a CUDA graph is captured nothing is searched and nothing synchronises."""
 
-import fake_cuda
 import pytest
 import torch
 import triton
@@ -17,11 +16,6 @@ CONFIGS = [Config({"BLOCK": 16}), Config({"BLOCK": 32})]
 def add(x_ptr, n, BLOCK: tl.constexpr):
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     tl.store(x_ptr + i, tl.load(x_ptr + i, mask=i < n) + 1, mask=i < n)
-
-
-@pytest.fixture
-def bench():
-    return fake_cuda.by_config({16: 2.0, 32: 1.0})
 
 
 @pytest.fixture

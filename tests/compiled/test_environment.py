@@ -4,7 +4,6 @@ import ctypes
 import os
 import sys
 
-import fake_cuda
 import pytest
 import torch
 import triton
@@ -21,11 +20,6 @@ VARIABLES = ["DISABLE_LLVM_OPT", "TRITON_DEFAULT_FP_FUSION", "TRITON_F32_DEFAULT
 def shift(x_ptr, n, BLOCK: tl.constexpr):
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     tl.store(x_ptr + i, tl.load(x_ptr + i, mask=i < n) + 3, mask=i < n)
-
-
-@pytest.fixture
-def bench():
-    return fake_cuda.by_config({16: 2.0, 32: 1.0})
 
 
 @pytest.fixture

@@ -65,16 +65,8 @@ REFUSED = {"config-hook", "pre-hook", "post-hook"}
 
 @pytest.fixture(autouse=True)
 def triton_is_there(monkeypatch):
-    for module in (torch.utils._triton, triton_kernel_wrap):
-        for name in ("has_triton", "has_triton_package"):
-            if hasattr(module, name):
-                monkeypatch.setattr(module, name, lambda: True)
-    monkeypatch.setattr(torch.cuda, "get_rng_state", lambda: torch.zeros(1))  # Dynamo saves it around tracing
-    monkeypatch.setattr(torch.cuda, "set_rng_state", lambda state: None)
-    triton_kernel_wrap.kernel_side_table.reset_table()
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
+    with fake_cuda.traced_by_torch(monkeypatch):
+        yield
 
 
 @pytest.fixture

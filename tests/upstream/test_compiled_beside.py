@@ -5,7 +5,6 @@ import logging
 import sys
 import weakref
 
-import fake_cuda
 import pytest
 import torch
 import triton
@@ -43,11 +42,6 @@ class Writer(Autotuner):
 def add(x_ptr, n, EVEN: tl.constexpr, BLOCK: tl.constexpr):
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     tl.store(x_ptr + i, tl.load(x_ptr + i, mask=i < n) + 1, mask=i < n)
-
-
-@pytest.fixture
-def bench():
-    return fake_cuda.by_config({16: 2.0, 32: 1.0})
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import sys
 import types
 from types import SimpleNamespace
 
-import fake_cuda
 import pytest
 import subjects
 import torch
@@ -23,11 +22,6 @@ CONFIGS = [Config({"BLOCK": 16}), Config({"BLOCK": 32}, num_warps=2)]
 def scale(x_ptr, n, by, BLOCK: tl.constexpr):
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     tl.store(x_ptr + i, tl.load(x_ptr + i, mask=i < n) * by, mask=i < n)
-
-
-@pytest.fixture
-def bench():
-    return fake_cuda.by_config({16: 2.0, 32: 1.0})
 
 
 @pytest.fixture

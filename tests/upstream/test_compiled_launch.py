@@ -27,11 +27,6 @@ def scaled(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
 
 
 @pytest.fixture
-def bench():
-    return fake_cuda.by_config({16: 2.0, 32: 1.0})
-
-
-@pytest.fixture
 def kernel(subject, bench):
     return subject.autotune(list(CONFIGS), key=["n"], do_bench=bench)(triton.jit(copy))
 

@@ -1,6 +1,5 @@
 """Triton's listener of choices, its printed line, and its own file cache, on every tuner; real JIT, a pretended GPU."""
 
-import fake_cuda
 import pytest
 import subjects
 import torch
@@ -30,11 +29,6 @@ def told(monkeypatch):
     events = []
     monkeypatch.setattr(knobs.autotuning, "listener", lambda **event: events.append(event))
     return events
-
-
-@pytest.fixture
-def bench():
-    return fake_cuda.by_config({16: 2.0, 32: 1.0})
 
 
 def made(subject, bench, configs=CONFIGS, **options):

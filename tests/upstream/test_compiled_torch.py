@@ -35,21 +35,8 @@ def double_even(x_ptr, y_ptr, n, EVEN: tl.constexpr, BLOCK: tl.constexpr):
 
 @pytest.fixture(autouse=True)
 def triton_is_there(monkeypatch):
-    for module in (torch.utils._triton, triton_kernel_wrap):
-        for name in ("has_triton", "has_triton_package"):
-            if hasattr(module, name):
-                monkeypatch.setattr(module, name, lambda: True)
-    monkeypatch.setattr(torch.cuda, "get_rng_state", lambda: torch.zeros(1))
-    monkeypatch.setattr(torch.cuda, "set_rng_state", lambda state: None)
-    triton_kernel_wrap.kernel_side_table.reset_table()
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
-
-
-@pytest.fixture
-def bench():
-    return fake_cuda.by_config({16: 2.0, 32: 1.0})
+    with fake_cuda.traced_by_torch(monkeypatch):
+        yield
 
 
 @pytest.fixture
