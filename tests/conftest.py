@@ -46,7 +46,8 @@ _numbers = itertools.count()
 
 # What takes most of the time of a run: whole files, and single tests by name. `pytest -m "not slow"` leaves them out.
 _SLOW_FILES = {
-    "test_acceptance", "test_agree", "test_app", "test_cli", "test_compiled", "test_core_alone", "test_devices",
+    "test_acceptance", "test_agree", "test_app", "test_cli", "test_cli_clear", "test_cli_device", "test_cli_doctor",
+    "test_cli_files", "test_cli_stored", "test_cli_terminal", "test_cli_tune", "test_compiled", "test_core_alone", "test_devices",
     "test_isolation", "test_kernels", "test_libraries", "test_packaging", "test_paths", "test_processes", "test_ray",
     "test_replay", "test_single_flight", "test_stress", "test_tuned", "test_workflow",
 }  # fmt: skip
@@ -100,6 +101,12 @@ def fresh_state(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mo
     monkeypatch.setitem(files._packages, "own", [])
     yield
     _forget()
+
+
+@pytest.fixture
+def wide_output(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Room for long lines, so that none is broken."""
+    monkeypatch.setenv("COLUMNS", "200")
 
 
 @pytest.fixture
