@@ -28,6 +28,10 @@ GPU = _gpu_is_there()
 # Kernels for a pretended GPU are compiled in a process of their own: see `tests/test_compiled.py`.
 if not GPU and os.environ.get("AUTOTUNED_TESTS") != "compiled":
     os.environ.setdefault("TRITON_INTERPRET", "1")
+if "PYTEST_XDIST_WORKER" in os.environ:
+    # One worker a core: the threads of torch and NumPy would take the others' cores and wait for each other.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 # Module state that outlives a call, by module; modules that are not imported have none.
 _STATE = {
