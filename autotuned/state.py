@@ -70,7 +70,11 @@ def _elements(tensor: Any) -> Any:
     """
     if not _is_torch(tensor):
         return tensor
+    import torch
+
     view = tensor.data  # its own version counter: restoring must not upset autograd's saved tensors
+    if view.dtype is torch.bool:
+        view = view.view(torch.uint8)  # a copy of bools has 0 or 1 for whatever byte a kernel wrote
     for dim, stride in enumerate(view.stride()):
         if stride == 0 and view.shape[dim] > 1:
             view = view.narrow(dim, 0, 1)

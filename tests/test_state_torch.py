@@ -76,6 +76,16 @@ def test_each_dtype_is_compared_and_restored_by_its_bits(dtype: torch.dtype) -> 
     assert torch.equal(tensor.to(torch.complex64), torch.ones(4, 3, dtype=torch.complex64))
 
 
+@pytest.mark.parametrize("view", ["whole", "strided", "transposed", "row expanded", "overlapping windows"])
+def test_any_byte_that_a_kernel_writes_into_bools_is_a_change_and_undone(view: str) -> None:
+    buffer = torch.ones(4, 6, dtype=torch.uint8)
+    snapshot = Snapshot(["x"], VIEWS[view](buffer.view(torch.bool)))
+    VIEWS[view](buffer).fill_(36)
+    assert snapshot.changed()
+    snapshot.restore()
+    assert torch.equal(buffer, torch.ones_like(buffer))
+
+
 @pytest.mark.parametrize(
     ("before", "after", "changed"),
     [
