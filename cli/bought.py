@@ -13,7 +13,7 @@ from autotuned.values import canonical
 
 from . import output
 from .stored import Stored, of_kernel
-from .usage import usage
+from .usage import Missing, missing_of, usage
 
 Json = Any
 
@@ -99,12 +99,11 @@ class Coverage:
     tuned: int
     calls: int
     tuned_calls: int
-    missing: Sequence[tuple[Recorded, str]] = ()
+    missing: Sequence[Missing] = ()
 
     def to_json(self) -> dict[str, Json]:
         """What `report --json` prints of it."""
-        missing = [{"kernel": c.kernel, "call": c.key.call, "count": c.count} for c, _ in self.missing]
-        return {**vars(self), "missing": missing}
+        return {**vars(self), "missing": [one.to_json() for one in self.missing]}
 
 
 def cases(kernel: str, counts: Mapping[str, int] | None = None) -> Iterator[Case]:
@@ -151,9 +150,12 @@ def mean(ratios: Iterable[float | None]) -> float | None:
 
 def coverage(recorded: Sequence[Recorded]) -> Coverage:
     """How much of a recording the store or the config files answer."""
-    digests = usage(recorded).answers.keys()
-    tuned = [call for call in recorded if call.key.digest in digests]
-    missing = [(call, call.key.digest) for call in recorded if call.key.digest not in digests]
+    found = usage(recorded)
+    tuned = [call for call in recorded if call.key.digest in found.answers]
     return Coverage(
-        len(recorded), len(tuned), sum(call.count for call in recorded), sum(call.count for call in tuned), missing
+        len(recorded),
+        len(tuned),
+        sum(call.count for call in recorded),
+        sum(call.count for call in tuned),
+        list(missing_of(found)),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -223,6 +224,12 @@ def _layout_words(tensor: Mapping[str, Json]) -> str:
     strides = tensor["strides"]
     plain = not strides or (strides.endswith("1") and not strides[:-1].strip("*"))
     return dtype_words(tensor["dtype"]) + shape + ("" if plain else f" strides {strides}")
+
+
+def in_order(text: str) -> list[tuple[bool, int, str]]:
+    """What texts are sorted by, so that numbers in them come by their size: M=64 before M=256."""
+    parts = re.split(r"(\d+)", text)
+    return [(part.isdecimal(), int(part) if part.isdecimal() else 0, part) for part in parts]
 
 
 def dtype_words(dtype: str) -> str:

@@ -615,6 +615,14 @@ def test_list_shows_records_and_files(write: Write, monkeypatch: pytest.MonkeyPa
     assert [line.split()[0] for line in lines[2:]] == ["n=1"] * 2 and record["digest"][:12] in lines[2]
 
 
+def test_calls_are_listed_by_the_size_of_their_numbers() -> None:
+    _keep(12)
+    said = [line.split()[0] for line in _run("list").stdout.splitlines() if line.startswith("n=")]
+    assert said == [f"n={n}" for n in range(12)]
+    listed = json.loads(_run("list", "--json").stdout)["choices"]
+    assert [choice["call"]["values"]["n"] for choice in listed] == list(range(12))
+
+
 def test_a_record_that_somebody_edited_is_left_out(write: Write) -> None:
     _run("tune", _work(write))
     [first, _] = [Path(choice["path"]) for choice in _json("list")["choices"]]
