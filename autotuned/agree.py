@@ -265,7 +265,8 @@ def slowest(records: list[Record], live: Mapping[str, Any]) -> Record:
     timings = [_slowest_timing(identity, records) for identity in live]
     trials = [race.Trial(n, _nothing, _nothing, samples_us=t.typical_us) for n, t in enumerate(timings) if t.usable]
     if not trials:
-        reasons = [(timing.error or "failed", candidates.label(timing.config)) for timing in timings]
+        options = records[0].key.is_of_triton
+        reasons = [(timing.error or "failed", candidates.label(timing.config, options)) for timing in timings]
         raise failures.all_failed(records[0].key.kernel, reasons)
     best, quality = race.winner(trials, 0.0)
     won = timings[best.index]

@@ -159,7 +159,7 @@ class Chooser:
         )  # fmt: skip
 
     def _label(self, config: Any) -> str:
-        return candidates.label(candidates.to_json(config, self.target.name, objects.spell))
+        return candidates.label(candidates.to_json(config, self.target.name, objects.spell), self.target.has_options)
 
     def answer(self, question: Question) -> Choice:
         """The choice for a question; under `autotuned.sync` the same on all ranks."""
@@ -456,5 +456,5 @@ class Chooser:
         log.info(
             "`%s`: measured %d configs (%d failed) in %.2f s; chosen %s, %.1f us, %s",
             result.key.kernel, len(result.timings), failed, result.provenance["seconds"],
-            candidates.label(result.winner or {}), result.median_us, result.quality,
+            candidates.label(result.winner or {}, self.target.has_options), result.median_us, result.quality,
         )  # fmt: skip

@@ -68,6 +68,7 @@ class Target(Protocol):
     parameters: Sequence[toolchain.Parameter]
     filled: frozenset[str]  # parameters that heuristics under the tuner fill in: no caller passes them
     compiles_ahead: bool  # whether a config can be compiled without being launched
+    has_options: bool  # whether `num_warps` and the like mean something to it
 
     def allows(self, name: str) -> bool:
         """Whether a config may set `name`."""
@@ -195,6 +196,8 @@ def refuse_conflicts(target: Target, args: Sequence[Any], kwargs: Mapping[str, A
 
 class KernelTarget:
     """A Triton kernel, with or without `heuristics` under the tuner."""
+
+    has_options = True
 
     def __init__(self, fn: Any, function: FunctionType, name: str, is_named: bool = False) -> None:
         toolchain.remember_originals()
@@ -333,6 +336,7 @@ class HostTarget:
 
     filled: frozenset[str] = frozenset()
     compiles_ahead = False
+    has_options = False
 
     def __init__(self, fn: Callable[..., Any], name: str, distributions: Sequence[str], is_named: bool = False) -> None:
         self.fn = fn

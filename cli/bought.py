@@ -124,14 +124,14 @@ def _case(stored: Stored, count: int | None) -> Case:
     default = record.provenance.get("default")
     names = {"chosen": canonical(stored.config), "default": canonical(default) if default else ""}
     names["first"] = record.timings[0].identity if record.timings else ""
-    configs = [_measured(timing, names) for timing in record.timings]
+    configs = [_measured(timing, names, stored.key.is_of_triton) for timing in record.timings]
     speed = {role: _ratio(configs, role, stored.median_us) for role in ("first", "default")}
     return Case(stored, speed["first"], speed["default"], configs, record.provenance.get("seconds"), count)
 
 
-def _measured(timing: Timing, names: Mapping[str, str]) -> Measured:
+def _measured(timing: Timing, names: Mapping[str, str], options: bool) -> Measured:
     roles = tuple(role for role, identity in names.items() if identity == timing.identity)
-    label = output.config_words(timing.config)
+    label = output.config_words(timing.config, options)
     return Measured(
         label, timing.median_us, timing.low_us, timing.high_us, timing.samples, timing.status, timing.error, roles
     )

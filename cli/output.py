@@ -283,8 +283,12 @@ def _side_words(path: str, value: Json) -> str:
     return words[:12] if len(words) == DIGEST else words
 
 
-def config_words(form: Mapping[str, Json] | None) -> str:
-    """A config's label; "unfinished" where a search has not chosen yet."""
+def config_words(form: Mapping[str, Json] | None, options: bool) -> str:
+    """A config's label; "unfinished" where a search has not chosen yet.
+
+    Args:
+        options: Whether those of a launch mean something: they do to Triton's kernels only.
+    """
     from autotuned.candidates import label
 
-    return "unfinished" if form is None else label(form)
+    return "unfinished" if form is None else label(form, options)

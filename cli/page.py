@@ -117,7 +117,7 @@ def _row(case: Case, alike: bool) -> str:
     quality = stored.quality or ""
     cells = [
         f"<td>{escape(case.call)}{seen}</td>",
-        f"<td><code>{escape(output.config_words(stored.config))}</code></td>",
+        f"<td><code>{escape(stored.config_words)}</code></td>",
         f'<td class="number">{escape(output.time_words(stored.median_us))}</td>',
         _ratio_cell(case.vs_first),
         _ratio_cell(case.vs_default),

@@ -140,7 +140,7 @@ def _cells(case: Case) -> list[str]:
     failed = len(case.failures()) + len(case.failures("wrong"))
     return [
         case.call,
-        output.config_words(stored.config),
+        stored.config_words,
         STORE if stored.record is not None else Path(stored.path).name,
         output.time_words(stored.median_us),
         output.ratio_words(case.vs_first),

@@ -64,7 +64,7 @@ class Stored:
     @cached_property
     def config_words(self) -> str:
         """The config for people."""
-        return output.config_words(self.config)
+        return output.config_words(self.config, self.key.is_of_triton)
 
     @property
     def toolchain(self) -> str:

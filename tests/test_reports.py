@@ -213,7 +213,7 @@ def test_b59_when_all_fail_each_reason_is_named(caplog):
         autotune(CONFIGS)(run)(np.zeros(8))
     assert "all 3 failed" in str(caught.value)
     for step in (4, 8, 16):
-        assert f"Required: {step * 1024}, Hardware limit: 101376\n    step={step} " in str(caught.value)
+        assert f"Required: {step * 1024}, Hardware limit: 101376\n    step={step}\n" in f"{caught.value}\n"
     assert records() == []
     tuned = autotune(CONFIGS, default=Config({"step": 32}))(run)
     caplog.clear()
@@ -247,7 +247,7 @@ else:
     run(np.zeros(8))
 print(run.best_config.kwargs["step"] if "tune" not in sys.argv else "tuned")
 """
-SKIPPED = "step=16 num_warps=4 num_stages=3 is skipped: an earlier process ended in its first launch"
+SKIPPED = "step=16 is skipped: an earlier process ended in its first launch"
 
 
 @pytest.fixture
