@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from autotuned import codegen, launch, toolchain
+from autotuned import codegen, compiledkernel, launch
 from autotuned.later import later
 from autotuned.target import Target
 
@@ -110,11 +110,11 @@ def direct(
     meta = codegen.mapping(names, constants)
     fallback = through_triton(target, names, config)
 
-    def plan(kernel: Any) -> tuple[toolchain.Launch, tuple[Any, ...] | None]:
-        found = toolchain.handle(target.fn, kernel, device)
+    def plan(kernel: Any) -> tuple[compiledkernel.Launch, tuple[Any, ...] | None]:
+        found = compiledkernel.handle(target.fn, kernel, device)
         launch.watch(found.watched)
         parts = before.parts if before else (None, {}, ())
-        return toolchain.direct_launch(found), driver.fields(found, names, constants, parts)
+        return compiledkernel.direct_launch(found), driver.fields(found, names, constants, parts)
 
     straight, fields = plan(compiled)
     del compiled  # not kept alive here
@@ -127,8 +127,9 @@ def direct(
         if launched is not None:
             return launched
         launched = fallback(values, grid)
-        if not toolchain.is_hooked(target.fn):  # a knob or an evicted kernel: from now on what Triton has just chosen
-            with contextlib.suppress(toolchain.UnbindableError):
+        if not compiledkernel.is_hooked(target.fn):
+            # A knob or an evicted kernel: from now on what Triton has just chosen.
+            with contextlib.suppress(compiledkernel.UnbindableError):
                 straight, made.direct = plan(launched)
         return launched
 

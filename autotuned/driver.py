@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from autotuned.toolchain import Handle
+from autotuned.compiledkernel import Handle
 
 # How Triton's type of a parameter is written into the kernel's parameter buffer; '-' is compiled in.
 _KINDS = {

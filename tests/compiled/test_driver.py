@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from triton import Config
 
-from autotuned import autotune, driver, toolchain
+from autotuned import autotune, compiledkernel, driver
 
 _launch = pytest.importorskip("autotuned._launch")
 
@@ -330,7 +330,7 @@ def test_kernels_that_need_more_go_through_triton(device):
     x = torch.zeros(256, dtype=torch.float16)
     first = kernel[(1,)](x, 0.5)
     if first.src.signature["s"] == "fp16":
-        found = toolchain.handle(kernel.fn, first, 0)
+        found = compiledkernel.handle(kernel.fn, first, 0)
         assert driver.fields(found, ("x_ptr", "s"), {"BLOCK": 64}, (None, {}, ())) is None
     device.calls.clear()
     assert kernel[(1,)](x, 0.5) is first
