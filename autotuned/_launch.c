@@ -41,6 +41,7 @@ static CuLaunchKernelEx cu_launch;
 static CuCtxGetCurrent cu_context;
 static CuGetErrorString cu_error;
 static CuMemsetAsync cu_memset;
+static int driver_sought;
 static int (*stream_of)(int32_t type, int32_t id, void **out); /* torch's, or a test's stand-in */
 static uint64_t generation = 1; /* grows when anything watched changes */
 static PyObject *s_run, *s_config, *s_slow_run, *s_still_ours, *s_grid, *s_warmup, *s_getitem;
@@ -1075,12 +1076,14 @@ static Entry *new_entry(const Table *t, const Words *w, PyObject *bound) {
 }
 
 static int find_torch(void);
+static void find_driver(void);
 
 static PyObject *table_bind(Table *t, PyObject *args) {
   PyObject *tuple, *bound, **values;
   Words w;
   if (!PyArg_ParseTuple(args, "OO", &tuple, &bound)) return NULL;
   if (find_torch()) return NULL;
+  find_driver();
   if (!as_values(t, tuple, &values)) Py_RETURN_FALSE;
   compare_shims(values, t->n);
   int result = make_words(t, &w, values);
@@ -1783,6 +1786,7 @@ static PyObject *watch(PyObject *module, PyObject *what) {
 static PyObject *ready(PyObject *module, PyObject *unused) {
   (void)module; (void)unused;
   if (find_torch()) return NULL;
+  find_driver();
   if (!dl) return PyUnicode_FromString("this torch has no DLPack C exchange API");
   if (!cu_launch) return PyUnicode_FromString("libcuda has no cuLaunchKernelEx, or is not there");
   Py_RETURN_NONE;
@@ -1792,6 +1796,7 @@ static PyObject *use_driver(PyObject *module, PyObject *args) {
   unsigned long long launch, context, stream, memset;
   (void)module;
   if (!PyArg_ParseTuple(args, "KKKK", &launch, &context, &stream, &memset)) return NULL;
+  driver_sought = 1;
   cu_memset = (CuMemsetAsync)(uintptr_t)memset;
   cu_launch = (CuLaunchKernelEx)(uintptr_t)launch;
   cu_context = (CuCtxGetCurrent)(uintptr_t)context;
@@ -1853,7 +1858,11 @@ static PyMethodDef module_methods[] = {
 static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_launch", "The launch path in C.", -1, module_methods,
                                         NULL, NULL, NULL, NULL};
 
+/* At the first bind and not at the import: by then Triton has loaded the library, which takes milliseconds. Words made
+ * before then, without a context, were looked up in empty tables only. */
 static void find_driver(void) {
+  if (driver_sought) return;
+  driver_sought = 1;
   void *library = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
   if (!library) return;
   cu_launch = (CuLaunchKernelEx)(uintptr_t)dlsym(library, "cuLaunchKernelEx");
@@ -1877,7 +1886,6 @@ PyMODINIT_FUNC PyInit__launch(void) {
     return NULL;
   PyObject *module = PyModule_Create(&definition);
   if (!module) return NULL;
-  find_driver();
   if (PyModule_AddObjectRef(module, "Table", (PyObject *)&TableType) ||
       PyModule_AddObjectRef(module, "Base", (PyObject *)&BaseType) ||
       PyModule_AddObjectRef(module, "HeuristicsBase", (PyObject *)&HeuristicsType)) {

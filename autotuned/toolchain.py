@@ -179,10 +179,10 @@ def version() -> str:
 def fingerprint(arch: str, cache_dir: Path) -> dict[str, Json]:
     """What compiles kernels for `arch`: Triton's version, a hash of all of it, and the version of ptxas.
 
-    Hashing libtriton takes a third of a second, so the answer is remembered in `cache_dir` under the names, sizes
-    and times of the files it was computed from; any change of these computes it anew. Within a process Triton is what
-    was imported, and only ptxas, which is run for each kernel, is looked at again. Errors are not swallowed: an
-    unknown fingerprint must never equal another unknown one.
+    Hashing libtriton takes a third of a second, so the answer is remembered in `cache_dir` with the sizes and times of
+    the files it was computed from; any change of these computes it anew. Within a process Triton is what was imported,
+    and only ptxas, which is run for each kernel, is looked at again. Errors are not swallowed: an unknown fingerprint
+    must never equal another unknown one.
 
     Args:
         arch: "sm_90" and the like; anything else has no ptxas.
@@ -191,27 +191,57 @@ def fingerprint(arch: str, cache_dir: Path) -> dict[str, Json]:
     tool = _ptxas(arch)
     now = _stat(tool) if tool else None
     if now not in _fingerprints:
-        path = cache_dir / "toolchain" / f"{_signature(now)}.json"
-        _fingerprints[now] = _remembered(path, tool)
+        place = hashlib.sha256(f"3 {version()} {_triton_folder()} {tool}".encode("utf-8", "surrogateescape"))
+        _fingerprints[now] = _remembered(cache_dir / "toolchain" / f"{place.hexdigest()[:32]}.json", now)
     return _fingerprints[now]
 
 
 _fingerprints: dict[tuple[str, int, int] | None, dict[str, Json]] = {}
 
 
-def _remembered(path: Path, tool: str | None) -> dict[str, Json]:
+def _remembered(path: Path, tool: tuple[str, int, int] | None) -> dict[str, Json]:
     try:
         data = disk.read_json(path)
-        if isinstance(data, dict) and data.keys() == {"triton", "triton_key", "ptxas"}:
-            return data
-    except (OSError, ValueError):
-        pass
-    fresh = _compute(tool)
-    try:
-        disk.write_text(path, disk.text(fresh))
-    except OSError as error:
-        log.debug("cannot remember the toolchain fingerprint: %s", error)
+        if _is_made_of(data, tool) and data["is"].keys() == {"triton", "triton_key", "ptxas"}:
+            found: dict[str, Json] = data["is"]
+            return found
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        pass  # there is none, it is damaged, or a file is gone
+    before = _parts(tool)
+    fresh = _compute(tool[0] if tool else None)
+    if _parts(tool) == before:  # else somebody is installing it: what is read now may be a mixture
+        try:
+            disk.write_text(path, disk.text({**before, "is": fresh}))
+        except OSError as error:
+            log.debug("cannot remember the toolchain fingerprint: %s", error)
     return fresh
+
+
+def _parts(tool: tuple[str, int, int] | None) -> dict[str, Json]:
+    """What the fingerprint is computed from: the files, and the folders, whose times say whether there are others."""
+    root = _triton_folder()
+    folders = {folder: os.stat(_below(root, folder)).st_mtime_ns for folder in _folders(root)}
+    files = {file: _size_and_time(_below(root, file)) for folder in folders for file in _files(root, folder)}
+    return {"ptxas": list(tool) if tool else None, "folders": folders, "files": files}
+
+
+def _is_made_of(data: Json, tool: tuple[str, int, int] | None) -> bool:
+    """Whether what is remembered was computed from what is there now; half a millisecond for 150 files."""
+    root = _triton_folder()
+    return (
+        data["ptxas"] == (list(tool) if tool else None)
+        and all(os.stat(_below(root, folder)).st_mtime_ns == time for folder, time in data["folders"].items())
+        and all(_size_and_time(_below(root, file)) == there for file, there in data["files"].items())
+    )
+
+
+def _below(root: str, path: str) -> str:
+    return f"{root}/{path}"  # os.path.join takes a microsecond
+
+
+def _size_and_time(path: str) -> list[int]:
+    info = os.stat(path)
+    return [info.st_size, info.st_mtime_ns]
 
 
 def _compute(tool: str | None) -> dict[str, Json]:
@@ -221,7 +251,8 @@ def _compute(tool: str | None) -> dict[str, Json]:
 
     # Triton's own key leaves out its runtime, Gluon, plug-ins and what it links into kernels.
     root = _triton_folder()
-    files = sorted(path for path, _, _ in _file_stats(root) if not os.path.basename(path).startswith("libtriton"))
+    found = sorted(_below(root, file) for folder in _folders(root) for file in _files(root, folder))
+    files = [path for path in found if not os.path.basename(path).startswith("libtriton")]
     # Nothing can be compiled before this is known, and Python's lock is free while a file is read or hashed.
     with ThreadPoolExecutor(4, "autotuned-hash") as threads:
         whole = threads.submit(triton_key)
@@ -240,27 +271,25 @@ def _sha256(path: str) -> str:
         return hashlib.sha256(file.read()).hexdigest()
 
 
-def _signature(tool: tuple[str, int, int] | None) -> str:
-    """A hash of name, size and time of every file the fingerprint is computed from."""
-    stats = sorted(_file_stats(_triton_folder()))
-    text = f"2 {version()} {tool} {stats}"  # 2: what is hashed has changed once
-    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:32]
-
-
 def _triton_folder() -> str:
     import triton
 
     return os.path.dirname(os.path.abspath(str(triton.__file__)))
 
 
-def _file_stats(folder: str) -> Iterator[tuple[str, int, int]]:
-    """What Triton is made of: Python, libraries, and bit code linked into kernels (1 ms for 150 files)."""
-    for entry in os.scandir(folder):
+def _folders(root: str, folder: str = "") -> Iterator[str]:
+    """The folders of Triton that hold what decides code, from `root` on; each ends with a slash but for the first."""
+    yield folder
+    for entry in os.scandir(_below(root, folder)):
+        if "." not in entry.name and entry.name not in _NO_CODE and entry.is_dir():
+            yield from _folders(root, f"{folder}{entry.name}/")
+
+
+def _files(root: str, folder: str) -> Iterator[str]:
+    """What Triton is made of in one folder: Python, libraries, and bit code linked into kernels."""
+    for entry in os.scandir(_below(root, folder)):
         if entry.name.endswith((".py", ".so", ".pyd", ".bc")):
-            info = entry.stat()
-            yield entry.path, info.st_size, info.st_mtime_ns
-        elif "." not in entry.name and entry.name not in _NO_CODE and entry.is_dir():
-            yield from _file_stats(entry.path)
+            yield f"{folder}{entry.name}"
 
 
 _NO_CODE = {"__pycache__", "profiler", "include", "bin"}  # folders without anything that decides what is compiled

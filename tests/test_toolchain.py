@@ -59,6 +59,16 @@ def test_any_file_of_triton_that_decides_code_makes_another_fingerprint(pretende
     assert fingerprint(pretended)["triton_key"] != before["triton_key"]
 
 
+@pytest.mark.parametrize("name", ["new.py", "runtime/new.py", "backends/amd/driver.py"])
+def test_a_new_file_and_a_lost_one_make_another_fingerprint(pretended, name):
+    before = fingerprint(pretended)
+    (pretended / name).parent.mkdir(exist_ok=True)
+    (pretended / name).write_text("new")
+    assert fingerprint(pretended)["triton_key"] != before["triton_key"]
+    (pretended / name).unlink()
+    assert fingerprint(pretended) == before
+
+
 @pytest.mark.parametrize("name", ["profiler/proton.py", "backends/nvidia/include/cuda.h", "README.md"])
 def test_other_files_of_triton_do_not_count(pretended, name):
     before = fingerprint(pretended)
@@ -129,6 +139,31 @@ def test_what_is_remembered_is_not_computed_again(pretended, monkeypatch):
     monkeypatch.undo()
 
 
+@pytest.mark.parametrize("field", ["files", "folders", "is", "ptxas"])
+@pytest.mark.parametrize("value", [None, 3, [], {"a": None}, {"is": 1}], ids=repr)
+def test_a_damaged_memory_of_it_is_computed_anew(pretended, field, value):
+    before = fingerprint(pretended)
+    [path] = (pretended.parent / "cache" / "toolchain").glob("*.json")
+    whole = disk.read_json(path)
+    path.write_text(disk.text({**whole, field: value}))
+    assert fingerprint(pretended) == before
+    assert disk.read_json(path) == whole
+
+
+def test_a_fingerprint_of_files_that_change_meanwhile_is_not_remembered(pretended, monkeypatch):
+    compute = toolchain._compute
+
+    def compute_while_somebody_installs(tool):
+        found = compute(tool)
+        (pretended / "knobs.py").write_text("# a newer one")
+        return found
+
+    monkeypatch.setattr(toolchain, "_compute", compute_while_somebody_installs)
+    before = fingerprint(pretended)
+    monkeypatch.setattr(toolchain, "_compute", compute)
+    assert fingerprint(pretended) != before
+
+
 def test_a_warm_process_knows_its_fingerprint_in_under_2_ms(tmp_path: Path):
     toolchain._fingerprints.clear()
     wanted = toolchain.fingerprint("sm_90", tmp_path)
@@ -139,4 +174,4 @@ def test_a_warm_process_knows_its_fingerprint_in_under_2_ms(tmp_path: Path):
         assert toolchain.fingerprint("sm_90", tmp_path) == wanted
         times.append(time.perf_counter() - start)
     assert min(times) < 2e-3
-    assert disk.read_json(next((tmp_path / "toolchain").iterdir())) == wanted
+    assert disk.read_json(next((tmp_path / "toolchain").iterdir()))["is"] == wanted
