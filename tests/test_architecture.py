@@ -28,7 +28,7 @@ RANKS = [
         *("target",),
     },
     {"announce", "arithmetic", "driver", "hosttarget", "job", "names", "records", "smem"},
-    {"compiling"},
+    {"compiling", "listing"},
     {"files", "seeds"},
     {"shipping"},
     {"store", "bound", "board"},
