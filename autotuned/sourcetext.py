@@ -61,7 +61,8 @@ def _block(lines: list[str]) -> tuple[str, ast.Module] | None:
     where what is before it does not parse. `inspect.getsource` cuts the lines into tokens, at ten times the cost.
     """
     width = len(lines[0]) - len(lines[0].lstrip())
-    ends = (n for n, line in enumerate(lines) if n and _is_code(line) and not line[: width + 1].isspace())
+    head = next((n for n, line in enumerate(lines) if line.lstrip().startswith(("def ", "async "))), 0)  # no decorator
+    ends = (n for n, line in enumerate(lines) if n > head and _is_code(line) and not line[: width + 1].isspace())
     for end in itertools.chain(itertools.islice(ends, 16), [len(lines)]):
         while end > 1 and not _is_code(lines[end - 1]):
             end -= 1
