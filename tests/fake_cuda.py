@@ -167,6 +167,8 @@ def traced_by_torch(monkeypatch):
                 monkeypatch.setattr(module, name, lambda: True)
     monkeypatch.setattr(torch.cuda, "get_rng_state", lambda: torch.zeros(1))
     monkeypatch.setattr(torch.cuda, "set_rng_state", lambda state: None)
+    if hasattr(torch, "accelerator"):  # a torch built for CUDA would be asked for its current stream, of no GPU
+        monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
     triton_kernel_wrap.kernel_side_table.reset_table()
     torch._dynamo.reset()
     yield
