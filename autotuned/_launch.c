@@ -42,6 +42,7 @@ static CuCtxGetCurrent cu_context;
 static CuGetErrorString cu_error;
 static CuMemsetAsync cu_memset;
 static int (*stream_of)(int32_t type, int32_t id, void **out); /* torch's, or a test's stand-in */
+static int takes_host_memory = 0; /* whether the driver is a stand-in to which memory of the host is as good as any */
 static uint64_t generation = 1; /* grows when anything watched changes */
 static PyObject *s_run, *s_config, *s_slow_run, *s_still_ours, *s_grid, *s_warmup, *s_getitem;
 
@@ -162,7 +163,7 @@ typedef struct {
   PyObject *object[MAX_ARGS];     /* borrowed: arguments that count by identity */
   int32_t device_type, device_id; /* of the last tensor on a GPU */
   void *stream;                   /* torch's current one, once it was asked for */
-  int has_stream;
+  int has_stream, on_host;        /* and whether a tensor lies in the host's memory */
 } Words;
 
 typedef struct {
@@ -224,7 +225,8 @@ static inline int words_of_tensor(Words *w, int i, PyObject *x, int role) {
   for (int d = 0; d < dims; d++) out[2 + d] = (uint64_t)v.shape[d];
   w->count += 2 + dims;
   w->raw[i] = v.address;
-  if (v.device.type != DL_CPU) { w->device_type = v.device.type; w->device_id = v.device.id; }
+  if (v.device.type == DL_CPU) w->on_host = 1;
+  else { w->device_type = v.device.type; w->device_id = v.device.id; }
   return WORDS_OK;
 }
 
@@ -322,7 +324,7 @@ static int words_of_functions(const Table *t, Words *w, PyObject *const *values)
 
 /* hot path. The words of a call. WORDS_ERROR leaves a Python error set. May run Python code. */
 static int make_words(const Table *t, Words *w, PyObject *const *values) {
-  w->count = w->objects = w->has_stream = 0;
+  w->count = w->objects = w->has_stream = w->on_host = 0;
   w->device_type = DL_CUDA;
   w->device_id = -1;
   if (t->device != Py_None && cu_context) {
@@ -390,7 +392,7 @@ typedef struct {
 typedef struct Entry {
   int references;
   uint64_t hash;
-  int count, objects;
+  int count, objects, on_host;
   uint64_t *words;
   PyObject **object; /* strong: what counts by identity must stay alive */
   PyObject *bound;   /* strong: runs the launch in Python where `direct` is NULL or its guards say no */
@@ -1042,12 +1044,14 @@ static int optional(PyObject *bound, const char *name, PyObject **out) {
   return 0;
 }
 
-/* Make `direct` anew if `bound.direct` is another tuple than before: Triton has chosen another kernel. -1 on error. */
+/* Make `direct` anew if `bound.direct` is another tuple than before: Triton has chosen another kernel. -1 on error.
+ * Memory of the host never goes to the driver from here: pinned memory may be launched with and other memory may not, in
+ * words they are alike, and Triton's launcher tells them apart. */
 static int take_direct(Entry *e, int n) {
   PyObject *fields = NULL;
   if (optional(e->bound, "direct", &fields)) return -1;
   if (fields == e->fields) { Py_XDECREF(fields); return 0; }
-  Direct *made = fields && cu_launch && dl ? direct_of(fields, n) : NULL;
+  Direct *made = fields && cu_launch && dl && (!e->on_host || takes_host_memory) ? direct_of(fields, n) : NULL;
   if (PyErr_Occurred()) { Py_XDECREF(fields); return -1; }
   free_direct(e->direct);
   Py_XDECREF(e->fields);
@@ -1062,6 +1066,7 @@ static Entry *new_entry(const Table *t, const Words *w, PyObject *bound) {
   e->references = 1;
   e->hash = hash_words(w);
   e->count = w->count;
+  e->on_host = w->on_host;
   e->words = PyMem_Malloc(sizeof(uint64_t) * (size_t)(w->count + 1));
   e->object = PyMem_Calloc((size_t)w->objects + 1, sizeof *e->object);
   if (!e->words || !e->object) { PyErr_NoMemory(); release(e); return NULL; }
@@ -1790,8 +1795,10 @@ static PyObject *ready(PyObject *module, PyObject *unused) {
 
 static PyObject *use_driver(PyObject *module, PyObject *args) {
   unsigned long long launch, context, stream, memset;
+  int host = 1;
   (void)module;
-  if (!PyArg_ParseTuple(args, "KKKK", &launch, &context, &stream, &memset)) return NULL;
+  if (!PyArg_ParseTuple(args, "KKKK|p", &launch, &context, &stream, &memset, &host)) return NULL;
+  takes_host_memory = launch && host;
   cu_memset = (CuMemsetAsync)(uintptr_t)memset;
   cu_launch = (CuLaunchKernelEx)(uintptr_t)launch;
   cu_context = (CuCtxGetCurrent)(uintptr_t)context;
@@ -1848,7 +1855,7 @@ static PyMethodDef module_methods[] = {
     {"ready", ready, METH_NOARGS, "None if kernels can be launched from C, else why not."},
     {"read_grids", read_grids, METH_O, "Ask this function, from now on, for the program of each grid callable; see `arithmetic.py`."},
     {"use_shim", use_shim, METH_O, "Whether torch's C shim may be used, from the next bind on, instead of DLPack; whether it was. For tests."},
-    {"use_driver", use_driver, METH_VARARGS, "Addresses of stand-ins for the driver's launch, its current context, the stream and memset; for tests."},
+    {"use_driver", use_driver, METH_VARARGS, "Addresses of stand-ins for the driver's launch, its current context, the stream and memset, and whether they take memory of the host; for tests."},
     {NULL, NULL, 0, NULL}};
 static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_launch", "The launch path in C.", -1, module_methods,
                                         NULL, NULL, NULL, NULL};

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+import shutil
 import struct
+import subprocess
+import threading
+import time
 from types import SimpleNamespace
 
+import fake_cuda
 import pytest
 import torch
 import triton
@@ -261,6 +266,47 @@ def test_cooperative_and_programmatic_launch_become_attributes(device):
         assert call.attributes == [(number, (1, 0, 0))]
 
 
+def test_memory_of_the_host_is_left_to_tritons_launcher(device, launches):
+    """After a pinned tensor, one that is not pinned has the same words: only Triton's launcher asks the driver."""
+    _launch.use_driver(*device.addresses(), False)
+    kernel, x = tuned(), torch.zeros(256)
+    for _ in range(3):
+        kernel[(1,)](x, x, 16, 0.5, True, ACT="relu")
+    assert kernel.cache_info().hits == 2
+    assert device.calls == []
+    assert fake_cuda.same(launches[-2], launches[-1])
+
+
+GATE = """
+#include <unistd.h>
+volatile int open_, waits;
+int launch(void *config, void *function, void **params, void **extra) {
+  waits = 1;
+  for (int i = 0; i < 20000 && !open_; i++) usleep(1000);
+  return !open_;
+}
+"""
+
+
+@pytest.mark.skipif(not shutil.which("cc"), reason="needs a C compiler")
+def test_the_lock_of_the_interpreter_is_released_around_a_launch_that_blocks(device, tmp_path):
+    (tmp_path / "gate.c").write_text(GATE)
+    subprocess.run(["cc", "-shared", "-fPIC", tmp_path / "gate.c", "-o", tmp_path / "gate.so"], check=True, timeout=60)
+    gate = ctypes.CDLL(str(tmp_path / "gate.so"))
+    kernel, x = tuned(), torch.zeros(256)
+    first, _ = twice(device, kernel, (1,), x, x, 16, 0.5, True, ACT="relu")
+    blocking = ctypes.cast(gate.launch, ctypes.c_void_p).value
+    _launch.use_driver(blocking, *device.addresses()[1:])
+    launched = []
+    thread = threading.Thread(target=lambda: launched.append(kernel[(1,)](x, x, 16, 0.5, True, ACT="relu")))
+    thread.start()
+    while not ctypes.c_int.in_dll(gate, "waits").value:  # would never be seen in time by a thread without the lock
+        time.sleep(0.001)
+    ctypes.c_int.in_dll(gate, "open_").value = 1
+    thread.join(30)
+    assert launched == [first]
+
+
 def test_clusters_multiply_the_grid(device):
     kernel = tuned(configs=[Config({"BLOCK": 64}, num_ctas=2), Config({"BLOCK": 128}, num_ctas=2)])
     _, (call,) = twice(device, kernel, (3,), torch.zeros(256), None, 16, 0.5, True, ACT="relu")
@@ -357,8 +403,6 @@ def test_a_million_calls_keep_memory_flat(device):
 
 
 def test_threads_on_one_kernel_each_get_their_own_launch_and_best_config(device):
-    import threading
-
     kernel, memory, errors = tuned(), torch.zeros(600), []
     for n in (16, 100):
         kernel[(1,)](memory, memory, n, 0.5, True, ACT="relu")
