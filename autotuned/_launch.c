@@ -161,7 +161,7 @@ typedef struct {
   uint64_t word[MAX_WORDS];
   uint64_t raw[MAX_ARGS];         /* address or integer of each argument, for the launch */
   PyObject *object[MAX_ARGS];     /* borrowed: arguments that count by identity */
-  int32_t device_type, device_id; /* of the last tensor on a GPU */
+  int32_t device_type;            /* of the last tensor on a GPU */
   void *stream;                   /* torch's current one, once it was asked for */
   int has_stream, on_host;        /* and whether a tensor lies in the host's memory */
 } Words;
@@ -226,7 +226,7 @@ static inline int words_of_tensor(Words *w, int i, PyObject *x, int role) {
   w->count += 2 + dims;
   w->raw[i] = v.address;
   if (v.device.type == DL_CPU) w->on_host = 1;
-  else { w->device_type = v.device.type; w->device_id = v.device.id; }
+  else w->device_type = v.device.type;
   return WORDS_OK;
 }
 
@@ -326,7 +326,6 @@ static int words_of_functions(const Table *t, Words *w, PyObject *const *values)
 static int make_words(const Table *t, Words *w, PyObject *const *values) {
   w->count = w->objects = w->has_stream = w->on_host = 0;
   w->device_type = DL_CUDA;
-  w->device_id = -1;
   if (t->device != Py_None && cu_context) {
     void *context = NULL;
     if (cu_context(&context)) return WORDS_NONE;
@@ -369,6 +368,7 @@ enum { SKIP = '-', POINTER = 'p', INT1 = 'b', INT8 = '1', INT16 = '2', INT32 = '
 typedef struct {
   PyObject *kernel;    /* strong weak reference: Triton's cache owns the kernel, and whoever evicts it unloads it */
   void *function;
+  int32_t device; /* index of the one it was loaded on, whose context is among the words */
   unsigned threads, shared_bytes, ctas; /* threads of a block, bytes of shared memory, blocks of a cluster */
   char kinds[MAX_ARGS];
   uint8_t passed[MAX_ARGS]; /* indexes of what is not compiled in, in order */
@@ -496,10 +496,10 @@ static void take_kinds(Direct *d, const char *kinds, int n) {
 
 /* Take over `Bound.direct`: a tuple (kernel's weak reference, function, threads, shared bytes, kinds, attributes, cache,
  * cache key, pre-run hooks, enter hooks, leave hooks, holds, constants, watched dicts, ctas, hook, its constants, indexes
- * of zeroed parameters). NULL with an error set. */
+ * of zeroed parameters, device). NULL with an error set. */
 static Direct *direct_of(PyObject *tuple, int n) {
-  if (!PyTuple_Check(tuple) || PyTuple_GET_SIZE(tuple) != 18) {
-    PyErr_SetString(PyExc_TypeError, "Bound.direct: expected a tuple of 18 fields");
+  if (!PyTuple_Check(tuple) || PyTuple_GET_SIZE(tuple) != 19) {
+    PyErr_SetString(PyExc_TypeError, "Bound.direct: expected a tuple of 19 fields");
     return NULL;
   }
   Direct *d = PyMem_Calloc(1, sizeof *d);
@@ -518,6 +518,7 @@ static Direct *direct_of(PyObject *tuple, int n) {
     else d->zeroed[index] = 1;
   }
   d->ctas = (unsigned)PyLong_AsUnsignedLong(PyTuple_GET_ITEM(tuple, 14));
+  d->device = (int32_t)PyLong_AsLong(PyTuple_GET_ITEM(tuple, 18));
   Py_ssize_t length = 0;
   const char *kinds = PyUnicode_AsUTF8AndSize(PyTuple_GET_ITEM(tuple, 4), &length);
   if (kinds && length == n) take_kinds(d, kinds, n);
@@ -908,11 +909,11 @@ static int raise_cuda(int error) {
   return -1;
 }
 
-/* hot path. torch's current stream into the words; -1 with an error set. */
-static int find_stream(Words *w) {
+/* hot path. torch's current stream of the device that is launched on, into the words; -1 with an error set. */
+static int find_stream(const Direct *d, Words *w) {
   if (w->has_stream) return 0;
   w->has_stream = 1;
-  return stream_of(w->device_type, w->device_id < 0 ? 0 : w->device_id, &w->stream) ? -1 : 0;
+  return stream_of(w->device_type, d->device, &w->stream) ? -1 : 0;
 }
 
 /* hot path. Submit on torch's current stream; the GIL is released, since a full queue blocks. */
@@ -920,7 +921,7 @@ static int submit(const Direct *d, int n, Words *w, const long grid[3]) {
   static uint64_t no_scratch = 0;
   void *params[MAX_ARGS + 2];
   if (!grid[0] || !grid[1] || !grid[2]) return 0;
-  if (find_stream(w)) return -1;
+  if (find_stream(d, w)) return -1;
   int count = pack(d, n, w->raw, params);
   params[count] = params[count + 1] = &no_scratch; /* global and profile scratch */
   CuLaunchConfig c = {(unsigned)grid[0] * d->ctas, (unsigned)grid[1], (unsigned)grid[2], d->threads, 1, 1, d->shared_bytes, w->stream,
@@ -1280,7 +1281,7 @@ static int span_of(PyObject *x, Span *s) {
 static int zero_directly(const Direct *d, const Table *t, Words *w, PyObject *const *values) {
   Span spans[MAX_ARGS];
   int count = 0;
-  if (!cu_memset || find_stream(w)) return cu_memset ? -1 : 0;
+  if (!cu_memset || find_stream(d, w)) return cu_memset ? -1 : 0;
   for (int i = 0; i < t->n; i++) {
     if (Py_TYPE(values[i]) != tensor_type && Py_TYPE(values[i]) != parameter_type) {
       if (d->zeroed[i] && values[i] != Py_None) return 0;

@@ -45,6 +45,7 @@ class Device:
 
     def __init__(self) -> None:
         self.calls: list[SimpleNamespace] = []
+        self.asked: list[int] = []  # the devices whose current stream was asked for
         self.context, self.stream, self.error, self.params = 0x1000, 0x77, 0, 0
         self.functions = LAUNCH(self._launch), CONTEXT(self._context), STREAM(self._stream), MEMSET(self._memset)
 
@@ -68,6 +69,7 @@ class Device:
         return 0
 
     def _stream(self, kind, index, out):
+        self.asked.append(index)
         out[0] = self.stream
         return 0
 
@@ -184,6 +186,16 @@ def test_stream_and_context_are_read_at_every_call(device):
     device.context = 0x2000
     kernel[(1,)](x, x, 16, 0.5, True, ACT="relu")
     assert kernel.cache_info().misses == misses + 1
+
+
+def test_the_stream_is_that_of_the_device_that_is_launched_on(device, driver):
+    """Of the current one, as with Triton, wherever the tensors lie."""
+    kernel, x = tuned(), torch.zeros(256)
+    for index in (0, 2):
+        driver.device, device.context = index, 0x1000 + index
+        device.asked.clear()
+        twice(device, kernel, (1,), x, x, 16, 0.5, True, ACT="relu")
+        assert device.asked == [index]
 
 
 @pytest.mark.parametrize("grid", [(0,), (4, 0), (1, 1, 0)], ids=str)
