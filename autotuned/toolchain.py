@@ -582,6 +582,8 @@ def direct_launch(
             return otherwise(values, grid)
         sizes = len(grid)
         x, y, z = grid[0], grid[1] if sizes > 1 else 1, grid[2] if sizes > 2 else 1
+        if x < 0 or y < 0 or z < 0:  # Triton would launch nothing, without a word
+            raise ValueError(f"grid: expected sizes of 0 or more, got {(x, y, z)[: min(sizes, 3)]}")
         stream = stream_of(device)
         if entering or leaving:
             every = full(*values)
