@@ -47,6 +47,7 @@ def fields(
         found.kernel, found.function, threads, metadata.shared, "".join(map(str, kinds)), attributes, found.cache,
         found.cache_key, found.pre_run, found.entering, found.leaving, found.holds, {**blank, **constants},
         tuple(one for one in found.watched if isinstance(one, dict)), ctas, hook, {**blank, **given}, tuple(zeroed),
+        found.device,
     )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("triton")
 
-from autotuned import disk, toolchain
+from autotuned import codegen, compiledkernel, disk, toolchain
 
 PTXAS = "#!/bin/sh\n# {0}\necho 'Cuda compilation tools, release 13.0, V13.0.88'\n"
 
@@ -175,3 +175,35 @@ def test_a_warm_process_knows_its_fingerprint_in_under_2_ms(tmp_path: Path):
         times.append(time.perf_counter() - start)
     assert min(times) < 2e-3
     assert disk.read_json(next((tmp_path / "toolchain").iterdir()))["is"] == wanted
+
+
+@pytest.mark.parametrize("what", ["as it is", "scratch", "gsan", "patched", "unknown", "another class"])
+def test_tritons_launcher_is_passed_over_only_where_it_passes_things_on(what, monkeypatch):
+    """What reaches the function in C is what Triton's own launcher gives it."""
+    pytest.importorskip("torch")
+    import fake_cuda
+
+    fake_cuda.install(monkeypatch)
+    calls = []
+    run = fake_cuda.tritons_launcher(lambda *given: calls.append(given))
+    if what == "scratch":
+        run.global_scratch_size = 64
+    elif what == "gsan":
+        run.gsan_enabled = True
+    elif what == "patched":
+        monkeypatch.setattr(type(run), "__call__", lambda self, *given: self.launch(*given))
+    elif what == "unknown":
+        run.something_new = 1
+    elif what == "another class":
+        run = type("Launcher", (), {"__call__": lambda self, *given: calls.append(given)})()
+    function, leading, one_by_one = compiledkernel._beneath(run, 7, ("packed",))
+    assert (function is run) is (what != "as it is")
+    assert calls == []
+    if function is run:
+        return
+    x, n = object(), object()
+    order, names = ["x", "BLOCK", "n"], ["x", "n"]
+    submit = codegen.submitter(names, order, {"BLOCK": 64}, function, leading, one_by_one)
+    submit(2, 3, 4, 0x77, (x, n))
+    run(2, 3, 4, 0x77, 7, ("packed",), None, None, None, x, 64, n)
+    assert calls[0] == calls[1]
