@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from autotuned import failures, scratch, smem, toolchain, workers
+from autotuned import compiledkernel, failures, scratch, smem, workers
 from autotuned.journal import Journal
 from autotuned.target import Call, Target
 
@@ -80,17 +80,17 @@ class Ahead:
     def __init__(self, target: Target, call: Call, journal: Journal | None = None) -> None:
         self._target, self._call = target, call
         self._journal = journal or Journal(None)
-        self._found: list[toolchain.Access | None] = []
+        self._found: list[compiledkernel.Access | None] = []
         self._binaries: dict[Hashable, int] = {}
         self._succeeded = False
         self._pool: _Pool | None = None
-        self._memory = smem.SharedMemory(toolchain.shared_memory_limit() if target.compiles_ahead else None)
+        self._memory = smem.SharedMemory(compiledkernel.shared_memory_limit() if target.compiles_ahead else None)
         self.refused: dict[str, str] = {}
 
     @property
-    def access(self) -> toolchain.Access | None:
+    def access(self) -> compiledkernel.Access | None:
         """What all configs that are compiled so far read and write together; None where one does not tell."""
-        return toolchain.union(self._found)
+        return compiledkernel.union(self._found)
 
     def stream(
         self,
@@ -207,7 +207,7 @@ class Ahead:
 class _Facts:
     """What a compiled kernel reads and writes, and the hash of its binary."""
 
-    access: toolchain.Access | None
+    access: compiledkernel.Access | None
     binary: str | None
 
 
@@ -219,9 +219,11 @@ def _facts_of(compiled: Any) -> _Facts:
     try:
         found = _facts.get(compiled)
         if found is None:
-            found = _facts[compiled] = _Facts(toolchain.accesses(compiled), toolchain.binary_identity(compiled))
+            found = _facts[compiled] = _Facts(
+                compiledkernel.accesses(compiled), compiledkernel.binary_identity(compiled)
+            )
     except TypeError:  # of a kind that cannot be a key
-        return _Facts(toolchain.accesses(compiled), toolchain.binary_identity(compiled))
+        return _Facts(compiledkernel.accesses(compiled), compiledkernel.binary_identity(compiled))
     return found
 
 

@@ -930,7 +930,7 @@ def test_a_limit_that_is_none_is_wrong_usage(arguments):
 
 
 def test_a_long_listing_is_whole_and_read_from_heads_only(monkeypatch):
-    monkeypatch.setattr("autotuned.records.BLOCK", 10)
+    monkeypatch.setattr("autotuned.listing.BLOCK", 10)
     monkeypatch.setattr("autotuned.store.BLOCK", 10)
     monkeypatch.setattr("autotuned.cli.list.TABLE_ROWS", 5)
     paths = _keep(37) + _keep(3, "app.other")
