@@ -333,6 +333,51 @@ def compiling_in(executor: Any, warm_up: Callable[[], Any]) -> Any:
     return contextvars.Context().run(begun)  # Triton refuses a second mode within one of the user's own
 
 
+def innermost(kernel: Any) -> Any:
+    """The Triton function in a kernel's layers."""
+    return list(layers(kernel))[-1]
+
+
+def specialization(compile_: Callable[[], Any]) -> tuple[Any, ...] | None:
+    """What an executor was given by `compiling_in`, without the kernel, for another process that has the same kernel.
+
+    None where it is of another form than is known here, or would not be looked up in Triton's cache.
+    """
+    from triton import knobs
+
+    if knobs.compilation.always_compile or knobs.compilation.override or knobs.compilation.dump_ir:
+        return None
+    try:
+        found = inspect.getclosurevars(compile_).nonlocals
+        source, target, options = found["src"], found["target"], found["options"]
+        return source.signature, source.constants, source.attrs, target, options.__dict__
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return None
+
+
+def compile_specialization(kernel: Any, parts: tuple[Any, ...]) -> str:
+    """Compile what `specialization` gave of a Triton function into Triton's cache, without a device.
+
+    Returns:
+        The hash that names the binary there. The environment is this process's own: where that is not the other's, the
+        hash is another one too.
+    """
+    import triton
+    from triton.compiler import ASTSource
+
+    signature, constants, attrs, target, options = parts
+    compiled = triton.compile(ASTSource(kernel, signature, constants, attrs), target=target, options=options)
+    return str(compiled.hash)
+
+
+def prepare_compiler() -> None:
+    """Do what every process must do before its first compilation."""
+    import triton.compiler  # noqa: F401
+    from triton.runtime.cache import triton_key
+
+    triton_key()
+
+
 def shared_memory_limit() -> int | None:
     """Bytes of shared memory that one program may use on the current device; None where that is not known."""
     from triton.runtime.driver import driver
