@@ -1,5 +1,6 @@
 """Compile workers: processes without a GPU that `tune` can kill; what they compile is a hit here, or that is noticed."""
 
+import json
 import logging
 import os
 import subprocess
@@ -8,6 +9,7 @@ import textwrap
 import time
 from pathlib import Path
 
+import fake_cuda
 import pytest
 import torch
 import triton
@@ -206,6 +208,41 @@ def test_all_of_them_end_with_the_process_that_measures(tmp_path):
     pids = [int(pid) for pid in done.stdout.split()]
     assert len(pids) == 3, done.stderr
     until(lambda: not any(is_running(pid) for pid in pids))
+
+
+PRETENDING = """
+import sys
+if "autotuned.cli.worker" in " ".join(sys.orig_argv):
+    import os, fake_cuda, pytest, triton
+    exists = os.path.exists
+    os.path.exists = lambda path: path == "/dev/nvidiactl" or exists(path)
+    triton.runtime.driver._active = fake_cuda.Driver()
+    fake_cuda.install_with_host_clock(pytest.MonkeyPatch())
+"""
+
+
+def test_b63_tune_goes_on_in_the_same_process_when_a_compilation_never_ends(tmp_path):
+    (tmp_path / "sitecustomize.py").write_text(PRETENDING)
+    text = MODULE.replace("{hows}", repr([("endless", 16), ("abort", 32), *FINE]))
+    case = "    import os, torch\n    print('case of', os.getpid())\n    yield dict(args=(torch.zeros(99), torch.zeros(99), 99), grid=(4,))\n"
+    (tmp_path / "compiled_by_tune.py").write_text(text.partition("    raise RuntimeError")[0] + case)
+    path = os.pathsep.join([str(tmp_path), str(Path(fake_cuda.__file__).parent)])
+    command = [sys.executable, "-c", "from autotuned.cli.main import app; app()", "tune", "compiled_by_tune.py"]
+    done = subprocess.run(
+        [*command, "--isolate", "--timeout", "4", "--json"], cwd=tmp_path, capture_output=True, text=True, timeout=240,
+        env={**os.environ, "PYTHONPATH": path},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    [case] = json.loads(done.stdout)["cases"]
+    assert (case["status"], case["config"]["kwargs"]["HOW"]) == ("done", "fine")
+    [record] = [record for _, record in store.all_records()]
+    errors = {timing.config["kwargs"]["HOW"]: timing.error for timing in record.timings}
+    assert errors["endless"] == "TimedOut: not compiled within 4 s"
+    assert errors["abort"] == "Crashed: the compiler ended by SIGABRT"
+    assert "HOW=endless" in done.stderr
+    assert "it is left out (it took 4." in done.stderr
+    measured_in = {line for line in done.stderr.splitlines() if line.startswith("case of")}
+    assert len(measured_in) == 1, done.stderr
 
 
 def is_running(pid):
