@@ -63,6 +63,12 @@ class DeviceLostError(AutotunedError, RuntimeError):
     config: str
 
 
+class LeftOutError(AutotunedError, RuntimeError):
+    """A config took its compiler along, or more time than it may (`.seconds` is what it took)."""
+
+    seconds: float
+
+
 class EncodingError(AutotunedError, TypeError):
     """A value cannot be written as typed JSON, so it can be no part of a stored key (`.where`)."""
 

@@ -63,6 +63,10 @@ REVIEWED = {
         "the process; other configs are not to blame.",
         "the measuring process ended {} times, and no config can be blamed for it. Its own words are above; --in-process "
         "measures without it.",
+        "a compile worker does not begin",
+        "a compile worker was killed, as it is for want of memory",
+        "TimedOut: not compiled within {} s",
+        "Crashed: the compiler ended {}",
         "integers cannot be read while a CUDA graph is captured; call it once before",
         "nothing is stored in {}: tune something first.",
         "without a terminal nobody can be asked: give --yes",
