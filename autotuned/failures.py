@@ -6,7 +6,7 @@ from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from autotuned.errors import AllConfigsFailedError, AutotunedError, OutOfMemoryError
+from autotuned.errors import AllConfigsFailedError, AutotunedError, DeviceLostError, OutOfMemoryError
 
 _RESOURCES = ("OutOfResources", "OutOfMemoryError", "PTXASError")
 # The driver's words for a launch that it did not begin; nothing of the kernel has run then.
@@ -48,6 +48,22 @@ def no_room(kernel: str, reason: str) -> OutOfMemoryError:
         f"`{kernel}`: there is no room to tune now ({reason}). Tune before memory is taken, or name what is written in "
         "restore_value=.",
         kernel=kernel,
+    )
+
+
+def device_lost(kernel: str, error: Exception, config: str = "") -> DeviceLostError:
+    """The error for a device that cannot be used any more in this process.
+
+    Args:
+        config: The label of the config that ran; empty if the device was lost before any did.
+    """
+    culprit = f"config {config} left" if config else "before this search began something had left"
+    innocent = "other configs are not" if config else "no config is"
+    return DeviceLostError(
+        f"`{kernel}`: {culprit} the device in an error state ({error}). Nothing can run on it in this process any more"
+        f": restart the process; {innocent} to blame.",
+        kernel=kernel,
+        config=config,
     )
 
 

@@ -12,7 +12,7 @@ from fakes import FakeConfig as Config
 from paths import PATHS, on_path, quick
 
 from autotuned import Check, autotune, measure, race, store
-from autotuned.errors import AllConfigsFailedError, ArgumentNameError, CheckError, OutOfMemoryError
+from autotuned.errors import AllConfigsFailedError, ArgumentNameError, CheckError, DeviceLostError, OutOfMemoryError
 
 CONFIGS = [Config({"step": step}) for step in (8, 16, 4)]
 ROOT = Path(__file__).resolve().parent.parent
@@ -374,6 +374,86 @@ def test_a_lost_device_is_not_tried_again_by_another_process(monkeypatch):
     autotune(CONFIGS, restore_value=[])(run)(np.zeros(8))
     assert 16 not in ran
     assert statuses() == {8: "ok", 16: "failed", 4: "ok"}
+
+
+class Device:
+    """What one step breaks for the rest of the process, whatever is launched then."""
+
+    step, ran, is_lost, fails = None, [], False, False
+
+    @classmethod
+    def use(cls):
+        if cls.is_lost or cls.fails:
+            raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+
+def on_device(x, *, step):
+    device = sys.modules[__name__].Device  # what is reached so is in no key
+    if device.is_lost:
+        device.use()
+    device.ran.append(step)
+    x += 1
+    device.is_lost = step == device.step
+    if device.fails:
+        device.use()
+
+
+@pytest.fixture
+def device(monkeypatch):
+    """A device that works."""
+    for name, value in (("step", None), ("ran", []), ("is_lost", False), ("fails", False)):
+        monkeypatch.setattr(Device, name, value)
+    monkeypatch.setattr(measure.HostTimer, "synchronize", Device.use)
+    return Device
+
+
+def test_b62_whoever_goes_on_after_a_lost_device_condemns_nobody_else(device):
+    """A server that catches every exception, and calls again: the next process has all configs but the one."""
+    device.step = 16
+    tuned = autotune(CONFIGS, restore_value=[])(on_device)
+    for config in ("step=16 num_warps=4 num_stages=3", "", ""):
+        with pytest.raises(DeviceLostError, match="restart the process") as caught:
+            tuned(np.zeros(8))
+        assert caught.value.config == config
+    assert device.ran == [8, 16]
+    assert "before this search began" in str(caught.value)
+    assert "no config is to blame" in str(caught.value)
+    device.is_lost = False  # as in the next process
+    autotune(CONFIGS, restore_value=[])(on_device)(np.zeros(8))
+    assert statuses() == {8: "ok", 16: "failed", 4: "ok"}
+
+
+def test_a_device_that_the_program_lost_itself_is_no_configs_fault(device):
+    device.is_lost = True
+    with pytest.raises(DeviceLostError, match="no config is to blame") as caught:
+        autotune(CONFIGS)(on_device)(np.zeros(8))
+    assert "illegal memory access" in str(caught.value.__cause__)
+    assert device.ran == []
+    assert records() == []
+    assert not list(store.root().rglob("journal/*.json"))
+
+
+@pytest.mark.parametrize("path", ["disk", "cleared", "file"])
+def test_a_fault_after_a_known_config_ran_is_raised(device, path, monkeypatch, tmp_path):
+    """Another one would run over what it wrote. A fault of this call's data, perhaps: the choice stands."""
+
+    def make(configs, **options):
+        return autotune(configs, do_bench=quick, **options)(on_device)
+
+    tuned = on_path(path, make, CONFIGS, lambda f: f(np.zeros(8)), monkeypatch, tmp_path)
+    searches = tuned.cache_info().searches
+    device.ran.clear()
+    x = np.zeros(8)
+    for count in (1, 2):
+        device.fails = True
+        with pytest.raises(RuntimeError, match="illegal memory access") as caught:
+            tuned(x)
+        assert not isinstance(caught.value, DeviceLostError)
+        assert (x == count).all()
+    device.fails = False
+    tuned(x)
+    assert device.ran == [8, 8, 8]
+    assert tuned.cache_info().searches == searches
 
 
 # -- memory ----------------------------------------------------------------------------------------------------------
