@@ -262,6 +262,11 @@ class Protection:
         self._snapshots = _snapshots(arguments, names, on_host)
         self._written = [s for s in self._snapshots if (declared or known) & set(s.names)]
         self._seen = list(self._written)
+        self._is_known = True
+
+    def begin(self) -> None:
+        """Before a config's first launch: until `learn` has seen what it wrote, nobody knows."""
+        self._is_known = False
 
     def prepare(self) -> None:
         """Give the next trial what the caller gave: written tensors restored, accumulators zeroed."""
@@ -271,13 +276,13 @@ class Protection:
 
     def learn(self) -> None:
         """After a config's first launch: note which watched tensors it wrote, so that they are restored."""
-        if not self._watching:
-            return
-        known = set(map(id, self._seen))
-        fresh = [s for s in self._snapshots if id(s) not in known and s.changed()]
-        self._seen += fresh
-        if self._learning:
-            self._written += fresh
+        if self._watching:
+            known = set(map(id, self._seen))
+            fresh = [s for s in self._snapshots if id(s) not in known and s.changed()]
+            self._seen += fresh
+            if self._learning:
+                self._written += fresh
+        self._is_known = True
 
     def move_to_host(self) -> None:
         """Give the device's memory back, and keep all copies in host memory."""
@@ -286,6 +291,8 @@ class Protection:
 
     def release(self) -> None:
         """Put everything back and let go of the copies; also after an exception, and more than once."""
+        if not self._is_known:  # Ctrl-C, in the launch or right after it
+            self.learn()
         while self._written:
             self._written[-1].restore()
             self._written.pop()  # not before: whoever meets a full device here tries again

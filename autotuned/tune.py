@@ -90,6 +90,9 @@ class _Search:
     def _put_back(self) -> None:
         try:
             self._protection.release()
+        except KeyboardInterrupt:  # a second one, or one that came just now
+            self._protection.release()
+            raise
         except Exception as error:
             if not failures.is_memory_error(error):
                 raise
@@ -229,6 +232,7 @@ class _Search:
         with self._catching(trial):
             self._protect()
             self._job.journal.begin(self.board.identity(trial))
+            self._protection.begin()
             try:
                 self._with_room(partial(self._launch, trial))
                 self._protection.learn()

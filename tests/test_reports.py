@@ -11,7 +11,7 @@ import pytest
 from fakes import FakeConfig as Config
 from paths import PATHS, on_path, quick
 
-from autotuned import Check, autotune, measure, race, store
+from autotuned import Check, autotune, measure, race, state, store, target
 from autotuned.errors import AllConfigsFailedError, ArgumentNameError, CheckError, DeviceLostError, OutOfMemoryError
 
 CONFIGS = [Config({"step": step}) for step in (8, 16, 4)]
@@ -152,6 +152,62 @@ def test_b10_a_config_that_writes_and_raises_leaves_nothing(error):
     halve(x)
     assert (x == 0.5).all()
     assert hooks.count("before") == hooks.count("after")
+
+
+MOMENTS = {
+    "a launch": (target.HostTarget, "launch"),
+    "a copy aside": (state.Snapshot, "__init__"),
+    "what was written": (state.Snapshot, "changed"),
+    "a restore": (state.Snapshot, "restore"),
+    "the warm-up": (measure.HostTimer, "warm_up"),
+    "a sample": (measure.HostTimer, "sample"),
+    "waiting for the device": (measure.HostTimer, "synchronize"),
+}
+
+
+def interrupted(monkeypatch, moment, number, when):
+    """From now on let Ctrl-C come right before or right after so many of these; the list of what came."""
+    owner, name = MOMENTS[moment]
+    act, calls, came = getattr(owner, name), [], []
+
+    def interrupting(*args, **kwargs):
+        calls.append(None)
+        hits = len(calls) == number
+        if hits and when == "before":
+            came.append(None)
+            raise KeyboardInterrupt
+        result = act(*args, **kwargs)
+        if hits:
+            came.append(None)
+            raise KeyboardInterrupt
+        return result
+
+    monkeypatch.setattr(owner, name, interrupting)
+    return came
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_b10_an_interrupt_at_any_moment_of_a_search_leaves_the_data_as_given(moment, when, monkeypatch):
+    """Each config writes something that no other does: what is interrupted before it was looked at is put back too."""
+
+    def run(x, y, z, *, step):
+        {8: x, 16: y, 4: z}[step][...] += step
+
+    for number in range(1, 40):
+        given = [np.arange(8.0) + i for i in range(3)]
+        arrays = [array.copy() for array in given]
+        tuned = autotune(CONFIGS, name=f"run_{number}", cache_results=False)(run)
+        with monkeypatch.context() as patch:
+            came = interrupted(patch, moment, number, when)
+            try:
+                tuned.prepare(*arrays, search=True)
+            except KeyboardInterrupt:
+                assert came
+        assert all((array == kept).all() for array, kept in zip(arrays, given, strict=True)), number
+        if not came:
+            break
+    assert number > 1
 
 
 def test_b11_input_and_output_may_be_one():
