@@ -16,11 +16,11 @@ log = logging.getLogger("autotuned")
 
 
 def tensors_in(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """The tensors of one argument with the argument's name: itself, or those inside a tuple or descriptor."""
+    """The tensors of one argument with the argument's name: itself, or those inside a container or descriptor."""
     if is_tensor(value):
         yield name, value
-    elif isinstance(value, tuple):
-        for item in value:
+    elif isinstance(value, (tuple, list, dict)):
+        for item in value.values() if isinstance(value, dict) else value:
             yield from tensors_in(name, item)
     elif hasattr(value, "base") and hasattr(value, "block_shape"):
         yield from tensors_in(name, value.base)
