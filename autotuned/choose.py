@@ -358,12 +358,11 @@ class Chooser:
             with writer as write, self.target.trials(folder := store.scratch_folder()):
                 tune.run(self._job(question, known, incumbent, journal, write), outcome)
                 self.target.settle(question.call, question.live[outcome.winner or ""], folder)
-        except AllConfigsFailedError:
+        except AllConfigsFailedError as error:
             if self.options.default is None:
                 raise
-            if "failed" not in self._said:
-                log.exception("`%s`: the search failed; its default= is used, untuned.", key.kernel)
-            self._said.add("failed")
+            message = "`%s`: the search for key %s failed; its default= is used, untuned. %s"
+            self._say_once("failed", message, key, str(error))  # a handler may keep what is logged: no traceback
             return self.default(question.call, question.live)
         except OutOfMemoryError as error:
             self._memory.failed(key.digest)

@@ -11,6 +11,7 @@ import pytest
 from fakes import FakeConfig as Config
 from paths import PATHS, on_path, quick
 
+import autotuned
 from autotuned import Check, autotune, measure, race, state, store, target
 from autotuned.errors import AllConfigsFailedError, ArgumentNameError, CheckError, DeviceLostError, OutOfMemoryError
 
@@ -273,8 +274,6 @@ def test_b59_when_all_fail_each_reason_is_named(caplog):
     assert records() == []
     tuned = autotune(CONFIGS, default=Config({"step": 32}))(run)
     caplog.clear()
-    import autotuned
-
     with autotuned.mode("search"):
         for length in (8, 9):
             x = np.zeros(length)
@@ -360,8 +359,6 @@ def test_b65_a_full_memory_is_not_a_verdict(caplog):
         x += 1
 
     tuned = autotune(CONFIGS[:2], default=CONFIGS[2], do_bench=quick)(run)
-    import autotuned
-
     with autotuned.mode("search"):
         for _ in range(2):
             x = np.zeros(8)
@@ -515,8 +512,11 @@ def test_a_fault_after_a_known_config_ran_is_raised(device, path, monkeypatch, t
 # -- memory ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("outcome", ["one fails", "all fail alike", "all fail", "wrong", "memory"])
-def test_b99_nothing_of_a_search_is_kept_alive_without_the_garbage_collector(outcome):
+OUTCOMES = ["one fails", "all fail alike", "all fail", "default", "wrong", "memory", "interrupted", "device lost"]
+
+
+@pytest.mark.parametrize("outcome", OUTCOMES)
+def test_b99_nothing_of_a_search_is_kept_alive_without_the_garbage_collector(outcome, device):
     class Array(np.ndarray):
         """An array that can be referred to weakly."""
 
@@ -525,24 +525,29 @@ def test_b99_nothing_of_a_search_is_kept_alive_without_the_garbage_collector(out
         kept.append(weakref.ref(temporary))
         if outcome == "all fail alike" or (outcome == "one fails" and step == 16):
             raise RuntimeError("no")
-        if outcome == "all fail":
+        if outcome in ("all fail", "default") and step != 4:
             raise RuntimeError(f"no {step}")
+        if outcome == "interrupted" and step == 16:
+            raise KeyboardInterrupt
+        sys.modules[__name__].Device.is_lost = outcome == "device lost"
         if outcome == "memory":
             raise MemoryError("no")
         x += step
 
     kept = []
     check = Check(lambda x: {"x": x + 8}) if outcome == "wrong" else None
-    tuned = autotune(CONFIGS[:2] if outcome != "wrong" else CONFIGS, check=check, do_bench=quick)(run)
+    options = {"check": check, "default": CONFIGS[2] if outcome == "default" else None}
+    tuned = autotune(CONFIGS[:2] if outcome != "wrong" else CONFIGS, do_bench=quick, **options)(run)
     x, y = np.zeros(8).view(Array), np.zeros(8).view(Array)
     kept += [weakref.ref(x), weakref.ref(y)]
     gc.collect()
     gc.disable()
     try:
         try:
-            tuned(x, y)
-        except (RuntimeError, MemoryError):
-            assert outcome != "one fails"
+            with autotuned.mode("search"):
+                tuned(x, y)
+        except (RuntimeError, MemoryError, KeyboardInterrupt):
+            assert outcome not in ("one fails", "default")
         del x, y
         assert [reference() for reference in kept if reference() is not None] == []
     finally:
