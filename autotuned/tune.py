@@ -390,8 +390,8 @@ class _Search:
         try:
             self._job.timer.synchronize()
         except Exception as error:
-            if failures.is_memory_error(error):
-                return  # of this launch: the next may find room
+            if failures.is_passing(error):
+                return  # the device is as it was: the next launch may find room
             self._lost, label = True, ""
             if trial is not None:
                 self._job.journal.died(self.board.identity(trial))
