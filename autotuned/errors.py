@@ -57,7 +57,7 @@ class DeviceChoiceError(AutotunedError, ValueError):
 
 
 class DeviceLostError(AutotunedError, RuntimeError):
-    """A config left the device in an error state that this process cannot leave (`.kernel`, `.config`)."""
+    """The device is in an error state that this process cannot leave (`.kernel`; `.config` ran, or is empty)."""
 
     kernel: str
     config: str
