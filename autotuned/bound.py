@@ -121,7 +121,8 @@ def direct(
 
     def otherwise(values: tuple[Any, ...], grid: Any) -> Any:
         launched = fallback(values, grid)
-        if not compiledkernel.is_hooked(target.fn):  # a knob or an evicted kernel: from now on what Triton has just chosen
+        if not compiledkernel.is_hooked(target.fn):
+            # A knob or an evicted kernel: from now on what Triton has just chosen.
             with contextlib.suppress(compiledkernel.UnbindableError):
                 made.launch_by(*plan(launched))
         return launched

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextvars
 import copy
 import hashlib
+import inspect
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -51,6 +52,51 @@ def compiling_in(executor: Any, warm_up: Callable[[], Any]) -> Any:
                 mode.raw_futures.clear()  # else leaving the block would wait for them
 
     return contextvars.Context().run(begun)  # Triton refuses a second mode within one of the user's own
+
+
+def innermost(kernel: Any) -> Any:
+    """The Triton function in a kernel's layers."""
+    return list(toolchain.layers(kernel))[-1]
+
+
+def specialization(compile_: Callable[[], Any]) -> tuple[Any, ...] | None:
+    """What an executor was given by `compiling_in`, without the kernel, for another process that has the same kernel.
+
+    None where it is of another form than is known here, or would not be looked up in Triton's cache.
+    """
+    from triton import knobs
+
+    if knobs.compilation.always_compile or knobs.compilation.override or knobs.compilation.dump_ir:
+        return None
+    try:
+        found = inspect.getclosurevars(compile_).nonlocals
+        source, target, options = found["src"], found["target"], found["options"]
+        return source.signature, source.constants, source.attrs, target, options.__dict__
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return None
+
+
+def compile_specialization(kernel: Any, parts: tuple[Any, ...]) -> str:
+    """Compile what `specialization` gave of a Triton function into Triton's cache, without a device.
+
+    Returns:
+        The hash that names the binary there. The environment is this process's own: where that is not the other's, the
+        hash is another one too.
+    """
+    import triton
+    from triton.compiler import ASTSource
+
+    signature, constants, attrs, target, options = parts
+    compiled = triton.compile(ASTSource(kernel, signature, constants, attrs), target=target, options=options)
+    return str(compiled.hash)
+
+
+def prepare_compiler() -> None:
+    """Do what every process must do before its first compilation."""
+    import triton.compiler  # noqa: F401
+    from triton.runtime.cache import triton_key
+
+    triton_key()
 
 
 def shared_memory_limit() -> int | None:
@@ -215,7 +261,9 @@ def _beneath(run: Any, function: int, packed: Any) -> tuple[Callable[..., Any], 
     """
     itself = run, [*codegen.PLACES, (function,), (packed,), (None,), (None,), (None,)], True
     kind = type(run)
-    if kind.__name__ != "CudaLauncher" or not toolchain.is_tritons(kind.__call__) or not vars(run).keys() <= _LAUNCHER_HAS:
+    if kind.__name__ != "CudaLauncher" or not toolchain.is_tritons(kind.__call__):
+        return itself
+    if not vars(run).keys() <= _LAUNCHER_HAS:
         return itself
     if any(getattr(run, name, 0) for name in _ALLOCATES):
         return itself

@@ -35,7 +35,6 @@ class Searcher:
         self.target = chooser.target
         self._memory = failures.Backoff()
         self._storm = Storm()
-        self._has_failed = False
 
     @property
     def options(self) -> Options:
@@ -71,12 +70,11 @@ class Searcher:
             with writer as write, self.target.trials(folder := store.scratch_folder()):
                 tune.run(self._job(question, known, incumbent, journal, write), outcome)
                 self.target.settle(question.call, question.live[outcome.winner or ""], folder)
-        except AllConfigsFailedError:
+        except AllConfigsFailedError as error:
             if self.options.default is None:
                 raise
-            if not self._has_failed:
-                log.exception("`%s`: the search failed; its default= is used, untuned.", key.kernel)
-            self._has_failed = True
+            message = "`%s`: the search for key %s failed; its default= is used, untuned. %s"
+            self._chooser.say_once("failed", message, key, str(error))  # a handler may keep it: no traceback is logged
             return self._chooser.default(question.call, question.live)
         except OutOfMemoryError as error:
             self._memory.failed(key.digest)
