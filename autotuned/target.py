@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Container, Hashable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Container, Hashable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property
 from importlib import metadata
 from pathlib import Path
@@ -23,11 +23,11 @@ from autotuned.values import Json
 if TYPE_CHECKING:
     from typing import Protocol
 
-    from autotuned import measure, scratch
+    from autotuned import frontend, measure, scratch
     from autotuned.measure import Timer
 else:
     Protocol = object  # defining a protocol takes as long as importing a module
-    measure, scratch = later("measure"), later("scratch")
+    frontend, measure, scratch = later("frontend"), later("measure"), later("scratch")
 
 EMPTY = inspect.Parameter.empty
 
@@ -284,9 +284,14 @@ class KernelTarget:
         words += [_word((name, value), True) for name, value in sorted(call.options.items())]
         return None if _UNKNOWN in words else tuple(words)
 
-    def trials(self, folder: Path) -> AbstractContextManager[None]:
-        """Around a search: its binaries are kept in a scratch folder."""
-        return nullcontext() if self.interpreted else scratch.trials(folder)
+    @contextmanager
+    def trials(self, folder: Path) -> Iterator[None]:
+        """Around a search: its binaries are kept in a scratch folder, and configs share what the front end made."""
+        if self.interpreted:
+            yield
+            return
+        with scratch.trials(folder), frontend.shared(self.fn, folder):
+            yield
 
     def settle(self, call: Call, config: Any, folder: Path) -> None:
         """Copy the winner's binary into Triton's own cache; it is loaded, so that asking for it compiles nothing."""

@@ -23,6 +23,7 @@ RANKS = [
         *("_launch_py", "alone", "calls", "journal", "measure", "objects", "recordfile", "state"),
         *("storm", "toolchain"),
     },
+    {"frontend"},
     {
         *("argspec", "check", "configfile", "driver", "evict", "fit", "launch", "logbook", "look", "smem"),
         *("target",),
@@ -121,7 +122,7 @@ def code_of(path: Path) -> str:
         pytest.param(
             r"triton\._C|triton\.runtime\.(jit|driver|cache|interpreter)|triton\.backends|triton\.compiler|"
             r"device_caches|used_global_vals|pre_run_hooks|packed_metadata",
-            {"autotuned/toolchain.py", "autotuned/scratch.py"},
+            {"autotuned/toolchain.py", "autotuned/scratch.py", "autotuned/frontend.py"},
             id="Triton's private names",
         ),
         pytest.param(r"\bexec\(", {"autotuned/codegen.py", "autotuned/_launch_py.py"}, id="generated code"),

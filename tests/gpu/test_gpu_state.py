@@ -157,8 +157,8 @@ def test_a_kernel_that_faults_far_out_is_blamed_and_not_launched_again(tmp_path)
 
     first, second = run(), run()
     assert first.stdout.startswith("lost BLOCK=64 FAR=1 "), first.stdout + first.stderr
-    assert second.stdout.split() == ["tuned", "crashed", "4"], second.stdout + second.stderr
-    assert "is skipped: an earlier process ended in its first launch" in second.stderr
+    assert second.stdout.split() == ["tuned", "failed", "4"], second.stdout + second.stderr
+    assert "is skipped: it cost an earlier process its device" in second.stderr
 
 
 def test_configs_that_need_too_much_shared_memory(allocated):
@@ -213,6 +213,7 @@ def ballast() -> list[torch.Tensor]:
 @contextlib.contextmanager
 def nearly_full(way: str) -> Iterator[None]:
     """Room for 96 MiB: the device is full, or torch may take no more of it."""
+    torch.cuda.empty_cache()  # the room is to be the device's, not what is left of a block that torch keeps
     spare = [torch.empty(BLOCK, dtype=torch.int8, device="cuda") for _ in range(ROOM // BLOCK)]
     taken = ballast() if way == "the device" else []
     spare.clear()
@@ -258,6 +259,7 @@ def test_a_nearly_full_device(allocated, caplog, way):
     kernel = autotune(configs=CONFIGS, key=["n"])(_add_own)
     lines: list[str] = []
     with nearly_full(way), memory_told(lines):
+        kept = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()  # beside what other tests still hold
         for expected in (1.0, 2.0):
             kernel[grid](x, 1 << 26)
             lines[:] = [record.getMessage() for record in caplog.records]
@@ -265,7 +267,7 @@ def test_a_nearly_full_device(allocated, caplog, way):
         assert kernel.cache_info().searches == 1
         assert sum("is kept in host memory" in line for line in lines) == 1
         assert sum("flush the cache" in line for line in lines) == 1
-        assert torch.cuda.memory_reserved() - torch.cuda.memory_allocated() < ROOM // 2  # given back, not kept
+        assert torch.cuda.memory_reserved() - torch.cuda.memory_allocated() <= kept + ROOM // 4  # given back
     del small, x
 
 
