@@ -43,6 +43,23 @@ def test_list_shows_records_and_files(write: Write, monkeypatch: pytest.MonkeyPa
     assert [line.split()[0] for line in lines[2:]] == ["n=1"] * 2 and record["digest"][:12] in lines[2]
 
 
+def test_calls_are_listed_by_the_size_of_their_numbers() -> None:
+    _keep(12)
+    said = [line.split()[0] for line in _run("list").stdout.splitlines() if line.startswith("n=")]
+    assert said == [f"n={n}" for n in range(12)]
+    listed = json.loads(_run("list", "--json").stdout)["choices"]
+    assert [choice["call"]["values"]["n"] for choice in listed] == list(range(12))
+
+
+@pytest.mark.parametrize("args", [["tune", "mod_work"], ["list"], ["show", "work"], ["report"]], ids=lambda a: a[0])
+def test_options_of_a_launch_are_not_shown_for_a_plain_callable(write: Write, args: list[str]) -> None:
+    _work(write)
+    if args[0] != "tune":
+        _run("tune", "mod_work")
+    said = _run(*args)
+    assert "ms=1" in said.stdout and "num_warps" not in said.stdout + said.stderr
+
+
 def test_a_record_that_somebody_edited_is_left_out(write: Write) -> None:
     _run("tune", _work(write))
     [first, _] = [Path(choice["path"]) for choice in _json("list")["choices"]]
@@ -95,7 +112,7 @@ def test_config_files_can_be_shown(write: Write, monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_long_listing_is_whole_and_read_from_heads_only(monkeypatch):
-    monkeypatch.setattr("autotuned.records.BLOCK", 10)
+    monkeypatch.setattr("autotuned.listing.BLOCK", 10)
     monkeypatch.setattr("autotuned.store.BLOCK", 10)
     monkeypatch.setattr("autotuned.cli.list.TABLE_ROWS", 5)
     paths = _keep(37) + _keep(3, "app.other")

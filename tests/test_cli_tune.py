@@ -17,7 +17,7 @@ from autotuned import device, errors, tuner
 pytestmark = pytest.mark.usefixtures("wide_output")
 
 ROW = {
-    "kernel", "status", "reason", "digest", "device", "call", "config", "median_us", "vs_first", "vs_default",
+    "kernel", "status", "reason", "digest", "device", "triton", "call", "config", "median_us", "vs_first", "vs_default",
     "quality", "source", "configs", "measured_configs",
 }  # fmt: skip
 
