@@ -222,7 +222,16 @@ def _within(trials: Sequence[Trial], limit: Callable[[Trial, Trial], float]) -> 
     if not measured:
         return []
     lead = min(measured, key=lambda trial: trial.median_us)
-    return [trial for trial in measured if trial is lead or trial.median_us <= limit(trial, lead)]
+    return [trial for trial in measured if trial is lead or _at_best(trial) <= limit(trial, lead)]
+
+
+def _at_best(trial: Trial) -> float:
+    """What a trial is judged by when it is to leave: its median, but of few samples their lower quartile.
+
+    Other users of the device only ever add time, and of three samples they may slow two: by medians, the best of 32
+    attention configs left at once in 5 of 200 replayed races under 30% foreign load, and what won was 13% slower.
+    """
+    return trial.median_us if len(trial.samples_us) > GUARD_SAMPLES else trial.percentile(0.25)
 
 
 def winner(trials: Sequence[Trial], resolution_us: float, steady: bool = True) -> tuple[Trial, str]:

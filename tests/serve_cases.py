@@ -11,7 +11,8 @@ import sys
 
 def tuned_objects(module: str):
     """The tuned objects of a module that have cases."""
-    return [value for value in vars(importlib.import_module(module)).values() if getattr(value, "cases", None)]
+    found = vars(importlib.import_module(module)).values()
+    return [value for value in found if isinstance(getattr(value, "cases", None), list) and value.cases]
 
 
 def run(kernel, device: str) -> None:

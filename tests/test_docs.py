@@ -256,8 +256,10 @@ def commands() -> dict[str, Any]:
     return typer.main.get_command(script.load()).commands
 
 
-def test_every_command_has_a_section_with_an_example_and_its_options():
+def test_every_command_has_a_section_with_an_example_that_is_run_and_its_options():
     text = read("docs/cli.md")
+    run = {step.text.split()[1] for step in steps("docs/cli.md") if step.kind == "command"}
+    assert commands().keys() == run
     of_all = {
         "--help",
         *re.findall(r"--\w+", "".join(re.findall(r"^\| (`--.*?) \|", text.split("\n## ")[0], re.MULTILINE))),

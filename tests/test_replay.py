@@ -74,7 +74,10 @@ class TestRecorded:
 # Seconds of the host's clock, launches and waits for the device of one race, all binaries loaded. Before rounds of
 # finals grew, finalists were dropped that are no tie, and the stream was held only until the host is ahead, rmsnorm
 # took 0.17 s, 930 launches and 150 waits here, and 0.12 s of statistics on top.
-LIMITS = {"matmul": (0.12, 260, 110), "rmsnorm": (0.10, 1000, 110), "add": (0.09, 600, 140)}
+LIMITS = {
+    "matmul": (0.12, 260, 110), "attention": (0.14, 220, 100), "rmsnorm": (0.10, 1000, 110), "add": (0.09, 600, 140),
+    "softmax": (0.06, 450, 75),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("recording", RECORDINGS, ids=lambda recording: recording.name)
