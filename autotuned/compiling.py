@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from autotuned import candidates, failures, scratch, smem, switched, toolchain, workers
+from autotuned import candidates, compiledkernel, failures, scratch, smem, switched, workers
 from autotuned.errors import LeftOutError
 from autotuned.journal import Journal
 from autotuned.target import Call, Target
@@ -84,17 +84,17 @@ class Ahead:
     def __init__(self, target: Target, call: Call, journal: Journal | None = None) -> None:
         self._target, self._call = target, call
         self._journal = journal or Journal(None)
-        self._found: list[toolchain.Access | None] = []
+        self._found: list[compiledkernel.Access | None] = []
         self._binaries: dict[Hashable, int] = {}
         self._succeeded = False
         self._pool: _Pool | None = None
-        self._memory = smem.SharedMemory(toolchain.shared_memory_limit() if target.compiles_ahead else None)
+        self._memory = smem.SharedMemory(compiledkernel.shared_memory_limit() if target.compiles_ahead else None)
         self.refused: dict[str, str] = {}
 
     @property
-    def access(self) -> toolchain.Access | None:
+    def access(self) -> compiledkernel.Access | None:
         """What all configs that are compiled so far read and write together; None where one does not tell."""
-        return toolchain.union(self._found)
+        return compiledkernel.union(self._found)
 
     def stream(
         self,
@@ -211,7 +211,7 @@ class Ahead:
 class _Facts:
     """What a compiled kernel reads and writes, and the hash of its binary."""
 
-    access: toolchain.Access | None
+    access: compiledkernel.Access | None
     binary: str | None
 
 
@@ -223,9 +223,11 @@ def _facts_of(compiled: Any) -> _Facts:
     try:
         found = _facts.get(compiled)
         if found is None:
-            found = _facts[compiled] = _Facts(toolchain.accesses(compiled), toolchain.binary_identity(compiled))
+            found = _facts[compiled] = _Facts(
+                compiledkernel.accesses(compiled), compiledkernel.binary_identity(compiled)
+            )
     except TypeError:  # of a kind that cannot be a key
-        return _Facts(toolchain.accesses(compiled), toolchain.binary_identity(compiled))
+        return _Facts(compiledkernel.accesses(compiled), compiledkernel.binary_identity(compiled))
     return found
 
 
@@ -301,7 +303,7 @@ class _Pool:
         return compiled
 
     def _made_elsewhere(self, one: Wanted, compile_: Callable[[], Any]) -> str | None:
-        parts = toolchain.specialization(compile_) if switched.compilers else None
+        parts = compiledkernel.specialization(compile_) if switched.compilers else None
         if parts is None:
             return None
 

@@ -99,7 +99,7 @@ class Compilers:
         """Compile one config of a kernel, into Triton's cache or a scratch folder.
 
         Args:
-            parts: What `toolchain.specialization` gives.
+            parts: What `compiledkernel.specialization` gives.
             begun: Called when it begins.
 
         Returns:

@@ -161,7 +161,7 @@ def _serve(commands: _Commands, reporter: Reporter) -> None:
         switched.compilers.append(compilers.Compilers(wishes["targets"], wishes["timeout_s"]))
     kind = session.use_device()
     mine = _Session(wishes["targets"], wishes, kind, reporter)
-    model = device.cuda().slug if kind == "cuda" else kind
+    model = (device.cuda() if kind == "cuda" else device.cpu()).slug  # CPUs of two kinds are two kinds as well
     reporter.say("ready", device=kind, model=model, version=autotuned.__version__)
     while (command := commands.next())["do"] != "end":
         if command["do"] == "list":
