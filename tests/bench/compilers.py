@@ -51,10 +51,10 @@ def measure(kind: str, target: Path) -> None:
     import pytest
     import triton
 
-    from autotuned import cases, switched, toolchain
+    from autotuned import cases, compiledkernel, switched
 
     [found] = cases.load(str(target))
-    toolchain.prepare_compiler()
+    compiledkernel.prepare_compiler()
     start = time.perf_counter()
     if compilers is not None:
         switched.compilers.append(compilers)
