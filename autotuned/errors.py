@@ -46,6 +46,13 @@ class CallError(AutotunedError, TypeError):
     kernel: str
 
 
+class VersionError(AutotunedError, ImportError):
+    """Triton is older than this package can use (`.distribution`, `.version`)."""
+
+    distribution: str
+    version: str
+
+
 class NoDeviceError(AutotunedError, RuntimeError):
     """A compiled kernel was launched where there is no GPU."""
 
@@ -57,10 +64,16 @@ class DeviceChoiceError(AutotunedError, ValueError):
 
 
 class DeviceLostError(AutotunedError, RuntimeError):
-    """A config left the device in an error state that this process cannot leave (`.kernel`, `.config`)."""
+    """The device is in an error state that this process cannot leave (`.kernel`; `.config` ran, or is empty)."""
 
     kernel: str
     config: str
+
+
+class LeftOutError(AutotunedError, RuntimeError):
+    """A config took its compiler along, or more time than it may (`.seconds` is what it took)."""
+
+    seconds: float
 
 
 class EncodingError(AutotunedError, TypeError):

@@ -6,7 +6,7 @@ from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from autotuned.errors import AllConfigsFailedError, AutotunedError, OutOfMemoryError
+from autotuned.errors import AllConfigsFailedError, AutotunedError, DeviceLostError, LeftOutError, OutOfMemoryError
 
 _RESOURCES = ("OutOfResources", "OutOfMemoryError", "PTXASError")
 # The driver's words for a launch that it did not begin; nothing of the kernel has run then.
@@ -18,7 +18,7 @@ _refused: dict[Hashable, str] = {}
 
 def describe(error: Exception) -> str:
     """Type and text of an exception: what is kept of it. Its traceback would keep the caller's tensors alive."""
-    return f"{type(error).__name__}: {error}"
+    return str(error) if isinstance(error, LeftOutError) else f"{type(error).__name__}: {error}"
 
 
 def let_go(error: BaseException | None) -> None:
@@ -51,6 +51,22 @@ def no_room(kernel: str, reason: str) -> OutOfMemoryError:
     )
 
 
+def device_lost(kernel: str, error: Exception, config: str = "") -> DeviceLostError:
+    """The error for a device that cannot be used any more in this process.
+
+    Args:
+        config: The label of the config that ran; empty if the device was lost before any did.
+    """
+    culprit = f"config {config} left" if config else "before this search began something had left"
+    innocent = "other configs are not" if config else "no config is"
+    return DeviceLostError(
+        f"`{kernel}`: {culprit} the device in an error state ({error}). Nothing can run on it in this process any more"
+        f": restart the process; {innocent} to blame.",
+        kernel=kernel,
+        config=config,
+    )
+
+
 @contextmanager
 def no_room_for(kernel: str) -> Iterator[None]:
     """Around a search: if memory runs out, and sparing some was not enough, it is the search that has no room.
@@ -69,8 +85,12 @@ def no_room_for(kernel: str) -> Iterator[None]:
 
 
 def is_passing(error: Exception) -> bool:
-    """Whether it says nothing of the config: memory that was full, or a limit of time."""
-    return is_memory_error(error) or isinstance(error, TimeoutError) or type(error).__name__ == "TimeoutExpired"
+    """Whether it says nothing of the config: memory that was full, a limit of time, or what CUDA allows nobody while
+    another thread captures a graph in the mode "global".
+    """
+    if isinstance(error, TimeoutError) or type(error).__name__ == "TimeoutExpired":
+        return True
+    return is_memory_error(error) or (isinstance(error, RuntimeError) and "captur" in str(error).lower())
 
 
 def is_refusal(error: Exception) -> bool:

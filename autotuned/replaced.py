@@ -157,6 +157,13 @@ class Replaced(Tuned):
             finally:
                 self.nargs = None
 
+    def check_disk_cache(self, tuning_key: Any, configs: Any, bench_fn: Callable[[], Any]) -> Any:
+        """Triton's own file, unless the key has no place in it: Triton would search, and then fail to write it."""
+        if all(isinstance(part, (str, int, float, bool, type(None))) for part in tuning_key):
+            return super().check_disk_cache(tuning_key, configs, bench_fn)
+        bench_fn()
+        return False
+
     def prune_configs(self, kwargs: dict[str, Any]) -> list[Any]:
         """Triton's pruning; the pruner may be a generator, and of a fraction at least one config is kept."""
         return seed.pruned_once(self, lambda: self._prune(kwargs))

@@ -16,11 +16,11 @@ log = logging.getLogger("autotuned")
 
 
 def tensors_in(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """The tensors of one argument with the argument's name: itself, or those inside a tuple or descriptor."""
+    """The tensors of one argument with the argument's name: itself, or those inside a container or descriptor."""
     if is_tensor(value):
         yield name, value
-    elif isinstance(value, tuple):
-        for item in value:
+    elif isinstance(value, (tuple, list, dict)):
+        for item in value.values() if isinstance(value, dict) else value:
             yield from tensors_in(name, item)
     elif hasattr(value, "base") and hasattr(value, "block_shape"):
         yield from tensors_in(name, value.base)
@@ -36,7 +36,7 @@ class Snapshot:
 
     def __init__(self, names: Iterable[str], tensor: Any, on_host: bool = False) -> None:
         self.names = list(names)
-        self._view = _elements(tensor)
+        self._view = _bytes_in(_elements(tensor)) if _is_torch(tensor) else tensor
         self._saved = _copy_of(self._view, on_host)
 
     @property
@@ -63,21 +63,27 @@ def _is_torch(tensor: Any) -> bool:
 
 
 def _elements(tensor: Any) -> Any:
-    """A view of the same memory in which no element appears twice.
+    """A view of the same memory in which an element appears once, and nothing but elements does.
 
-    An expanded tensor (stride 0) is cut to one element a repeated dimension. Where elements overlap otherwise, the
-    whole span they lie in is taken: restoring an element twice from two copies could mix old and new bytes.
+    An expanded tensor (stride 0) is cut to one element a repeated dimension, and dimensions that overlap become one.
     """
-    if not _is_torch(tensor):
-        return tensor
-    view = tensor.data  # its own version counter: restoring must not upset autograd's saved tensors
+    view = _unconjugated(tensor.data)  # its own version counter: restoring must not upset autograd's saved tensors
     for dim, stride in enumerate(view.stride()):
         if stride == 0 and view.shape[dim] > 1:
             view = view.narrow(dim, 0, 1)
     if view.numel() and _overlaps_itself(tuple(view.shape), tuple(view.stride())):
-        span = 1 + sum((size - 1) * stride for size, stride in zip(view.shape, view.stride()))
-        view = view.as_strided((span,), (1,), view.storage_offset())
+        view = view.as_strided(*_merged(view.shape, view.stride()), view.storage_offset())
     return view
+
+
+def _unconjugated(view: Any) -> Any:
+    """What lies in memory, which a kernel sees: torch conjugates and negates some views when they are read."""
+    if not (view.is_conj() or view.is_neg()):
+        return view
+    import torch
+
+    plain = torch.empty(0, dtype=view.dtype, device=view.device)
+    return plain.set_(view.untyped_storage(), view.storage_offset(), view.shape, view.stride())
 
 
 def _overlaps_itself(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
@@ -89,6 +95,28 @@ def _overlaps_itself(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
             return True
         reach += stride * (size - 1)
     return False
+
+
+def _merged(shape: Iterable[int], strides: Iterable[int]) -> tuple[list[int], list[int]]:
+    """Sizes and strides that reach the same elements: steps that fall onto those of the dimension below lengthen it.
+
+    Where steps do not divide each other an element may still appear several times; its copies hold the same bits.
+    """
+    merged: list[tuple[int, int]] = []
+    for stride, size in sorted(zip(strides, shape)):
+        step, count = merged[-1] if merged else (0, 0)
+        if step and stride % step == 0 and stride <= step * count:
+            merged[-1] = step, count + (size - 1) * (stride // step)
+        elif size > 1:
+            merged.append((stride, size))
+    return [count for _, count in merged], [step for step, _ in merged]
+
+
+def _bytes_in(view: Any) -> Any:
+    """As bytes if an element is one: torch copies all of those, and not every dtype that has some bits of them."""
+    import torch
+
+    return view.view(torch.uint8) if view.itemsize == 1 else view
 
 
 # Copies and comparisons across memories go in parts of this size, so that what they need beside the copies is small.
@@ -234,6 +262,11 @@ class Protection:
         self._snapshots = _snapshots(arguments, names, on_host)
         self._written = [s for s in self._snapshots if (declared or known) & set(s.names)]
         self._seen = list(self._written)
+        self._is_known = True
+
+    def begin(self) -> None:
+        """Before a config's first launch: until `learn` has seen what it wrote, nobody knows."""
+        self._is_known = False
 
     def prepare(self) -> None:
         """Give the next trial what the caller gave: written tensors restored, accumulators zeroed."""
@@ -243,13 +276,13 @@ class Protection:
 
     def learn(self) -> None:
         """After a config's first launch: note which watched tensors it wrote, so that they are restored."""
-        if not self._watching:
-            return
-        known = set(map(id, self._seen))
-        fresh = [s for s in self._snapshots if id(s) not in known and s.changed()]
-        self._seen += fresh
-        if self._learning:
-            self._written += fresh
+        if self._watching:
+            known = set(map(id, self._seen))
+            fresh = [s for s in self._snapshots if id(s) not in known and s.changed()]
+            self._seen += fresh
+            if self._learning:
+                self._written += fresh
+        self._is_known = True
 
     def move_to_host(self) -> None:
         """Give the device's memory back, and keep all copies in host memory."""
@@ -258,6 +291,8 @@ class Protection:
 
     def release(self) -> None:
         """Put everything back and let go of the copies; also after an exception, and more than once."""
+        if not self._is_known:  # Ctrl-C, in the launch or right after it
+            self.learn()
         while self._written:
             self._written[-1].restore()
             self._written.pop()  # not before: whoever meets a full device here tries again
@@ -342,7 +377,14 @@ def poison(tensors: Iterable[Any]) -> None:
         import torch
 
         with torch.inference_mode(tensor.is_inference()), torch.no_grad():
-            _elements(tensor).fill_(value)
+            _fill(_elements(tensor), value)
+
+
+def _fill(view: Any, value: float | int | bool) -> None:
+    try:
+        view.fill_(value)
+    except NotImplementedError:  # of some dtypes, as of four bits, torch knows the name alone
+        _bytes_in(view).fill_(PATTERN)
 
 
 def _poison_of(dtype: str) -> float | int | bool:

@@ -13,7 +13,7 @@ from autotuned import alone, failures, race, state
 from autotuned.board import Board
 from autotuned.check import Checker, outputs_of
 from autotuned.compiling import Ahead, Ready, Wanted
-from autotuned.errors import CheckError, DeviceLostError
+from autotuned.errors import CheckError
 from autotuned.failures import describe
 from autotuned.job import Job, Outcome
 from autotuned.race import Trial
@@ -32,7 +32,7 @@ def run(job: Job, outcome: Outcome) -> None:
 
     Raises:
         AllConfigsFailedError: No candidate could be launched and timed.
-        DeviceLostError: A config left the device in an error state.
+        DeviceLostError: A config left the device in an error state, or it was in one before.
         OutOfMemoryError: There is no room for the search now.
         CheckError: The reference raises, or stands against most configs.
         Exception: The one error that every config raised, if it is the same: it is the user's, not a config's.
@@ -90,6 +90,9 @@ class _Search:
     def _put_back(self) -> None:
         try:
             self._protection.release()
+        except KeyboardInterrupt:  # a second one, or one that came just now
+            self._protection.release()
+            raise
         except Exception as error:
             if not failures.is_memory_error(error):
                 raise
@@ -137,6 +140,7 @@ class _Search:
 
     def measure(self) -> None:
         """Compile, set aside what may be written, launch each config once as it is ready, then race those that ran."""
+        self._check_device()  # what broke it before, a kernel of the program or an earlier search, is no config's fault
         self._skip_known_failures()
         start = time.perf_counter()
         self._launch_all()
@@ -228,6 +232,7 @@ class _Search:
         with self._catching(trial):
             self._protect()
             self._job.journal.begin(self.board.identity(trial))
+            self._protection.begin()
             try:
                 self._with_room(partial(self._launch, trial))
                 self._protection.learn()
@@ -380,20 +385,18 @@ class _Search:
                 failures.let_go(one)
         self._first_error = kept
 
-    def _check_device(self, trial: Trial) -> None:
+    def _check_device(self, trial: Trial | None = None) -> None:
+        """Raise if the device is lost: by a trial, or before any was made."""
         try:
             self._job.timer.synchronize()
         except Exception as error:
-            if failures.is_memory_error(error):
-                return  # of this launch: the next may find room
-            kernel, self._lost = self._job.target.name, True
-            self._job.journal.died(self.board.identity(trial))
-            raise DeviceLostError(
-                f"`{kernel}`: config {self.board.label(trial)} left the device in an error state ({error}). Nothing "
-                "can run on it in this process any more: restart the process; other configs are not to blame.",
-                kernel=kernel,
-                config=self.board.label(trial),
-            ) from error
+            if failures.is_passing(error):
+                return  # the device is as it was: the next launch may find room
+            self._lost, label = True, ""
+            if trial is not None:
+                self._job.journal.died(self.board.identity(trial))
+                label = self.board.label(trial)
+            raise failures.device_lost(self._job.target.name, error, label) from error
 
     def _out_of_time(self) -> bool:
         return time.monotonic() > self._deadline

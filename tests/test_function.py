@@ -132,6 +132,30 @@ def test_views_in_place(view, restore):
     assert (buffer == expected).all()
 
 
+HOLDERS = {
+    "list": lambda one, other: [one, other],
+    "tuple": lambda one, other: (one, other),
+    "dictionary": lambda one, other: {"x": one, "more": [other]},
+}
+
+
+@pytest.mark.parametrize("restore", [["parts"], None], ids=["named", "found-out"])
+@pytest.mark.parametrize("holder", HOLDERS)
+def test_arrays_in_containers(holder, restore):
+    """As the operands of a grouped product."""
+
+    def grow(parts, *, step):
+        one, other = (parts["x"], parts["more"][0]) if isinstance(parts, dict) else parts
+        one += 1
+        other += one
+
+    one, other = np.zeros(8), np.ones(8)
+    tuned = make(grow, key=[], restore_value=restore)(CONFIGS)
+    tuned(HOLDERS[holder](one, other))
+    assert (one == 1).all()
+    assert (other == 2).all()
+
+
 class Seen:
     """What trials found in their arguments."""
 

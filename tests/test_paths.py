@@ -30,7 +30,7 @@ LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "zero-size": lambda b: b[:0],
     "no dimensions": lambda b: b[1, 1],
 }
-KINDS = ["apart", "aliased", "overlapping arguments", "None", "tuple", "requires grad", "inference"]
+KINDS = ["apart", "aliased", "overlapping arguments", "None", "tuple", "list", "requires grad", "inference"]
 
 
 def memory_of(tensor: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
@@ -58,6 +58,15 @@ def kernel(x: Any, out: Any, more: Any = None, scale: int = 3, *, step: int) -> 
         add_bytes(part, 7)
 
 
+def once(zero: list[str], x: Any, out: Any, more: Any = None, scale: int = 3) -> None:
+    """What one clean launch does."""
+    if zero and out is not None:
+        memory, offsets = memory_of(out)
+        for byte in range(out.element_size() if len(offsets) else 0):
+            memory[offsets + byte] = 0
+    kernel(x, out, more, scale, step=1)
+
+
 STYLES: dict[str, Callable[..., None]] = {
     "positional": lambda f, x, out, more: f(x, out, more, 3),
     "keyword": lambda f, x, out, more: f(x=x, out=out, more=more, scale=3),
@@ -81,7 +90,8 @@ class Data:
             out = LAYOUTS[other](self.buffers[1])
             shared = {"aliased": self.x, "overlapping arguments": self.buffers[0].view(-1)[5:], "None": None}
             self.out = shared.get(kind, out)
-            self.more = (self.buffers[2], self.buffers[2][:, 1]) if kind == "tuple" else None
+            parts = self.buffers[2], self.buffers[2][:, 1]
+            self.more = {"tuple": parts, "list": list(parts)}.get(kind)
             if kind == "requires grad" and (dtype.is_floating_point or dtype.is_complex) and dtype.itemsize > 1:
                 self.x = self.x.detach().requires_grad_()
 
@@ -100,24 +110,32 @@ class Data:
     other=st.sampled_from(sorted(LAYOUTS)),
     kind=st.sampled_from(KINDS),
     dtype=st.sampled_from(DTYPES),
-    restore=st.sampled_from([None, ["x", "out", "more"]]),
+    named=st.booleans(),
+    zeroed=st.booleans(),
 )
 def test_the_same_bits_on_every_path(
-    path: str, style: str, layout: str, other: str, kind: str, dtype: torch.dtype, restore: Any
+    path: str, style: str, layout: str, other: str, kind: str, dtype: torch.dtype, named: bool, zeroed: bool
 ) -> None:
+    # What shares memory with an input may not be zeroed; a name is in one of the two lists.
+    zero = ["out"] if zeroed and kind not in ("aliased", "overlapping arguments") else []
+    restore = [name for name in ("x", "out", "more") if name not in zero] if named else None
+
     def data() -> Data:
         return Data(layout, other, kind, dtype)
 
     def make(configs: Any, **options: Any) -> Any:
-        return autotune(configs, restore_value=restore, do_bench=quick, **options)(kernel)
+        return autotune(configs, restore_value=restore, reset_to_zero=zero, do_bench=quick, **options)(kernel)
 
-    expected = data().call(lambda *args, **kwargs: kernel(*args, **kwargs, step=1), style)
+    def clean(*args: Any, **kwargs: Any) -> None:
+        once(zero, *args, **kwargs)
+
+    expected = data().call(clean, style)
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setenv("AUTOTUNED_CACHE_DIR", folder)
         tuned = on_path(path, make, CONFIGS, lambda f: data().call(f, "keyword"), patch, Path(folder) / "work")
         fresh = data()
         assert fresh.call(tuned, style) == expected
         again = data()
-        again.call(lambda *args, **kwargs: kernel(*args, **kwargs, step=1), style)
-        assert fresh.call(tuned, style) == again.call(lambda *a, **k: kernel(*a, **k, step=1), style)
+        again.call(clean, style)
+        assert fresh.call(tuned, style) == again.call(clean, style)
     assert tuned.cache_info().searches == (path in ("cold", "table"))

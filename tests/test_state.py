@@ -82,9 +82,9 @@ def test_a_change_is_a_change_of_bits(before: int, after: int, changed: bool) ->
 
 
 def test_the_tensors_of_an_argument() -> None:
-    a, b, c = ones(), ones(), ones()
-    nested = (a, None, 5, np.float32(1), (ArrayDescriptor(b), (c,)), "text", [a])
-    assert [(name, id(found)) for name, found in tensors_in("t", nested)] == [("t", id(x)) for x in (a, b, c)]
+    a, b, c, d, e = (ones() for _ in range(5))
+    nested = (a, None, 5, np.float32(1), (ArrayDescriptor(b), (c,)), "text", [d, {"key": e, "text": "key"}])
+    assert [(name, id(found)) for name, found in tensors_in("t", nested)] == [("t", id(x)) for x in (a, b, c, d, e)]
     assert list(tensors_in("t", None)) == list(tensors_in("t", 5)) == []
 
 

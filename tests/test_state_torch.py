@@ -9,7 +9,7 @@ import torch
 from fakes import FakeDescriptor
 
 from autotuned import state
-from autotuned.state import Protection, Snapshot, aliases, zero_named
+from autotuned.state import Protection, Snapshot, aliases, poison, zero_named
 
 
 def matrix() -> torch.Tensor:
@@ -29,6 +29,11 @@ VIEWS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "element expanded": lambda buffer: buffer[2, 3].expand(8, 8),
     "overlapping windows": lambda buffer: buffer.view(-1).as_strided((5, 4), (2, 1), 2),
     "overlapping in both": lambda buffer: buffer.view(-1).as_strided((3, 3), (1, 1)),
+    "overlapping, with gaps": lambda buffer: buffer.view(-1).as_strided((3, 3), (4, 2), 1),
+    "many times over, with gaps": lambda buffer: buffer.view(-1).as_strided((5, 5), (2, 2)),
+    "overlapping inside, apart outside": lambda buffer: buffer.view(-1).as_strided((2, 2, 2), (10, 1, 1), 3),
+    "steps that do not divide": lambda buffer: buffer.view(-1).as_strided((3, 4), (3, 2)),
+    "interleaved": lambda buffer: buffer.view(-1).as_strided((2, 3), (3, 2)),
     "windows, expanded": lambda buffer: buffer.view(-1).as_strided((2, 5, 4), (0, 2, 1), 2),
     "channels last": lambda buffer: buffer.view(1, 4, 2, 3).permute(0, 2, 3, 1),
     "no dimensions": lambda buffer: buffer[1, 1],
@@ -74,6 +79,50 @@ def test_each_dtype_is_compared_and_restored_by_its_bits(dtype: torch.dtype) -> 
     snapshot.restore()
     assert not snapshot.changed()
     assert torch.equal(tensor.to(torch.complex64), torch.ones(4, 3, dtype=torch.complex64))
+
+
+# Not those with a scale, of which no part is a view, nor one that torch can neither fill nor print.
+NO_TENSORS = ("torch.quint", "torch.qint", "torch.bits16")
+NAMED_DTYPES = {found for found in vars(torch).values() if isinstance(found, torch.dtype)}
+
+
+@pytest.mark.parametrize(
+    "dtype", sorted((found for found in NAMED_DTYPES if not str(found).startswith(NO_TENSORS)), key=str), ids=str
+)
+@pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
+def test_every_dtype_that_torch_names_is_restored_and_poisoned(dtype: torch.dtype) -> None:
+    """Torch copies and fills not all of them, such as those of four bits."""
+    memory = torch.full((64,), 5, dtype=torch.uint8)
+    tensor = memory.view(dtype)[::2]
+    snapshot = Snapshot(["x"], tensor)
+    memory.fill_(3)
+    assert snapshot.changed()
+    snapshot.restore()
+    assert not snapshot.changed()
+    untouched = (memory == 3).sum()
+    assert (untouched, (memory == 5).sum()) == (32, 32)
+    poison([tensor])
+    assert snapshot.changed()
+    assert (memory == 3).sum() == 32
+
+
+@pytest.mark.parametrize("view", ["conjugated", "negated"])
+def test_a_view_that_torch_computes_when_it_is_read_is_its_memory(view: str) -> None:
+    buffer = torch.tensor([1 + 2j, -0.0 + 0j, complex("nan-nanj"), 3 - 4j])
+    tensor = buffer.conj() if view == "conjugated" else buffer.conj().imag
+    assert tensor.is_conj() or tensor.is_neg()
+    before = buffer.view(torch.int64).clone()
+    snapshot = Snapshot(["x"], tensor)
+    assert not snapshot.changed()
+    buffer.fill_(9 + 9j)
+    assert snapshot.changed()
+    snapshot.restore()
+    assert not snapshot.changed()
+    if view == "conjugated":
+        assert torch.equal(buffer.view(torch.int64), before)
+    else:
+        assert torch.equal(buffer.imag.view(torch.int32), before.view(torch.int32)[1::2])
+        assert (buffer.real == 9).all()
 
 
 @pytest.mark.parametrize(

@@ -217,9 +217,36 @@ def test_a_launch_that_is_refused_asks_the_next_source(monkeypatch, launches):
     tuned = autotune(CONFIGS, key=["n"], do_bench=times)(kernel)
     tuned[grid](*args)
     assert launches[-1].arguments["BLOCK"] == 16
-    text = "Triton Error [CUDA]: an illegal memory access was encountered"
-    with pytest.raises(RuntimeError, match="illegal memory access"):  # it ran: that is no choice to be made again
-        autotune(CONFIGS, key=["n"], do_bench=times)(kernel)[grid](*args)
+
+
+@pytest.mark.parametrize("source", ["record", "file"])
+def test_a_fault_after_a_stored_config_ran_is_raised(monkeypatch, tmp_path, launches, caplog, source):
+    """That is no choice to be made again: another config would run over what this one wrote."""
+    from paths import ship
+
+    kernel, times = triton.jit(add), fake_cuda.by_config({16: 2.0, 32: 1.0})
+    args = torch.zeros(100), torch.zeros(100), 100
+    autotune(CONFIGS, key=["n"], do_bench=times)(kernel)[grid](*args)
+    if source == "file":
+        ship(tmp_path / "shipped", monkeypatch)
+    launch = target.KernelTarget.launch
+
+    def failing(self, call, config):
+        launch(self, call, config)
+        raise RuntimeError("Triton Error [CUDA]: an illegal memory access was encountered")
+
+    launches.clear()
+    tuned = autotune(CONFIGS, key=["n"], do_bench=times)(kernel)
+    with monkeypatch.context() as patch:
+        patch.setattr(target.KernelTarget, "launch", failing)
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match="illegal memory access"):
+                tuned[grid](*args)
+    assert [launched.arguments["BLOCK"] for launched in launches] == [32, 32]
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
+    tuned[grid](*args)
+    assert launches[-1].arguments["BLOCK"] == 32
+    assert tuned.cache_info().searches == 0
 
 
 def test_a_written_argument_that_no_list_names_is_said_at_level_debug(caplog):

@@ -134,10 +134,15 @@ def far_out(x_ptr, n, BLOCK: tl.constexpr, FAR: tl.constexpr):
     tl.store(x_ptr + i, tl.load(x_ptr + i, mask=i < n) + 1.0, mask=i < n)
 
 x = torch.zeros(1000, device="cuda")
+grid = lambda meta: (triton.cdiv(1000, meta["BLOCK"]),)
 try:
-    far_out[lambda meta: (triton.cdiv(1000, meta["BLOCK"]),)](x, 1000)
+    far_out[grid](x, 1000)
 except DeviceLostError as error:
     print("lost", error.config)
+    try:
+        far_out[grid](x, 1000)
+    except RuntimeError as error:
+        print("again", getattr(error, "config", "") or "nobody")
 else:
     torch.cuda.synchronize()
     assert bool((x == 1).all())
@@ -157,6 +162,7 @@ def test_a_kernel_that_faults_far_out_is_blamed_and_not_launched_again(tmp_path)
 
     first, second = run(), run()
     assert first.stdout.startswith("lost BLOCK=64 FAR=1 "), first.stdout + first.stderr
+    assert first.stdout.splitlines()[1] == "again nobody", first.stdout + first.stderr
     assert second.stdout.split() == ["tuned", "failed", "4"], second.stdout + second.stderr
     assert "is skipped: it cost an earlier process its device" in second.stderr
 
