@@ -269,8 +269,9 @@ def test_b59_when_all_fail_each_reason_is_named(caplog):
     with pytest.raises(AllConfigsFailedError) as caught:
         autotune(CONFIGS)(run)(np.zeros(8))
     assert "all 3 failed" in str(caught.value)
-    for step in (4, 8, 16):
-        assert f"Required: {step * 1024}, Hardware limit: 101376\n    step={step} " in str(caught.value)
+    assert "Required: 4096, Hardware limit: 101376\n    step=4 " in str(caught.value)
+    for step in (8, 16):
+        assert f"step={step} num_warps=4 num_stages=3 (Required: {step * 1024})" in str(caught.value)
     assert records() == []
     tuned = autotune(CONFIGS, default=Config({"step": 32}))(run)
     caplog.clear()
