@@ -41,7 +41,9 @@ static CuLaunchKernelEx cu_launch;
 static CuCtxGetCurrent cu_context;
 static CuGetErrorString cu_error;
 static CuMemsetAsync cu_memset;
+static int driver_sought;
 static int (*stream_of)(int32_t type, int32_t id, void **out); /* torch's, or a test's stand-in */
+static int takes_host_memory = 0; /* whether the driver is a stand-in to which memory of the host is as good as any */
 static uint64_t generation = 1; /* grows when anything watched changes */
 static PyObject *s_run, *s_config, *s_slow_run, *s_still_ours, *s_grid, *s_warmup, *s_getitem;
 
@@ -160,9 +162,9 @@ typedef struct {
   uint64_t word[MAX_WORDS];
   uint64_t raw[MAX_ARGS];         /* address or integer of each argument, for the launch */
   PyObject *object[MAX_ARGS];     /* borrowed: arguments that count by identity */
-  int32_t device_type, device_id; /* of the last tensor on a GPU */
+  int32_t device_type;            /* of the last tensor on a GPU */
   void *stream;                   /* torch's current one, once it was asked for */
-  int has_stream;
+  int has_stream, on_host;        /* and whether a tensor lies in the host's memory */
 } Words;
 
 typedef struct {
@@ -224,7 +226,8 @@ static inline int words_of_tensor(Words *w, int i, PyObject *x, int role) {
   for (int d = 0; d < dims; d++) out[2 + d] = (uint64_t)v.shape[d];
   w->count += 2 + dims;
   w->raw[i] = v.address;
-  if (v.device.type != DL_CPU) { w->device_type = v.device.type; w->device_id = v.device.id; }
+  if (v.device.type == DL_CPU) w->on_host = 1;
+  else w->device_type = v.device.type;
   return WORDS_OK;
 }
 
@@ -322,9 +325,8 @@ static int words_of_functions(const Table *t, Words *w, PyObject *const *values)
 
 /* hot path. The words of a call. WORDS_ERROR leaves a Python error set. May run Python code. */
 static int make_words(const Table *t, Words *w, PyObject *const *values) {
-  w->count = w->objects = w->has_stream = 0;
+  w->count = w->objects = w->has_stream = w->on_host = 0;
   w->device_type = DL_CUDA;
-  w->device_id = -1;
   if (t->device != Py_None && cu_context) {
     void *context = NULL;
     if (cu_context(&context)) return WORDS_NONE;
@@ -367,6 +369,7 @@ enum { SKIP = '-', POINTER = 'p', INT1 = 'b', INT8 = '1', INT16 = '2', INT32 = '
 typedef struct {
   PyObject *kernel;    /* strong weak reference: Triton's cache owns the kernel, and whoever evicts it unloads it */
   void *function;
+  int32_t device; /* index of the one it was loaded on, whose context is among the words */
   unsigned threads, shared_bytes, ctas; /* threads of a block, bytes of shared memory, blocks of a cluster */
   char kinds[MAX_ARGS];
   uint8_t passed[MAX_ARGS]; /* indexes of what is not compiled in, in order */
@@ -390,7 +393,7 @@ typedef struct {
 typedef struct Entry {
   int references;
   uint64_t hash;
-  int count, objects;
+  int count, objects, on_host;
   uint64_t *words;
   PyObject **object; /* strong: what counts by identity must stay alive */
   PyObject *bound;   /* strong: runs the launch in Python where `direct` is NULL or its guards say no */
@@ -494,10 +497,10 @@ static void take_kinds(Direct *d, const char *kinds, int n) {
 
 /* Take over `Bound.direct`: a tuple (kernel's weak reference, function, threads, shared bytes, kinds, attributes, cache,
  * cache key, pre-run hooks, enter hooks, leave hooks, holds, constants, watched dicts, ctas, hook, its constants, indexes
- * of zeroed parameters). NULL with an error set. */
+ * of zeroed parameters, device). NULL with an error set. */
 static Direct *direct_of(PyObject *tuple, int n) {
-  if (!PyTuple_Check(tuple) || PyTuple_GET_SIZE(tuple) != 18) {
-    PyErr_SetString(PyExc_TypeError, "Bound.direct: expected a tuple of 18 fields");
+  if (!PyTuple_Check(tuple) || PyTuple_GET_SIZE(tuple) != 19) {
+    PyErr_SetString(PyExc_TypeError, "Bound.direct: expected a tuple of 19 fields");
     return NULL;
   }
   Direct *d = PyMem_Calloc(1, sizeof *d);
@@ -516,6 +519,7 @@ static Direct *direct_of(PyObject *tuple, int n) {
     else d->zeroed[index] = 1;
   }
   d->ctas = (unsigned)PyLong_AsUnsignedLong(PyTuple_GET_ITEM(tuple, 14));
+  d->device = (int32_t)PyLong_AsLong(PyTuple_GET_ITEM(tuple, 18));
   Py_ssize_t length = 0;
   const char *kinds = PyUnicode_AsUTF8AndSize(PyTuple_GET_ITEM(tuple, 4), &length);
   if (kinds && length == n) take_kinds(d, kinds, n);
@@ -906,11 +910,11 @@ static int raise_cuda(int error) {
   return -1;
 }
 
-/* hot path. torch's current stream into the words; -1 with an error set. */
-static int find_stream(Words *w) {
+/* hot path. torch's current stream of the device that is launched on, into the words; -1 with an error set. */
+static int find_stream(const Direct *d, Words *w) {
   if (w->has_stream) return 0;
   w->has_stream = 1;
-  return stream_of(w->device_type, w->device_id < 0 ? 0 : w->device_id, &w->stream) ? -1 : 0;
+  return stream_of(w->device_type, d->device, &w->stream) ? -1 : 0;
 }
 
 /* hot path. Submit on torch's current stream; the GIL is released, since a full queue blocks. */
@@ -918,7 +922,7 @@ static int submit(const Direct *d, int n, Words *w, const long grid[3]) {
   static uint64_t no_scratch = 0;
   void *params[MAX_ARGS + 2];
   if (!grid[0] || !grid[1] || !grid[2]) return 0;
-  if (find_stream(w)) return -1;
+  if (find_stream(d, w)) return -1;
   int count = pack(d, n, w->raw, params);
   params[count] = params[count + 1] = &no_scratch; /* global and profile scratch */
   CuLaunchConfig c = {(unsigned)grid[0] * d->ctas, (unsigned)grid[1], (unsigned)grid[2], d->threads, 1, 1, d->shared_bytes, w->stream,
@@ -1042,12 +1046,14 @@ static int optional(PyObject *bound, const char *name, PyObject **out) {
   return 0;
 }
 
-/* Make `direct` anew if `bound.direct` is another tuple than before: Triton has chosen another kernel. -1 on error. */
+/* Make `direct` anew if `bound.direct` is another tuple than before: Triton has chosen another kernel. -1 on error.
+ * Memory of the host never goes to the driver from here: pinned memory may be launched with and other memory may not, in
+ * words they are alike, and Triton's launcher tells them apart. */
 static int take_direct(Entry *e, int n) {
   PyObject *fields = NULL;
   if (optional(e->bound, "direct", &fields)) return -1;
   if (fields == e->fields) { Py_XDECREF(fields); return 0; }
-  Direct *made = fields && cu_launch && dl ? direct_of(fields, n) : NULL;
+  Direct *made = fields && cu_launch && dl && (!e->on_host || takes_host_memory) ? direct_of(fields, n) : NULL;
   if (PyErr_Occurred()) { Py_XDECREF(fields); return -1; }
   free_direct(e->direct);
   Py_XDECREF(e->fields);
@@ -1062,6 +1068,7 @@ static Entry *new_entry(const Table *t, const Words *w, PyObject *bound) {
   e->references = 1;
   e->hash = hash_words(w);
   e->count = w->count;
+  e->on_host = w->on_host;
   e->words = PyMem_Malloc(sizeof(uint64_t) * (size_t)(w->count + 1));
   e->object = PyMem_Calloc((size_t)w->objects + 1, sizeof *e->object);
   if (!e->words || !e->object) { PyErr_NoMemory(); release(e); return NULL; }
@@ -1075,12 +1082,14 @@ static Entry *new_entry(const Table *t, const Words *w, PyObject *bound) {
 }
 
 static int find_torch(void);
+static void find_driver(void);
 
 static PyObject *table_bind(Table *t, PyObject *args) {
   PyObject *tuple, *bound, **values;
   Words w;
   if (!PyArg_ParseTuple(args, "OO", &tuple, &bound)) return NULL;
   if (find_torch()) return NULL;
+  find_driver();
   if (!as_values(t, tuple, &values)) Py_RETURN_FALSE;
   compare_shims(values, t->n);
   int result = make_words(t, &w, values);
@@ -1275,7 +1284,7 @@ static int span_of(PyObject *x, Span *s) {
 static int zero_directly(const Direct *d, const Table *t, Words *w, PyObject *const *values) {
   Span spans[MAX_ARGS];
   int count = 0;
-  if (!cu_memset || find_stream(w)) return cu_memset ? -1 : 0;
+  if (!cu_memset || find_stream(d, w)) return cu_memset ? -1 : 0;
   for (int i = 0; i < t->n; i++) {
     if (Py_TYPE(values[i]) != tensor_type && Py_TYPE(values[i]) != parameter_type) {
       if (d->zeroed[i] && values[i] != Py_None) return 0;
@@ -1783,6 +1792,7 @@ static PyObject *watch(PyObject *module, PyObject *what) {
 static PyObject *ready(PyObject *module, PyObject *unused) {
   (void)module; (void)unused;
   if (find_torch()) return NULL;
+  find_driver();
   if (!dl) return PyUnicode_FromString("this torch has no DLPack C exchange API");
   if (!cu_launch) return PyUnicode_FromString("libcuda has no cuLaunchKernelEx, or is not there");
   Py_RETURN_NONE;
@@ -1790,8 +1800,11 @@ static PyObject *ready(PyObject *module, PyObject *unused) {
 
 static PyObject *use_driver(PyObject *module, PyObject *args) {
   unsigned long long launch, context, stream, memset;
+  int host = 1;
   (void)module;
-  if (!PyArg_ParseTuple(args, "KKKK", &launch, &context, &stream, &memset)) return NULL;
+  if (!PyArg_ParseTuple(args, "KKKK|p", &launch, &context, &stream, &memset, &host)) return NULL;
+  takes_host_memory = launch && host;
+  driver_sought = 1;
   cu_memset = (CuMemsetAsync)(uintptr_t)memset;
   cu_launch = (CuLaunchKernelEx)(uintptr_t)launch;
   cu_context = (CuCtxGetCurrent)(uintptr_t)context;
@@ -1848,12 +1861,16 @@ static PyMethodDef module_methods[] = {
     {"ready", ready, METH_NOARGS, "None if kernels can be launched from C, else why not."},
     {"read_grids", read_grids, METH_O, "Ask this function, from now on, for the program of each grid callable; see `arithmetic.py`."},
     {"use_shim", use_shim, METH_O, "Whether torch's C shim may be used, from the next bind on, instead of DLPack; whether it was. For tests."},
-    {"use_driver", use_driver, METH_VARARGS, "Addresses of stand-ins for the driver's launch, its current context, the stream and memset; for tests."},
+    {"use_driver", use_driver, METH_VARARGS, "Addresses of stand-ins for the driver's launch, its current context, the stream and memset, and whether they take memory of the host; for tests."},
     {NULL, NULL, 0, NULL}};
 static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_launch", "The launch path in C.", -1, module_methods,
                                         NULL, NULL, NULL, NULL};
 
+/* At the first bind and not at the import: by then Triton has loaded the library, which takes milliseconds. Words made
+ * before then, without a context, were looked up in empty tables only. */
 static void find_driver(void) {
+  if (driver_sought) return;
+  driver_sought = 1;
   void *library = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
   if (!library) return;
   cu_launch = (CuLaunchKernelEx)(uintptr_t)dlsym(library, "cuLaunchKernelEx");
@@ -1877,7 +1894,6 @@ PyMODINIT_FUNC PyInit__launch(void) {
     return NULL;
   PyObject *module = PyModule_Create(&definition);
   if (!module) return NULL;
-  find_driver();
   if (PyModule_AddObjectRef(module, "Table", (PyObject *)&TableType) ||
       PyModule_AddObjectRef(module, "Base", (PyObject *)&BaseType) ||
       PyModule_AddObjectRef(module, "HeuristicsBase", (PyObject *)&HeuristicsType)) {

@@ -36,8 +36,8 @@ def typed(value: Any) -> Any:
 class Plan:
     """What is bound for calls whose arguments have certain types, by words, and two functions written for these types.
 
-    `words(values)` makes the words; `find(values)` gives what is bound for them or None, and `OTHER` for arguments of
-    other types.
+    `words(values)` makes the words; `find(values)` gives what is bound for them or None, counts it, and leaves values
+    of other types to the launcher.
     """
 
     def __init__(self, source: str, scope: dict[str, Any], ours: str) -> None:
@@ -45,19 +45,16 @@ class Plan:
         scope[f"{ours}get"] = self.table.get
         exec(source, scope)  # noqa: S102 - parameter names and the literals of this file only
         self.words: Callable[[tuple[Any, ...]], tuple[Any, ...]] = scope["words"]
-        self.find: Callable[[tuple[Any, ...]], Any] = scope["find"]
+        self.find: Callable[[tuple[Any, ...]], Bound | None] = scope["find"]
 
 
-class _Other:
-    """Arguments of other types than a plan is for."""
+class _Count:
+    """How many calls were answered; the functions of the plans add to it."""
 
+    __slots__ = ("hits",)
 
-OTHER = _Other()
-
-
-def _nothing(values: tuple[Any, ...]) -> Any:
-    """The look-up before anything is bound."""
-    return OTHER
+    def __init__(self) -> None:
+        self.hits = 0
 
 
 class PyLauncher:
@@ -86,26 +83,23 @@ class PyLauncher:
         self._device = device
         self._places = places
         self._plans: dict[tuple[type, ...], Plan] = {}
-        self._latest: Callable[[tuple[Any, ...]], Any] = _nothing
-        self.hits = 0
+        self._count = _Count()
+        #: The bound kernel for these argument values, None if nothing is bound for them: the latest plan's function
+        #: itself, since a method that asks it would cost 0.1 us (tests/bench/host.py).
+        self.find: Callable[[tuple[Any, ...]], Bound | None] = self._find_by_types
         self.evictions = 0
 
-    def find(self, values: tuple[Any, ...]) -> Bound | None:
-        """The bound kernel for these argument values; None if nothing is bound for them."""
-        # hot path: no environment, log, lock or object of ours is touched here
-        try:
-            bound: Bound | None = self._latest(values)
-            if bound is OTHER:  # type: ignore[comparison-overlap]  # a mark of ours, which is no Bound
-                plan = self._plans.get(tuple(map(type, values)))
-                if plan is None:
-                    return None
-                self._latest = plan.find
-                bound = plan.find(values)
-        except Exception:
-            return None  # a tracing object without memory, or an unhashable value: the safe path decides
-        if bound is not None:
-            self.hits += 1
-        return bound
+    @property
+    def hits(self) -> int:
+        """How many calls were answered."""
+        return self._count.hits
+
+    def _find_by_types(self, values: tuple[Any, ...]) -> Bound | None:
+        plan = self._plans.get(tuple(map(type, values)))
+        if plan is None:
+            return None
+        self.find = plan.find
+        return plan.find(values)
 
     def bind(self, values: tuple[Any, ...], bound: Bound) -> bool:
         """Bind these argument values; False if their types do not fit the fast path."""
@@ -120,6 +114,7 @@ class PyLauncher:
             plan.table[plan.words(values)] = bound
         except Exception:
             return False
+        self.find = plan.find  # the next call is most often of the same types
         self._bound_size()
         return True
 
@@ -132,8 +127,10 @@ class PyLauncher:
 
     def clear(self) -> None:
         """Forget everything bound."""
-        self._plans = {}
-        self._latest = _nothing
+        plans, self._plans = self._plans, {}
+        self.find = self._find_by_types
+        for plan in plans.values():
+            plan.table.clear()  # a call under way may hold the plan's function
 
     def __len__(self) -> int:
         return sum(len(plan.table) for plan in self._plans.values())
@@ -142,7 +139,10 @@ class PyLauncher:
         """The plan for arguments of these types, or None if one has no words."""
         ours = private_prefix(self._names)
         parts: list[str] = []
-        scope: dict[str, Any] = {f"{ours}integer_class": integer_class, f"{ours}typed": typed, f"{ours}other": OTHER}
+        scope: dict[str, Any] = {
+            f"{ours}integer_class": integer_class, f"{ours}typed": typed, f"{ours}type": type,
+            f"{ours}other": self._find_by_types, f"{ours}count": self._count, f"{ours}Exception": Exception,
+        }  # fmt: skip
         if self._device is not None:
             parts.append(f"{ours}device()")
             scope[f"{ours}device"] = self._device()
@@ -155,17 +155,28 @@ class PyLauncher:
             scope[f"{ours}function_{index}"] = function
             items = ", ".join(f"{name!r}: {name}" for name in self._names)
             parts.append(f"{ours}typed({ours}function_{index}({{{items}}}))")
-        scope.update({f"{ours}type": type, **{f"{ours}type_{index}": kind for index, kind in enumerate(types)}})
+        scope.update({f"{ours}type_{index}": kind for index, kind in enumerate(types)})
         return Plan(self._source(ours, "".join(f"{part}, " for part in parts)), scope, ours)
 
     def _source(self, ours: str, words: str) -> str:
         """The two functions of a plan; its words come from an expression over the parameters' names."""
-        unpack = f"    {''.join(f'{name}, ' for name in self._names)}= {ours}values\n" if self._names else ""
+        unpack = f"{''.join(f'{name}, ' for name in self._names)}= {ours}values\n" if self._names else "pass\n"
         others = " or ".join(f"{ours}type({name}) is not {ours}type_{index}" for index, name in enumerate(self._names))
-        check = f"    if {others}:\n        return {ours}other\n" if others else ""
+        # hot path: no environment, log or lock. What raises is a tracing object without memory, or a value that cannot
+        # be hashed: the safe path decides.
         return (
-            f"def words({ours}values):\n{unpack}    return ({words})\n"
-            f"def find({ours}values):\n{unpack}{check}    return {ours}get(({words}))\n"
+            f"def words({ours}values):\n    {unpack}    return ({words})\n"
+            f"def find({ours}values):\n"
+            f"    try:\n"
+            f"        {unpack}"
+            f"        if {others or 'False'}:\n"
+            f"            return {ours}other({ours}values)\n"
+            f"        {ours}bound = {ours}get(({words}))\n"
+            f"    except {ours}Exception:\n"
+            f"        return None\n"
+            f"    if {ours}bound is not None:\n"
+            f"        {ours}count.hits += 1\n"
+            f"    return {ours}bound\n"
         )
 
     def _word(self, name: str, kind: type, ours: str, scope: dict[str, Any]) -> str | None:

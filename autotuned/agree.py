@@ -12,6 +12,7 @@ from autotuned import candidates, disk, errors, failures, race, ranks, recordfil
 from autotuned.errors import AutotunedError, SyncError
 from autotuned.fixed import Fixed
 from autotuned.key import Key
+from autotuned.look import rung
 from autotuned.question import Question
 from autotuned.ranks import Ranks
 from autotuned.recordfile import Record, Timing
@@ -232,13 +233,13 @@ class Agreement:
         found = recordfile.load(said["record"]) if said["record"] else None
         if found is not None and alone.keeps(question.key) and store.read(store.record_path(question.key)) is None:
             store.keep(found)
-        return Choice(config, Rung(said["rung"]), found, origin=f"rank {said['rank']}")
+        return Choice(config, rung(said["rung"]), found, origin=f"rank {said['rank']}")
 
 
 def _success(choice: Choice, question: Question, rank: int) -> dict[str, Json]:
     identity = next((name for name, config in question.live.items() if config is choice.config), None)
     found = None if choice.record is None else recordfile.dump(choice.record)
-    return {"rank": rank, "config": identity, "rung": int(choice.rung), "record": found}
+    return {"rank": rank, "config": identity, "rung": choice.rung.name, "record": found}
 
 
 def _failure(error: BaseException, rank: int) -> dict[str, Json]:
@@ -265,7 +266,8 @@ def slowest(records: list[Record], live: Mapping[str, Any]) -> Record:
     timings = [_slowest_timing(identity, records) for identity in live]
     trials = [race.Trial(n, _nothing, _nothing, samples_us=t.typical_us) for n, t in enumerate(timings) if t.usable]
     if not trials:
-        reasons = [(timing.error or "failed", candidates.label(timing.config)) for timing in timings]
+        options = records[0].key.is_of_triton
+        reasons = [(timing.error or "failed", candidates.label(timing.config, options)) for timing in timings]
         raise failures.all_failed(records[0].key.kernel, reasons)
     best, quality = race.winner(trials, 0.0)
     won = timings[best.index]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from autotuned import candidates
 from autotuned.job import Job, Progress
@@ -46,7 +47,10 @@ class Board:
 
     def label(self, trial: Trial) -> str:
         """The config in few words."""
-        return candidates.label(self._job.forms[self.identity(trial)])
+        return self._words(self._job.forms[self.identity(trial)])
+
+    def _words(self, form: Mapping[str, Any]) -> str:
+        return candidates.label(form, self._job.target.has_options)
 
     def is_hooked(self, trial: Trial) -> bool:
         """Whether user code runs before a launch: it may write, and may change what is compiled."""
@@ -132,7 +136,7 @@ class Board:
         if failed := self.failed():
             return [(trial.error or "", self.label(trial)) for trial in failed]
         known = [(identity, timing) for identity, timing in self._job.known.items() if identity in self._job.configs]
-        return [(timing.error or timing.status, candidates.label(timing.config)) for _, timing in known]
+        return [(timing.error or timing.status, self._words(timing.config)) for _, timing in known]
 
     # -- who is told ---------------------------------------------------------------------------------------------
 

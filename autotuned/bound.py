@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from autotuned import codegen, launch, toolchain
+from autotuned import codegen, compiledkernel, launch
 from autotuned.later import later
 from autotuned.target import Target
 
@@ -36,8 +36,12 @@ class Bound:
         self, config: Any, run: Run, before: Prologue | None = None, direct: tuple[Any, ...] | None = None
     ) -> None:
         self.config = config
-        self.run = run if before is None else _both(before, run)
         self.before = before
+        self.launch_by(run, direct)
+
+    def launch_by(self, run: Run, direct: tuple[Any, ...] | None) -> None:
+        """Launch so from now on."""
+        self.run = run if self.before is None else _both(self.before, run)
         self.direct = direct
 
 
@@ -106,32 +110,24 @@ def direct(
     """
     order = [parameter.name for parameter in target.parameters]
     constants = _constants(target, names, config)
-    full = codegen.full_values(names, order, constants)
-    meta = codegen.mapping(names, constants)
     fallback = through_triton(target, names, config)
 
-    def plan(kernel: Any) -> tuple[toolchain.Launch, tuple[Any, ...] | None]:
-        found = toolchain.handle(target.fn, kernel, device)
+    def plan(kernel: Any) -> tuple[Run, tuple[Any, ...] | None]:
+        found = compiledkernel.handle(target.fn, kernel, device)
         launch.watch(found.watched)
         parts = before.parts if before else (None, {}, ())
-        return toolchain.direct_launch(found), driver.fields(found, names, constants, parts)
+        straight = compiledkernel.direct_launch(found, names, order, constants, otherwise)
+        return straight, driver.fields(found, names, constants, parts)
 
-    straight, fields = plan(compiled)
-    del compiled  # not kept alive here
-
-    def run(values: tuple[Any, ...], grid: Any) -> Any:
-        nonlocal straight
-        if callable(grid):
-            grid = grid(meta(*values))
-        launched = straight(grid, full(*values))
-        if launched is not None:
-            return launched
+    def otherwise(values: tuple[Any, ...], grid: Any) -> Any:
         launched = fallback(values, grid)
-        if not toolchain.is_hooked(target.fn):  # a knob or an evicted kernel: from now on what Triton has just chosen
-            with contextlib.suppress(toolchain.UnbindableError):
-                straight, made.direct = plan(launched)
+        if not compiledkernel.is_hooked(target.fn):
+            # A knob or an evicted kernel: from now on what Triton has just chosen.
+            with contextlib.suppress(compiledkernel.UnbindableError):
+                made.launch_by(*plan(launched))
         return launched
 
+    run, fields = plan(compiled)
     made = Bound(config, run, before, fields)
     return made
 

@@ -77,12 +77,18 @@ def identity(config: Config, kernel: str, fallback: Fallback | None = None) -> s
     return canonical(to_json(config, kernel, fallback))
 
 
-def label(form: Mapping[str, Json]) -> str:
-    """A config's canonical form in a few words for people: `BLOCK=1024 num_warps=4 num_stages=3`."""
+def label(form: Mapping[str, Json], options: bool = True) -> str:
+    """A config's canonical form in a few words for people: `BLOCK=1024 num_warps=4 num_stages=3`.
+
+    Args:
+        options: Also those of a launch, which mean nothing to a plain callable.
+    """
     words = [
         f"{name}={value if not isinstance(value, (dict, list)) else canonical(value)}"
         for name, value in form["kwargs"].items()
     ]
+    if not options:
+        return " ".join(words + ["pre_hook"] * bool(form["pre_hook"])) or "no parameters"
     words += [f"{name}={form[name]}" for name in ("num_warps", "num_stages")]
     words += [
         f"{name}={form[name]}"

@@ -19,8 +19,8 @@ from typing import Any
 
 from autotuned import source, toolchain
 from autotuned.decorator import CaseGenerator as CaseGenerator
-from autotuned.decorator import TunedFunction
 from autotuned.errors import CallError, TargetError
+from autotuned.function import TunedFunction
 from autotuned.target import Call
 from autotuned.tuner import Tuner
 

@@ -4,28 +4,26 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from autotuned import candidates, env, objects, store, switched, toolchain
 from autotuned.context import Context
-from autotuned.errors import AllConfigsFailedError, ConfigError, OutOfMemoryError
+from autotuned.errors import ConfigError
 from autotuned.key import Key, call_part
 from autotuned.later import later
 from autotuned.question import Options, Question, Seconds
-from autotuned.recordfile import Record, Timing
 from autotuned.store import Candidates, Choice, Look, Rung
 from autotuned.target import Call, Target, refuse_conflicts
-from autotuned.values import canonical
 
 if TYPE_CHECKING:
-    from autotuned import explain, failures, job, locks, measure, seeds, state, storm, tune
+    from autotuned import explain, failures, fallback, locks, searching, storm
     from autotuned.explain import Explanation, Place
+    from autotuned.recordfile import Record
 else:
-    explain, failures, job, locks = map(later, ("explain", "failures", "job", "locks"))
-    measure, seeds, state, storm, tune = map(later, ("measure", "seeds", "state", "storm", "tune"))
+    explain, failures, fallback = map(later, ("explain", "failures", "fallback"))
+    locks, searching, storm = map(later, ("locks", "searching", "storm"))
 
 log = logging.getLogger("autotuned")
 
@@ -41,9 +39,8 @@ class Chooser:
     """
 
     # Made where something went wrong, or is searched for.
-    _unfit = cached_property(lambda self: failures.Unfit())
-    _memory = cached_property(lambda self: failures.Backoff())
-    _storm = cached_property(lambda self: storm.Storm())
+    unfit = cached_property(lambda self: failures.Unfit())
+    _searcher = cached_property(lambda self: searching.Searcher(self))
     untuned = cached_property(lambda self: storm.Untuned())
 
     def __init__(
@@ -57,7 +54,7 @@ class Chooser:
         self.options = options
         self.searches = 0
         self.seconds = Seconds()
-        self._on_configs, self._on_written = on_configs, on_written
+        self._on_configs, self.on_written = on_configs, on_written
         self._choices: dict[str, Choice] = {}
         self._said: set[str] = set()
         self._context = Context(target, options.version)
@@ -159,7 +156,7 @@ class Chooser:
         )  # fmt: skip
 
     def _label(self, config: Any) -> str:
-        return candidates.label(candidates.to_json(config, self.target.name, objects.spell))
+        return candidates.label(candidates.to_json(config, self.target.name, objects.spell), self.target.has_options)
 
     def answer(self, question: Question) -> Choice:
         """The choice for a question; under `autotuned.sync` the same on all ranks."""
@@ -184,7 +181,7 @@ class Chooser:
                 waited = lock is locks.Lock.BUSY and self.options.default is not None and not question.must_search
                 if waited or lock is locks.Lock.NESTED:  # a hook or a helper calls what is being searched
                     return self.default(question.call, question.live)
-                known = self._search(question.replace(lock=lock))
+                known = self._searcher.search(question.replace(lock=lock))
             return self._remember(question.key, known)
 
     def is_enough(self, known: Choice, question: Question) -> bool:
@@ -208,7 +205,7 @@ class Chooser:
             Exception: `error`, if this was noted before: asking again would not end.
         """
         key = self.key(call)
-        self._unfit.note(key.digest, candidates.identity(choice.config, self.target.name, objects.spell), error)
+        self.unfit.note(key.digest, candidates.identity(choice.config, self.target.name, objects.spell), error)
         self._choices.pop(key.digest, None)
         if switched.agreements:
             switched.agreements[-1].leave(key)
@@ -220,7 +217,7 @@ class Chooser:
     def forget(self) -> None:
         """Drop this process's choices; records on disk stay."""
         self._choices.clear()
-        vars(self).pop("_unfit", None)
+        vars(self).pop("unfit", None)
 
     def _may_search(self, question: Question) -> bool:
         if question.must_search or question.mode == "search":
@@ -231,7 +228,7 @@ class Chooser:
     def known(self, question: Question) -> Choice | None:
         """This process's choice, else the stored or shipped one; None where the question asks for a new search."""
         start = time.perf_counter()
-        unfit = self._unfit.of(question.key.digest) if "_unfit" in vars(self) else ()
+        unfit = self.unfit.of(question.key.digest) if "unfit" in vars(self) else ()
         strict = question.mode == "strict"
         found = store.find(question.key, question.live, self._places(question), unfit, strict)
         self.seconds.lookup += time.perf_counter() - start
@@ -239,13 +236,17 @@ class Chooser:
             self._take_in(found.record)
         return found
 
+    def records(self) -> list[Record]:
+        """The records behind the choices of this process."""
+        return [choice.record for choice in list(self._choices.values()) if choice.record is not None]
+
     def _take_in(self, found: Record) -> None:
         """What a record says besides its winner."""
         if self.options.restore is None:
-            self._on_written([str(name) for name in found.provenance.get("written", ())])
+            self.on_written([str(name) for name in found.provenance.get("written", ())])
         if found.provenance.get("timer", self.options.timer) != self.options.timer:
             message = "`%s` key %s was measured in another way (%s, now %s); `autotuned tune --force` measures it anew."
-            self._say_once("timer", message, found.key, found.provenance["timer"], self.options.timer)
+            self.say_once("timer", message, found.key, found.provenance["timer"], self.options.timer)
 
     def _look_at_own(self, question: Question) -> Look:
         choice = self._choices.get(question.key.digest)
@@ -269,22 +270,9 @@ class Chooser:
 
     # -- answers without a search --------------------------------------------------------------------------------
 
-    def default(self, call: Call, live: Mapping[str, Any]) -> Choice:
+    def default(self, call: Call, live: Candidates) -> Choice:
         """What a call gets that is not tuned: `default=`, else the first config."""
-        default = self.options.default
-        if callable(default) and not candidates.is_config(default):
-            default = default(**call.arguments)
-        if default is None:
-            default = next(iter(live.values()))
-        if not candidates.is_config(default):
-            raise ConfigError(
-                f"`{self.target.name}`: default: expected a triton.Config, or a callable of the arguments "
-                f"returning one, got {type(default).__name__}.",
-                kernel=self.target.name,
-            )
-        known = [parameter.name for parameter in self.target.parameters]
-        candidates.check_kwargs([default], self.target.name, self.target.allows, known)
-        return Choice(default, Rung.DEFAULT)
+        return fallback.default(self.target, self.options, call, live)
 
     def _without_search(self, question: Question) -> Choice:
         key = question.key
@@ -296,18 +284,8 @@ class Chooser:
             return self.default(question.call, question.live)
         if question.mode == "auto":
             message = "`%s`: key %s and later ones run untuned: there were %d searches, as max_searches= allows."
-            self._say_once("used up", message, key, self.searches)
-        return Choice(self._first_that_compiles(question), Rung.DEFAULT)
-
-    def _first_that_compiles(self, question: Question) -> Any:
-        for config in question.live.values():
-            try:
-                self.target.compile(question.call, config)
-            except Exception as error:
-                log.info("`%s`: %s does not compile here (%s)", self.target.name, config, failures.describe(error))
-            else:
-                return config
-        return next(iter(question.live.values()))  # its launch raises the compiler's own error
+            self.say_once("used up", message, key, self.searches)
+        return fallback.first_that_compiles(self.target, question)
 
     def _search_forbidden(self, question: Question) -> Choice:
         stored = self.known(question.replace(mode="auto", force=False))  # what mode "search" would measure again
@@ -321,139 +299,14 @@ class Chooser:
     def keeps(self, key: Key) -> bool:
         """Whether this key's results are kept on disk; a key with values that JSON cannot write is not."""
         if self.options.stored and not objects.portable(key.to_json()):
-            self._say_once("object", "`%s`: part of key %s has no JSON form: its choice is kept in memory only.", key)
+            self.say_once("object", "`%s`: part of key %s has no JSON form: its choice is kept in memory only.", key)
             return False
         return self.options.stored
 
-    def _say_once(self, about: str, message: str, key: Key, *more: Any) -> None:
+    def say_once(self, about: str, message: str, key: Key, *more: Any) -> None:
+        """Warn once about a thing; the message may name kernel and key, then `more`."""
         if about not in self._said:
             if len(self._said) >= LIMIT:  # said again rather than kept without end
                 self._said.clear()
             self._said.add(about)
             log.warning(message, *(key.kernel, key.digest[:12], *more)[: message.count("%")])
-
-    # -- the search ----------------------------------------------------------------------------------------------
-
-    def _search(self, question: Question) -> Choice:
-        key = question.key
-        state.refuse_aliases(question.call.arguments, self.options.zero, self.target.name)
-        if not self._memory.is_due(key.digest):
-            return self._untuned(question)
-        is_stored = self.keeps(key)
-        saved = is_stored and question.lock is not locks.Lock.BUSY
-        earlier = store.read(store.record_path(key)) if is_stored and not question.fresh else None
-        known = store.resumable(key, earlier) if is_stored and not question.fresh else {}
-        journal = job.Journal(store.journal_path(key) if is_stored else None, writes=saved)
-        if question.fresh:
-            journal.forget()
-        known = journal.judged(self._unfit.without(key.digest, known), again=question.must_search)
-        if not any(known[name].status == "ok" for name in known.keys() & question.live.keys()):
-            known = {}  # failures alone, perhaps of a full or broken device, are tried again
-        incumbent = store.best(earlier, self._unfit.without(key.digest, question.live)) if earlier else None
-        self._say_what_varies(key)
-        start = time.perf_counter()
-        outcome = job.Outcome()
-        try:
-            writer = store.logged(key, question.fresh) if saved else nullcontext(lambda timing: None)
-            with writer as write, self.target.trials(folder := store.scratch_folder()):
-                tune.run(self._job(question, known, incumbent, journal, write), outcome)
-                self.target.settle(question.call, question.live[outcome.winner or ""], folder)
-        except AllConfigsFailedError as error:
-            if self.options.default is None:
-                raise
-            message = "`%s`: the search for key %s failed; its default= is used, untuned. %s"
-            self._say_once("failed", message, key, str(error))  # a handler may keep what is logged: no traceback
-            return self.default(question.call, question.live)
-        except OutOfMemoryError as error:
-            self._memory.failed(key.digest)
-            self._say_once("memory", "`%s`: there is no room to tune now: it runs untuned until there is.", key)
-            log.info("%s", error)
-            return self._untuned(question)
-        finally:
-            result = self._finish(question, outcome, time.perf_counter() - start)
-        self._announce(result, outcome)
-        journal.erase()  # what crashed is in the record now
-        complete = question.live.keys() <= {timing.identity for timing in outcome.timings}  # else the budget ended it
-        return Choice(question.live[outcome.winner or ""], Rung.SEARCH, result, complete)
-
-    def _untuned(self, question: Question) -> Choice:
-        """What runs while there is no room for a search; nothing of it lasts."""
-        if self.options.default is not None:
-            return self.default(question.call, question.live).replace(lasting=False)
-        return Choice(self._first_that_compiles(question), Rung.DEFAULT, lasting=False)
-
-    def _say_what_varies(self, key: Key) -> None:
-        """In the log, what a key differs in from the nearest stored one, and a storm of keys."""
-        if log.isEnabledFor(logging.INFO):
-            log.info("`%s` %s: %s", key.kernel, key.digest[:12], explain.nearest_words(key))
-        if advice := self._storm.note(key, time.monotonic() - self.seconds.search):
-            log.warning(advice)
-
-    def _job(
-        self,
-        question: Question,
-        known: Mapping[str, Any],
-        incumbent: str | None,
-        journal: job.Journal,
-        on_timing: Callable[[Timing], None],
-    ) -> job.Job:
-        options, target, call = self.options, self.target, question.call
-        budgets = [seconds for seconds in (options.budget_s, question.budget_s) if seconds is not None]
-        live = self._in_order(question) if budgets else question.live
-        forms = {name: candidates.to_json(config, target.name, objects.spell) for name, config in live.items()}
-        timer = target.timer(target.device(call))
-        if options.do_bench is not None:
-            timer = measure.GivenTimer(options.do_bench, timer)
-        words = None if question.fresh else target.compile_class(call)
-        return job.Job(
-            target, call, forms, live, timer, options.restore, options.zero, options.hooks, known,
-            incumbent, min(budgets, default=None), question.observer, options.check, log.isEnabledFor(logging.DEBUG),
-            (canonical(dict(question.key.context)), words) if words is not None else None, journal,
-            failures.condemned(question.key.digest), self._seeds(question.key), on_timing,
-        )  # fmt: skip
-
-    def _in_order(self, question: Question) -> Candidates:
-        """The candidates of a search that may not get to all of them: first what config files have for elsewhere."""
-        first = store.seed(question.key, question.live, self.options.nearest)
-        return {first: question.live[first], **question.live} if first is not None else question.live
-
-    def _seeds(self, key: Key) -> list[str]:
-        return seeds.nearest(key, (choice.record for choice in self._choices.values()), self.keeps(key))
-
-    def _finish(self, question: Question, outcome: job.Outcome, seconds: float) -> Record:
-        """Count the search and store what it measured, also after Ctrl-C: it is not measured again."""
-        self.searches += 1
-        self.seconds.search += seconds
-        self.seconds.compile += outcome.compile_s
-        key = question.key
-        result = outcome.record(key, seconds, self._provenance())
-        before = store.read(store.record_path(key)) if result.winner is None and self.keeps(key) else None
-        if before is not None:  # what is complete stays so: the new search only adds to it
-            result = before.extended(result.timings)
-        if self.keeps(key) and any(timing.status == "ok" for timing in result.timings):
-            self._keep(result, question)
-        return result
-
-    def _keep(self, result: Record, question: Question) -> None:
-        if question.lock is locks.Lock.BUSY and not store.may_save(result.key):
-            log.info("`%s`: another process or thread tunes the same key and saves it.", result.key.kernel)
-        elif objects.portable(*(timing.config for timing in result.timings)):
-            store.keep(result)
-        else:
-            self._say_once("config", "`%s`: a config has a value without JSON form; kept in memory only.", result.key)
-
-    def _provenance(self) -> dict[str, Any]:
-        default = candidates.stored_form(self.options.default, self.target.name, objects.spell)
-        return {"timer": self.options.timer, "default": default}
-
-    def _announce(self, result: Record, outcome: job.Outcome) -> None:
-        if self.options.restore is None:
-            self._on_written(outcome.written)
-        for about, text in outcome.advice(result.key.kernel, self.options.restore is None):
-            self._say_once(about, text, result.key)
-        failed = sum(timing.status == "failed" for timing in result.timings)
-        log.info(
-            "`%s`: measured %d configs (%d failed) in %.2f s; chosen %s, %.1f us, %s",
-            result.key.kernel, len(result.timings), failed, result.provenance["seconds"],
-            candidates.label(result.winner or {}), result.median_us, result.quality,
-        )  # fmt: skip

@@ -61,6 +61,37 @@ def full_values(names: Sequence[str], order: Sequence[str], constants: Mapping[s
     return _define(f"def written({', '.join(names)}):\n    return ({''.join(f'{part}, ' for part in parts)})", folded)
 
 
+PLACES = ("x", "y", "z", "stream")  # what changes from launch to launch besides the values
+
+
+def submitter(
+    names: Sequence[str],
+    order: Sequence[str],
+    constants: Mapping[str, Any],
+    function: Callable[..., Any],
+    leading: Iterable[Any],
+    one_by_one: bool,
+) -> Callable[..., None]:
+    """`f(x, y, z, stream, values)` calling `function` with `leading`, then the values of all parameters in `order`.
+
+    Args:
+        leading: Each one of `PLACES`, or a tuple of one: that constant.
+        one_by_one: Whether the values follow one by one; else as one tuple.
+    """
+    ours = private_prefix([*names, *PLACES])
+    scope = {f"{ours}function": function}
+    passed = []
+    for i, one in enumerate(leading):
+        passed.append(f"{ours}{one}" if one in PLACES else f"{ours}given_{i}")
+        scope.update({f"{ours}given_{i}": one[0]} if one not in PLACES else {})
+    scope.update((f"{ours}{i}", constants[name]) for i, name in enumerate(order) if name not in names)
+    every = "".join(f"{name if name in names else f'{ours}{i}'}, " for i, name in enumerate(order))
+    passed.append(every if one_by_one else f"({every})")
+    places = ", ".join(f"{ours}{place}" for place in PLACES)
+    unpacked = f"    {''.join(f'{name}, ' for name in names)}= {ours}values\n" if names else ""
+    return _define(f"def written({places}, {ours}values):\n{unpacked}    {ours}function({', '.join(passed)})\n", scope)
+
+
 def mapping(names: Sequence[str], constants: Mapping[str, Any]) -> Callable[..., dict[str, Any]]:
     """`f(*values of names)` returning a dictionary of them by name, and of `constants`."""
     ours = private_prefix(names)

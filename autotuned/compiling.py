@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
+import logging
 import math
 import queue
 import sys
@@ -17,10 +19,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from autotuned import failures, scratch, smem, toolchain, workers
+from autotuned import candidates, compiledkernel, failures, scratch, smem, switched, workers
+from autotuned.errors import LeftOutError
 from autotuned.journal import Journal
 from autotuned.target import Call, Target
 
+log = logging.getLogger("autotuned")
 TICK_S = 0.25  # how often one who waits for the compilers is told that it still waits
 # Threads that leave LLVM take the interpreter's lock from each other; the thread that measures must not wait 5 ms
 # (Python's default) each time it comes back from a call of torch's.
@@ -80,17 +84,17 @@ class Ahead:
     def __init__(self, target: Target, call: Call, journal: Journal | None = None) -> None:
         self._target, self._call = target, call
         self._journal = journal or Journal(None)
-        self._found: list[toolchain.Access | None] = []
+        self._found: list[compiledkernel.Access | None] = []
         self._binaries: dict[Hashable, int] = {}
         self._succeeded = False
         self._pool: _Pool | None = None
-        self._memory = smem.SharedMemory(toolchain.shared_memory_limit() if target.compiles_ahead else None)
+        self._memory = smem.SharedMemory(compiledkernel.shared_memory_limit() if target.compiles_ahead else None)
         self.refused: dict[str, str] = {}
 
     @property
-    def access(self) -> toolchain.Access | None:
+    def access(self) -> compiledkernel.Access | None:
         """What all configs that are compiled so far read and write together; None where one does not tell."""
-        return toolchain.union(self._found)
+        return compiledkernel.union(self._found)
 
     def stream(
         self,
@@ -150,7 +154,7 @@ class Ahead:
         # With a budget the order of the list is kept: what the user put first is to be measured.
         order = wanted if deadline < math.inf else sorted(wanted, key=_order)
         last: list[Ready] = []
-        with _Pool(count, self._journal, self._memory) as pool:
+        with _Pool(count, self._target.name, self._journal, self._memory) as pool:
             self._pool = pool
             started = {one.index: self._start(pool, one) for one in order}
             for _ in wanted:
@@ -207,7 +211,7 @@ class Ahead:
 class _Facts:
     """What a compiled kernel reads and writes, and the hash of its binary."""
 
-    access: toolchain.Access | None
+    access: compiledkernel.Access | None
     binary: str | None
 
 
@@ -219,9 +223,11 @@ def _facts_of(compiled: Any) -> _Facts:
     try:
         found = _facts.get(compiled)
         if found is None:
-            found = _facts[compiled] = _Facts(toolchain.accesses(compiled), toolchain.binary_identity(compiled))
+            found = _facts[compiled] = _Facts(
+                compiledkernel.accesses(compiled), compiledkernel.binary_identity(compiled)
+            )
     except TypeError:  # of a kind that cannot be a key
-        return _Facts(toolchain.accesses(compiled), toolchain.binary_identity(compiled))
+        return _Facts(compiledkernel.accesses(compiled), compiledkernel.binary_identity(compiled))
     return found
 
 
@@ -251,7 +257,8 @@ def _nothing() -> None:
 class _Pool:
     """Threads that compile; `done` has the index of each config that is ready, in that order."""
 
-    def __init__(self, count: int, journal: Journal, memory: smem.SharedMemory) -> None:
+    def __init__(self, count: int, kernel: str, journal: Journal, memory: smem.SharedMemory) -> None:
+        self._kernel = kernel
         self._threads = ThreadPoolExecutor(count, "autotuned-compile")
         self._folder, self._journal, self._memory = scratch.current(), journal, memory
         self.done: queue.SimpleQueue[int] = queue.SimpleQueue()
@@ -276,14 +283,39 @@ class _Pool:
     def _run(self, one: Wanted, compile_: Callable[[], Any]) -> Any:
         if not one.hooked:
             self._memory.refuse(one.config)
-        with scratch.same_as(self._folder), self._journal.compiling(one.identity):
+        with scratch.same_as(self._folder):
             self.begun[one.identity] = time.monotonic()
             try:
-                compiled = _parsed_again(compile_)
+                compiled = self._made(one, compile_)
             finally:
                 del self.begun[one.identity]
         self._memory.note(one.config, compiled)
         return compiled
+
+    def _made(self, one: Wanted, compile_: Callable[[], Any]) -> Any:
+        """Let a process compile it, if there is one that can; then it is only loaded here."""
+        there = self._made_elsewhere(one, compile_)
+        is_kept = bool(there) and scratch.holds(str(there))
+        with self._journal.compiling(one.identity):
+            compiled = _parsed_again(compile_)
+        if there is not None and not (is_kept and getattr(compiled, "hash", None) == there):
+            switched.compilers[-1].missed(self._kernel)
+        return compiled
+
+    def _made_elsewhere(self, one: Wanted, compile_: Callable[[], Any]) -> str | None:
+        parts = compiledkernel.specialization(compile_) if switched.compilers else None
+        if parts is None:
+            return None
+
+        def begun() -> None:
+            self.begun[one.identity] = time.monotonic()
+
+        try:
+            return switched.compilers[-1].compile(self._kernel, parts, self._folder, begun)
+        except LeftOutError as error:
+            label, cost = candidates.label(json.loads(one.identity)), f"it took {error.seconds:.1f} s"
+            log.warning("`%s`: %s: %s; it is left out (%s).", self._kernel, label, error, cost)
+            raise
 
     def next(self, deadline: float, tick: Callable[[], None]) -> int | None:
         """The next config that is ready; None if the deadline comes first."""

@@ -6,6 +6,7 @@ import itertools
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from autotuned import disk, recordfile
@@ -26,6 +27,11 @@ class Entry:
     config: Mapping[str, Json]
     median_us: float | None
     vs_default: float | None
+
+    @cached_property
+    def identity(self) -> str:
+        """The config's identity among the live candidates of a call."""
+        return recordfile.Timing(self.config).identity
 
     def to_json(self) -> dict[str, Json]:
         """The entry as the file holds it."""
@@ -88,7 +94,7 @@ class ConfigFile:
     def __init__(self, kernel: str, device: Device) -> None:
         self.kernel = kernel
         self.device = device
-        self._device = device.to_json()
+        self.device_json = device.to_json()
         self._groups: dict[str, Group] = {}
         self.ends = NO_ENDS
         self.indexes: dict[Any, Any] = {}  # what others worked out about the entries; empty after a change
@@ -108,7 +114,7 @@ class ConfigFile:
         """The entry for exactly this call in exactly this context."""
         context, device = split_context(key.context)
         group = self._groups.get(canonical(context))
-        if group is None or device != self._device:
+        if group is None or device != self.device_json:
             return None
         return group.entries.get(canonical(key.call))
 
@@ -135,11 +141,11 @@ class ConfigFile:
 
     def key_of(self, context: Json, entry: Entry) -> Key:
         """The key that an entry answers."""
-        return Key(self.kernel, entry.call, {**context, "device": self._device})
+        return Key(self.kernel, entry.call, {**context, "device": self.device_json})
 
     def dump(self) -> str:
         """The file's text: fields and entries in a stable order, one entry a line, so that git merges it."""
-        head = {"schema": SCHEMA, "kernel": self.kernel, "device": self._device}
+        head = {"schema": SCHEMA, "kernel": self.kernel, "device": self.device_json}
         lines = ["{", *(f" {json.dumps(name)}: {json.dumps(value)}," for name, value in head.items()), ' "groups": [']
         # Empty lines: changes that are at most three lines apart count as one to git, and one across two groups would
         # put entries of the one into the other.

@@ -6,26 +6,23 @@ import functools
 import importlib
 import inspect
 import logging
-import threading
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from autotuned import candidates, source
+from autotuned import candidates, source, supported
 from autotuned import toolchain as triton_names
 from autotuned.errors import ArgumentNameError, DecorationError
 from autotuned.key import KeySpec
 from autotuned.later import later
-from autotuned.look import Choice
 from autotuned.names import Names, checked_names
 from autotuned.question import Options, checked_budget, checked_searches
-from autotuned.target import Call, Hooks, HostTarget, KernelTarget, Target
-from autotuned.tuner import Tuner
+from autotuned.target import Hooks, KernelTarget, Target
 
 if TYPE_CHECKING:
     from autotuned import check as checks
     from autotuned import nearest as neighbours
-    from autotuned.counters import CacheInfo
-    from autotuned.explain import Explanation
+    from autotuned.function import TunedFunction
 else:
     checks, neighbours = later("check"), later("nearest")
 
@@ -98,6 +95,7 @@ def autotune(
 
     Raises:
         DecorationError: What is decorated cannot be, or options contradict each other.
+        VersionError: Triton is older than 3.6.
         ArgumentNameError: A list names an argument that the kernel does not have.
         ConfigError: A config is none, or sets something that is no parameter.
     """
@@ -178,7 +176,7 @@ class _Given:
         name = self.name or source.public_name(function)
         if triton_names.is_kernel(fn):
             return self._kernel(KernelTarget(fn, function, name, self.name is not None))
-        return self._function(HostTarget(fn, name, self.distributions, self.name is not None))
+        return self._function(fn, name)
 
     def _kernel(self, target: KernelTarget) -> Any:
         from autotuned.tuned import Tuned
@@ -195,7 +193,11 @@ class _Given:
             lambda configs, pruner: self._options(target, configs, pruner),
         )
 
-    def _function(self, target: HostTarget) -> TunedFunction:
+    def _function(self, fn: Any, name: str) -> TunedFunction:
+        from autotuned.function import TunedFunction
+        from autotuned.hosttarget import HostTarget
+
+        target = HostTarget(fn, name, self.distributions, self.name is not None)
         self._refuse_shared_name(target)
         return TunedFunction(
             target,
@@ -305,14 +307,18 @@ def _decorated_function(fn: Any) -> Any:
 
     Raises:
         DecorationError: There is none, or a tuner is inside already.
+        VersionError: It is a kernel of a Triton that is too old.
     """
-    if triton_names.is_kernel(fn):
+    is_kernel = triton_names.is_kernel(fn)
+    if is_kernel or type(fn).__module__.startswith("triton."):  # interpreted ones of an old Triton are no such kind
+        supported.check()
+    if is_kernel:
         if any(triton_names.is_tuner(layer) for layer in triton_names.layers(fn)):
             raise DecorationError(
                 "@autotune: expected a kernel that is not tuned yet, got one under another autotune. "
                 "Keep one of the two decorators."
             )
-    elif isinstance(fn, TunedFunction):
+    elif _is_tuned_function(fn):
         raise DecorationError("@autotune: this callable is tuned already. Keep one of the two decorators.")
     elif inspect.isclass(fn) or not callable(fn):
         raise DecorationError(
@@ -325,6 +331,11 @@ def _decorated_function(fn: Any) -> Any:
     return function
 
 
+def _is_tuned_function(fn: Any) -> bool:
+    module = sys.modules.get("autotuned.function")  # without it there is none
+    return module is not None and isinstance(fn, module.TunedFunction)
+
+
 def _function_name(function: Callable[..., Any], index: int) -> str:
     name = getattr(function, "__name__", "<lambda>")
     return f"function{index}" if name == "<lambda>" else name
@@ -333,116 +344,3 @@ def _function_name(function: Callable[..., Any], index: int) -> str:
 def by_name(module: str, qualname: str) -> Any:
     """What a module calls so: how a tuned object comes out of a pickle, as functions do."""
     return functools.reduce(getattr, qualname.split("."), importlib.import_module(module))
-
-
-class TunedFunction:
-    """A plain callable with its tunables chosen; used as `f(*args)`, without a grid."""
-
-    def __init__(
-        self,
-        target: HostTarget,
-        names: Names,
-        configs: list[Any],
-        options: Callable[[Callable[[], list[Any]]], Options],
-    ) -> None:
-        functools.update_wrapper(self, target.fn)
-        self.fn = target.fn
-        self.configs = configs
-        self.keys = names.key
-        self.arg_names = [parameter.name for parameter in target.parameters]
-        self.restore_value: list[str] = list(names.restore or ())
-        self.reset_to_zero = names.zero
-        self.cases: list[CaseGenerator] = []
-        self._local = threading.local()
-        self._seen = (configs, len(configs))
-        self.tuner = Tuner(target, options(lambda: self.configs), self._note, lambda call: None, self._note_written)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the function with the config chosen for these arguments.
-
-        Raises:
-            CallError: The arguments do not fit.
-            NotTunedError, AllConfigsFailedError: As the mode says; see `docs/modes.md`.
-        """
-        tuner = self.tuner
-        seen = self._seen
-        if self.configs is not seen[0] or len(self.configs) != seen[1]:
-            self._seen = (self.configs, len(self.configs))
-            tuner.configs_changed()
-        try:
-            values = tuner.order(*args, **kwargs)
-        except TypeError:
-            return tuner.miss(args, kwargs, None)
-        bound = tuner.launcher.find(values)
-        if bound is None:
-            return tuner.miss(args, kwargs, None)
-        self._local.best_config = bound.config
-        return bound.run(values, None)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return by_name, (self.fn.__module__, self.fn.__qualname__)
-
-    def run(self, *args: Any, **kwargs: Any) -> Any:
-        """What Triton's `kernel[grid]` and heuristics over this would call: no kernel is here.
-
-        Raises:
-            DecorationError: Always.
-        """
-        raise DecorationError(
-            f"`{self.tuner.target.name}`: this is a plain callable and takes no grid. If it is a Triton "
-            "kernel, put @triton.jit between @autotune and the function."
-        )
-
-    def __getitem__(self, grid: Any) -> Any:
-        return self.run()
-
-    @property
-    def best_config(self) -> Any:
-        """The config of this thread's last call; None before the first."""
-        return getattr(self._local, "best_config", None)
-
-    def _note(self, call: Call, choice: Choice) -> None:
-        self._local.best_config = choice.config
-
-    def _note_written(self, names: list[str]) -> None:
-        self.restore_value[:] = names
-
-    def cache_info(self) -> CacheInfo:
-        """Counters of this function in this process."""
-        return self.tuner.cache_info()
-
-    def cache_clear(self) -> None:
-        """Forget this process's choices; records on disk stay."""
-        self.tuner.forget()
-
-    def prepare(self, *args: Any, search: bool = False, **kwargs: Any) -> Any:
-        """Decide and bind for a call now, so that the call itself looks nothing up; returns the config.
-
-        The function is not called, except by the trials of a search.
-
-        Args:
-            search: Whether to search where nothing is stored and the mode allows it. Without, `default=` is taken, else
-                it is an error, except in the modes "serve" and "off", which take the first config.
-
-        Raises:
-            NotTunedError: Nothing is stored, and no search is allowed.
-            CallError, ValueError: The arguments do not fit.
-        """
-        return self.tuner.prepare(self.tuner.call(args, kwargs, None), search)
-
-    def explain(self, *args: Any, grid: Any = None, **kwargs: Any) -> Explanation:
-        """Where the choice for a call comes from, and why not from elsewhere: the key part by part, and for a miss
-        the nearest stored key with the parts that differ. `print` it, or see `autotuned.explain.Explanation`.
-
-        Nothing is searched, measured, launched or moved; callables among the options are called as for the call.
-
-        Raises:
-            CallError, ValueError: The arguments do not fit.
-            NoDeviceError: There is no GPU, and Triton does not interpret.
-        """
-        return self.tuner.explain(self.tuner.call(args, kwargs, grid))
-
-    def case(self, generator: CaseGenerator) -> CaseGenerator:
-        """Register a generator `fn(device)` of calls worth tuning, each `dict(args=(...), kwargs={...})`."""
-        self.cases.append(generator)
-        return generator

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from autotuned.toolchain import Handle
+from autotuned.compiledkernel import Handle
 
 # How Triton's type of a parameter is written into the kernel's parameter buffer; '-' is compiled in.
 _KINDS = {
@@ -47,6 +47,7 @@ def fields(
         found.kernel, found.function, threads, metadata.shared, "".join(map(str, kinds)), attributes, found.cache,
         found.cache_key, found.pre_run, found.entering, found.leaving, found.holds, {**blank, **constants},
         tuple(one for one in found.watched if isinstance(one, dict)), ctas, hook, {**blank, **given}, tuple(zeroed),
+        found.device,
     )  # fmt: skip
 
 

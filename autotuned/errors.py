@@ -46,6 +46,13 @@ class CallError(AutotunedError, TypeError):
     kernel: str
 
 
+class VersionError(AutotunedError, ImportError):
+    """Triton is older than this package can use (`.distribution`, `.version`)."""
+
+    distribution: str
+    version: str
+
+
 class NoDeviceError(AutotunedError, RuntimeError):
     """A compiled kernel was launched where there is no GPU."""
 
@@ -61,6 +68,12 @@ class DeviceLostError(AutotunedError, RuntimeError):
 
     kernel: str
     config: str
+
+
+class LeftOutError(AutotunedError, RuntimeError):
+    """A config took its compiler along, or more time than it may (`.seconds` is what it took)."""
+
+    seconds: float
 
 
 class EncodingError(AutotunedError, TypeError):

@@ -291,20 +291,23 @@ def _any_record(key: Key, live: Candidates) -> Look:
         return Look(None, "damaged", "it holds the record of another key", str(path))
     if found.winner is None:
         return Look(None, "absent", f"{path} is of a search that was not finished")
-    return Look(Choice(_label(found.winner), Rung.STORE, found, origin=str(path)))
+    return Look(Choice(_label(found.winner, key), Rung.STORE, found, origin=str(path)))
 
 
-def _label(form: Mapping[str, Json]) -> str:
+def _label(form: Mapping[str, Json], key: Key) -> str:
     from autotuned.candidates import label
 
-    return label(form)
+    return label(form, options=key.is_of_triton)
 
 
 class _Whatever(Mapping[str, Any]):
-    """Live configs where none are at hand: every identity is among them, and stands for its label."""
+    """Live configs of a key where none are at hand: every identity is among them, and stands for its label."""
+
+    def __init__(self, key: Key) -> None:
+        self._key = key
 
     def __getitem__(self, identity: str) -> str:
-        return _label(json.loads(identity))
+        return _label(json.loads(identity), self._key)
 
     def __iter__(self) -> Iterator[str]:
         return iter(())
@@ -313,12 +316,11 @@ class _Whatever(Mapping[str, Any]):
         return 0
 
 
-_WHATEVER = _Whatever()
 # `store.places` where no live configs are at hand: whatever was chosen counts.
 PLACES_WITHOUT_A_PROGRAM: Sequence[Place] = [
     (Rung.STORE, _any_record),
-    (Rung.FILE, lambda key, live: files.look_exact(key, _WHATEVER)),
-    (Rung.LADDER, lambda key, live: files.look_ladder(key, _WHATEVER)),
+    (Rung.FILE, lambda key, live: files.look_exact(key, _Whatever(key))),
+    (Rung.LADDER, lambda key, live: files.look_ladder(key, _Whatever(key))),
 ]
 
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from autotuned.errors import AllConfigsFailedError, AutotunedError, DeviceLostError, OutOfMemoryError
+from autotuned.errors import AllConfigsFailedError, AutotunedError, DeviceLostError, LeftOutError, OutOfMemoryError
 
 _RESOURCES = ("OutOfResources", "OutOfMemoryError", "PTXASError")
 # The driver's words for a launch that it did not begin; nothing of the kernel has run then.
@@ -19,7 +19,7 @@ _refused: dict[Hashable, str] = {}
 
 def describe(error: Exception) -> str:
     """Type and text of an exception: what is kept of it. Its traceback would keep the caller's tensors alive."""
-    return f"{type(error).__name__}: {error}"
+    return str(error) if isinstance(error, LeftOutError) else f"{type(error).__name__}: {error}"
 
 
 def let_go(error: BaseException | None) -> None:

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import bisect
+import heapq
 import importlib.resources
+import itertools
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from autotuned import configfile, env, fit, nearest, policy, recordfile, records
+from autotuned import configfile, env, fit, nearest, policy, records
 from autotuned.configfile import ConfigFile, Entry, Fault
 from autotuned.device import from_json
 from autotuned.errors import ConfigFileError
 from autotuned.key import Key
 from autotuned.look import Choice, Look, Rung
 from autotuned.policy import Policy, Verdict
-from autotuned.values import canonical
+from autotuned.values import Json, canonical
 
 if TYPE_CHECKING:
     from importlib.abc import Traversable  # for annotations only: it moves in Python 3.14
@@ -42,21 +43,49 @@ class Read(NamedTuple):
     faults: list[Fault]
 
 
+class Place(NamedTuple):
+    """A file that is asked, and what of it serves in another context.
+
+    Attributes:
+        number: Of its folder, in the order in which they are asked.
+    """
+
+    number: int
+    path: str
+    file: ConfigFile
+    policy: Policy
+
+    def judge(self, key: Key, context: Json) -> Verdict | None:
+        """What the policy says of a group's context for a key."""
+        return policy.judge(key.context, {**context, "device": self.file.device_json}, self.policy)
+
+
 class Offer(NamedTuple):
     """An entry for another context or another shape; the least `rank` is the best."""
 
     rank: tuple[Any, ...]
     verdict: Verdict
     entry: Entry
-    key: Key
-    path: str
+    context: Json
+    place: Place
     note: str
+
+    @property
+    def key(self) -> Key:
+        """The key it was tuned for."""
+        return self.place.file.key_of(self.context, self.entry)
+
+    @property
+    def path(self) -> str:
+        """The file it is in."""
+        return self.place.path
 
 
 _registered: list[Folder] = []
 _packages: dict[str, list[Folder]] = {}  # "entry points" and "own": looked for once
 _files: dict[tuple[str, str | None], Read] = {}  # (text of the path, kernel) -> read once
 _devices: dict[str, list[Traversable]] = {}  # text of a folder -> the folders of devices in it
+_kernels: dict[tuple[str, str], list[tuple[str, ConfigFile]]] = {}  # (text of a folder, kernel) -> its files there
 
 
 # -- the folders -----------------------------------------------------------------------------------------------------
@@ -107,8 +136,8 @@ def _say_if_empty(folder: Traversable, name: str) -> None:
 
 def forget_files() -> None:
     """Read config files anew at their next use."""
-    _files.clear()
-    _devices.clear()
+    for known in (_files, _devices, _kernels):
+        known.clear()
 
 
 def folders() -> Iterator[Folder]:
@@ -252,7 +281,7 @@ def look_exact(key: Key, candidates: Candidates) -> Look:
         entry = file.find(key) if file else None
         if entry is None:
             continue
-        config = candidates.get(recordfile.Timing(entry.config).identity)
+        config = candidates.get(entry.identity)
         if config is not None:
             return seen.replace(choice=Choice(config, Rung.FILE, origin=str(path)))
         seen = Look(None, "config gone", fit.misfit(entry.config, candidates), str(path))  # the next may have it
@@ -261,107 +290,120 @@ def look_exact(key: Key, candidates: Candidates) -> Look:
 
 def look_ladder(key: Key, candidates: Candidates, strict: bool = False) -> Look:
     """The choice for the same call in another context, as far as the policies of the files serve it."""
-    return _best(sorted(_ladder(key), key=lambda offer: offer.rank), candidates, Rung.LADDER, strict)
+    return _best(_ladder(key), candidates, Rung.LADDER, strict)
 
 
 def look_nearest(key: Key, candidates: Candidates, factors: nearest.Factors) -> Look:
     """The choice for the nearest shape, in the same context or one that the policies of the files serve."""
-    return _best(sorted(_neighbours(key, factors), key=lambda offer: offer.rank), candidates, Rung.NEAREST, False)
+    return _best(_neighbours(key, factors), candidates, Rung.NEAREST, False)
 
 
 def seed(key: Key, candidates: Candidates, factors: nearest.Factors) -> str | None:
     """The identity of the live config that a search should measure first: what serves elsewhere, if anything does."""
-    offers = [*sorted(_ladder(key), key=lambda offer: offer.rank)]
-    offers += sorted(_neighbours(key, factors), key=lambda offer: offer.rank) if factors else []
-    found = (recordfile.Timing(offer.entry.config).identity for offer in offers if offer.verdict.action != "refuse")
+    offers = itertools.chain(_ladder(key), _neighbours(key, factors) if factors else ())
+    found = (offer.entry.identity for offer in offers if offer.verdict.action != "refuse")
     return next((identity for identity in found if identity in candidates), None)
 
 
-def _best(offers: list[Offer], candidates: Candidates, rung: Rung, strict: bool) -> Look:
+def _best(offers: Iterable[Offer], candidates: Candidates, rung: Rung, strict: bool) -> Look:
     serving = ("accept",) if strict else ("accept", "warn")
     refused = ""
     for offer in offers:
-        config = candidates.get(recordfile.Timing(offer.entry.config).identity)
-        if config is None:
-            refused = refused or f"{offer.path}: {fit.misfit(offer.entry.config, candidates)}"
-        elif offer.verdict.action not in serving:
-            refused = refused or f"{offer.path}: {offer.note}; policy {offer.verdict.action!r}"
-        else:
+        config = candidates.get(offer.entry.identity)
+        if config is not None and offer.verdict.action in serving:
             loud = offer.verdict.action == "warn" or rung is Rung.NEAREST
             return Look(Choice(config, rung, origin=offer.path, note=offer.note, key=offer.key, loud=loud))
+        refused = refused or f"{offer.path}: {_why_not(offer, candidates)}"
     return Look(None, "absent", refused)
 
 
-def _ladder(key: Key) -> Iterator[Offer]:
+def _why_not(offer: Offer, candidates: Candidates) -> str:
+    if offer.entry.identity not in candidates:
+        return fit.misfit(offer.entry.config, candidates)
+    return f"{offer.note}; policy {offer.verdict.action!r}"
+
+
+def _ladder(key: Key) -> list[Offer]:
+    """What there is for the call in other contexts, the best first."""
     call = canonical(key.call)
-    for number, folder, path, file in _files_for(key):
-        for context, entry in file.in_all_contexts(call):
-            other = file.key_of(context, entry)
-            verdict = policy.judge(key.context, other.context, folder.policy)
+    offers = []
+    for place in _files_for(key):
+        for context, entry in place.file.in_all_contexts(call):
+            verdict = place.judge(key, context)
             if verdict is not None and verdict.notes:  # without notes it is the same context
-                yield Offer((verdict.rank, number), verdict, entry, other, path, verdict.words)
+                offers.append(Offer((verdict.rank, place.number), verdict, entry, context, place, verdict.words))
+    return sorted(offers, key=lambda offer: offer.rank)
 
 
 def _neighbours(key: Key, factors: nearest.Factors) -> Iterator[Offer]:
+    """What there is for other sizes, the best first, in any context; found as it is asked for."""
     ours = nearest.shape_of(key.call, factors)
-    for number, folder, path, file in _files_for(key):
-        for rows in _alike(file, ours.rest, factors):
-            for sizes, entry in rows.around(ours.sizes):
-                far = nearest.distance(ours.sizes, sizes, factors) if sizes != ours.sizes else None
-                other = file.key_of(rows.context, entry)
-                verdict = policy.judge(key.context, other.context, folder.policy) if far is not None else None
-                if far is not None and verdict is not None:
-                    note = "; ".join([nearest.words(ours.sizes, sizes, far), *verdict.notes])
-                    yield Offer((verdict.rank, far, sizes, number), verdict, entry, other, path, note)
+    if not ours.sizes:
+        return iter(())
+    found = [
+        _outwards(verdict, place, alike, ours.sizes, factors)
+        for place in _files_for(key)
+        for alike in _alike(place.file, ours.rest, factors)
+        if (verdict := place.judge(key, alike.context)) is not None
+    ]
+    return heapq.merge(*found, key=lambda offer: offer.rank)
 
 
-_Sizes = tuple[tuple[str, int], ...]
-WINDOW = 16  # neighbours on either side that are looked at where only one size differs: the nearest may be no candidate
+def _outwards(
+    verdict: Verdict, place: Place, alike: Alike, ours: nearest.Sizes, factors: nearest.Factors
+) -> Iterator[Offer]:
+    for far, sizes, entry in alike.entries.around(ours, factors):
+        if sizes != ours:  # the same are the ladder's
+            rank = (verdict.rank, far, sizes, place.number)
+            note = "; ".join([nearest.words(ours, sizes, far), *verdict.notes])
+            yield Offer(rank, verdict, entry, alike.context, place, note)
 
 
-class Rows(NamedTuple):
-    """Entries of one context that differ in sizes only, in the order of these."""
+class Alike(NamedTuple):
+    """Entries of one context that differ in sizes only."""
 
-    context: Any
-    sizes: list[_Sizes]
-    entries: list[Entry]
-
-    def around(self, sizes: _Sizes) -> Iterator[tuple[_Sizes, Entry]]:
-        """Those that may be nearest: of ten thousand sizes on one axis a few on either side."""
-        first, last = 0, len(self.sizes)
-        if len(sizes) == 1:
-            place = bisect.bisect_left(self.sizes, sizes)
-            first, last = max(0, place - WINDOW), place + WINDOW
-        return zip(self.sizes[first:last], self.entries[first:last])
+    context: Json
+    entries: nearest.Neighbourhood[Entry]
 
 
-def _alike(file: ConfigFile, rest: str, factors: nearest.Factors) -> list[Rows]:
+def _alike(file: ConfigFile, rest: str, factors: nearest.Factors) -> list[Alike]:
     """The entries that differ in sizes of some axes only, by context; worked out once a file and set of axes."""
     axes = frozenset(factors)
     if axes not in file.indexes:
-        index: dict[str, list[Rows]] = {}
-        for group in file.groups():
-            by_rest: dict[str, list[tuple[_Sizes, Entry]]] = {}
-            for entry in group.entries.values():
-                shape = nearest.shape_of(entry.call, axes)
-                by_rest.setdefault(shape.rest, []).append((shape.sizes, entry))
-            for text, found in by_rest.items():
-                found.sort(key=lambda row: row[0])
-                rows = Rows(group.context, [sizes for sizes, _ in found], [entry for _, entry in found])
-                index.setdefault(text, []).append(rows)
-        file.indexes[axes] = index
-    alike: list[Rows] = file.indexes[axes].get(rest, [])
+        file.indexes[axes] = _index(file, axes)
+    alike: list[Alike] = file.indexes[axes].get(rest, [])
     return alike
 
 
-def _files_for(key: Key) -> Iterator[tuple[int, Folder, str, ConfigFile]]:
-    """A kernel's files for this device and for others of its architecture, with the number of their place."""
-    ours = from_json(key.context["device"])
+def _index(file: ConfigFile, axes: Iterable[str]) -> dict[str, list[Alike]]:
+    index: dict[str, list[Alike]] = {}
+    for group in file.groups():
+        by_rest: dict[str, list[tuple[nearest.Sizes, Entry]]] = {}
+        for entry in group.entries.values():
+            shape = nearest.shape_of(entry.call, axes)
+            if shape.sizes:
+                by_rest.setdefault(shape.rest, []).append((shape.sizes, entry))
+        for rest, found in by_rest.items():
+            index.setdefault(rest, []).append(Alike(group.context, nearest.Neighbourhood(found)))
+    return index
+
+
+def _files_for(key: Key) -> Iterator[Place]:
+    """A kernel's files for this device and for others of its architecture."""
+    ours = key.context["device"]
     for number, folder in enumerate(folders()):
-        for path in _paths_in(folder.path, key.kernel):
-            file = read(path, key.kernel).file
-            if file is not None and (file.device.kind, file.device.arch) == (ours.kind, ours.arch):
-                yield number, folder, str(path), file
+        for path, file in _files_of(folder.path, key.kernel):
+            if (file.device.kind, file.device.arch) == (ours["kind"], ours["arch"]):
+                yield Place(number, path, file, folder.policy)
+
+
+def _files_of(folder: Traversable, kernel: str) -> list[tuple[str, ConfigFile]]:
+    """A kernel's files in a folder, on any device; looked for once, for a path of each takes longer than a look-up."""
+    name = (str(folder), kernel)
+    if name not in _kernels:
+        found = ((str(path), read(path, kernel).file) for path in _paths_in(folder, kernel))
+        _kernels[name] = [(path, file) for path, file in found if file is not None]
+    return _kernels[name]
 
 
 def announce(kernel: str, choice: Choice) -> None:

@@ -38,6 +38,11 @@ class Key(Frozen):
         # Written as `canonical` would write the three of them in one object: the context's text is long and rarely new.
         return digest_of_text(f'{{"call":{_call_text(self.call)},"context":{context},"kernel":{quoted(self.kernel)}}}')
 
+    @property
+    def is_of_triton(self) -> bool:
+        """Whether a Triton kernel is called, and no plain callable."""
+        return "triton" in self.context
+
     def to_json(self) -> dict[str, Json]:
         """Both parts, as a record stores them."""
         return {"call": self.call, "context": self.context}

@@ -34,8 +34,11 @@ class Launcher(Protocol):
     """A launch table; `PyLauncher` is its specification."""
 
     name: str
-    hits: int
     evictions: int
+
+    @property
+    def hits(self) -> int:
+        """How many calls were answered."""
 
     def find(self, values: tuple[Any, ...]) -> Any:
         """What is bound for these argument values, or None."""

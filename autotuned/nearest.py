@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import bisect
+import heapq
+import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple, TypeVar
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from autotuned.values import Json, canonical
 
 Factors = Mapping[str, float]  # argument -> how many times larger or smaller a neighbour may be
+Sizes = tuple[tuple[str, int], ...]  # of a call, each with its place
 T = TypeVar("T")
 
 
@@ -16,7 +20,7 @@ class Shape(NamedTuple):
     """A call taken apart: all that must be equal, as text, and the sizes that may differ, each with its place."""
 
     rest: str
-    sizes: tuple[tuple[str, int], ...]
+    sizes: Sizes
 
 
 def shape_of(call: Json, axes: Iterable[str]) -> Shape:
@@ -58,15 +62,119 @@ class Distance(NamedTuple):
 
 def distance(ours: Sequence[tuple[str, int]], theirs: Sequence[tuple[str, int]], factors: Factors) -> Distance | None:
     """How far sizes are apart; None where one of them is by more than the factor of its axis."""
-    octaves = 0.0
+    squares = 0.0
     for (path, mine), (_, other) in zip(ours, theirs, strict=True):
-        if mine == other:
-            continue
-        small, large = sorted((mine, other))
-        if small <= 0 or large > small * factors[_argument(path.partition(".")[0])]:
-            return None  # nothing is near to 0
-        octaves += math.log2(large / small) ** 2
-    return Distance(any(other > mine for (_, mine), (_, other) in zip(ours, theirs)), round(math.sqrt(octaves), 6))
+        square = apart(mine, other, _factor(path, factors))
+        if square is None:
+            return None
+        squares += square
+    return Distance(any(other > mine for (_, mine), (_, other) in zip(ours, theirs)), _octaves(squares))
+
+
+def apart(mine: int, other: int, factor: float) -> float | None:
+    """Square of the octaves between two sizes of one axis; None where that is more than the factor."""
+    if mine == other:
+        return 0.0
+    small, large = (mine, other) if mine < other else (other, mine)
+    if small <= 0 or large > small * factor:
+        return None  # nothing is near to 0
+    return math.log2(large / small) ** 2
+
+
+def _factor(path: str, factors: Factors) -> float:
+    return factors[_argument(path.partition(".")[0])]
+
+
+def _octaves(squares: float) -> float:
+    return round(math.sqrt(squares), 6)
+
+
+class _Axis(NamedTuple):
+    """The sizes there are on one axis, ascending, and behind each those of the next axis, or a thing."""
+
+    sizes: list[tuple[str, int]]
+    behind: list[Any]
+
+
+class Neighbourhood(Generic[T]):
+    """Things that differ in their sizes only, to be walked from the nearest to given sizes outwards.
+
+    A walk goes outwards on every axis and takes the least step first: of ten thousand things it meets a few.
+    """
+
+    def __init__(self, things: Iterable[tuple[Sizes, T]]) -> None:
+        self._first = _axis(sorted(things, key=lambda thing: thing[0]), 0)
+
+    def around(self, ours: Sizes, factors: Factors) -> Iterator[tuple[Distance, Sizes, T]]:
+        """Those within the factor on every axis: the nearest first, of equally near ones the smaller sizes."""
+        walk = _Walk([(place, _factor(place[0], factors)) for place in ours])
+        walk.enter(self._first, _Reached(False, 0.0, ()))
+        while walk.ahead:
+            above, octaves, is_thing, sizes, found = heapq.heappop(walk.ahead)
+            if is_thing:
+                yield Distance(above, octaves), sizes, found
+            else:
+                walk.take(found)
+
+
+def _axis(things: Sequence[tuple[Sizes, Any]], depth: int) -> _Axis:
+    alike = [(size, list(found)) for size, found in itertools.groupby(things, key=lambda thing: thing[0][depth])]
+    last = depth + 1 == len(things[0][0]) if things else True
+    return _Axis([size for size, _ in alike], [found[0][1] if last else _axis(found, depth + 1) for _, found in alike])
+
+
+class _Reached(NamedTuple):
+    """Sizes of the first axes, and how far they are; with those of all axes that is a `Distance`."""
+
+    above: bool
+    squares: float
+    sizes: Sizes
+
+
+class _Step(NamedTuple):
+    """From one size of an axis to the next one further out."""
+
+    axis: _Axis
+    place: int
+    out: int  # 1 or -1
+    before: _Reached
+    after: _Reached
+
+
+class _Walk:
+    """What lies ahead of a walk, in a heap; a step before a thing as far, for it may lead to an equally near one."""
+
+    def __init__(self, ours: Sequence[tuple[tuple[str, int], float]]) -> None:
+        self._ours = ours
+        self.ahead: list[tuple[bool, float, bool, Sizes, Any]] = []
+
+    def enter(self, axis: _Axis, reached: _Reached) -> None:
+        """Begin on an axis, in both directions."""
+        place = bisect.bisect_right(axis.sizes, self._ours[len(reached.sizes)][0])
+        self._look(axis, place - 1, -1, reached)
+        self._look(axis, place, 1, reached)
+
+    def _look(self, axis: _Axis, index: int, out: int, before: _Reached) -> None:
+        if not 0 <= index < len(axis.sizes):
+            return
+        (_, mine), factor = self._ours[len(before.sizes)]
+        size = axis.sizes[index]
+        square = apart(mine, size[1], factor)
+        if square is not None:
+            after = _Reached(before.above or out > 0, before.squares + square, (*before.sizes, size))
+            self._push(after, False, _Step(axis, index, out, before, after))
+
+    def _push(self, reached: _Reached, is_thing: bool, found: Any) -> None:
+        heapq.heappush(self.ahead, (reached.above, _octaves(reached.squares), is_thing, reached.sizes, found))
+
+    def take(self, step: _Step) -> None:
+        """Go a step: what lies behind its size is ahead now, and so is the next size."""
+        self._look(step.axis, step.place + step.out, step.out, step.before)
+        behind = step.axis.behind[step.place]
+        if len(step.after.sizes) == len(self._ours):
+            self._push(step.after, True, behind)
+        else:
+            self.enter(behind, step.after)
 
 
 def words(ours: Sequence[tuple[str, int]], theirs: Sequence[tuple[str, int]], far: Distance) -> str:

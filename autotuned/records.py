@@ -1,4 +1,4 @@
-"""The records of this user on disk, one file a key: found, read, kept, listed; whatever goes wrong is a miss."""
+"""The records of this user on disk, one file a key: found, read, kept; whatever goes wrong is a miss."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import lru_cache
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,9 +26,7 @@ else:
 
 log = logging.getLogger("autotuned")
 
-BLOCK = 1000  # records that are put in order at a time: a listing of any number must not hold all names
 USE_RESOLUTION_S = 86400.0  # a record's time is renewed at most this often: a start must not write a file for each hit
-HEAD_BYTES = 4096  # most keys end before; if not, the file is read as a whole
 
 _warned: set[str] = set()
 
@@ -51,7 +47,7 @@ def scratch_folder() -> Path:
 
 def record_path(key: Key) -> Path:
     """The one file of a key."""
-    return root() / f"v{recordfile.SCHEMA}" / _folder(key.kernel) / f"{key.digest}.json"
+    return root() / f"v{recordfile.SCHEMA}" / file_stem(key.kernel) / f"{key.digest}.json"
 
 
 def journal_path(key: Key) -> Path:
@@ -205,123 +201,6 @@ def resumable(key: Key, before: Record | None = None) -> dict[str, Timing]:
     """Timings of earlier searches for the key, by identity: of its record, and of a search that was not finished."""
     found = logbook.read(logbook.path_beside(record_path(key)), key)
     return {**found, **{timing.identity: timing for timing in before.timings}} if before is not None else found
-
-
-def all_records(kernel: str | None = None, quietly: bool = False) -> Iterator[tuple[Path, Record]]:
-    """Every readable record of the user's store, or of one kernel in it.
-
-    By kernel and digest; of a kernel with more than `BLOCK` of them, each block of so many is in order.
-
-    Args:
-        kernel: Its name, or None for all kernels.
-        quietly: Leave damaged records where they are, and say nothing of them.
-    """
-    for path in map(Path, _record_paths(kernel)):
-        if (found := _read(path, quietly)) is not None:
-            yield path, found
-
-
-def unreadable(kernel: str) -> Iterator[tuple[Path, Look]]:
-    """The record files of a kernel that hold no record, and why; they stay where they are."""
-    for path in map(Path, _record_paths(kernel)):
-        found, seen = inspect(path)
-        if found is None and seen.problem != "absent":
-            yield path, seen
-
-
-def _read(path: Path, quietly: bool) -> Record | None:
-    return inspect(path)[0] if quietly else read(path)
-
-
-def kernels(quietly: bool = False) -> set[str]:
-    """Names of the kernels that have records: each folder holds those of one, so its first record says which."""
-    schema = root() / f"v{recordfile.SCHEMA}"
-    firsts = (next(_heads_in(schema / folder, quietly), None) for folder in _folders(schema))
-    return {found.key.kernel for _, found in filter(None, firsts)}
-
-
-def all_heads(kernel: str | None = None, quietly: bool = False) -> Iterator[tuple[str, Record]]:
-    """Like `all_records`, without timings and provenance: of each file only the first bytes are read.
-
-    Paths are text: of 100,000 records a tenth of the time went into making `Path` of them.
-    """
-    schema = root() / f"v{recordfile.SCHEMA}"
-    for folder in _folders(schema) if kernel is None else [_folder(kernel)]:
-        yield from _heads_in(schema / folder, quietly)
-
-
-def _heads_in(folder: Path, quietly: bool) -> Iterator[tuple[str, Record]]:
-    for path in _paths_in(folder):
-        if (found := _head(path) or _read(Path(path), quietly)) is not None:
-            yield path, found
-
-
-def _head(path: str) -> Record | None:
-    try:
-        content = disk.read_head(path, HEAD_BYTES)
-        fields = _fields_of(content) or disk.json_head(content, "timings")
-        return recordfile.load({**fields, "timings": [], "provenance": {}}) if fields else None
-    except (OSError, ValueError):
-        return None  # reading all of it says what is wrong
-
-
-def _fields_of(content: bytes) -> dict[str, Any] | None:
-    """The fields before the timings, the context parsed once for all records of it; None where that is not certain.
-
-    Contexts are two thirds of the text of heads, and few are different. The dictionaries are shared: never edit one.
-    """
-    head, found, _ = content.partition(b', "timings": [')
-    parts = head.split(b', "context": ')
-    if not found or len(parts) != 2 or not parts[1].endswith(b"}"):  # the word may be that of an argument too
-        return None
-    fields = disk.parse_json(parts[0] + b"}}")
-    context = _context(parts[1][:-1])
-    if not isinstance(fields, dict) or not isinstance(fields.get("key"), dict):
-        return None
-    fields["key"]["context"] = context
-    return fields
-
-
-@lru_cache(maxsize=64)
-def _context(text: bytes) -> Any:
-    return disk.parse_json(text)
-
-
-def _record_paths(kernel: str | None) -> Iterator[str]:
-    schema = root() / f"v{recordfile.SCHEMA}"
-    for folder in _folders(schema) if kernel is None else [_folder(kernel)]:
-        yield from _paths_in(schema / folder)
-
-
-def _folder(kernel: str) -> str:
-    return file_stem(kernel)
-
-
-def _folders(schema: Path) -> list[str]:
-    return sorted(name for name in _names(schema) if not name.startswith("."))
-
-
-def _paths_in(folder: Path) -> Iterator[str]:
-    names = (name for name in _names(folder) if name.endswith(".json") and not name.startswith("."))
-    while block := sorted(islice(names, BLOCK)):
-        yield from (os.path.join(folder, name) for name in block)
-
-
-def _names(folder: Path) -> Iterator[str]:
-    try:
-        with os.scandir(folder) as entries:
-            yield from (entry.name for entry in entries)
-    except OSError:
-        return
-
-
-def clear(kernel: str | None = None) -> int:
-    """Delete the records of one kernel, or of all; returns how many."""
-    count = 0
-    for path in (Path(path) for path, _ in all_heads(kernel)):
-        disk.remove(logbook.path_beside(path))
-        count += disk.remove(path)
-    return count
 
 
 def note_use(path: Path) -> None:

@@ -135,7 +135,7 @@ def contest(tuner: Tuner, call: Call, key: Key, entry: Entry) -> Contest:
     mine = timings[shipped]
     return Contest(
         key, entry.config, mine.median_us, timings[default].median_us, best.median_us if best else None,
-        candidates.label(best.config) if best else "", mine.error,
+        candidates.label(best.config, key.is_of_triton) if best else "", mine.error,
     )  # fmt: skip
 
 

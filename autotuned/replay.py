@@ -11,7 +11,8 @@ from autotuned import argspec, calls, cases, grids, objects
 from autotuned.calls import Recorded
 from autotuned.cases import Found
 from autotuned.errors import RecordingError, TargetError
-from autotuned.target import Call, HostTarget
+from autotuned.hosttarget import HostTarget
+from autotuned.target import Call
 
 
 @dataclass(frozen=True)

@@ -120,6 +120,15 @@ def _manager() -> Any:
     return TrialCache
 
 
+def holds(digest: str) -> bool:
+    """Whether the binary of this hash is where this thread's trials would look for it."""
+    from triton.runtime.cache import _base32
+
+    key, folder = _base32(digest), current()
+    found = [Path(_home_at(key).cache_dir), *([] if folder is None else [folder / key])]
+    return any(name.startswith("__grp__") for place in found if place.is_dir() for name in os.listdir(place))
+
+
 def _at(folder: Path, key: str) -> Any:
     """Triton's file cache on any folder, which is made with the first file in it."""
     from triton.runtime.cache import FileCacheManager

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Iterator
 from itertools import chain, islice
 
-from autotuned import records
+from autotuned import listing
 from autotuned.key import Key
 from autotuned.recordfile import Record
 from autotuned.values import Json, canonical
@@ -25,7 +25,7 @@ def nearest(key: Key, known: Iterable[Record | None], stored: bool = False) -> l
         known: Records that this process has.
         stored: Look also among those on disk.
     """
-    on_disk = islice(records.all_heads(key.kernel, quietly=True), MOST_READ) if stored else ()
+    on_disk = islice(listing.all_heads(key.kernel, quietly=True), MOST_READ) if stored else ()
     tuned = [record for record in chain(known, (record for _, record in on_disk)) if record is not None]
     alike = [record for record in tuned if record.winner is not None and record.key.context == key.context]
     ordered = sorted(alike, key=lambda record: distance(key.call, record.key.call))

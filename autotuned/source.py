@@ -7,7 +7,7 @@ import enum
 import functools
 import hashlib
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
@@ -214,15 +214,16 @@ def _uses(function: FunctionType) -> Iterator[_Use]:
     """What the function reads from outside: globals, closure cells, attributes of modules and objects, defaults."""
     outside, cells = function.__globals__, _cells(function)
     scope = {**outside, **cells}
-    tree = syntax(function)
-    own = _own_state(tree)
+    # One walk, for it takes as long as cutting the text into tokens.
+    nodes = [node for node in ast.walk(syntax(function)) if isinstance(node, (ast.Attribute, ast.Global))]
+    own = _own_state(nodes)
     # Free variables of the outermost code only: those of inner code are its locals, or its own free variables too.
     # Each name once: Python 3.12 has no code of their own for comprehensions, 3.11 has.
     names = {name for code in codes(function.__code__) for name in code.co_names}
     for name in names.union(function.__code__.co_freevars):
         if name in scope and (name,) not in own:
             yield _Use(name, scope[name], _is_same(function, name, scope[name]))
-    for path in _attribute_paths(tree):
+    for path in _attribute_paths(nodes):
         value = None if path in own else _resolve(path, scope)
         if value is not None:
             yield _Use(".".join(path), value, _is_same_attribute(path, scope, value))
@@ -253,15 +254,15 @@ def _cells(function: FunctionType) -> dict[str, Any]:
     return cells
 
 
-def _own_state(tree: ast.AST) -> set[tuple[str, ...]]:
+def _own_state(nodes: Sequence[ast.AST]) -> set[tuple[str, ...]]:
     """Names and attributes that the function itself sets, such as a counter: state, and not what decides its code."""
-    declared = {(name,) for node in ast.walk(tree) if isinstance(node, ast.Global) for name in node.names}
-    return declared | {path for path in _attribute_paths(tree, ast.Store) if path}
+    declared = {(name,) for node in nodes if isinstance(node, ast.Global) for name in node.names}
+    return declared.union(_attribute_paths(nodes, ast.Store))
 
 
-def _attribute_paths(tree: ast.AST, context: type[ast.expr_context] = ast.Load) -> list[tuple[str, ...]]:
-    nodes = (node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and isinstance(node.ctx, context))
-    return sorted({path for node in nodes if (path := _dotted(node))})
+def _attribute_paths(nodes: Sequence[ast.AST], context: type[ast.expr_context] = ast.Load) -> list[tuple[str, ...]]:
+    attributes = (node for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, context))
+    return sorted({path for node in attributes if (path := _dotted(node))})
 
 
 def _dotted(node: ast.expr) -> tuple[str, ...]:

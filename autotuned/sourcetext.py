@@ -26,7 +26,7 @@ def text(function: FunctionType) -> str:
             return _bytecode_text(function.__code__)
         return " ".join(list(_tokens(f"({segment})"))[1:-2])  # in parentheses it may go over several lines
     try:
-        source = _own_text(function)
+        source, _ = _own(function)
     except (OSError, TypeError):
         return _bytecode_text(function.__code__)
     tokens = list(_tokens(source))
@@ -34,8 +34,8 @@ def text(function: FunctionType) -> str:
     return " ".join(tokens[start:])
 
 
-def _own_text(function: FunctionType) -> str:
-    """The function's own lines.
+def _own(function: FunctionType) -> tuple[str, ast.Module | None]:
+    """The function's own lines, and their syntax where it is at hand.
 
     Raises:
         OSError, TypeError: There is no source.
@@ -46,22 +46,23 @@ def _own_text(function: FunctionType) -> str:
     if code is None or latest[0] is not code:  # asked for twice in a row: for its text and for its syntax
         _require_own_file(function)
         lines, first = inspect.findsource(inmost)
-        latest = code, _block(lines[first:]) or textwrap.dedent(inspect.getsource(function))
+        latest = code, *(_block(lines[first:]) or (textwrap.dedent(inspect.getsource(function)), None))
         _latest = latest
-    return latest[1]
+    return latest[1:]
 
 
-_latest: tuple[CodeType | None, str] = (None, "")
+_latest: tuple[CodeType | None, str, ast.Module | None] = (None, "", None)
 
 
-def _block(lines: list[str]) -> str | None:
+def _block(lines: list[str]) -> tuple[str, ast.Module] | None:
     """The definition that these lines begin with, without comments behind it; None where that is not certain.
 
     It ends at a line that is indented no further than its first one, unless that lies within brackets or a string,
     where what is before it does not parse. `inspect.getsource` cuts the lines into tokens, at ten times the cost.
     """
     width = len(lines[0]) - len(lines[0].lstrip())
-    ends = (n for n, line in enumerate(lines) if n and _is_code(line) and not line[: width + 1].isspace())
+    head = next((n for n, line in enumerate(lines) if line.lstrip().startswith(("def ", "async "))), 0)  # no decorator
+    ends = (n for n, line in enumerate(lines) if n > head and _is_code(line) and not line[: width + 1].isspace())
     for end in itertools.chain(itertools.islice(ends, 16), [len(lines)]):
         while end > 1 and not _is_code(lines[end - 1]):
             end -= 1
@@ -70,7 +71,7 @@ def _block(lines: list[str]) -> str | None:
             tree = ast.parse(block)
         except SyntaxError:
             continue
-        return block if len(tree.body) == 1 and isinstance(tree.body[0], ast.FunctionDef) else None
+        return (block, tree) if len(tree.body) == 1 and isinstance(tree.body[0], ast.FunctionDef) else None
     return None
 
 
@@ -169,7 +170,8 @@ def tree(function: FunctionType) -> ast.AST:
     try:
         if function.__code__.co_name == "<lambda>":
             return ast.parse(f"({_lambda_source(function) or 0})")
-        parsed = ast.parse(_own_text(function))
+        lines, found = _own(function)
+        parsed = found or ast.parse(lines)
     except (OSError, TypeError, SyntaxError):
         return ast.Module([], [])
     for node in parsed.body:

@@ -15,11 +15,17 @@ from autotuned.look import Rung as Rung
 from autotuned.recordfile import Record
 
 if TYPE_CHECKING:
-    from autotuned import files, nearest, shipping
+    from autotuned import files, listing, nearest, shipping
     from autotuned.files import config_folders as config_folders
     from autotuned.files import forget_files as forget_files
     from autotuned.files import register_configs as register_configs
     from autotuned.files import seed as seed
+    from autotuned.listing import BLOCK as BLOCK
+    from autotuned.listing import all_heads as all_heads
+    from autotuned.listing import all_records as all_records
+    from autotuned.listing import clear as clear
+    from autotuned.listing import kernels as kernels
+    from autotuned.listing import unreadable as unreadable
     from autotuned.shipping import ship as ship
     from autotuned.shipping import ship_all as ship_all
     from autotuned.shipping import shippable as shippable
@@ -27,20 +33,15 @@ if TYPE_CHECKING:
 
     shipped = files.entries
 else:
-    files, shipping = later("files"), later("shipping")
+    files, listing, shipping = map(later, ("files", "listing", "shipping"))
 
 # The user's records are asked for here too: the rest of the package knows one store.
-BLOCK = records.BLOCK
-all_heads = records.all_heads
-all_records = records.all_records
-clear = records.clear
 damaged = records.damaged
 inspect = records.inspect
 is_newer = records.is_newer
 journal_path = records.journal_path
 logged = records.logged
 keep = records.keep
-kernels = records.kernels
 locked = records.locked
 may_save = records.may_save
 note_use = records.note_use
@@ -50,7 +51,6 @@ record_path = records.record_path
 resumable = records.resumable
 root = records.root
 scratch_folder = records.scratch_folder
-unreadable = records.unreadable
 warn_once = records.warn_once
 
 
@@ -59,9 +59,11 @@ Place = tuple[Rung, Callable[[Key, Candidates], Look]]
 
 
 def __getattr__(name: str) -> Any:
-    """What is asked of config files: their modules are imported then, for a stored choice needs none of them."""
+    """What is asked of config files and of all records: imported then, for a stored choice needs none of it."""
     if name in _OF_FILES:
         return getattr(files, _OF_FILES[name])
+    if name in ("BLOCK", "all_heads", "all_records", "clear", "kernels", "unreadable"):
+        return getattr(listing, name)
     if name in ("ship", "ship_all", "shippable", "unwritable"):
         return getattr(shipping, name)
     raise AttributeError(f"module 'autotuned.store' has no attribute {name!r}")

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Container, Hashable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
-from importlib import metadata
 from pathlib import Path
 from types import FunctionType, MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from autotuned import device, source, toolchain
 from autotuned.candidates import suggestion
 from autotuned.device import Device
-from autotuned.errors import CallError, DecorationError
+from autotuned.errors import CallError
 from autotuned.immutable import Frozen
 from autotuned.key import is_tensor
 from autotuned.later import later
@@ -23,11 +22,11 @@ from autotuned.values import Json
 if TYPE_CHECKING:
     from typing import Protocol
 
-    from autotuned import frontend, measure, scratch
+    from autotuned import compiledkernel, frontend, measure, scratch
     from autotuned.measure import Timer
 else:
     Protocol = object  # defining a protocol takes as long as importing a module
-    frontend, measure, scratch = later("frontend"), later("measure"), later("scratch")
+    compiledkernel, frontend, measure, scratch = map(later, ("compiledkernel", "frontend", "measure", "scratch"))
 
 EMPTY = inspect.Parameter.empty
 
@@ -68,6 +67,7 @@ class Target(Protocol):
     parameters: Sequence[toolchain.Parameter]
     filled: frozenset[str]  # parameters that heuristics under the tuner fill in: no caller passes them
     compiles_ahead: bool  # whether a config can be compiled without being launched
+    has_options: bool  # whether `num_warps` and the like mean something to it
 
     def allows(self, name: str) -> bool:
         """Whether a config may set `name`."""
@@ -196,6 +196,8 @@ def refuse_conflicts(target: Target, args: Sequence[Any], kwargs: Mapping[str, A
 class KernelTarget:
     """A Triton kernel, with or without `heuristics` under the tuner."""
 
+    has_options = True
+
     def __init__(self, fn: Any, function: FunctionType, name: str, is_named: bool = False) -> None:
         toolchain.remember_originals()
         self.fn = fn
@@ -273,7 +275,7 @@ class KernelTarget:
         """Triton's warm-up, of which only the compilation is left to the executor; loaded by whoever waits."""
         if self.interpreted:
             return None
-        kernel = toolchain.compiling_in(executor, lambda: self._warm_up(call, config))
+        kernel = compiledkernel.compiling_in(executor, lambda: self._warm_up(call, config))
         return lambda: toolchain.loaded(kernel.result() if hasattr(kernel, "result") else kernel)
 
     def compile_class(self, call: Call) -> Hashable | None:
@@ -331,101 +333,3 @@ def _joined(parts: list[str]) -> str:
     import hashlib
 
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
-
-
-class HostTarget:
-    """A plain callable: CPU code, or a function that launches CuPy, CUDA or other kernels."""
-
-    filled: frozenset[str] = frozenset()
-    compiles_ahead = False
-
-    def __init__(self, fn: Callable[..., Any], name: str, distributions: Sequence[str], is_named: bool = False) -> None:
-        self.fn = fn
-        self.name = name
-        self._is_named = is_named
-        self.parameters: Sequence[toolchain.Parameter] = toolchain.parameters(fn, fn)
-        self._names = frozenset(parameter.name for parameter in self.parameters)
-        self._distributions = {distribution: _installed(distribution, name) for distribution in distributions}
-
-    def allows(self, name: str) -> bool:
-        """A parameter of the callable."""
-        return name in self._names
-
-    def settings(self, config: Any) -> Mapping[str, Any]:
-        """Parameters only: `num_warps` and the like mean nothing to a plain callable."""
-        settings: Mapping[str, Any] = config.kwargs
-        return settings
-
-    def device(self, call: Call) -> Device:
-        """The GPU of the first GPU array among the arguments, else this machine's CPU."""
-        for value in call.arguments.values():
-            if is_tensor(value) and (index := gpu_index(value)) is not None:
-                return device.cuda(index)
-        return device.cpu()
-
-    def toolchain(self, where: Device, cache_dir: Path) -> dict[str, Json]:
-        """Versions of the distributions named in `toolchain=`."""
-        return {"distributions": dict(self._distributions)}
-
-    def environment(self) -> dict[str, str]:
-        """None: only Triton says which variables change its code."""
-        return {}
-
-    def environment_changed(self) -> None:
-        """Cannot happen."""
-
-    @cached_property
-    def _fingerprint(self) -> source.Fingerprint:
-        function = source.python_function(self.fn)
-        if function is None:
-            raise DecorationError(f"@autotune: expected a Python function, got {self.fn!r:.80}.")
-        return source.Fingerprint(function, getattr(self.fn, "__self__", None), self._is_named)
-
-    @property
-    def source(self) -> str:
-        """The callable, what it calls in its own package, and the globals and closure cells it uses."""
-        return self._fingerprint.value()
-
-    def launch(self, call: Call, config: Any) -> Any:
-        """Call it with the config's values as keywords."""
-        return self.fn(*call.args, **call.kwargs, **self.settings(config))
-
-    def compile(self, call: Call, config: Any) -> Any:
-        """Nothing to compile ahead of a call."""
-
-    def compile_in(self, executor: Any, call: Call, config: Any) -> Callable[[], Any] | None:
-        """Nothing to compile ahead of a call."""
-        return None
-
-    def compile_class(self, call: Call) -> Hashable | None:
-        """Not known."""
-
-    def trials(self, folder: Path) -> AbstractContextManager[None]:
-        """Nothing: which of the binaries that a function compiles belong to which config cannot be told."""
-        return nullcontext()
-
-    def settle(self, call: Call, config: Any, folder: Path) -> None:
-        """Nothing to settle."""
-
-    def timer(self, where: Device) -> Timer:
-        """Events if it runs on a GPU, else the wall clock."""
-        return make_timer(where)
-
-
-def gpu_index(array: Any) -> int | None:
-    """Index of the GPU an array lies on; None for one in host memory."""
-    if hasattr(array, "is_cuda"):
-        return array.get_device() if array.is_cuda else None
-    if hasattr(array, "__cuda_array_interface__"):
-        return int(getattr(getattr(array, "device", None), "id", 0))
-    return None
-
-
-def _installed(distribution: str, name: str) -> str:
-    try:
-        return metadata.version(distribution)
-    except metadata.PackageNotFoundError:
-        raise DecorationError(
-            f"`{name}`: toolchain: expected names of installed distributions, got {distribution!r}, which is not "
-            "installed. Use the name that pip shows."
-        ) from None

@@ -1,8 +1,7 @@
-"""Triton as this package sees it: the only file that touches Triton's private names (one row a version in docs)."""
+"""Triton as decorating and keys see it: kernels, parameters, its version and files (one row a version in docs)."""
 
 from __future__ import annotations
 
-import contextvars
 import hashlib
 import inspect
 import logging
@@ -10,22 +9,15 @@ import os
 import re
 import subprocess
 import sys
-import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from autotuned import disk, env
 from autotuned.errors import DecorationError
 from autotuned.immutable import Frozen
-from autotuned.later import later
 from autotuned.values import Json
-
-if TYPE_CHECKING:
-    from autotuned import ttir
-else:
-    ttir = later("ttir")
 
 log = logging.getLogger("autotuned")
 _PTXAS_OVERRIDES = ("TRITON_PTXAS_PATH", "TRITON_PTXAS_BLACKWELL_PATH")
@@ -187,10 +179,10 @@ def version() -> str:
 def fingerprint(arch: str, cache_dir: Path) -> dict[str, Json]:
     """What compiles kernels for `arch`: Triton's version, a hash of all of it, and the version of ptxas.
 
-    Hashing libtriton takes a third of a second, so the answer is remembered in `cache_dir` under the names, sizes
-    and times of the files it was computed from; any change of these computes it anew. Within a process Triton is what
-    was imported, and only ptxas, which is run for each kernel, is looked at again. Errors are not swallowed: an
-    unknown fingerprint must never equal another unknown one.
+    Hashing libtriton takes a third of a second, so the answer is remembered in `cache_dir` with the sizes and times of
+    the files it was computed from; any change of these computes it anew. Within a process Triton is what was imported,
+    and only ptxas, which is run for each kernel, is looked at again. Errors are not swallowed: an unknown fingerprint
+    must never equal another unknown one.
 
     Args:
         arch: "sm_90" and the like; anything else has no ptxas.
@@ -199,27 +191,57 @@ def fingerprint(arch: str, cache_dir: Path) -> dict[str, Json]:
     tool = _ptxas(arch)
     now = _stat(tool) if tool else None
     if now not in _fingerprints:
-        path = cache_dir / "toolchain" / f"{_signature(now)}.json"
-        _fingerprints[now] = _remembered(path, tool)
+        place = hashlib.sha256(f"3 {version()} {_triton_folder()} {tool}".encode("utf-8", "surrogateescape"))
+        _fingerprints[now] = _remembered(cache_dir / "toolchain" / f"{place.hexdigest()[:32]}.json", now)
     return _fingerprints[now]
 
 
 _fingerprints: dict[tuple[str, int, int] | None, dict[str, Json]] = {}
 
 
-def _remembered(path: Path, tool: str | None) -> dict[str, Json]:
+def _remembered(path: Path, tool: tuple[str, int, int] | None) -> dict[str, Json]:
     try:
         data = disk.read_json(path)
-        if isinstance(data, dict) and data.keys() == {"triton", "triton_key", "ptxas"}:
-            return data
-    except (OSError, ValueError):
-        pass
-    fresh = _compute(tool)
-    try:
-        disk.write_text(path, disk.text(fresh))
-    except OSError as error:
-        log.debug("cannot remember the toolchain fingerprint: %s", error)
+        if _is_made_of(data, tool) and data["is"].keys() == {"triton", "triton_key", "ptxas"}:
+            found: dict[str, Json] = data["is"]
+            return found
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        pass  # there is none, it is damaged, or a file is gone
+    before = _parts(tool)
+    fresh = _compute(tool[0] if tool else None)
+    if _parts(tool) == before:  # else somebody is installing it: what is read now may be a mixture
+        try:
+            disk.write_text(path, disk.text({**before, "is": fresh}))
+        except OSError as error:
+            log.debug("cannot remember the toolchain fingerprint: %s", error)
     return fresh
+
+
+def _parts(tool: tuple[str, int, int] | None) -> dict[str, Json]:
+    """What the fingerprint is computed from: the files, and the folders, whose times say whether there are others."""
+    root = _triton_folder()
+    folders = {folder: os.stat(_below(root, folder)).st_mtime_ns for folder in _folders(root)}
+    files = {file: _size_and_time(_below(root, file)) for folder in folders for file in _files(root, folder)}
+    return {"ptxas": list(tool) if tool else None, "folders": folders, "files": files}
+
+
+def _is_made_of(data: Json, tool: tuple[str, int, int] | None) -> bool:
+    """Whether what is remembered was computed from what is there now; half a millisecond for 150 files."""
+    root = _triton_folder()
+    return (
+        data["ptxas"] == (list(tool) if tool else None)
+        and all(os.stat(_below(root, folder)).st_mtime_ns == time for folder, time in data["folders"].items())
+        and all(_size_and_time(_below(root, file)) == there for file, there in data["files"].items())
+    )
+
+
+def _below(root: str, path: str) -> str:
+    return f"{root}/{path}"  # os.path.join takes a microsecond
+
+
+def _size_and_time(path: str) -> list[int]:
+    info = os.stat(path)
+    return [info.st_size, info.st_mtime_ns]
 
 
 def _compute(tool: str | None) -> dict[str, Json]:
@@ -229,7 +251,8 @@ def _compute(tool: str | None) -> dict[str, Json]:
 
     # Triton's own key leaves out its runtime, Gluon, plug-ins and what it links into kernels.
     root = _triton_folder()
-    files = sorted(path for path, _, _ in _file_stats(root) if not os.path.basename(path).startswith("libtriton"))
+    found = sorted(_below(root, file) for folder in _folders(root) for file in _files(root, folder))
+    files = [path for path in found if not os.path.basename(path).startswith("libtriton")]
     # Nothing can be compiled before this is known, and Python's lock is free while a file is read or hashed.
     with ThreadPoolExecutor(4, "autotuned-hash") as threads:
         whole = threads.submit(triton_key)
@@ -248,27 +271,25 @@ def _sha256(path: str) -> str:
         return hashlib.sha256(file.read()).hexdigest()
 
 
-def _signature(tool: tuple[str, int, int] | None) -> str:
-    """A hash of name, size and time of every file the fingerprint is computed from."""
-    stats = sorted(_file_stats(_triton_folder()))
-    text = f"2 {version()} {tool} {stats}"  # 2: what is hashed has changed once
-    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:32]
-
-
 def _triton_folder() -> str:
     import triton
 
     return os.path.dirname(os.path.abspath(str(triton.__file__)))
 
 
-def _file_stats(folder: str) -> Iterator[tuple[str, int, int]]:
-    """What Triton is made of: Python, libraries, and bit code linked into kernels (1 ms for 150 files)."""
-    for entry in os.scandir(folder):
+def _folders(root: str, folder: str = "") -> Iterator[str]:
+    """The folders of Triton that hold what decides code, from `root` on; each ends with a slash but for the first."""
+    yield folder
+    for entry in os.scandir(_below(root, folder)):
+        if "." not in entry.name and entry.name not in _NO_CODE and entry.is_dir():
+            yield from _folders(root, f"{folder}{entry.name}/")
+
+
+def _files(root: str, folder: str) -> Iterator[str]:
+    """What Triton is made of in one folder: Python, libraries, and bit code linked into kernels."""
+    for entry in os.scandir(_below(root, folder)):
         if entry.name.endswith((".py", ".so", ".pyd", ".bc")):
-            info = entry.stat()
-            yield entry.path, info.st_size, info.st_mtime_ns
-        elif "." not in entry.name and entry.name not in _NO_CODE and entry.is_dir():
-            yield from _file_stats(entry.path)
+            yield f"{folder}{entry.name}"
 
 
 _NO_CODE = {"__pycache__", "profiler", "include", "bin"}  # folders without anything that decides what is compiled
@@ -310,48 +331,6 @@ def _ptxas_version(path: str) -> str:
     return match[1] if match else text.strip()
 
 
-def compiling_in(executor: Any, warm_up: Callable[[], Any]) -> Any:
-    """What a warm-up of a kernel returns, with the compilation itself left to an executor.
-
-    Triton binds the arguments and looks into its table on this thread, and gives the executor only what runs LLVM.
-
-    Args:
-        executor: Its `submit` is called with a function, unless the kernel is in Triton's table already.
-
-    Returns:
-        The kernel, or what has `.result()`, which waits for it and puts it into the table.
-    """
-    import triton
-
-    def begun() -> Any:
-        with triton.AsyncCompileMode(executor) as mode:
-            try:
-                return warm_up()
-            finally:
-                mode.raw_futures.clear()  # else leaving the block would wait for them
-
-    return contextvars.Context().run(begun)  # Triton refuses a second mode within one of the user's own
-
-
-def shared_memory_limit() -> int | None:
-    """Bytes of shared memory that one program may use on the current device; None where that is not known."""
-    from triton.runtime.driver import driver
-
-    try:
-        properties = driver.active.utils.get_device_properties(driver.active.get_current_device())
-        return int(properties["max_shared_mem"])
-    except (AttributeError, KeyError, TypeError, ValueError, RuntimeError):
-        return None
-
-
-def out_of_shared_memory(need: int, limit: int, told_by: str) -> Exception:
-    """Triton's error for a kernel that needs too much, for one that was not compiled to find out."""
-    from triton.runtime.errors import OutOfResources
-
-    error: Exception = OutOfResources(need, limit, f"shared memory (predicted from {told_by})")
-    return error
-
-
 def capturing() -> bool:
     """Whether the current stream is being captured into a CUDA graph."""
     torch = sys.modules.get("torch")  # who has not imported it captures nothing, and must not wait a second for it
@@ -388,7 +367,7 @@ def is_patched() -> bool:
     """Whether somebody replaced the `run` methods of Triton's classes (vLLM, tritonbench, SGLang do)."""
     from triton.runtime.jit import JITFunction
 
-    return own_run() is not _ORIGINAL["tuner"] or JITFunction.run is not _ORIGINAL["jit"]
+    return own_run() is not originals["tuner"] or JITFunction.run is not originals["jit"]
 
 
 def own_run() -> Any:
@@ -446,194 +425,12 @@ def has_driver() -> bool:
         return False
 
 
-def is_hooked(jit: Any) -> bool:
-    """Whether launches of this kernel must go through Triton for now: its `run` is replaced, or hooks wait in it."""
-    return is_patched() or bool(jit.pre_run_hooks) or _inspected()
-
-
-def _inspected() -> bool:
-    from triton import knobs
-
-    return knobs.runtime.add_stages_inspection_hook is not None
-
-
-_ORIGINAL: dict[str, object] = {}
+originals: dict[str, object] = {}  # Triton's own methods, by "tuner" and "jit"
 
 
 def remember_originals() -> None:
     """Note Triton's own methods, once, so that later patches can be told apart."""
     from triton.runtime.jit import JITFunction
 
-    _ORIGINAL.setdefault("tuner", own_run())
-    _ORIGINAL.setdefault("jit", JITFunction.run)
-
-
-class UnbindableError(Exception):
-    """This compiled kernel cannot be launched directly; the text says why."""
-
-
-class Handle(Frozen):
-    """A loaded kernel, and all that launching it without Triton's look-up relies on.
-
-    Attributes:
-        kernel: Weak reference: Triton's cache owns the kernel, and whoever evicts it there unloads it.
-        cache, cache_key: Where Triton's own look-up finds it.
-        run, function, packed: What launches it, its handle, and its launch metadata.
-        pre_run, entering, leaving: Lists of hooks; `enter` and `leave` call the latter two.
-        holds: Whether everything else is as it was when the kernel was chosen: Triton's `run`, its knobs, the
-            globals the kernel uses.
-        watched: The dictionaries and types that `holds` looks at, and `cache`.
-        stream_of: Gives the current stream of a device.
-    """
-
-    kernel: Callable[[], Any]
-    device: int
-    cache: dict[str, Any]
-    cache_key: str
-    run: Callable[..., Any]
-    function: int
-    packed: Any
-    pre_run: list[Any]
-    entering: list[Any]
-    leaving: list[Any]
-    enter: Any
-    leave: Any
-    holds: Callable[[], bool]
-    watched: tuple[Any, ...]
-    stream_of: Callable[[int], int]
-
-
-def handle(jit: Any, compiled: Any, device: int) -> Handle:
-    """What a direct launch of a compiled kernel needs.
-
-    Raises:
-        UnbindableError: Triton's internals are not as known here.
-    """
-    from triton import knobs
-    from triton.compiler.compiler import CompiledKernel
-    from triton.runtime.driver import driver
-
-    if type(compiled) is not CompiledKernel:
-        raise UnbindableError(f"expected a CompiledKernel, got {type(compiled).__name__}")
-    try:
-        cache = jit.device_caches[device][0]
-        cache_key = next(key for key, kernel in cache.items() if kernel is compiled)
-        enter, leave = knobs.runtime.launch_enter_hook, knobs.runtime.launch_exit_hook
-        holds, watched = _holds(jit)
-        return Handle(
-            weakref.ref(compiled), device, cache, cache_key, compiled.run, compiled.function, compiled.packed_metadata,
-            jit.pre_run_hooks, enter.calls, leave.calls, enter, leave, holds, (cache, *watched),
-            driver.active.get_current_stream,
-        )  # fmt: skip
-    except (AttributeError, StopIteration, TypeError, ValueError, KeyError) as error:
-        raise UnbindableError(f"{type(error).__name__}: {error}") from error
-
-
-def _holds(jit: Any) -> tuple[Callable[[], bool], tuple[Any, ...]]:
-    """A function that says whether what decides a kernel's choice is as now, and what it looks at."""
-    from triton import knobs
-    from triton.runtime.jit import JITFunction
-
-    runtime, compilation = knobs.runtime.__dict__, knobs.compilation.__dict__
-    # A stages hook answers anew at each of Triton's look-ups: while there is one, nothing equals what was.
-    runtime_then, compilation_then = None if _inspected() else dict(runtime), dict(compilation)
-    used = [(name, value, scope) for (name, _), (value, scope) in jit.used_global_vals.items()]
-    original, absent = _ORIGINAL["jit"], object()
-
-    def holds() -> bool:
-        # hot path of the Python twin: comparisons of dictionaries that are nearly always empty
-        if JITFunction.run is not original or runtime != runtime_then or compilation != compilation_then:
-            return False
-        # Triton's own launch raises its error about a changed global.
-        return all(scope.get(name, absent) == value for name, value, scope in used) if used else True
-
-    return holds, (JITFunction, runtime, compilation, *{id(scope): scope for _, _, scope in used}.values())
-
-
-Launch = Callable[[Sequence[int], tuple[Any, ...]], Any]
-
-
-def direct_launch(found: Handle) -> Launch:
-    """A function that launches a loaded kernel without looking it up again.
-
-    It takes the grid and the values of all parameters in order, and returns the kernel, or None, having launched
-    nothing, when something it relies on has changed: then Triton's own launch must decide. What it relies on is
-    listed in `docs/launcher.md`.
-    """
-    cache, cache_key, bound, holds, pre_run = found.cache, found.cache_key, found.kernel, found.holds, found.pre_run
-    entering, leaving, enter, leave = found.entering, found.leaving, found.enter, found.leave
-    run, function, packed, stream_of, device = found.run, found.function, found.packed, found.stream_of, found.device
-
-    def launch(grid: Sequence[int], values: tuple[Any, ...]) -> Any:
-        # hot path
-        kernel: Any = cache.get(cache_key)
-        if kernel is None or kernel is not bound() or pre_run or not holds():
-            return None
-        sizes = len(grid)
-        x, y, z = grid[0], grid[1] if sizes > 1 else 1, grid[2] if sizes > 2 else 1
-        stream = stream_of(device)
-        if entering or leaving:
-            metadata = kernel.launch_metadata(grid, stream, *values)
-            run(x, y, z, stream, function, packed, metadata, enter, leave, *values)
-        else:
-            run(x, y, z, stream, function, packed, None, None, None, *values)
-        return kernel
-
-    return launch
-
-
-class Access(Frozen):
-    """Names of a kernel's parameters that it reads and writes through, found in its code."""
-
-    read: frozenset[str]
-    written: frozenset[str]
-
-
-def accesses(compiled: Any) -> Access | None:
-    """What a compiled kernel reads and writes; None where its TTIR does not tell (see `ttir.access`).
-
-    TTIR names its arguments after the last variable they were assigned to, so they are matched by their order.
-    """
-    text = getattr(compiled, "asm", {}).get("ttir")
-    signature = getattr(getattr(compiled, "src", None), "signature", None)
-    if not isinstance(text, str) or not isinstance(signature, dict):
-        return None
-    names = [name for name, kind in signature.items() for _ in _memory_in(kind)]
-    found = ttir.access(text)
-    if found is None or found.count != len(names):
-        return None
-    return Access(frozenset(names[i] for i in found.read), frozenset(names[i] for i in found.written))
-
-
-def union(found: Sequence[Access | None]) -> Access | None:
-    """What several binaries of one kernel do together; None where one of them does not tell, or there is none."""
-    known = [access for access in found if access is not None]
-    if not known or len(known) < len(found):
-        return None
-    return Access(
-        frozenset().union(*(access.read for access in known)), frozenset().union(*(access.written for access in known))
-    )
-
-
-def _memory_in(kind: Any) -> Iterator[str]:
-    """The pointers and descriptors in one entry of a signature, which may be a tuple."""
-    if isinstance(kind, (tuple, list)):
-        for part in kind:
-            yield from _memory_in(part)
-    elif str(kind).startswith(("*", "tensordesc", "nvTmaDesc")):
-        yield str(kind)
-
-
-# What a launch takes from a kernel's metadata besides its code.
-_LAUNCHED_WITH = ("name", "shared", "num_warps", "num_ctas", "cluster_dims", "tmem_size", "launch_cooperative_grid",
-                  "launch_pdl", "global_scratch_size", "profile_scratch_size")  # fmt: skip
-
-
-def binary_identity(compiled: Any) -> str | None:
-    """A hash of the machine code and of what a launch takes along; None where there is no code to compare."""
-    code = getattr(compiled, "kernel", None)
-    if not isinstance(code, (bytes, str)):
-        return None
-    facts = [repr(getattr(compiled.metadata, name, None)) for name in _LAUNCHED_WITH]
-    binary = code.encode() if isinstance(code, str) else code
-    return hashlib.sha256("\n".join(facts).encode() + b"\0" + binary).hexdigest()
+    originals.setdefault("tuner", own_run())
+    originals.setdefault("jit", JITFunction.run)

@@ -160,10 +160,10 @@ class Tuned(launch.base(), Autotuner):  # type: ignore[misc]  # Triton is untype
             NotTunedError, AllConfigsFailedError: As the mode says; see `docs/modes.md`.
         """
         # hot path of the Python twin
-        if not self._still_ours():
+        if Autotuner.run is not _TRITON_RUN and not self._still_ours():
             return Autotuner.run(self, *args, grid=grid, warmup=warmup, **kwargs)  # whoever patched it means this too
-        seen = self._seen
-        if self.configs is not seen[0] or len(self.configs) != seen[1]:
+        seen, configs = self._seen, self.configs
+        if configs is not seen[0] or len(configs) != seen[1]:
             self._configs_changed()
         if grid is _NO_GRID or warmup:
             return self._compile_only(args, kwargs, grid, warmup)

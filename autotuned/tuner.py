@@ -17,16 +17,16 @@ from autotuned.choose import Chooser
 from autotuned.later import later
 from autotuned.question import Options, Question
 from autotuned.store import Choice, Rung
-from autotuned.target import Call, HostTarget, KernelTarget, Target, bind
+from autotuned.target import Call, KernelTarget, Target, bind
 
 if TYPE_CHECKING:
-    from autotuned import bound, counters, failures, recording, storm
+    from autotuned import bound, compiledkernel, counters, failures, recording, storm
     from autotuned.counters import CacheInfo
     from autotuned.explain import Explanation
     from autotuned.job import Observer
 else:
-    bound, counters, failures = map(later, ("bound", "counters", "failures"))
-    recording, storm = later("recording"), later("storm")
+    bound, compiledkernel, counters = map(later, ("bound", "compiledkernel", "counters"))
+    failures, recording, storm = map(later, ("failures", "recording", "storm"))
 
 log = logging.getLogger("autotuned")
 env.configure_logging()
@@ -250,12 +250,12 @@ class Tuner:
     def _bound(self, config: Any, before: bound.Prologue | None, result: Any) -> bound.Bound:
         """The launch to put into the table."""
         target = self.target
-        if isinstance(target, HostTarget):
+        if not isinstance(target, KernelTarget):
             return bound.Bound(config, bound.host_call(target, self.names, config), before)
-        if isinstance(target, KernelTarget) and self._binds_directly(target):
+        if self._binds_directly(target):
             try:
                 return bound.direct(target, self.names, config, before, result, toolchain.current_device())
-            except toolchain.UnbindableError as error:
+            except compiledkernel.UnbindableError as error:
                 self._bind_failed = True
                 log.warning(
                     "`%s` cannot be launched directly (%s); Triton's own launch is used from now on.",

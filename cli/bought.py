@@ -13,7 +13,7 @@ from autotuned.values import canonical
 
 from . import output
 from .stored import Stored, of_kernel
-from .usage import usage
+from .usage import Missing, missing_of, usage
 
 Json = Any
 
@@ -99,12 +99,11 @@ class Coverage:
     tuned: int
     calls: int
     tuned_calls: int
-    missing: Sequence[tuple[Recorded, str]] = ()
+    missing: Sequence[Missing] = ()
 
     def to_json(self) -> dict[str, Json]:
         """What `report --json` prints of it."""
-        missing = [{"kernel": c.kernel, "call": c.key.call, "count": c.count} for c, _ in self.missing]
-        return {**vars(self), "missing": missing}
+        return {**vars(self), "missing": [one.to_json() for one in self.missing]}
 
 
 def cases(kernel: str, counts: Mapping[str, int] | None = None) -> Iterator[Case]:
@@ -125,14 +124,14 @@ def _case(stored: Stored, count: int | None) -> Case:
     default = record.provenance.get("default")
     names = {"chosen": canonical(stored.config), "default": canonical(default) if default else ""}
     names["first"] = record.timings[0].identity if record.timings else ""
-    configs = [_measured(timing, names) for timing in record.timings]
+    configs = [_measured(timing, names, stored.key.is_of_triton) for timing in record.timings]
     speed = {role: _ratio(configs, role, stored.median_us) for role in ("first", "default")}
     return Case(stored, speed["first"], speed["default"], configs, record.provenance.get("seconds"), count)
 
 
-def _measured(timing: Timing, names: Mapping[str, str]) -> Measured:
+def _measured(timing: Timing, names: Mapping[str, str], options: bool) -> Measured:
     roles = tuple(role for role, identity in names.items() if identity == timing.identity)
-    label = output.config_words(timing.config)
+    label = output.config_words(timing.config, options)
     return Measured(
         label, timing.median_us, timing.low_us, timing.high_us, timing.samples, timing.status, timing.error, roles
     )
@@ -151,9 +150,12 @@ def mean(ratios: Iterable[float | None]) -> float | None:
 
 def coverage(recorded: Sequence[Recorded]) -> Coverage:
     """How much of a recording the store or the config files answer."""
-    digests = usage(recorded).answers.keys()
-    tuned = [call for call in recorded if call.key.digest in digests]
-    missing = [(call, call.key.digest) for call in recorded if call.key.digest not in digests]
+    found = usage(recorded)
+    tuned = [call for call in recorded if call.key.digest in found.answers]
     return Coverage(
-        len(recorded), len(tuned), sum(call.count for call in recorded), sum(call.count for call in tuned), missing
+        len(recorded),
+        len(tuned),
+        sum(call.count for call in recorded),
+        sum(call.count for call in tuned),
+        list(missing_of(found)),
     )

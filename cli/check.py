@@ -38,7 +38,7 @@ def check(
     Exit codes: 0 all is well; 1 a fault, or with --measure a choice that loses by more than the tolerance.
 
     JSON: `files`, `entries`, `faults` (`path`, `line`, `text`), and with --measure `measured`, each with `kernel`,
-    `call`, `config`, `shipped_us`, `default_us`, `rival_us`, `rival`, `loss` and `error`.
+    `triton`, `call`, `config`, `shipped_us`, `default_us`, `rival_us`, `rival`, `loss` and `error`.
     """
     if not tolerance >= 0:
         raise typer.BadParameter(f"expected a share of 0 or more, got {tolerance:g}", param_hint="--tolerance")
@@ -71,7 +71,7 @@ def _cells(row: dict[str, Any], tolerance: float) -> list[str]:
     times = [output.time_words(row[name]) for name in ("shipped_us", "default_us", "rival_us")]
     loss = row["loss"]
     verdict = row["error"] or "did not run" if loss is None else "LOSES" if loss > tolerance else "ok"
-    words = [output.call_words(row["call"]), output.config_words(row["config"])]
+    words = [output.call_words(row["call"]), output.config_words(row["config"], row["triton"] is not None)]
     return [*words, *times, "n/a" if loss is None else f"{loss:+.1%}", verdict]
 
 
@@ -112,6 +112,7 @@ def _to_json(contest: Any) -> dict[str, Any]:
     loss = contest.loss
     return {
         "kernel": contest.key.kernel,
+        "triton": contest.key.context.get("triton"),
         "call": contest.key.call,
         "config": dict(contest.config),
         "shipped_us": contest.shipped_us,

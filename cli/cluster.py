@@ -21,6 +21,7 @@ from .pool import Process, Seat
 
 LISTEN_S = 1.0  # how long an actor waits for its process to say something before it says that there is nothing
 REACH_S = 10.0
+CLIENT = "ray://"  # before the address of a head's client server, which needs no node of the cluster here
 PLACE_S = 60.0  # how long a GPU that is there is waited for at the end: its kind may be another one
 Json = Any
 
@@ -29,7 +30,8 @@ class Cluster:
     """Starts processes on all GPUs of a Ray cluster; on one without GPUs, one a node.
 
     Args:
-        address: Of the cluster; by default `RAY_ADDRESS`, else one that runs on this host, else one that is started.
+        address: Of the cluster, or ray://HOST:PORT of its client server; by default `RAY_ADDRESS`, else one that runs
+            on this host, else one that is started.
         as_json: Whether standard output carries JSON: then what kernels print stays in Ray's logs.
 
     Raises:
@@ -152,10 +154,16 @@ def _reach(address: str | None) -> None:
 
     Raises:
         OSError: Nobody answers.
+        AutotunedError: Of a client server no port is given, for which Ray would wait half a minute.
     """
     host, colon, port = (address or "").rpartition(":")
     if colon and port.isdecimal():
-        socket.create_connection((host.rpartition("//")[2].strip("[]"), int(port)), REACH_S).close()
+        socket.create_connection((host.removeprefix(CLIENT).strip("[]"), int(port)), REACH_S).close()
+    elif (address or "").startswith(CLIENT):
+        raise AutotunedError(
+            f"--ray-address: expected {CLIENT}HOST:PORT, with the port of a client server (10001 by default), got "
+            f"{address!r}."
+        )
 
 
 def _recordings(wishes: Mapping[str, Json]) -> dict[str, str]:

@@ -56,7 +56,7 @@ def _place(change: Change) -> tuple[str, str]:
 def _cells(change: Change) -> list[str]:
     return [
         output.call_words(change.key.call),
-        _both(change, lambda entry: output.config_words(entry.config)),
+        _both(change, lambda entry: output.config_words(entry.config, change.key.is_of_triton)),
         change.kind,
         _both(change, lambda entry: output.time_words(entry.median_us)),
         _both(change, lambda entry: output.ratio_words(entry.vs_default)),

@@ -18,6 +18,7 @@ from autotuned.candidates import label
 from autotuned.errors import AutotunedError
 from autotuned.job import Progress
 
+GRACE_S = 3.0  # by how much longer a compilation may take here: the process may have one that it can kill by itself
 END_S = 10.0  # what a process that was asked to end may take
 # Not by `-m`, which would look into the working folder first: in a checkout the package's sources lie there, in other
 # places than those of the installed package.
@@ -51,7 +52,7 @@ class Doing:
         late = {
             identity: f"TimedOut: not compiled within {limit_s:g} s"
             for identity, begun in self.compiling.items()
-            if now - begun > limit_s
+            if now - begun > limit_s + GRACE_S
         }
         alone = self.stage == "compiling" and not self.compiling
         if (alone or self.stage in ("launching", "sampling")) and now - self.since > limit_s:
@@ -185,8 +186,11 @@ class Worker:
 
 def is_wanted(asked: bool | None) -> bool:
     """Whether to measure in a process of its own: as asked, else where there is a GPU that a config can take along."""
-    if asked is not None:
-        return asked
+    return on_gpu() if asked is None else asked
+
+
+def on_gpu() -> bool:
+    """Whether there is a GPU to measure on, told without asking its driver."""
     try:
         on_cpu = env.interpreter_requested() or env.command_line_device() == "interpreter"
     except ValueError:

@@ -83,9 +83,9 @@ def _write(path: Path, file: ConfigFile, out: Path) -> None:
 def _words(conflict: Conflict) -> str:
     key, taken, left = conflict.key, conflict.taken, conflict.left
     return (
-        f"{key.kernel} {output.call_words(key.call)}: took {output.config_words(taken.config)} "
+        f"{key.kernel} {output.call_words(key.call)}: took {output.config_words(taken.config, key.is_of_triton)} "
         f"({output.time_words(taken.median_us)}, {output.ratio_words(taken.vs_default)}), left "
-        f"{output.config_words(left.config)} ({output.time_words(left.median_us)}, "
+        f"{output.config_words(left.config, key.is_of_triton)} ({output.time_words(left.median_us)}, "
         f"{output.ratio_words(left.vs_default)}): {conflict.why}"
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -225,6 +226,12 @@ def _layout_words(tensor: Mapping[str, Json]) -> str:
     return dtype_words(tensor["dtype"]) + shape + ("" if plain else f" strides {strides}")
 
 
+def in_order(text: str) -> list[tuple[bool, int, str]]:
+    """What texts are sorted by, so that numbers in them come by their size: M=64 before M=256."""
+    parts = re.split(r"(\d+)", text)
+    return [(part.isdecimal(), int(part) if part.isdecimal() else 0, part) for part in parts]
+
+
 def dtype_words(dtype: str) -> str:
     """A dtype as kernels' authors write it: fp16, bf16, i32, u8."""
     name = dtype.rpartition(".")[2]
@@ -276,8 +283,12 @@ def _side_words(path: str, value: Json) -> str:
     return words[:12] if len(words) == DIGEST else words
 
 
-def config_words(form: Mapping[str, Json] | None) -> str:
-    """A config's label; "unfinished" where a search has not chosen yet."""
+def config_words(form: Mapping[str, Json] | None, options: bool) -> str:
+    """A config's label; "unfinished" where a search has not chosen yet.
+
+    Args:
+        options: Whether those of a launch mean something: they do to Triton's kernels only.
+    """
     from autotuned.candidates import label
 
-    return "unfinished" if form is None else label(form)
+    return "unfinished" if form is None else label(form, options)

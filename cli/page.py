@@ -15,6 +15,7 @@ import autotuned
 
 from . import output, plots
 from .bought import Case, Coverage, Measured, mean
+from .usage import Missing
 
 Json = Any
 MOST_BARS = 40  # of the plot over all cases; the rest is in the tables
@@ -116,7 +117,7 @@ def _row(case: Case, alike: bool) -> str:
     quality = stored.quality or ""
     cells = [
         f"<td>{escape(case.call)}{seen}</td>",
-        f"<td><code>{escape(output.config_words(stored.config))}</code></td>",
+        f"<td><code>{escape(stored.config_words)}</code></td>",
         f'<td class="number">{escape(output.time_words(stored.median_us))}</td>',
         _ratio_cell(case.vs_first),
         _ratio_cell(case.vs_default),
@@ -177,17 +178,22 @@ def _config_row(config: Measured, fastest_us: float) -> str:
 def _missing(covered: Coverage) -> str:
     if not covered.missing:
         return ""
-    rows = "".join(
-        f'<tr><td>{escape(call.kernel)}</td><td>{escape(output.call_words(call.key.call))}</td><td class="number">'
-        f"{call.count}</td></tr>\n"
-        for call, _ in covered.missing[:MISSING_ROWS]
-    )
+    rows = "".join(map(_missing_row, covered.missing[:MISSING_ROWS]))
     left = len(covered.missing) - MISSING_ROWS
     more = f"<p class=faint>and {left} more</p>\n" if left > 0 else ""
+    head = f"<th>kernel</th><th>call</th><th>tuned != called, from the nearest</th>{_number_head('calls')}"
     return (
         "<section>\n<h2>Called, and not tuned</h2>\n"
-        '<div class="wide"><table>\n<thead><tr><th>kernel</th><th>call</th><th>calls</th></tr></thead>\n'
+        f'<div class="wide"><table>\n<thead><tr>{head}</tr></thead>\n'
         f"<tbody>\n{rows}</tbody>\n</table></div>\n{more}</section>\n"
+    )
+
+
+def _missing_row(one: Missing) -> str:
+    call, kernel = output.call_words(one.key.call), one.key.kernel
+    return (
+        f"<tr><td>{escape(kernel)}</td><td>{escape(call)}</td><td>{escape(one.words)}</td>"
+        f'<td class="number">{one.count}</td></tr>\n'
     )
 
 

@@ -136,7 +136,7 @@ class Pool:
     def __init__(self, targets: Sequence[str], wishes: Wishes, as_json: bool, display: Display, executor: Executor):
         self._wishes, self._display, self._executor = wishes, display, executor
         self._given = {"targets": list(targets), "force": wishes.force, "as_json": as_json,
-                       "gathers": executor.gathers}  # fmt: skip
+                       "gathers": executor.gathers, "timeout_s": wishes.timeout_s}  # fmt: skip
         self._start = time.monotonic()
         self._seats: list[Seat] = []
         self._queues: dict[str, Queue] = {}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from autotuned import calls, disk, store
+from autotuned.calls import Recorded
 
 from . import output
 from .bought import Case, Coverage, cases, coverage, mean
@@ -36,11 +36,12 @@ def report(
     `vs_first` and `vs_default` (speed-ups), `spread` (slowest over fastest), `failed`, `wrong`, `seconds` (of the
     search), `count` (in the recording) and `configs` (each with its times, `status`, `error` and `roles`). `totals` has
     `kernels`, `cases`, `configs`, `failed`, `tied`, `noisy`, `seconds` and, as geometric means, `vs_first` and
-    `vs_default`. `coverage` has `distinct`, `tuned`, `calls`, `tuned_calls` and `missing`.
+    `vs_default`. `coverage` has `distinct`, `tuned`, `calls`, `tuned_calls` and `missing` (as of
+    `list --missing --json`).
     """
     made = calls.read(recorded) if recorded is not None else None
-    counts = None if made is None else Counter({call.key.digest: call.count for call in made})
-    found = [case for name in _names(kernel) for case in sorted(cases(name, counts), key=_in_order)]
+    counts = None if made is None else _counts(made)
+    found = [case for name in _names(kernel) for case in cases(name, counts)]
     covered = None if made is None else coverage(made)
     if out is not None:
         _write(out, found, covered)
@@ -48,6 +49,14 @@ def report(
         output.print_json(_json(found, covered))
     elif out is None:
         _print(found, covered)
+
+
+def _counts(made: Sequence[Recorded]) -> Counter[str]:
+    """How often each key was called: several recorded calls, of other alignment or grids, may have one."""
+    counts: Counter[str] = Counter()
+    for call in made:
+        counts[call.key.digest] += call.count
+    return counts
 
 
 def _names(kernel: str | None) -> list[str]:
@@ -58,12 +67,6 @@ def _names(kernel: str | None) -> list[str]:
     if not wanted:
         raise output.fail(unknown(names, kernel))
     return wanted
-
-
-def _in_order(case: Case) -> list[tuple[bool, int, str]]:
-    """Numbers in a call by their size: M=64 comes before M=256."""
-    parts = re.split(r"(\d+)", f"{case.stored.device} {case.call}")
-    return [(part.isdigit(), int(part) if part.isdigit() else 0, part) for part in parts]
 
 
 def _write(out: Path, found: Sequence[Case], covered: Coverage | None) -> None:
@@ -128,7 +131,8 @@ def coverage_words(covered: Coverage) -> str:
     """How much of a recording is tuned, in one line."""
     share = covered.tuned_calls / covered.calls if covered.calls else 0.0
     tuned = f"{covered.tuned} of {covered.distinct} distinct calls are tuned"
-    return f"recorded: {tuned}, {share:.1%} of {covered.calls} calls"
+    which = "; list --missing says which are not, and why" if covered.missing else ""
+    return f"recorded: {tuned}, {share:.1%} of {covered.calls} calls{which}"
 
 
 def _cells(case: Case) -> list[str]:
@@ -136,7 +140,7 @@ def _cells(case: Case) -> list[str]:
     failed = len(case.failures()) + len(case.failures("wrong"))
     return [
         case.call,
-        output.config_words(stored.config),
+        stored.config_words,
         STORE if stored.record is not None else Path(stored.path).name,
         output.time_words(stored.median_us),
         output.ratio_words(case.vs_first),

@@ -45,6 +45,7 @@ class Row:
     reason: str | None = None
     digest: str | None = None
     device: str | None = None
+    triton: str | None = None
     call: Json = None
     config: Mapping[str, Json] | None = None
     median_us: float | None = None
@@ -61,6 +62,11 @@ class Row:
         return output.call_words(self.call) if self.call is not None else "(case)"
 
     @property
+    def config_words(self) -> str:
+        """The config in few words; only Triton's kernels have options of a launch."""
+        return output.config_words(self.config, options=self.triton is not None)
+
+    @property
     def line(self) -> str:
         """One line for the log of a run."""
         return f"{self.kernel}  {self.words}: {self._outcome()}"
@@ -69,7 +75,7 @@ class Row:
         if self.status != "done":
             return f"{self.status}: {' '.join((self.reason or '').split())}"
         place = self.source if self.source in ("measured", "stored") else f"from {self.source}"
-        return f"{output.config_words(self.config)}, {output.time_words(self.median_us)}, {place}"
+        return f"{self.config_words}, {output.time_words(self.median_us)}, {place}"
 
 
 @dataclass
@@ -87,7 +93,7 @@ def cells(row: Row) -> list[str]:
     place = row.source or ""
     return [
         row.words,
-        output.config_words(row.config) if row.status == "done" else f"{row.status}: {row.reason}",
+        row.config_words if row.status == "done" else f"{row.status}: {row.reason}",
         place if place in ("measured", "stored") else Path(place).name,
         output.time_words(row.median_us),
         output.ratio_words(row.vs_first),

@@ -242,6 +242,7 @@ class Session:
         key = result.key = unit.found.tuner.chooser.key(call)
         row = result.row
         row.digest, row.device, row.call = key.digest, from_json(key.context["device"]).slug, key.call
+        row.triton = key.context.get("triton")
         return call, lost
 
     def _tune(self, found: Found, call: Call, result: Result, lost: Sequence[str], budget_s: float | None) -> None:

@@ -72,7 +72,7 @@ def _print(stored: Stored) -> None:
 
 
 def _facts(stored: Stored) -> Iterator[tuple[str, str]]:
-    yield "chosen", output.config_words(stored.config)
+    yield "chosen", stored.config_words
     yield "time", output.time_words(stored.median_us)
     if stored.record is None:
         yield "vs default", output.ratio_words(stored.vs_default)
@@ -96,7 +96,7 @@ def _timing_cells(timing: Timing, stored: Stored) -> list[str]:
     chosen = stored.config is not None and timing.identity == Timing(stored.config).identity
     spread = f"{output.time_words(timing.low_us)} - {output.time_words(timing.high_us)}" if timing.low_us else "n/a"
     return [
-        f"{'* ' if chosen else ''}{output.config_words(timing.config)}",
+        f"{'* ' if chosen else ''}{output.config_words(timing.config, stored.key.is_of_triton)}",
         "" if timing.status == "ok" else f"{timing.status}: {timing.error}",
         output.time_words(timing.median_us),
         spread,

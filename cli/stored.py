@@ -64,7 +64,7 @@ class Stored:
     @cached_property
     def config_words(self) -> str:
         """The config for people."""
-        return output.config_words(self.config)
+        return output.config_words(self.config, self.key.is_of_triton)
 
     @property
     def toolchain(self) -> str:
@@ -125,10 +125,10 @@ def of_kernel(kernel: str, heads: bool = False, quietly: bool = False) -> Iterat
         yield from (block[n] for n in in_order)
 
 
-def _place(stored: Stored) -> tuple[str, str, str] | tuple[()]:
+def _place(stored: Stored) -> tuple[Json, ...]:
     """By what it is ordered; empty if it is not built as it should be, which is said. Somebody may have edited it."""
     try:
-        place = stored.device, stored.call_words, stored.source
+        place = stored.device, output.in_order(stored.call_words), stored.source
         return place if stored.toolchain and stored.config_words else ()
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         output.remark(f"left out: {stored.path} is not as it was written ({type(error).__name__}: {error}).")

@@ -93,7 +93,7 @@ def list_usage(kernel: str | None, path: Path, unused: bool, missing: bool, as_j
     wanted = _wanted(kernel, {call.kernel for call in recorded})
     found = usage(call for call in recorded if wanted is None or call.kernel in wanted)
     never = _unused(kernels(own=False) if wanted is None else wanted, found) if unused else None
-    wanting = list(_missing(found)) if missing else None
+    wanting = list(missing_of(found)) if missing else None
     if as_json:
         output.print_json({
             "cache": str(store.root()),
@@ -134,7 +134,8 @@ def _unused(names: Iterable[str], found: Usage) -> list[Stored]:
     ]
 
 
-def _missing(found: Usage) -> Iterator[Missing]:
+def missing_of(found: Usage) -> Iterator[Missing]:
+    """What was used and is not tuned, each with the nearest key that is."""
     stored = {name: explain.stored_keys(name) for name in {key.kernel for key in found.missing}}
     for key in found.missing:
         other = explain.nearest(key, stored[key.kernel])

@@ -14,13 +14,13 @@ from types import TracebackType
 from typing import Any, NoReturn, TextIO
 
 import autotuned
-from autotuned import device, disk, failures, recordfile, store
+from autotuned import device, disk, failures, recordfile, store, switched
 from autotuned.errors import AutotunedError, DeviceLostError, TargetError
 from autotuned.job import Progress
 from autotuned.key import Key
 from autotuned.values import digest
 
-from . import session
+from . import compilers, isolation, session
 from .isolation import LOST
 from .rows import Result, Wishes
 from .units import Unit
@@ -157,9 +157,11 @@ class _Commands:
 
 def _serve(commands: _Commands, reporter: Reporter) -> None:
     wishes = commands.next()
+    if isolation.on_gpu() and compilers.are_wanted():  # before anything else: they have as much to import
+        switched.compilers.append(compilers.Compilers(wishes["targets"], wishes["timeout_s"]))
     kind = session.use_device()
     mine = _Session(wishes["targets"], wishes, kind, reporter)
-    model = device.cuda().slug if kind == "cuda" else kind
+    model = (device.cuda() if kind == "cuda" else device.cpu()).slug  # CPUs of two kinds are two kinds as well
     reporter.say("ready", device=kind, model=model, version=autotuned.__version__)
     while (command := commands.next())["do"] != "end":
         if command["do"] == "list":

@@ -48,7 +48,7 @@ _numbers = itertools.count()
 _SLOW_FILES = {
     "test_acceptance", "test_agree", "test_app", "test_cli", "test_compiled", "test_core_alone", "test_devices",
     "test_isolation", "test_kernels", "test_libraries", "test_packaging", "test_paths", "test_processes", "test_ray",
-    "test_replay", "test_single_flight", "test_stress", "test_tuned", "test_workflow",
+    "test_replay", "test_single_flight", "test_start", "test_stress", "test_tuned", "test_workflow",
 }  # fmt: skip
 _SLOW_TESTS = {
     "test_examples_run", "test_functions_passed_as_values_are_not_kept_without_end", "test_no_gpu_and_no_interpreter",

@@ -43,6 +43,17 @@ class Launcher:
             leave(launch_metadata)
 
 
+def tritons_launcher(function):
+    """Triton's own launcher of a compiled kernel, over a function in the place of the one in C that calls the driver."""
+    from triton.backends.nvidia.driver import CudaLauncher
+
+    launcher = object.__new__(CudaLauncher)  # making one in the usual way needs libcuda
+    none = ("global_scratch_size", "profile_scratch_size", "gsan_enabled", "launch_cooperative_grid", "launch_pdl")
+    vars(launcher).update(dict.fromkeys(none, 0), global_scratch_align=1, profile_scratch_align=1, num_ctas=1)
+    vars(launcher).update(launch=function, arg_annotations=["notes"], kernel_signature=b"signature")
+    return launcher
+
+
 def by_config(times, tunables=("BLOCK",)):
     """A `do_bench` that launches once and gives each config the time it has in `times`, by the tuned arguments' values.
 
@@ -167,6 +178,8 @@ def traced_by_torch(monkeypatch):
                 monkeypatch.setattr(module, name, lambda: True)
     monkeypatch.setattr(torch.cuda, "get_rng_state", lambda: torch.zeros(1))
     monkeypatch.setattr(torch.cuda, "set_rng_state", lambda state: None)
+    if hasattr(torch, "accelerator"):  # a torch built for CUDA would be asked for its current stream, of no GPU
+        monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
     triton_kernel_wrap.kernel_side_table.reset_table()
     torch._dynamo.reset()
     yield

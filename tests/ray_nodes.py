@@ -1,5 +1,6 @@
 """Ray nodes on this machine, each with GPUs that are none, and a store of its own; ended with all they have started."""
 
+import importlib.util
 import os
 import signal
 import socket
@@ -22,18 +23,26 @@ class Node:
         folder: For Ray's files; short, since sockets lie in it.
         store: Of what is measured on it.
         head: Address of the cluster to join; a new one by default.
+        kind: What its GPUs are, for kernels that ask (`fake_gpus.KERNELS`).
+
+    Attributes:
+        client: Address of a head's client server; "" where Ray came without what that needs.
     """
 
-    def __init__(self, folder: Path, store: Path, gpus: int, head: str = "") -> None:
+    def __init__(self, folder: Path, store: Path, gpus: int, head: str = "", kind: str = "") -> None:
         self.address = head or f"127.0.0.1:{free_port()}"
         place = [f"--address={head}"] if head else ["--head", f"--port={self.address.rpartition(':')[2]}"]
         place += [] if head else [f"--temp-dir={folder}", "--include-dashboard=false"]
+        self.client = ""
+        if not head and importlib.util.find_spec("grpc"):
+            self.client = f"ray://127.0.0.1:{free_port()}"
+            place += [f"--ray-client-server-port={self.client.rpartition(':')[2]}"]
         code = "from ray.scripts.scripts import main; main()"
         args = [sys.executable, "-c", code, "start", "--block", f"--num-gpus={gpus}", "--num-cpus=4", *place]
         args += ["--node-ip-address=127.0.0.1", "--object-store-memory=100000000", "--disable-usage-stats"]
         self._process = subprocess.Popen(
             args,
-            env={**os.environ, "AUTOTUNED_CACHE_DIR": str(store), "TRITON_INTERPRET": "1"},
+            env={**os.environ, "AUTOTUNED_CACHE_DIR": str(store), "TRITON_INTERPRET": "1", "FAKE_KIND": kind},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             start_new_session=True,

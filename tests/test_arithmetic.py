@@ -67,6 +67,7 @@ class Kernel(_launch.Base):
             None,
             {},
             (),
+            0,
         )
 
     def _note(self, config, *others):

@@ -109,6 +109,11 @@ def test_a_label_names_what_is_set(config: FakeConfig, words: str) -> None:
     assert label(form(config)) == words
 
 
+def test_options_of_a_launch_are_not_said_of_a_plain_callable() -> None:
+    assert label(form(FakeConfig({"step": 1}, num_warps=8)), options=False) == "step=1"
+    assert label(form(FakeConfig({}, num_warps=8)), options=False) == "no parameters"
+
+
 @pytest.mark.parametrize(
     ("name", "tail"),
     [

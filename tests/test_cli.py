@@ -19,7 +19,7 @@ from commands import run_json as _json
 from autotuned import device, errors, store, tuner
 
 Write = Callable[[str, str], Path]
-BEST = "ms=1 num_warps=4 num_stages=3"
+BEST = "ms=1"
 COMMANDS = ("tune", "list", "show", "explain", "record", "warmup", "report", "clear", "doctor")
 
 # A plain callable whose times are given: tuned in a moment, and the second config is four times as fast as the first.
@@ -147,7 +147,7 @@ def test_an_expected_failure_is_one_line(monkeypatch: pytest.MonkeyPatch) -> Non
 # -- tune -----------------------------------------------------------------------------------------------------------
 
 ROW = {
-    "kernel", "status", "reason", "digest", "device", "call", "config", "median_us", "vs_first", "vs_default",
+    "kernel", "status", "reason", "digest", "device", "triton", "call", "config", "median_us", "vs_first", "vs_default",
     "quality", "source", "configs", "measured_configs",
 }  # fmt: skip
 
@@ -615,6 +615,23 @@ def test_list_shows_records_and_files(write: Write, monkeypatch: pytest.MonkeyPa
     assert [line.split()[0] for line in lines[2:]] == ["n=1"] * 2 and record["digest"][:12] in lines[2]
 
 
+def test_calls_are_listed_by_the_size_of_their_numbers() -> None:
+    _keep(12)
+    said = [line.split()[0] for line in _run("list").stdout.splitlines() if line.startswith("n=")]
+    assert said == [f"n={n}" for n in range(12)]
+    listed = json.loads(_run("list", "--json").stdout)["choices"]
+    assert [choice["call"]["values"]["n"] for choice in listed] == list(range(12))
+
+
+@pytest.mark.parametrize("args", [["tune", "mod_work"], ["list"], ["show", "work"], ["report"]], ids=lambda a: a[0])
+def test_options_of_a_launch_are_not_shown_for_a_plain_callable(write: Write, args: list[str]) -> None:
+    _work(write)
+    if args[0] != "tune":
+        _run("tune", "mod_work")
+    said = _run(*args)
+    assert "ms=1" in said.stdout and "num_warps" not in said.stdout + said.stderr
+
+
 def test_a_record_that_somebody_edited_is_left_out(write: Write) -> None:
     _run("tune", _work(write))
     [first, _] = [Path(choice["path"]) for choice in _json("list")["choices"]]
@@ -913,7 +930,7 @@ def test_a_limit_that_is_none_is_wrong_usage(arguments):
 
 
 def test_a_long_listing_is_whole_and_read_from_heads_only(monkeypatch):
-    monkeypatch.setattr("autotuned.records.BLOCK", 10)
+    monkeypatch.setattr("autotuned.listing.BLOCK", 10)
     monkeypatch.setattr("autotuned.store.BLOCK", 10)
     monkeypatch.setattr("autotuned.cli.list.TABLE_ROWS", 5)
     paths = _keep(37) + _keep(3, "app.other")

@@ -48,6 +48,18 @@ def test_defaults_are_the_objects_given() -> None:
     assert codegen.binder([], {})() == ()
 
 
+@pytest.mark.parametrize("one_by_one", [True, False])
+def test_a_submitter_passes_what_changes_constants_and_values(one_by_one: bool) -> None:
+    calls: list[tuple[object, ...]] = []
+    leading = ["stream", ("y",), "z", "y", "x", (None,)]
+    submit = codegen.submitter(
+        ["x", "y"], ["y", "BLOCK", "x"], {"BLOCK": 64}, lambda *given: calls.append(given), leading, one_by_one
+    )
+    submit(1, 2, 3, 4, ("of x", "of y"))
+    values = ("of y", 64, "of x")
+    assert calls == [(4, "y", 3, 2, 1, None, *(values if one_by_one else [values]))]
+
+
 def test_full_values_are_in_the_order_of_the_parameters() -> None:
     full = codegen.full_values(["x", "n"], ["x", "BLOCK", "n", "FLAG"], {"BLOCK": 64, "FLAG": True})
     assert full("x", 5) == ("x", 64, 5, True)

@@ -3,8 +3,12 @@
 import json
 import logging
 import os
+import pty
+import select
+import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -188,6 +192,48 @@ def test_commands_and_options_are_completed(folder):
 
 def test_a_script_for_a_shell_is_offered():
     assert "--install-completion" in run("--help").stdout and "--show-completion" in run("--help").stdout
+
+
+class Shell:
+    """bash as on a terminal, with our command on its path and what the command itself says for completion."""
+
+    def __init__(self, folder):
+        script = folder / "autotuned"
+        script.write_text(f"#!{PYTHON}\nfrom autotuned.cli.main import app\napp()\n")
+        script.chmod(0o755)
+        self._fd, terminal = pty.openpty()
+        environment = {**os.environ, "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}", "PS1": "$ ", "TERM": "dumb"}
+        self._process = subprocess.Popen(
+            ["bash", "--noprofile", "--norc", "-i"], stdin=terminal, stdout=terminal, stderr=terminal,
+            env=environment, start_new_session=True,
+        )  # fmt: skip
+        os.close(terminal)
+        self.type('eval "$(autotuned --show-completion)"; echo rea""dy\n', "ready")
+
+    def type(self, keys, awaited):
+        """Press keys and wait for a text."""
+        os.write(self._fd, keys.encode())
+        shown, end = "", time.monotonic() + 60
+        while awaited not in shown:
+            assert time.monotonic() < end, shown
+            if select.select([self._fd], [], [], 1)[0]:
+                shown += os.read(self._fd, 4096).decode(errors="replace")
+
+    def close(self):
+        self._process.kill()
+        self._process.wait(30)
+        os.close(self._fd)
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+def test_a_real_shell_completes_commands_kernels_and_options(folder):
+    shell = Shell(folder)
+    try:
+        shell.type("autotuned war\t", "autotuned warmup ")
+        shell.type("\x15autotuned show wor\t", "autotuned show work.work")
+        shell.type("\x15autotuned gc --max-s\t", "autotuned gc --max-size ")
+    finally:
+        shell.close()
 
 
 def test_a_kernel_is_completed_by_its_end_where_no_name_begins_so(folder):

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from fakes import CONTEXT, DEVICE, FakeConfig, by_identity, form, make_key
 
-from autotuned import configfile, files, policy, shipping, store
+from autotuned import configfile, files, nearest, policy, shipping, store
 from autotuned.configfile import ConfigFile, Entry, split_context
 from autotuned.device import from_json
 from autotuned.errors import ConfigFileError
@@ -443,15 +443,55 @@ def test_the_nearest_of_10_000_sizes_on_one_axis_is_found(tmp_path: Path) -> Non
     assert near == {2: 3, 4: 3, 5000: 4998, 29_998: 29_997, 40_000: 29_997, 60_000: None}
 
 
+@pytest.mark.parametrize(
+    ("axes", "sizes", "most"),
+    [
+        pytest.param("n", [(3 * n,) for n in range(10_000)], 4, id="one axis"),
+        pytest.param("nm", [(n, m) for n in range(1, 101) for m in range(1, 101)], 40, id="two axes"),
+        pytest.param(
+            "nmk", [(n, m, k) for n in range(1, 101) for m in (1, 4, 16, 64) for k in range(25)], 64, id="three"
+        ),
+    ],
+)
+def test_a_neighbour_among_10_000_entries_is_found_by_looking_at_a_few(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, axes: str, sizes: list[tuple[int, ...]], most: int
+) -> None:
+    write(tmp_path, *((shaped(**dict(zip(axes, size))), LARGE) for size in sizes))
+    store.register_configs(tmp_path)
+    factors = dict.fromkeys(axes, 2.0)
+    absent = [shaped(**dict.fromkeys(axes, 151)), shaped(**dict(zip(axes, (77, 117, 26))))]
+    find(absent[0], factors=factors)  # makes the index
+    looked: list[int] = []
+    apart = nearest.apart
+    monkeypatch.setattr(nearest, "apart", lambda *sides: looked.append(sides[1]) or apart(*sides))
+    monkeypatch.setattr(files, "_index", None)
+    for key in absent:
+        looked.clear()
+        find(key, factors=factors)
+        assert 0 < len(looked) <= most
+
+
+def shaped(**values: int) -> Key:
+    return Key("app.k", {"tensors": {}, "values": values, "none": []}, CONTEXT)
+
+
+def test_neighbours_that_are_no_candidates_leave_the_next_however_many_they_are(tmp_path: Path) -> None:
+    gone = [(make_key(n), FakeConfig({"BLOCK": 512})) for n in range(101, 150)]
+    write(tmp_path, (make_key(100), LARGE), *gone)
+    store.register_configs(tmp_path)
+    choice = find(make_key(150), factors={"n": 2.0})
+    assert choice.key == make_key(100)
+    assert choice.note == "nearest shape n=100 for n=150, 0.58 octaves away"
+
+
 def test_neighbours_among_10_000_entries_are_found_by_an_index_that_is_made_once(tmp_path: Path) -> None:
     calls = [(n, kind) for n in range(1, 101) for kind in range(100)]
-    keys = [Key("app.k", {"tensors": {}, "values": {"n": n, "kind": kind}, "none": []}, CONTEXT) for n, kind in calls]
-    path = write(tmp_path, *((key, LARGE) for key in keys))
+    path = write(tmp_path, *((shaped(n=n, kind=kind), LARGE) for n, kind in calls))
     store.register_configs(tmp_path)
-    other = Key("app.k", {"tensors": {}, "values": {"n": 150, "kind": 7}, "none": []}, CONTEXT)
+    other = shaped(n=150, kind=7)
     assert find(other, factors={"n": 2.0}).note.startswith("nearest shape n=100 for n=150")
     [index] = files.read(path, "app.k").file.indexes.values()  # type: ignore[union-attr]
-    assert (len(index), {len(rows.sizes) for [rows] in index.values()}) == (100, {100})
+    assert (len(index), {len(alike) for alike in index.values()}) == (100, {1})
     find(other, factors={"n": 2.0})
     assert files.read(path, "app.k").file.indexes[frozenset({"n"})] is index  # type: ignore[union-attr]
     assert os.path.getsize(path) > 10_000 * 100

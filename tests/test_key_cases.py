@@ -15,7 +15,7 @@ from fakes import FakeConfig as Config
 
 import autotuned
 from autotuned import autotune, key, store
-from autotuned.decorator import TunedFunction
+from autotuned.function import TunedFunction
 from autotuned.storm import COUNT
 
 CONFIGS = [Config({"step": step}) for step in (8, 16)]

@@ -10,6 +10,9 @@ MESSAGES = messages()
 COMPLETE = re.compile(r"expected\b.*(\bgot\b|\bfound\b|, and )", re.IGNORECASE)
 # Whoever adds a message writes it as "expected ..., got ...", names what is known, or says here why it is another.
 REVIEWED = {
+    "the words are those of `supported.fault`, which say what was expected, what came and what to do": [
+        "autotuned: {}"
+    ],
     "Triton's own words, which programs compare": [
         "No valid autotuner configs after pruning: `{}`: pruner {} left none of {} configs for this call. Keep at least "
         "one, or give @autotune a default=.",
@@ -63,6 +66,10 @@ REVIEWED = {
         "{} to blame.",
         "the measuring process ended {} times, and no config can be blamed for it. Its own words are above; --in-process "
         "measures without it.",
+        "a compile worker does not begin",
+        "a compile worker was killed, as it is for want of memory",
+        "TimedOut: not compiled within {} s",
+        "Crashed: the compiler ended {}",
         "integers cannot be read while a CUDA graph is captured; call it once before",
         "nothing is stored in {}: tune something first.",
         "without a terminal nobody can be asked: give --yes",

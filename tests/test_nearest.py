@@ -4,9 +4,11 @@ import math
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from autotuned import nearest
-from autotuned.nearest import Distance, distance, shape_of
+from autotuned.nearest import Distance, Neighbourhood, distance, shape_of
 
 
 def call(m: Any = 3, n: Any = 64, shape: Any = (3, 64), dtype: str = "torch.float16", **more: Any) -> dict[str, Any]:
@@ -95,6 +97,27 @@ def chosen(ours: int, *table: int, factor: float = 2.0) -> int | None:
 )
 def test_the_largest_that_is_not_above_comes_before_the_next_above_b95(ours: int, table: Any, expected: Any) -> None:
     assert chosen(ours, *table) == expected
+
+
+AXES = st.integers(-1, 40)
+
+
+@given(st.lists(st.tuples(AXES, AXES), unique=True, max_size=30), st.tuples(AXES, AXES), st.sampled_from([1, 2, 8.5]))
+def test_a_walk_meets_what_a_look_at_all_finds_and_in_its_order(table: Any, ours: Any, factor: float) -> None:
+    def placed(sizes: Any) -> Any:
+        return tuple(zip(("M", "x.shape[0]"), sizes, strict=True))
+
+    factors = {"M": factor, "x": 4.0}
+    found = {sizes: distance(placed(ours), placed(sizes), factors) for sizes in table}
+    near = sorted((far, placed(sizes), sizes) for sizes, far in found.items() if far is not None)
+    rows = Neighbourhood((placed(sizes), sizes) for sizes in table)
+    assert list(rows.around(placed(ours), factors)) == near
+
+
+def test_of_equally_near_ones_the_smaller_sizes_come_first_also_where_octaves_are_rounded() -> None:
+    large = 1 << 40
+    rows = Neighbourhood(((("M", m),), m) for m in range(large - 5, large + 6))
+    assert [m for _, _, m in rows.around((("M", large),), {"M": 2.0})] == list(range(large - 5, large + 6))
 
 
 @pytest.mark.parametrize(

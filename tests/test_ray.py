@@ -36,12 +36,21 @@ def head(folder):
     node.kill()
 
 
-def command(tmp_path: Path, node: Node, *options: str, **made) -> list[str]:
-    return write(tmp_path, "--executor", "ray", "--ray-address", node.address, *options, **made)
+@pytest.fixture(params=["node", "client"])
+def address(request, head, folder):
+    """The two ways into a cluster where nothing is tuned: as a part of it, and through the client server of its head."""
+    shutil.rmtree(folder / "store", ignore_errors=True)
+    if request.param == "client" and not head.client:
+        pytest.skip("needs ray[client]")
+    return head.address if request.param == "node" else head.client
 
 
-def tune(tmp_path: Path, node: Node, *options: str, code: int = 0, **made) -> dict:
-    args = command(tmp_path, node, "--json", *options, **made)
+def command(tmp_path: Path, address: str, *options: str, **made) -> list[str]:
+    return write(tmp_path, "--executor", "ray", "--ray-address", address, *options, **made)
+
+
+def tune(tmp_path: Path, address: str, *options: str, code: int = 0, **made) -> dict:
+    args = command(tmp_path, address, "--json", *options, **made)
     done = subprocess.run(
         args, capture_output=True, text=True, timeout=200, cwd=tmp_path, env=environment(TRITON_INTERPRET="1")
     )
@@ -49,9 +58,9 @@ def tune(tmp_path: Path, node: Node, *options: str, code: int = 0, **made) -> di
     return json.loads(done.stdout)
 
 
-def test_what_is_measured_on_the_nodes_is_gathered_here(tmp_path, folder, head):
+def test_what_is_measured_on_the_nodes_is_gathered_here(tmp_path, folder, address):
     assert not list(store.all_records())
-    found = tune(tmp_path, head, "--out", "tuned", count=8, wait=MEET)
+    found = tune(tmp_path, address, "--out", "tuned", count=8, wait=MEET)
     assert [case["call"]["values"]["n"] for case in found["cases"]] == list(range(8))
     assert {(case["status"], case["source"]) for case in found["cases"]} == {("done", "measured")}
     assert [gpu["name"] for gpu in found["devices"]] == ["Ray 0", "Ray 1"]
@@ -66,16 +75,41 @@ def test_what_is_measured_on_the_nodes_is_gathered_here(tmp_path, folder, head):
 
 
 def test_a_node_that_is_new_is_told_what_is_stored_here(tmp_path, folder, head):
-    tune(tmp_path, head, count=3)
+    tune(tmp_path, head.address, count=3)
     shutil.rmtree(folder / "store")
     launches = len(log(tmp_path))
-    again = tune(tmp_path, head, count=3)
+    again = tune(tmp_path, head.address, count=3)
     assert {case["source"] for case in again["cases"]} == {"stored"}
     assert len(log(tmp_path)) == launches
 
 
+def test_nodes_with_gpus_of_two_kinds_each_tune_every_case_into_files_of_their_own(tmp_path, folder):
+    """Two nodes whose GPUs differ: which one a process landed on decides what it tunes for, and where that goes."""
+    nodes = [Node(folder / "kinds", folder / "h100s", gpus=1, kind="h100")]
+    try:
+        nodes.append(Node(folder, folder / "a100s", gpus=1, head=nodes[0].address, kind="a100"))
+        (tmp_path / "kinds").touch()
+        found = tune(tmp_path, nodes[0].address, "--out", "tuned", count=3)
+    finally:
+        for node in nodes:
+            node.kill()
+    slugs = {"cpu-nvidia-h100-sm_90-100", "cpu-nvidia-a100-sm_80-100"}
+    assert {case["status"] for case in found["cases"]} == {"done"}
+    assert {(case["device"], case["call"]["values"]["n"]) for case in found["cases"]} == {
+        (slug, n) for slug in slugs for n in range(3)
+    }
+    assert {(gpu["model"], gpu["cases"]) for gpu in found["devices"]} == {(slug, 3) for slug in slugs}
+    assert {Path(file).parent.name for file in found["files"]} == slugs
+    for file in found["files"]:
+        text = Path(file).read_text()
+        assert len(re.findall(r'"median_us"', text)) == 3
+        assert ("A100" in text) != ("H100" in text)
+    kept = {(record.key.context["device"]["name"], record.key.digest) for _, record in store.all_records()}
+    assert sorted(name for name, _ in kept) == ["NVIDIA A100"] * 3 + ["NVIDIA H100"] * 3
+
+
 @pytest.mark.parametrize("who", ["process", "actor"])
-def test_a_killed_worker_loses_nothing(tmp_path, head, who):
+def test_a_killed_worker_loses_nothing(tmp_path, address, who):
     victim = "os.getpid()" if who == "process" else "os.getppid()"
     fault = (
         "if n == 2:\n"
@@ -83,7 +117,7 @@ def test_a_killed_worker_loses_nothing(tmp_path, head, who):
         "        except FileExistsError: pass\n"
         f"        else: os.kill({victim}, signal.SIGKILL); time.sleep(30)"
     )
-    found = tune(tmp_path, head, count=6, wait=fault)
+    found = tune(tmp_path, address, count=6, wait=fault)
     assert (tmp_path / "died").exists()
     assert [case["status"] for case in found["cases"]] == ["done"] * 6
     assert sum(gpu["restarts"] for gpu in found["devices"]) == 1
@@ -104,7 +138,7 @@ def test_a_recording_goes_along_with_the_tasks(tmp_path, head, monkeypatch):
     )
     subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, env=environment(TRITON_INTERPRET="1"))
     assert (tmp_path / "calls.jsonl").exists()
-    args = command(tmp_path, head, "--json")
+    args = command(tmp_path, head.address, "--json")
     args[args.index(str(tmp_path / "kernels.py"))] = "calls.jsonl"
     done = subprocess.run(
         args, capture_output=True, text=True, timeout=200, cwd=tmp_path, env=environment(TRITON_INTERPRET="1")
@@ -114,8 +148,8 @@ def test_a_recording_goes_along_with_the_tasks(tmp_path, head, monkeypatch):
     assert [(case["status"], case["call"]["values"]["n"]) for case in cases] == [("done", 6), ("done", 5)]
 
 
-def test_ctrl_c_keeps_what_was_measured_and_leaves_nothing_behind(tmp_path, head):
-    args = command(tmp_path, head, "--json", "--out", "tuned", count=3000)
+def test_ctrl_c_keeps_what_was_measured_and_leaves_nothing_behind(tmp_path, address):
+    args = command(tmp_path, address, "--json", "--out", "tuned", count=3000)
     process = subprocess.Popen(
         args, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env=environment(TRITON_INTERPRET="1"),
@@ -138,7 +172,7 @@ def test_a_lost_node_s_keys_are_tuned_elsewhere(tmp_path, folder, head):
     try:
         # On the second node, told by its store, a launch waits; then the node is killed.
         hold = "while os.environ['AUTOTUNED_CACHE_DIR'].endswith('second'): note('held -'); time.sleep(0.2)"
-        args = command(tmp_path, head, "--json", count=6, wait=hold)
+        args = command(tmp_path, head.address, "--json", count=6, wait=hold)
         process = subprocess.Popen(
             args, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
             env=environment(TRITON_INTERPRET="1"),
@@ -158,11 +192,20 @@ def test_a_lost_node_s_keys_are_tuned_elsewhere(tmp_path, folder, head):
     assert not [timing for _, record in store.all_records() for timing in record.timings if timing.status != "ok"]
 
 
-def test_a_cluster_that_is_not_there_is_one_line(tmp_path):
-    args = write(tmp_path, "--executor", "ray", "--ray-address", "127.0.0.1:1")
+@pytest.mark.parametrize(
+    ("address", "words"),
+    [
+        ("127.0.0.1:1", "expected a Ray cluster at 127.0.0.1:1"),
+        ("ray://127.0.0.1:1", "expected a Ray cluster at ray://127.0.0.1:1"),
+        ("ray://127.0.0.1", "expected ray://HOST:PORT, with the port of a client server (10001 by default), got"),
+    ],
+)
+def test_a_cluster_that_is_not_there_is_one_line(tmp_path, address, words):
+    args = command(tmp_path, address)
     done = subprocess.run(
         args, capture_output=True, text=True, timeout=200, cwd=tmp_path,
         env=environment(TRITON_INTERPRET="1", RAY_gcs_rpc_server_reconnect_timeout_s="1"),
     )  # fmt: skip
     assert done.returncode == 1
-    assert "expected a Ray cluster at 127.0.0.1:1" in done.stderr
+    [line] = done.stderr.splitlines()
+    assert line.startswith("error: ") and words in line

@@ -4,6 +4,7 @@ import importlib
 import json
 import sys
 from importlib.metadata import entry_points
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
@@ -11,6 +12,7 @@ from typer.testing import CliRunner
 pytest.importorskip("triton")
 
 import torch
+from autotuned.cli import session
 
 import autotuned
 from autotuned import calls
@@ -126,9 +128,38 @@ def test_warmup_prepares_what_is_tuned_and_names_what_is_not(recorded):
     assert [row["count"] for row in rows] == [3, 1] and all("BLOCK" in row["config"] for row in rows)
 
 
-def test_a_budget_is_shared_by_count(recorded):
+def test_a_budget_is_shared_by_count(recorded, monkeypatch):
+    """Of what is left each call gets its part of the calls that are open; what one does not need is for the others."""
+    now, shares, measure = [0.0], [], session.Session.measure
+    monkeypatch.setattr(session, "time", SimpleNamespace(monotonic=lambda: now[0]))
+
+    def in_ten_seconds(self, unit, budget_s):
+        shares.append((unit.count, budget_s))
+        now[0] += 10
+        return measure(self, unit, None)
+
+    monkeypatch.setattr(session.Session, "measure", in_ten_seconds)
+    run("tune", str(recorded), "--budget", "100")
+    assert shares == [(3, 75), (1, 90)]
+
+
+def test_what_a_budget_left_open_is_done_by_the_same_command(recorded):
     rows = run("tune", str(recorded), "--budget", "0.0001", code=3)["cases"]
-    assert {row["status"] for row in rows} <= {"done", "skipped"}
+    assert "skipped" in {row["status"] for row in rows} <= {"done", "skipped"}
+    rows = run("tune", str(recorded))["cases"]
+    assert [(row["status"], row["measured_configs"]) for row in rows] == [("done", 2)] * 2
+
+
+def test_a_module_that_raises_is_said_with_the_line_and_the_others_go_on(recorded, write):
+    write("broken.py", "import autotuned\nraise RuntimeError('no licence')\n")
+    with open(recorded, "a") as file:
+        [line, *_] = recorded.read_text().splitlines()
+        line = line.replace('"shop:gather"', '"broken:gather"').replace('"shop.gather"', '"broken.gather"')
+        file.write(line.replace('"id": "', '"id": "z') + "\n")
+    rows = run("tune", str(recorded), code=3)["cases"]
+    [reason] = [row["reason"] for row in rows if row["kernel"] == "broken.gather"]
+    assert "RuntimeError: no licence" in reason and "broken.py" in reason
+    assert [row["status"] for row in rows].count("done") == 2
 
 
 def test_a_recording_that_is_not_there_is_one_line(tmp_path):

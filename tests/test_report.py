@@ -191,9 +191,25 @@ def test_coverage_counts_calls_and_names_what_is_missing(tmp_path):
     assert {name: covered[name] for name in ("distinct", "tuned", "calls", "tuned_calls")} == {
         "distinct": 2, "tuned": 1, "calls": 40, "tuned_calls": 30,
     }  # fmt: skip
-    assert [(missing["kernel"], missing["count"]) for missing in covered["missing"]] == [("app.k", 10)]
-    assert "1 of 2 distinct calls are tuned, 75.0% of 40 calls" in run("app.k", "--calls", str(path)).stdout
-    assert "Called, and not tuned" in page(tmp_path, "--calls", str(path))
+    [missing] = covered["missing"]
+    assert (missing["kernel"], missing["count"], missing["nearest"]) == ("app.k", 10, make_key(1).digest)
+    [change] = missing["changes"]
+    said = " ".join(run("app.k", "--calls", str(path)).stdout.split())
+    assert "1 of 2 distinct calls are tuned, 75.0% of 40 calls; list --missing says which" in said
+    words = Page(page(tmp_path, "--calls", str(path))).words
+    assert "Called, and not tuned" in words and "tuned != called, from the nearest" in words
+    assert "n 1 != 2" in words, change
+
+
+def test_calls_of_one_key_are_counted_together(tmp_path):
+    keep(1)
+    writer = Writer(tmp_path / "calls.jsonl")
+    for grid, count in (([1], 30), ([2], 5)):
+        call = Recorded("app.k", "app:k", make_key(1), {}, {"same": grid}, count)
+        writer.call(call, call.identity)
+    writer.close()
+    found = json.loads(run("app.k", "--calls", str(tmp_path / "calls.jsonl"), "--json").stdout)
+    assert [case["count"] for case in found["cases"]] == [35]
 
 
 def test_a_recording_that_is_none_is_refused(tmp_path):

@@ -70,9 +70,9 @@ def test_of_a_large_store_a_part_is_read(monkeypatch):
     launched: list[int] = []
     for n in (100, 200, 400):
         searching(launched)(np.zeros(4), n)
-    seen, read = [], seeds.records.all_heads
+    seen, read = [], seeds.listing.all_heads
     monkeypatch.setattr(seeds, "MOST_READ", 2)
-    monkeypatch.setattr(seeds.records, "all_heads", lambda *a, **k: (seen.append(one) or one for one in read(*a, **k)))
+    monkeypatch.setattr(seeds.listing, "all_heads", lambda *a, **k: (seen.append(one) or one for one in read(*a, **k)))
     searching(launched)(np.zeros(4), 800)
     assert len(seen) == 2
 

@@ -1,8 +1,10 @@
+import copy
 import errno
 import importlib.resources
 import json
 import logging
 import os
+import pickle
 import sys
 import threading
 import zipfile
@@ -557,3 +559,11 @@ def test_a_head_that_is_damaged_behind_its_call_is_moved_aside(caplog: pytest.Lo
     path.write_text(path.read_text().replace(', "context": {', ', "context": {{', 1))
     assert list(store.all_heads()) == []
     assert not path.exists() and len(caplog.messages) == 1 and str(path) in caplog.text
+
+
+def test_a_rung_stays_itself_however_it_is_copied() -> None:
+    rungs = [Rung.TABLE, Rung.STORE, Rung.FILE, Rung.LADDER, Rung.NEAREST, Rung.DEFAULT, Rung.SEARCH, Rung.ONLY]
+    assert len({rung.name for rung in rungs}) == 8
+    for rung in rungs:
+        assert pickle.loads(pickle.dumps(rung)) is copy.deepcopy(rung) is copy.copy(rung) is rung
+        assert repr(rung) == f"Rung.{rung.name}"

@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("triton")
 
-from autotuned import disk, toolchain
+from autotuned import codegen, compiledkernel, disk, toolchain
 
 PTXAS = "#!/bin/sh\n# {0}\necho 'Cuda compilation tools, release 13.0, V13.0.88'\n"
 
@@ -57,6 +57,16 @@ def test_any_file_of_triton_that_decides_code_makes_another_fingerprint(pretende
     assert fingerprint(pretended) == before
     (pretended / name).write_text("edited")
     assert fingerprint(pretended)["triton_key"] != before["triton_key"]
+
+
+@pytest.mark.parametrize("name", ["new.py", "runtime/new.py", "backends/amd/driver.py"])
+def test_a_new_file_and_a_lost_one_make_another_fingerprint(pretended, name):
+    before = fingerprint(pretended)
+    (pretended / name).parent.mkdir(exist_ok=True)
+    (pretended / name).write_text("new")
+    assert fingerprint(pretended)["triton_key"] != before["triton_key"]
+    (pretended / name).unlink()
+    assert fingerprint(pretended) == before
 
 
 @pytest.mark.parametrize("name", ["profiler/proton.py", "backends/nvidia/include/cuda.h", "README.md"])
@@ -129,6 +139,31 @@ def test_what_is_remembered_is_not_computed_again(pretended, monkeypatch):
     monkeypatch.undo()
 
 
+@pytest.mark.parametrize("field", ["files", "folders", "is", "ptxas"])
+@pytest.mark.parametrize("value", [None, 3, [], {"a": None}, {"is": 1}], ids=repr)
+def test_a_damaged_memory_of_it_is_computed_anew(pretended, field, value):
+    before = fingerprint(pretended)
+    [path] = (pretended.parent / "cache" / "toolchain").glob("*.json")
+    whole = disk.read_json(path)
+    path.write_text(disk.text({**whole, field: value}))
+    assert fingerprint(pretended) == before
+    assert disk.read_json(path) == whole
+
+
+def test_a_fingerprint_of_files_that_change_meanwhile_is_not_remembered(pretended, monkeypatch):
+    compute = toolchain._compute
+
+    def compute_while_somebody_installs(tool):
+        found = compute(tool)
+        (pretended / "knobs.py").write_text("# a newer one")
+        return found
+
+    monkeypatch.setattr(toolchain, "_compute", compute_while_somebody_installs)
+    before = fingerprint(pretended)
+    monkeypatch.setattr(toolchain, "_compute", compute)
+    assert fingerprint(pretended) != before
+
+
 def test_a_warm_process_knows_its_fingerprint_in_under_2_ms(tmp_path: Path):
     toolchain._fingerprints.clear()
     wanted = toolchain.fingerprint("sm_90", tmp_path)
@@ -139,4 +174,36 @@ def test_a_warm_process_knows_its_fingerprint_in_under_2_ms(tmp_path: Path):
         assert toolchain.fingerprint("sm_90", tmp_path) == wanted
         times.append(time.perf_counter() - start)
     assert min(times) < 2e-3
-    assert disk.read_json(next((tmp_path / "toolchain").iterdir())) == wanted
+    assert disk.read_json(next((tmp_path / "toolchain").iterdir()))["is"] == wanted
+
+
+@pytest.mark.parametrize("what", ["as it is", "scratch", "gsan", "patched", "unknown", "another class"])
+def test_tritons_launcher_is_passed_over_only_where_it_passes_things_on(what, monkeypatch):
+    """What reaches the function in C is what Triton's own launcher gives it."""
+    pytest.importorskip("torch")
+    import fake_cuda
+
+    fake_cuda.install(monkeypatch)
+    calls = []
+    run = fake_cuda.tritons_launcher(lambda *given: calls.append(given))
+    if what == "scratch":
+        run.global_scratch_size = 64
+    elif what == "gsan":
+        run.gsan_enabled = True
+    elif what == "patched":
+        monkeypatch.setattr(type(run), "__call__", lambda self, *given: self.launch(*given))
+    elif what == "unknown":
+        run.something_new = 1
+    elif what == "another class":
+        run = type("Launcher", (), {"__call__": lambda self, *given: calls.append(given)})()
+    function, leading, one_by_one = compiledkernel._beneath(run, 7, ("packed",))
+    assert (function is run) is (what != "as it is")
+    assert calls == []
+    if function is run:
+        return
+    x, n = object(), object()
+    order, names = ["x", "BLOCK", "n"], ["x", "n"]
+    submit = codegen.submitter(names, order, {"BLOCK": 64}, function, leading, one_by_one)
+    submit(2, 3, 4, 0x77, (x, n))
+    run(2, 3, 4, 0x77, 7, ("packed",), None, None, None, x, 64, n)
+    assert calls[0] == calls[1]

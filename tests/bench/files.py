@@ -58,7 +58,7 @@ def main() -> None:
         start = time.perf_counter()
         assert files.look_nearest(make_key(2 * count + 1), live, {"n": 2.0}).choice is not None
         print(f"first nearest shape     {time.perf_counter() - start:.3f} s")
-        print(f"nearest shape           {timed(lambda n: files.look_nearest(odd[n], live, {'n': 1.5}), 20)}")
+        print(f"nearest shape           {timed(lambda n: files.look_nearest(odd[n], live, {'n': 1.5}))}")
 
 
 if __name__ == "__main__":

@@ -74,6 +74,7 @@ def bound_kernel(launch: ModuleType, standin: ModuleType):
         None,
         {},
         (),
+        0,
     )
     values = (*(standin.Tensor(4096 * i, 4096) for i in range(1, 4)), 4096)
     assert table.bind(values, SimpleNamespace(config="config", before=None, direct=direct, run=None))

@@ -36,6 +36,7 @@ TWINS = {
     "test_hooks",
     "test_heuristics",
     "test_contexts",
+    "test_unbindable",
 }
 
 

@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from autotuned import toolchain
+from autotuned import compiledkernel
 from autotuned.kernels import layernorm_bwd, matmul, rmsnorm, softmax, splitk_matmul
 
 
@@ -118,7 +118,7 @@ def cast(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
 )
 def test_access(kernel, read, written):
     x = torch.zeros(64)
-    found = toolchain.accesses(kernel.warmup(x, torch.zeros(64), 5, BLOCK=32, grid=(1,)))
+    found = compiledkernel.accesses(kernel.warmup(x, torch.zeros(64), 5, BLOCK=32, grid=(1,)))
     if read is None:
         assert found is None
     else:
@@ -126,7 +126,7 @@ def test_access(kernel, read, written):
 
 
 def test_a_constexpr_that_hides_a_store():
-    found = toolchain.accesses(optional.warmup(torch.zeros(64), torch.zeros(64), 5, BLOCK=16, grid=(1,)))
+    found = compiledkernel.accesses(optional.warmup(torch.zeros(64), torch.zeros(64), 5, BLOCK=16, grid=(1,)))
     assert found.written == {"out_ptr"}
 
 
@@ -142,7 +142,7 @@ def packed(pair, desc, none_ptr, x_ptr, n, BLOCK: tl.constexpr):
 def test_tuples_and_descriptors_count_as_their_argument():
     x = torch.zeros(64, 64)
     descriptor = TensorDescriptor.from_tensor(x, [16, 16])
-    found = toolchain.accesses(packed.warmup((x, (x, 3)), descriptor, None, x, 1, BLOCK=32, grid=(1,)))
+    found = compiledkernel.accesses(packed.warmup((x, (x, 3)), descriptor, None, x, 1, BLOCK=32, grid=(1,)))
     assert (found.read, found.written) == ({"desc", "x_ptr"}, {"pair", "desc"})
 
 
@@ -160,7 +160,7 @@ OWN = {
 def test_our_own_kernels(kernel):
     case = next(iter(kernel.cases[0](torch.device("cpu"))))
     call = kernel.tuner.call(case["args"], case.get("kwargs", {}), case["grid"])
-    found = toolchain.accesses(kernel.tuner.target.compile(call, kernel.configs[0]))
+    found = compiledkernel.accesses(kernel.tuner.target.compile(call, kernel.configs[0]))
     assert found is not None
     names = {name for name in kernel.arg_names if name in found.written}
     assert names == OWN[kernel]
@@ -170,10 +170,10 @@ def test_equal_binaries_and_others():
     x = torch.zeros(64)
 
     def identity(**options):
-        return toolchain.binary_identity(carried.warmup(x, x, 64, grid=(1,), **options))
+        return compiledkernel.binary_identity(carried.warmup(x, x, 64, grid=(1,), **options))
 
     assert identity(BLOCK=32, num_warps=4) != identity(BLOCK=32, num_warps=8) != identity(BLOCK=16, num_warps=4)
     straight = [optional.warmup(x, x, 5, BLOCK=32, grid=(1,), num_stages=stages) for stages in (1, 2)]
     assert straight[0] is not straight[1]
-    assert toolchain.binary_identity(straight[0]) == toolchain.binary_identity(straight[1])
-    assert toolchain.binary_identity(None) is None
+    assert compiledkernel.binary_identity(straight[0]) == compiledkernel.binary_identity(straight[1])
+    assert compiledkernel.binary_identity(None) is None

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import ctypes
+import shutil
 import struct
+import subprocess
+import threading
+import time
 from types import SimpleNamespace
 
+import fake_cuda
 import pytest
 import torch
 import triton
 import triton.language as tl
 from triton import Config
 
-from autotuned import autotune, driver, toolchain
+from autotuned import autotune, compiledkernel, driver
 
 _launch = pytest.importorskip("autotuned._launch")
 
@@ -40,6 +45,7 @@ class Device:
 
     def __init__(self) -> None:
         self.calls: list[SimpleNamespace] = []
+        self.asked: list[int] = []  # the devices whose current stream was asked for
         self.context, self.stream, self.error, self.params = 0x1000, 0x77, 0, 0
         self.functions = LAUNCH(self._launch), CONTEXT(self._context), STREAM(self._stream), MEMSET(self._memset)
 
@@ -63,6 +69,7 @@ class Device:
         return 0
 
     def _stream(self, kind, index, out):
+        self.asked.append(index)
         out[0] = self.stream
         return 0
 
@@ -181,6 +188,16 @@ def test_stream_and_context_are_read_at_every_call(device):
     assert kernel.cache_info().misses == misses + 1
 
 
+def test_the_stream_is_that_of_the_device_that_is_launched_on(device, driver):
+    """Of the current one, as with Triton, wherever the tensors lie."""
+    kernel, x = tuned(), torch.zeros(256)
+    for index in (0, 2):
+        driver.device, device.context = index, 0x1000 + index
+        device.asked.clear()
+        twice(device, kernel, (1,), x, x, 16, 0.5, True, ACT="relu")
+        assert device.asked == [index]
+
+
 @pytest.mark.parametrize("grid", [(0,), (4, 0), (1, 1, 0)], ids=str)
 def test_an_empty_grid_launches_nothing(device, grid):
     kernel, x = tuned(), torch.zeros(256)
@@ -261,6 +278,47 @@ def test_cooperative_and_programmatic_launch_become_attributes(device):
         assert call.attributes == [(number, (1, 0, 0))]
 
 
+def test_memory_of_the_host_is_left_to_tritons_launcher(device, launches):
+    """After a pinned tensor, one that is not pinned has the same words: only Triton's launcher asks the driver."""
+    _launch.use_driver(*device.addresses(), False)
+    kernel, x = tuned(), torch.zeros(256)
+    for _ in range(3):
+        kernel[(1,)](x, x, 16, 0.5, True, ACT="relu")
+    assert kernel.cache_info().hits == 2
+    assert device.calls == []
+    assert fake_cuda.same(launches[-2], launches[-1])
+
+
+GATE = """
+#include <unistd.h>
+volatile int open_, waits;
+int launch(void *config, void *function, void **params, void **extra) {
+  waits = 1;
+  for (int i = 0; i < 20000 && !open_; i++) usleep(1000);
+  return !open_;
+}
+"""
+
+
+@pytest.mark.skipif(not shutil.which("cc"), reason="needs a C compiler")
+def test_the_lock_of_the_interpreter_is_released_around_a_launch_that_blocks(device, tmp_path):
+    (tmp_path / "gate.c").write_text(GATE)
+    subprocess.run(["cc", "-shared", "-fPIC", tmp_path / "gate.c", "-o", tmp_path / "gate.so"], check=True, timeout=60)
+    gate = ctypes.CDLL(str(tmp_path / "gate.so"))
+    kernel, x = tuned(), torch.zeros(256)
+    first, _ = twice(device, kernel, (1,), x, x, 16, 0.5, True, ACT="relu")
+    blocking = ctypes.cast(gate.launch, ctypes.c_void_p).value
+    _launch.use_driver(blocking, *device.addresses()[1:])
+    launched = []
+    thread = threading.Thread(target=lambda: launched.append(kernel[(1,)](x, x, 16, 0.5, True, ACT="relu")))
+    thread.start()
+    while not ctypes.c_int.in_dll(gate, "waits").value:  # would never be seen in time by a thread without the lock
+        time.sleep(0.001)
+    ctypes.c_int.in_dll(gate, "open_").value = 1
+    thread.join(30)
+    assert launched == [first]
+
+
 def test_clusters_multiply_the_grid(device):
     kernel = tuned(configs=[Config({"BLOCK": 64}, num_ctas=2), Config({"BLOCK": 128}, num_ctas=2)])
     _, (call,) = twice(device, kernel, (3,), torch.zeros(256), None, 16, 0.5, True, ACT="relu")
@@ -330,7 +388,7 @@ def test_kernels_that_need_more_go_through_triton(device):
     x = torch.zeros(256, dtype=torch.float16)
     first = kernel[(1,)](x, 0.5)
     if first.src.signature["s"] == "fp16":
-        found = toolchain.handle(kernel.fn, first, 0)
+        found = compiledkernel.handle(kernel.fn, first, 0)
         assert driver.fields(found, ("x_ptr", "s"), {"BLOCK": 64}, (None, {}, ())) is None
     device.calls.clear()
     assert kernel[(1,)](x, 0.5) is first
@@ -357,8 +415,6 @@ def test_a_million_calls_keep_memory_flat(device):
 
 
 def test_threads_on_one_kernel_each_get_their_own_launch_and_best_config(device):
-    import threading
-
     kernel, memory, errors = tuned(), torch.zeros(600), []
     for n in (16, 100):
         kernel[(1,)](memory, memory, n, 0.5, True, ACT="relu")

@@ -301,6 +301,24 @@ def test_an_empty_grid_launches_nothing(bound, x, launches, grid):
     assert bound.cache_info().hits == 2
 
 
+@pytest.mark.parametrize("grid", [(-1,), (4, -2), lambda meta: (1, 1, 50 - meta["n"])], ids=["one", "two", "callable"])
+def test_a_negative_grid_is_an_error_and_launches_nothing(bound, x, launches, grid):
+    before = len(launches)
+    with pytest.raises(ValueError, match="grid: expected sizes .*-"):
+        bound[grid](x, 100)
+    assert len(launches) == before
+
+
+@pytest.mark.parametrize(
+    ("grid", "error"), [((), IndexError), (3, TypeError), (None, TypeError), (("4",), TypeError)], ids=str
+)
+def test_what_is_no_grid_is_an_error(bound, x, launches, grid, error):
+    before = len(launches)
+    with pytest.raises(error):
+        bound[grid](x, 100)
+    assert len(launches) == before
+
+
 def test_five_thousand_shapes_keep_the_table_bounded(launcher):
     tuned = autotune(CONFIGS[:1])(triton.jit(scale))
     memory = torch.zeros(6000)

@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from triton import Config
 
-from autotuned import autotune, toolchain
+from autotuned import autotune, compiledkernel
 
 
 def add(x_ptr, n, BLOCK: tl.constexpr):
@@ -34,9 +34,9 @@ def test_falls_back_for_good_with_one_line(tuned, launches, warnings, monkeypatc
 
     def refuse(jit, compiled, device):
         asked.append(compiled)
-        raise toolchain.UnbindableError("a field is gone")
+        raise compiledkernel.UnbindableError("a field is gone")
 
-    monkeypatch.setattr(toolchain, "handle", refuse)
+    monkeypatch.setattr(compiledkernel, "handle", refuse)
     x = torch.zeros(100)
     for n in (100, 64, 100, 64, 100):
         compiled = tuned[(4,)](x, n)
@@ -86,7 +86,7 @@ def test_a_kernel_that_left_the_cache_before_it_was_bound(tuned, launches, warni
 
 def test_the_launcher_can_be_switched_off(tuned, launches, warnings, monkeypatch):
     monkeypatch.setenv("AUTOTUNED_LAUNCHER", "triton")
-    monkeypatch.setattr(toolchain, "handle", None)
+    monkeypatch.setattr(compiledkernel, "handle", None)
     x = torch.zeros(100)
     for _ in range(2):
         tuned[(4,)](x, 100)

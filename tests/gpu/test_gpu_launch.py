@@ -103,6 +103,30 @@ def launches_of(name, node):
     return own or launches_of(name, node.get("children", []))
 
 
+def test_memory_of_the_host_is_tritons_own_error_whatever_was_bound(kernel):
+    """Pinned memory may be launched with, and has the words of memory that may not."""
+    out = torch.zeros(4096, device="cuda")
+    pinned, pageable = torch.ones(4096).pin_memory(), torch.ones(4096)
+    for _ in range(2):
+        kernel[grid](pinned, out, 4096)
+    torch.testing.assert_close(out, torch.full_like(out, 8.0))
+    with pytest.raises(ValueError, match="cannot be accessed from Triton"):
+        kernel[grid](pageable, out, 4096)
+    kernel[grid](torch.ones_like(out), out, 4096)  # the context is as sound as before
+    torch.cuda.synchronize()
+
+
+def test_torch_profiler_sees_every_launch_with_its_name(kernel):
+    x, out = torch.ones(5000, device="cuda"), torch.ones(5000, device="cuda")
+    kernel[grid](x, out, 4096)
+    torch.cuda.synchronize()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        for _ in range(5):
+            kernel[grid](x, out, 4096)
+        torch.cuda.synchronize()
+    assert sum(event.count for event in profile.key_averages() if event.key == "_scaled") == 5
+
+
 def test_five_thousand_shapes_keep_device_memory_flat(kernel):
     memory, out = torch.ones(5200, device="cuda"), torch.empty(5200, device="cuda")
     single = autotune(configs=CONFIGS[:1], key=["x_ptr"], name="gpu_launch.shapes")(_scaled)

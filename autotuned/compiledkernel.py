@@ -1,0 +1,336 @@
+"""Triton's compiled kernels: compiled elsewhere, launched without Triton's look-up, read for what they touch."""
+
+from __future__ import annotations
+
+import contextvars
+import copy
+import hashlib
+import inspect
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from autotuned import codegen, toolchain
+from autotuned.immutable import Frozen
+from autotuned.later import later
+
+if TYPE_CHECKING:
+    from autotuned import ttir
+else:
+    ttir = later("ttir")  # a search needs it, and binding a kernel does not
+
+
+def is_hooked(jit: Any) -> bool:
+    """Whether launches of this kernel must go through Triton for now: its `run` is replaced, or hooks wait in it."""
+    return toolchain.is_patched() or bool(jit.pre_run_hooks) or _inspected()
+
+
+def _inspected() -> bool:
+    from triton import knobs
+
+    return knobs.runtime.add_stages_inspection_hook is not None
+
+
+def compiling_in(executor: Any, warm_up: Callable[[], Any]) -> Any:
+    """What a warm-up of a kernel returns, with the compilation itself left to an executor.
+
+    Triton binds the arguments and looks into its table on this thread, and gives the executor only what runs LLVM.
+
+    Args:
+        executor: Its `submit` is called with a function, unless the kernel is in Triton's table already.
+
+    Returns:
+        The kernel, or what has `.result()`, which waits for it and puts it into the table.
+    """
+    import triton
+
+    def begun() -> Any:
+        with triton.AsyncCompileMode(executor) as mode:
+            try:
+                return warm_up()
+            finally:
+                mode.raw_futures.clear()  # else leaving the block would wait for them
+
+    return contextvars.Context().run(begun)  # Triton refuses a second mode within one of the user's own
+
+
+def innermost(kernel: Any) -> Any:
+    """The Triton function in a kernel's layers."""
+    return list(toolchain.layers(kernel))[-1]
+
+
+def specialization(compile_: Callable[[], Any]) -> tuple[Any, ...] | None:
+    """What an executor was given by `compiling_in`, without the kernel, for another process that has the same kernel.
+
+    None where it is of another form than is known here, or would not be looked up in Triton's cache.
+    """
+    from triton import knobs
+
+    if knobs.compilation.always_compile or knobs.compilation.override or knobs.compilation.dump_ir:
+        return None
+    try:
+        found = inspect.getclosurevars(compile_).nonlocals
+        source, target, options = found["src"], found["target"], found["options"]
+        return source.signature, source.constants, source.attrs, target, options.__dict__
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return None
+
+
+def compile_specialization(kernel: Any, parts: tuple[Any, ...]) -> str:
+    """Compile what `specialization` gave of a Triton function into Triton's cache, without a device.
+
+    Returns:
+        The hash that names the binary there. The environment is this process's own: where that is not the other's, the
+        hash is another one too.
+    """
+    import triton
+    from triton.compiler import ASTSource
+
+    signature, constants, attrs, target, options = parts
+    compiled = triton.compile(ASTSource(kernel, signature, constants, attrs), target=target, options=options)
+    return str(compiled.hash)
+
+
+def prepare_compiler() -> None:
+    """Do what every process must do before its first compilation."""
+    import triton.compiler  # noqa: F401
+    from triton.runtime.cache import triton_key
+
+    triton_key()
+
+
+def shared_memory_limit() -> int | None:
+    """Bytes of shared memory that one program may use on the current device; None where that is not known."""
+    from triton.runtime.driver import driver
+
+    try:
+        properties = driver.active.utils.get_device_properties(driver.active.get_current_device())
+        return int(properties["max_shared_mem"])
+    except (AttributeError, KeyError, TypeError, ValueError, RuntimeError):
+        return None
+
+
+def out_of_shared_memory(need: int, limit: int, told_by: str) -> Exception:
+    """Triton's error for a kernel that needs too much, for one that was not compiled to find out."""
+    from triton.runtime.errors import OutOfResources
+
+    error: Exception = OutOfResources(need, limit, f"shared memory (predicted from {told_by})")
+    return error
+
+
+class UnbindableError(Exception):
+    """This compiled kernel cannot be launched directly; the text says why."""
+
+
+class Handle(Frozen):
+    """A loaded kernel, and all that launching it without Triton's look-up relies on.
+
+    Attributes:
+        kernel: Weak reference: Triton's cache owns the kernel, and whoever evicts it there unloads it.
+        cache, cache_key: Where Triton's own look-up finds it.
+        run, function, packed: What launches it, its handle, and its launch metadata.
+        pre_run, entering, leaving: Lists of hooks; `enter` and `leave` call the latter two.
+        holds: Whether everything else is as it was when the kernel was chosen: Triton's `run`, its knobs, the
+            globals the kernel uses.
+        watched: The dictionaries and types that `holds` looks at, and `cache`.
+        stream_of: Gives the current stream of a device.
+    """
+
+    kernel: Callable[[], Any]
+    device: int
+    cache: dict[str, Any]
+    cache_key: str
+    run: Callable[..., Any]
+    function: int
+    packed: Any
+    pre_run: list[Any]
+    entering: list[Any]
+    leaving: list[Any]
+    enter: Any
+    leave: Any
+    holds: Callable[[], bool]
+    watched: tuple[Any, ...]
+    stream_of: Callable[[int], int]
+
+
+def handle(jit: Any, compiled: Any, device: int) -> Handle:
+    """What a direct launch of a compiled kernel needs.
+
+    Raises:
+        UnbindableError: Triton's internals are not as known here.
+    """
+    from triton import knobs
+    from triton.compiler.compiler import CompiledKernel
+    from triton.runtime.driver import driver
+
+    if type(compiled) is not CompiledKernel:
+        raise UnbindableError(f"expected a CompiledKernel, got {type(compiled).__name__}")
+    try:
+        cache = jit.device_caches[device][0]
+        cache_key = next(key for key, kernel in cache.items() if kernel is compiled)
+        enter, leave = knobs.runtime.launch_enter_hook, knobs.runtime.launch_exit_hook
+        holds, watched = _holds(jit)
+        return Handle(
+            weakref.ref(compiled), device, cache, cache_key, compiled.run, compiled.function, compiled.packed_metadata,
+            jit.pre_run_hooks, enter.calls, leave.calls, enter, leave, holds, (cache, *watched),
+            driver.active.get_current_stream,
+        )  # fmt: skip
+    except (AttributeError, StopIteration, TypeError, ValueError, KeyError) as error:
+        raise UnbindableError(f"{type(error).__name__}: {error}") from error
+
+
+def _holds(jit: Any) -> tuple[Callable[[], bool], tuple[Any, ...]]:
+    """A function that says whether what decides a kernel's choice is as now, and what it looks at."""
+    from triton import knobs
+    from triton.runtime.jit import JITFunction
+
+    runtime, compilation = knobs.runtime.__dict__, knobs.compilation.__dict__
+    # A stages hook answers anew at each of Triton's look-ups: while there is one, nothing equals what was.
+    runtime_then, compilation_then = None if _inspected() else dict(runtime), dict(compilation)
+    used = [(name, value, scope) for (name, _), (value, scope) in jit.used_global_vals.items()]
+    original, absent = toolchain.originals["jit"], object()
+
+    def holds() -> bool:
+        # hot path of the Python twin: comparisons of dictionaries that are nearly always empty
+        if JITFunction.run is not original or runtime != runtime_then or compilation != compilation_then:
+            return False
+        # Triton's own launch raises its error about a changed global.
+        return all(scope.get(name, absent) == value for name, value, scope in used) if used else True
+
+    return holds, (JITFunction, runtime, compilation, *{id(scope): scope for _, _, scope in used}.values())
+
+
+Launch = Callable[[tuple[Any, ...], Any], Any]
+
+
+def direct_launch(
+    found: Handle, names: Sequence[str], order: Sequence[str], constants: Mapping[str, Any], otherwise: Launch
+) -> Launch:
+    """A function of values and grid that launches a loaded kernel without looking it up again, and returns it.
+
+    Args:
+        found: The kernel.
+        names: Its free parameters, whose values it is called with.
+        order: All its parameters.
+        constants: The values of those that are tuned.
+        otherwise: Called instead when something that the launch relies on has changed, since then Triton's own launch
+            must decide; a callable grid is evaluated before. What it relies on is listed in `docs/launcher.md`.
+    """
+    kernel_in_cache, cache_key, bound, holds = found.cache.get, found.cache_key, found.kernel, found.holds
+    pre_run, entering, leaving, enter, leave = found.pre_run, found.entering, found.leaving, found.enter, found.leave
+    run, function, packed, stream_of, device = found.run, found.function, found.packed, found.stream_of, found.device
+    full, meta = codegen.full_values(names, order, constants), codegen.mapping(names, constants)
+    submit = codegen.submitter(names, order, constants, *_beneath(run, function, packed))
+
+    def launch(values: tuple[Any, ...], grid: Any) -> Any:
+        # hot path
+        if callable(grid):
+            grid = grid(meta(*values))
+        kernel: Any = kernel_in_cache(cache_key)
+        if kernel is None or kernel is not bound() or pre_run or not holds():
+            return otherwise(values, grid)
+        sizes = len(grid)
+        x, y, z = grid[0], grid[1] if sizes > 1 else 1, grid[2] if sizes > 2 else 1
+        if x < 0 or y < 0 or z < 0:  # Triton would launch nothing, without a word
+            raise ValueError(f"grid: expected sizes of 0 or more, got {(x, y, z)[: min(sizes, 3)]}")
+        stream = stream_of(device)
+        if entering or leaving:
+            every = full(*values)
+            metadata = kernel.launch_metadata(grid, stream, *every)
+            run(x, y, z, stream, function, packed, metadata, enter, leave, *every)
+        else:
+            submit(x, y, z, stream, values)
+        return kernel
+
+    return launch
+
+
+# What Triton's launcher of a compiled kernel has; one that has more may do more than is known here.
+_LAUNCHER_HAS = frozenset((
+    "arg_annotations", "global_scratch_align", "global_scratch_size", "gsan_enabled", "kernel_signature", "launch",
+    "launch_cooperative_grid", "launch_pdl", "num_ctas", "profile_scratch_align", "profile_scratch_size",
+))  # fmt: skip
+_ALLOCATES = ("global_scratch_size", "profile_scratch_size", "gsan_enabled")  # at each launch
+
+
+def _beneath(run: Any, function: int, packed: Any) -> tuple[Callable[..., Any], list[Any], bool]:
+    """What a launch without hooks calls, what that is given before the values, and whether these follow one by one.
+
+    Triton's launcher of a compiled kernel is 0.8 us of Python in front of a function in C (3.6 to 3.9, Python 3.11).
+    Where it does no more than pass things on, how it calls that function is looked at once, and done without it.
+    """
+    itself = run, [*codegen.PLACES, (function,), (packed,), (None,), (None,), (None,)], True
+    kind = type(run)
+    if kind.__name__ != "CudaLauncher" or not toolchain.is_tritons(kind.__call__):
+        return itself
+    if not vars(run).keys() <= _LAUNCHER_HAS:
+        return itself
+    if any(getattr(run, name, 0) for name in _ALLOCATES):
+        return itself
+    seen: list[tuple[Any, ...]] = []
+    probe = copy.copy(run)
+    probe.launch = lambda *given: seen.append(given)
+    marks, values = {place: object() for place in codegen.PLACES}, (object(), object())
+    probe(*marks.values(), function, packed, None, None, None, *values)
+    given, one_by_one = seen[0], seen[0][-2:] == values
+    if not one_by_one and given[-1] != values:
+        return itself
+    places = {id(mark): place for place, mark in marks.items()}
+    return run.launch, [places.get(id(one), (one,)) for one in given[: -2 if one_by_one else -1]], one_by_one
+
+
+class Access(Frozen):
+    """Names of a kernel's parameters that it reads and writes through, found in its code."""
+
+    read: frozenset[str]
+    written: frozenset[str]
+
+
+def accesses(compiled: Any) -> Access | None:
+    """What a compiled kernel reads and writes; None where its TTIR does not tell (see `ttir.access`).
+
+    TTIR names its arguments after the last variable they were assigned to, so they are matched by their order.
+    """
+    text = getattr(compiled, "asm", {}).get("ttir")
+    signature = getattr(getattr(compiled, "src", None), "signature", None)
+    if not isinstance(text, str) or not isinstance(signature, dict):
+        return None
+    names = [name for name, kind in signature.items() for _ in _memory_in(kind)]
+    found = ttir.access(text)
+    if found is None or found.count != len(names):
+        return None
+    return Access(frozenset(names[i] for i in found.read), frozenset(names[i] for i in found.written))
+
+
+def union(found: Sequence[Access | None]) -> Access | None:
+    """What several binaries of one kernel do together; None where one of them does not tell, or there is none."""
+    known = [access for access in found if access is not None]
+    if not known or len(known) < len(found):
+        return None
+    return Access(
+        frozenset().union(*(access.read for access in known)), frozenset().union(*(access.written for access in known))
+    )
+
+
+def _memory_in(kind: Any) -> Iterator[str]:
+    """The pointers and descriptors in one entry of a signature, which may be a tuple."""
+    if isinstance(kind, (tuple, list)):
+        for part in kind:
+            yield from _memory_in(part)
+    elif str(kind).startswith(("*", "tensordesc", "nvTmaDesc")):
+        yield str(kind)
+
+
+# What a launch takes from a kernel's metadata besides its code.
+_LAUNCHED_WITH = ("name", "shared", "num_warps", "num_ctas", "cluster_dims", "tmem_size", "launch_cooperative_grid",
+                  "launch_pdl", "global_scratch_size", "profile_scratch_size")  # fmt: skip
+
+
+def binary_identity(compiled: Any) -> str | None:
+    """A hash of the machine code and of what a launch takes along; None where there is no code to compare."""
+    code = getattr(compiled, "kernel", None)
+    if not isinstance(code, (bytes, str)):
+        return None
+    facts = [repr(getattr(compiled.metadata, name, None)) for name in _LAUNCHED_WITH]
+    binary = code.encode() if isinstance(code, str) else code
+    return hashlib.sha256("\n".join(facts).encode() + b"\0" + binary).hexdigest()

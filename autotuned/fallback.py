@@ -1,0 +1,59 @@
+"""What an untuned call gets: `default=`, else the first config that compiles."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from autotuned import candidates, failures
+from autotuned.errors import ConfigError
+from autotuned.question import Options, Question
+from autotuned.store import Candidates, Choice, Rung
+from autotuned.target import Call, Target
+
+log = logging.getLogger("autotuned")
+
+
+def default(target: Target, options: Options, call: Call, live: Candidates) -> Choice:
+    """`default=`, else the first config.
+
+    Raises:
+        ConfigError: `default=` gave no config, or one that cannot belong to the kernel.
+    """
+    found = options.default
+    if callable(found) and not candidates.is_config(found):
+        found = found(**call.arguments)
+    if found is None:
+        found = next(iter(live.values()))
+    if not candidates.is_config(found):
+        raise ConfigError(
+            f"`{target.name}`: default: expected a triton.Config, or a callable of the arguments "
+            f"returning one, got {type(found).__name__}.",
+            kernel=target.name,
+        )
+    known = [parameter.name for parameter in target.parameters]
+    candidates.check_kwargs([found], target.name, target.allows, known)
+    return Choice(found, Rung.DEFAULT)
+
+
+def without_room(target: Target, options: Options, question: Question) -> Choice:
+    """What runs while there is no room for a search; nothing of it lasts."""
+    if options.default is not None:
+        return default(target, options, question.call, question.live).replace(lasting=False)
+    return first_that_compiles(target, question).replace(lasting=False)
+
+
+def first_that_compiles(target: Target, question: Question) -> Choice:
+    """The first config that compiles here; where none does, the first, whose launch raises the compiler's own error."""
+    return Choice(_first_that_compiles(target, question), Rung.DEFAULT)
+
+
+def _first_that_compiles(target: Target, question: Question) -> Any:
+    for config in question.live.values():
+        try:
+            target.compile(question.call, config)
+        except Exception as error:
+            log.info("`%s`: %s does not compile here (%s)", target.name, config, failures.describe(error))
+        else:
+            return config
+    return next(iter(question.live.values()))

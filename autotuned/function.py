@@ -1,0 +1,134 @@
+"""`TunedFunction`: a plain callable whose tunables are chosen by this package."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from autotuned.decorator import CaseGenerator, by_name
+from autotuned.errors import DecorationError
+from autotuned.hosttarget import HostTarget
+from autotuned.look import Choice
+from autotuned.names import Names
+from autotuned.question import Options
+from autotuned.target import Call
+from autotuned.tuner import Tuner
+
+if TYPE_CHECKING:
+    from autotuned.counters import CacheInfo
+    from autotuned.explain import Explanation
+
+
+class TunedFunction:
+    """A plain callable with its tunables chosen; used as `f(*args)`, without a grid."""
+
+    def __init__(
+        self,
+        target: HostTarget,
+        names: Names,
+        configs: list[Any],
+        options: Callable[[Callable[[], list[Any]]], Options],
+    ) -> None:
+        functools.update_wrapper(self, target.fn)
+        self.fn = target.fn
+        self.configs = configs
+        self.keys = names.key
+        self.arg_names = [parameter.name for parameter in target.parameters]
+        self.restore_value: list[str] = list(names.restore or ())
+        self.reset_to_zero = names.zero
+        self.cases: list[CaseGenerator] = []
+        self._local = threading.local()
+        self._seen = (configs, len(configs))
+        self.tuner = Tuner(target, options(lambda: self.configs), self._note, lambda call: None, self._note_written)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function with the config chosen for these arguments.
+
+        Raises:
+            CallError: The arguments do not fit.
+            NotTunedError, AllConfigsFailedError: As the mode says; see `docs/modes.md`.
+        """
+        tuner = self.tuner
+        seen = self._seen
+        if self.configs is not seen[0] or len(self.configs) != seen[1]:
+            self._seen = (self.configs, len(self.configs))
+            tuner.configs_changed()
+        try:
+            values = tuner.order(*args, **kwargs)
+        except TypeError:
+            return tuner.miss(args, kwargs, None)
+        bound = tuner.launcher.find(values)
+        if bound is None:
+            return tuner.miss(args, kwargs, None)
+        self._local.best_config = bound.config
+        return bound.run(values, None)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return by_name, (self.fn.__module__, self.fn.__qualname__)
+
+    def run(self, *args: Any, **kwargs: Any) -> Any:
+        """What Triton's `kernel[grid]` and heuristics over this would call: no kernel is here.
+
+        Raises:
+            DecorationError: Always.
+        """
+        raise DecorationError(
+            f"`{self.tuner.target.name}`: this is a plain callable and takes no grid. If it is a Triton "
+            "kernel, put @triton.jit between @autotune and the function."
+        )
+
+    def __getitem__(self, grid: Any) -> Any:
+        return self.run()
+
+    @property
+    def best_config(self) -> Any:
+        """The config of this thread's last call; None before the first."""
+        return getattr(self._local, "best_config", None)
+
+    def _note(self, call: Call, choice: Choice) -> None:
+        self._local.best_config = choice.config
+
+    def _note_written(self, names: list[str]) -> None:
+        self.restore_value[:] = names
+
+    def cache_info(self) -> CacheInfo:
+        """Counters of this function in this process."""
+        return self.tuner.cache_info()
+
+    def cache_clear(self) -> None:
+        """Forget this process's choices; records on disk stay."""
+        self.tuner.forget()
+
+    def prepare(self, *args: Any, search: bool = False, **kwargs: Any) -> Any:
+        """Decide and bind for a call now, so that the call itself looks nothing up; returns the config.
+
+        The function is not called, except by the trials of a search.
+
+        Args:
+            search: Whether to search where nothing is stored and the mode allows it. Without, `default=` is taken, else
+                it is an error, except in the modes "serve" and "off", which take the first config.
+
+        Raises:
+            NotTunedError: Nothing is stored, and no search is allowed.
+            CallError, ValueError: The arguments do not fit.
+        """
+        return self.tuner.prepare(self.tuner.call(args, kwargs, None), search)
+
+    def explain(self, *args: Any, grid: Any = None, **kwargs: Any) -> Explanation:
+        """Where the choice for a call comes from, and why not from elsewhere: the key part by part, and for a miss
+        the nearest stored key with the parts that differ. `print` it, or see `autotuned.explain.Explanation`.
+
+        Nothing is searched, measured, launched or moved; callables among the options are called as for the call.
+
+        Raises:
+            CallError, ValueError: The arguments do not fit.
+            NoDeviceError: There is no GPU, and Triton does not interpret.
+        """
+        return self.tuner.explain(self.tuner.call(args, kwargs, grid))
+
+    def case(self, generator: CaseGenerator) -> CaseGenerator:
+        """Register a generator `fn(device)` of calls worth tuning, each `dict(args=(...), kwargs={...})`."""
+        self.cases.append(generator)
+        return generator

@@ -1,0 +1,119 @@
+"""A plain callable as what is tuned: CPU code, or a function that launches CuPy, CUDA or other kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import cached_property
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from autotuned import device, source, toolchain
+from autotuned.device import Device
+from autotuned.errors import DecorationError
+from autotuned.key import is_tensor
+from autotuned.target import Call, make_timer
+from autotuned.values import Json
+
+if TYPE_CHECKING:
+    from autotuned.measure import Timer
+
+
+class HostTarget:
+    """A plain callable: CPU code, or a function that launches CuPy, CUDA or other kernels."""
+
+    filled: frozenset[str] = frozenset()
+    compiles_ahead = False
+    has_options = False
+
+    def __init__(self, fn: Callable[..., Any], name: str, distributions: Sequence[str], is_named: bool = False) -> None:
+        self.fn = fn
+        self.name = name
+        self._is_named = is_named
+        self.parameters: Sequence[toolchain.Parameter] = toolchain.parameters(fn, fn)
+        self._names = frozenset(parameter.name for parameter in self.parameters)
+        self._distributions = {distribution: _installed(distribution, name) for distribution in distributions}
+
+    def allows(self, name: str) -> bool:
+        """A parameter of the callable."""
+        return name in self._names
+
+    def settings(self, config: Any) -> Mapping[str, Any]:
+        """Parameters only: `num_warps` and the like mean nothing to a plain callable."""
+        settings: Mapping[str, Any] = config.kwargs
+        return settings
+
+    def device(self, call: Call) -> Device:
+        """The GPU of the first GPU array among the arguments, else this machine's CPU."""
+        for value in call.arguments.values():
+            if is_tensor(value) and (index := gpu_index(value)) is not None:
+                return device.cuda(index)
+        return device.cpu()
+
+    def toolchain(self, where: Device, cache_dir: Path) -> dict[str, Json]:
+        """Versions of the distributions named in `toolchain=`."""
+        return {"distributions": dict(self._distributions)}
+
+    def environment(self) -> dict[str, str]:
+        """None: only Triton says which variables change its code."""
+        return {}
+
+    def environment_changed(self) -> None:
+        """Cannot happen."""
+
+    @cached_property
+    def _fingerprint(self) -> source.Fingerprint:
+        function = source.python_function(self.fn)
+        if function is None:
+            raise DecorationError(f"@autotune: expected a Python function, got {self.fn!r:.80}.")
+        return source.Fingerprint(function, getattr(self.fn, "__self__", None), self._is_named)
+
+    @property
+    def source(self) -> str:
+        """The callable, what it calls in its own package, and the globals and closure cells it uses."""
+        return self._fingerprint.value()
+
+    def launch(self, call: Call, config: Any) -> Any:
+        """Call it with the config's values as keywords."""
+        return self.fn(*call.args, **call.kwargs, **self.settings(config))
+
+    def compile(self, call: Call, config: Any) -> Any:
+        """Nothing to compile ahead of a call."""
+
+    def compile_in(self, executor: Any, call: Call, config: Any) -> Callable[[], Any] | None:
+        """Nothing to compile ahead of a call."""
+        return None
+
+    def compile_class(self, call: Call) -> Hashable | None:
+        """Not known."""
+
+    def trials(self, folder: Path) -> AbstractContextManager[None]:
+        """Nothing: which of the binaries that a function compiles belong to which config cannot be told."""
+        return nullcontext()
+
+    def settle(self, call: Call, config: Any, folder: Path) -> None:
+        """Nothing to settle."""
+
+    def timer(self, where: Device) -> Timer:
+        """Events if it runs on a GPU, else the wall clock."""
+        return make_timer(where)
+
+
+def gpu_index(array: Any) -> int | None:
+    """Index of the GPU an array lies on; None for one in host memory."""
+    if hasattr(array, "is_cuda"):
+        return array.get_device() if array.is_cuda else None
+    if hasattr(array, "__cuda_array_interface__"):
+        return int(getattr(getattr(array, "device", None), "id", 0))
+    return None
+
+
+def _installed(distribution: str, name: str) -> str:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        raise DecorationError(
+            f"`{name}`: toolchain: expected names of installed distributions, got {distribution!r}, which is not "
+            "installed. Use the name that pip shows."
+        ) from None

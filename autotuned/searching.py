@@ -1,0 +1,167 @@
+"""A search as the chooser asks for it: what earlier ones left, what is measured now, and what of that is kept."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
+
+from autotuned import candidates, explain, failures, fallback, job, locks, measure, objects, seeds, state, store, tune
+from autotuned.errors import AllConfigsFailedError, OutOfMemoryError
+from autotuned.key import Key
+from autotuned.question import Options, Question
+from autotuned.recordfile import Record, Timing
+from autotuned.store import Candidates, Choice, Rung
+from autotuned.storm import Storm
+from autotuned.values import canonical
+
+if TYPE_CHECKING:
+    from autotuned.choose import Chooser
+
+log = logging.getLogger("autotuned")
+
+
+class Searcher:
+    """The searches of one tuned function.
+
+    Args:
+        chooser: Whose they are: it says what is known and unfit, and counts them.
+    """
+
+    def __init__(self, chooser: Chooser) -> None:
+        self._chooser = chooser
+        self.target = chooser.target
+        self._memory = failures.Backoff()
+        self._storm = Storm()
+
+    @property
+    def options(self) -> Options:
+        """The decorator's, as they are now: the user may edit the list of keys."""
+        return self._chooser.options
+
+    def search(self, question: Question) -> Choice:
+        """Measure what is not known yet and store it; the choice, or an untuned one where there is no room.
+
+        Raises:
+            AllConfigsFailedError: None can be used, and there is no `default=`.
+        """
+        key = question.key
+        state.refuse_aliases(question.call.arguments, self.options.zero, self.target.name)
+        if not self._memory.is_due(key.digest):
+            return fallback.without_room(self.target, self.options, question)
+        is_stored = self._chooser.keeps(key)
+        saved = is_stored and question.lock is not locks.Lock.BUSY
+        earlier = store.read(store.record_path(key)) if is_stored and not question.fresh else None
+        known = store.resumable(key, earlier) if is_stored and not question.fresh else {}
+        journal = job.Journal(store.journal_path(key) if is_stored else None, writes=saved)
+        if question.fresh:
+            journal.forget()
+        known = journal.judged(self._chooser.unfit.without(key.digest, known), again=question.must_search)
+        if not any(known[name].status == "ok" for name in known.keys() & question.live.keys()):
+            known = {}  # failures alone, perhaps of a full or broken device, are tried again
+        incumbent = store.best(earlier, self._chooser.unfit.without(key.digest, question.live)) if earlier else None
+        self._say_what_varies(key)
+        start = time.perf_counter()
+        outcome = job.Outcome()
+        try:
+            writer = store.logged(key, question.fresh) if saved else nullcontext(lambda timing: None)
+            with writer as write, self.target.trials(folder := store.scratch_folder()):
+                tune.run(self._job(question, known, incumbent, journal, write), outcome)
+                self.target.settle(question.call, question.live[outcome.winner or ""], folder)
+        except AllConfigsFailedError as error:
+            if self.options.default is None:
+                raise
+            message = "`%s`: the search for key %s failed; its default= is used, untuned. %s"
+            self._chooser.say_once("failed", message, key, str(error))  # a handler may keep it: no traceback is logged
+            return self._chooser.default(question.call, question.live)
+        except OutOfMemoryError as error:
+            self._memory.failed(key.digest)
+            self._chooser.say_once("memory", "`%s`: there is no room to tune now: it runs untuned until there is.", key)
+            log.info("%s", error)
+            return fallback.without_room(self.target, self.options, question)
+        finally:
+            result = self._finish(question, outcome, time.perf_counter() - start)
+        self._announce(result, outcome)
+        journal.erase()  # what crashed is in the record now
+        complete = question.live.keys() <= {timing.identity for timing in outcome.timings}  # else the budget ended it
+        return Choice(question.live[outcome.winner or ""], Rung.SEARCH, result, complete)
+
+    def _say_what_varies(self, key: Key) -> None:
+        """In the log, what a key differs in from the nearest stored one, and a storm of keys."""
+        if log.isEnabledFor(logging.INFO):
+            log.info("`%s` %s: %s", key.kernel, key.digest[:12], explain.nearest_words(key))
+        if advice := self._storm.note(key, time.monotonic() - self._chooser.seconds.search):
+            log.warning(advice)
+
+    def _job(
+        self,
+        question: Question,
+        known: Mapping[str, Any],
+        incumbent: str | None,
+        journal: job.Journal,
+        on_timing: Callable[[Timing], None],
+    ) -> job.Job:
+        options, target, call = self.options, self.target, question.call
+        budgets = [seconds for seconds in (options.budget_s, question.budget_s) if seconds is not None]
+        live = self._in_order(question) if budgets else question.live
+        forms = {name: candidates.to_json(config, target.name, objects.spell) for name, config in live.items()}
+        timer = target.timer(target.device(call))
+        if options.do_bench is not None:
+            timer = measure.GivenTimer(options.do_bench, timer)
+        words = None if question.fresh else target.compile_class(call)
+        return job.Job(
+            target, call, forms, live, timer, options.restore, options.zero, options.hooks, known,
+            incumbent, min(budgets, default=None), question.observer, options.check, log.isEnabledFor(logging.DEBUG),
+            (canonical(dict(question.key.context)), words) if words is not None else None, journal,
+            failures.condemned(question.key.digest), self._seeds(question.key), on_timing,
+        )  # fmt: skip
+
+    def _in_order(self, question: Question) -> Candidates:
+        """The candidates of a search that may not get to all of them: first what config files have for elsewhere."""
+        first = store.seed(question.key, question.live, self.options.nearest)
+        return {first: question.live[first], **question.live} if first is not None else question.live
+
+    def _seeds(self, key: Key) -> list[str]:
+        return seeds.nearest(key, self._chooser.records(), self._chooser.keeps(key))
+
+    def _finish(self, question: Question, outcome: job.Outcome, seconds: float) -> Record:
+        """Count the search and store what it measured, also after Ctrl-C: it is not measured again."""
+        self._chooser.searches += 1
+        self._chooser.seconds.search += seconds
+        self._chooser.seconds.compile += outcome.compile_s
+        key = question.key
+        result = outcome.record(key, seconds, self._provenance())
+        before = store.read(store.record_path(key)) if result.winner is None and self._chooser.keeps(key) else None
+        if before is not None:  # what is complete stays so: the new search only adds to it
+            result = before.extended(result.timings)
+        if self._chooser.keeps(key) and any(timing.status == "ok" for timing in result.timings):
+            self._keep(result, question)
+        return result
+
+    def _keep(self, result: Record, question: Question) -> None:
+        if question.lock is locks.Lock.BUSY and not store.may_save(result.key):
+            log.info("`%s`: another process or thread tunes the same key and saves it.", result.key.kernel)
+        elif objects.portable(*(timing.config for timing in result.timings)):
+            store.keep(result)
+        else:
+            self._chooser.say_once(
+                "config", "`%s`: a config has a value without JSON form; kept in memory only.", result.key
+            )
+
+    def _provenance(self) -> dict[str, Any]:
+        default = candidates.stored_form(self.options.default, self.target.name, objects.spell)
+        return {"timer": self.options.timer, "default": default}
+
+    def _announce(self, result: Record, outcome: job.Outcome) -> None:
+        if self.options.restore is None:
+            self._chooser.on_written(outcome.written)
+        for about, text in outcome.advice(result.key.kernel, self.options.restore is None):
+            self._chooser.say_once(about, text, result.key)
+        failed = sum(timing.status == "failed" for timing in result.timings)
+        log.info(
+            "`%s`: measured %d configs (%d failed) in %.2f s; chosen %s, %.1f us, %s",
+            result.key.kernel, len(result.timings), failed, result.provenance["seconds"],
+            candidates.label(result.winner or {}, self.target.has_options), result.median_us, result.quality,
+        )  # fmt: skip

@@ -1,0 +1,112 @@
+"""The process that compile workers are forked from: it sees no GPU, has imported what they need, and ends them."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import signal
+import socket
+import sys
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, NoReturn
+
+from autotuned import compiledkernel, scratch
+
+from . import session
+
+PR_SET_PDEATHSIG = 1  # of Linux's <sys/prctl.h>
+
+
+def main() -> None:
+    """Import the targets, say which kernels are known, and fork workers until the parent ends."""
+    _end_with_parent(signal.SIGKILL)  # until it listens it would not notice
+    channel = socket.socket(fileno=int(sys.argv[1]))
+    try:
+        kernels = _kernels(json.loads(channel.recv(1 << 20)))
+        compiledkernel.prepare_compiler()
+    except Exception as error:  # whatever a module does that wants to see a GPU
+        channel.send(json.dumps({"failed": f"{type(error).__name__}: {error}"[: 1 << 16]}).encode())
+        return
+    sys.stdout.flush()  # else each worker would write it once more
+    channel.send(json.dumps({"kernels": list(kernels)}).encode())
+    _end_with_parent(0)  # from now on the end of the channel says so, and workers are killed first
+    _serve(channel, kernels)
+
+
+def _kernels(targets: list[str]) -> dict[str, Any]:
+    """What is compiled for each tuned kernel of the targets, by name."""
+    targets_of = (found.tuner.target for found in session.load(targets))
+    return {target.name: compiledkernel.innermost(target.fn) for target in targets_of if target.compiles_ahead}
+
+
+def _serve(channel: socket.socket, kernels: dict[str, Any]) -> NoReturn:
+    workers: set[int] = set()
+    while True:
+        data, descriptors, _, _ = socket.recv_fds(channel, 1 << 12, 1)
+        if not data:  # the parent has ended
+            for pid in list(workers):
+                _end(pid, workers)
+            os._exit(0)
+        command = json.loads(data)
+        if command["do"] == "end":
+            answer = _end(command["pid"], workers)
+        else:
+            answer = _fork(channel, descriptors[0], kernels)
+            workers.add(answer)
+        with contextlib.suppress(OSError):
+            channel.send(str(answer).encode())
+
+
+def _end(pid: int, workers: set[int]) -> int:
+    """Kill a worker and what it has started. Before it is waited for, nobody else can have its number."""
+    workers.discard(pid)
+    for kill in (os.killpg, os.kill):  # it may not have got to make its group
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            kill(pid, signal.SIGKILL)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def _fork(channel: socket.socket, descriptor: int, kernels: dict[str, Any]) -> int:
+    pid = os.fork()
+    if pid:
+        os.close(descriptor)
+        return pid
+    try:
+        os.setpgid(0, 0)
+        _end_with_parent(signal.SIGKILL)
+        channel.close()
+        _work(Connection(descriptor), kernels)
+    finally:
+        os._exit(0)
+
+
+def _work(connection: Connection, kernels: dict[str, Any]) -> None:
+    """Compile what is asked for until nobody asks any more."""
+    while True:
+        try:
+            name, parts, folder = connection.recv()
+        except EOFError:
+            return
+        connection.send("begun")
+        connection.send(_compiled(kernels[name], parts, folder))
+        sys.stdout.flush()
+
+
+def _compiled(kernel: Any, parts: tuple[Any, ...], folder: str | None) -> tuple[str, str]:
+    try:
+        with scratch.same_as(None if folder is None else Path(folder)):
+            return "done", compiledkernel.compile_specialization(kernel, parts)
+    except Exception as error:  # of the kernel, or of this process alone: whoever asked finds out
+        return "failed", f"{type(error).__name__}: {error}"
+
+
+def _end_with_parent(number: int) -> None:
+    """Let the kernel send this process a signal when its parent ends; 0 for none."""
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, number, 0, 0, 0)
+
+
+if __name__ == "__main__":
+    main()

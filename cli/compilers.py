@@ -1,0 +1,233 @@
+"""Compile workers of a process that measures: asked to compile a config, and killed when it takes too long."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from autotuned import env
+from autotuned.errors import LeftOutError
+
+log = logging.getLogger("autotuned")
+# Not by `-m`: see `isolation`.
+_START = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[2]); from autotuned.cli.compile_server import main; main()"
+)
+# Compiling needs no GPU, and what sees none cannot disturb one, nor take memory of it.
+_BLIND = {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": "", "ROCR_VISIBLE_DEVICES": ""}
+BEGIN_S = 20.0  # a process that was forked and says nothing for so long has nothing to do with the config
+
+
+class _LostError(Exception):
+    """The server is not there any more."""
+
+
+class _Worker:
+    """A process that compiles one config after the other."""
+
+    def __init__(self, pid: int, connection: Connection) -> None:
+        self.pid, self._connection = pid, connection
+
+    def ask(self, request: Any, limit_s: float, begun: Callable[[], None]) -> tuple[str, str] | None:
+        """What it answers; None where it ended, or did not answer in time.
+
+        Raises:
+            OSError, EOFError: It did not begin.
+            Exception: The request cannot be sent: it was not.
+        """
+        self._connection.send(request)
+        if not self._connection.poll(BEGIN_S) or self._connection.recv() != "begun":
+            raise EOFError("a compile worker does not begin")
+        begun()
+        try:
+            answer: tuple[str, str] | None = self._connection.recv() if self._connection.poll(limit_s) else None
+            return answer
+        except EOFError:
+            return None
+
+    def close(self) -> None:
+        """It ends when it has nothing to do."""
+        self._connection.close()
+
+
+class Compilers:
+    """Processes that compile for this one: blind to GPUs, forked when they are needed from one that is started now.
+
+    That one imports Triton and the targets meanwhile; until it is ready, and for whatever it does not know, `compile`
+    does nothing, and the caller compiles by itself. Triton's cache on disk is the only place where binaries come from.
+
+    Args:
+        targets: As `tune` takes them.
+        limit_s: What one config may take.
+    """
+
+    def __init__(self, targets: Sequence[str], limit_s: float) -> None:
+        self._limit_s = limit_s
+        self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        command = [sys.executable, "-c", _START, str(theirs.fileno()), json.dumps(sys.path)]
+        # A group of its own: when the process that measures is killed with its group, this one still kills the others.
+        self._server = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=sys.__stderr__, pass_fds=[theirs.fileno()],
+            start_new_session=True, env=env.changed(_BLIND),
+        )  # fmt: skip
+        theirs.close()
+        self._guard = threading.Lock()  # one question to the server at a time
+        self._kernels: set[str] | None = None
+        self._given_up: set[str] = set()  # kernels whose binaries do not arrive
+        self._idle: list[_Worker] = []
+        self._over = ""
+        self.compiled = 0
+        with contextlib.suppress(OSError):
+            self._channel.send(json.dumps(list(targets)).encode())
+
+    def compile(
+        self, kernel: str, parts: tuple[Any, ...], folder: Path | None, begun: Callable[[], None]
+    ) -> str | None:
+        """Compile one config of a kernel, into Triton's cache or a scratch folder.
+
+        Args:
+            parts: What `compiledkernel.specialization` gives.
+            begun: Called when it begins.
+
+        Returns:
+            The hash of the binary in Triton's cache; "" where it does not compile there, and is to be tried here; None
+            where nothing was tried.
+
+        Raises:
+            LeftOutError: It took longer than it may, or ended its process.
+            MemoryError: Its process was killed from outside, as it is for want of memory.
+        """
+        if not self._knows(kernel):
+            return None
+        try:
+            worker = self._take()
+        except _LostError as error:
+            self._end(str(error))
+            return None
+        start = time.monotonic()
+        try:
+            answer = worker.ask((kernel, parts, None if folder is None else str(folder)), self._limit_s, begun)
+        except Exception as error:  # values of any kind, and whatever comes of sending them
+            self._dispose(worker)
+            self._give_up(kernel, f"{type(error).__name__}: {error}")
+            return None
+        if answer is None:
+            raise self._why(self._dispose(worker), time.monotonic() - start)
+        self._put_back(worker)
+        return self._told(kernel, *answer)
+
+    def missed(self, kernel: str) -> None:
+        """What a worker compiled is not what this process looks for: from now on it compiles that kernel by itself."""
+        self._give_up(kernel, "what they compile is not found in Triton's cache")
+
+    def close(self) -> None:
+        """End all of them."""
+        with self._guard:
+            self._channel.close()
+        self._over = self._over or "closed"
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._server.wait(1.0)
+            return
+        self._server.kill()
+        self._server.wait()
+
+    # -- what it knows -------------------------------------------------------------------------------------------
+
+    def _knows(self, kernel: str) -> bool:
+        with self._guard:
+            if self._kernels is None and not self._over and select.select([self._channel], [], [], 0)[0]:
+                self._take_kernels()
+            return not self._over and kernel in (self._kernels or ()) and kernel not in self._given_up
+
+    def _take_kernels(self) -> None:
+        try:
+            answer = json.loads(self._channel.recv(1 << 20))
+        except (OSError, ValueError):
+            answer = {"failed": "their server has ended"}
+        self._kernels, self._over = set(answer.get("kernels", ())), answer.get("failed", "")
+        if self._over:
+            log.info("compile workers: %s; configs are compiled by threads.", self._over)
+
+    def _told(self, kernel: str, kind: str, text: str) -> str:
+        self.compiled += kind == "done"
+        if kind != "done":
+            log.debug("`%s`: a compile worker says: %s", kernel, text)
+        return text if kind == "done" else ""
+
+    def _give_up(self, kernel: str, why: str) -> None:
+        with self._guard:
+            if kernel in self._given_up:
+                return
+            self._given_up.add(kernel)
+        log.warning("`%s`: compile workers are not used any more: %s. Threads compile instead.", kernel, why)
+
+    def _end(self, why: str) -> None:
+        if not self._over:
+            self._over = why
+            log.warning("compile workers: %s; configs are compiled by threads from now on.", why)
+
+    # -- processes -----------------------------------------------------------------------------------------------
+
+    def _take(self) -> _Worker:
+        with self._guard:
+            if self._idle:
+                return self._idle.pop()
+        mine, theirs = socket.socketpair()
+        try:
+            pid = self._ask({"do": "fork"}, [theirs.fileno()])
+        except _LostError:
+            mine.close()
+            raise
+        finally:
+            theirs.close()
+        return _Worker(pid, Connection(mine.detach()))
+
+    def _put_back(self, worker: _Worker) -> None:
+        with self._guard:
+            self._idle.append(worker)
+
+    def _dispose(self, worker: _Worker) -> int:
+        """Kill one with all that it has started; how it ended, as `os.waitstatus_to_exitcode` says it."""
+        try:
+            return self._ask({"do": "end", "pid": worker.pid})
+        except _LostError as error:
+            self._end(str(error))
+            return -signal.SIGKILL
+        finally:
+            worker.close()
+
+    def _ask(self, command: dict[str, Any], descriptors: Sequence[int] = ()) -> int:
+        """The server's answer, one number."""
+        with self._guard:
+            try:
+                socket.send_fds(self._channel, [json.dumps(command).encode()], descriptors)
+                return int(self._channel.recv(64))
+            except (OSError, ValueError) as error:
+                raise _LostError(f"their server has ended ({type(error).__name__}: {error})") from error
+
+    def _why(self, code: int, seconds: float) -> Exception:
+        if seconds >= self._limit_s:
+            return LeftOutError(f"TimedOut: not compiled within {self._limit_s:g} s", seconds=seconds)
+        if code == -signal.SIGKILL:
+            return MemoryError("a compile worker was killed, as it is for want of memory")
+        how = f"by {signal.Signals(-code).name}" if code < 0 else f"with code {code}"
+        return LeftOutError(f"Crashed: the compiler ended {how}", seconds=seconds)
+
+
+def are_wanted() -> bool:
+    """Whether this system can have them; some threads at once must be allowed too."""
+    asked = env.compile_workers()
+    return sys.platform == "linux" and hasattr(os, "fork") and (asked is None or asked > 1)

@@ -1,0 +1,253 @@
+"""Compile workers: processes without a GPU that `tune` can kill; what they compile is a hit here, or that is noticed."""
+
+import json
+import logging
+import os
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import fake_cuda
+import pytest
+import torch
+import triton
+from autotuned.cli.compilers import Compilers
+from triton import knobs
+
+from autotuned import cases, store, switched
+
+MODULE = """
+import triton, triton.language as tl
+from autotuned import Config, autotune
+
+@triton.constexpr_function
+def think(how):
+    while how == "endless":
+        pass
+    if how == "abort":  # in text, since Triton looks into every function that is named here
+        exec("import os\\nif os.environ.get('CUDA_VISIBLE_DEVICES') == '': os.abort()")
+    if how == "child":
+        exec("import subprocess\\nsubprocess.run(['sleep', '986.5'])")
+    return 0
+
+HOWS = {hows}
+
+@autotune([Config(dict(HOW=how, BLOCK=block)) for how, block in HOWS], key=["n"])
+@triton.jit
+def work(x_ptr, y_ptr, n, HOW: tl.constexpr, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    skip: tl.constexpr = think(HOW)
+    tl.static_assert(HOW != "refused", "this one is refused")
+    tl.store(y_ptr + i, tl.load(x_ptr + i, mask=i < n) + 1 + skip, mask=i < n)
+
+@work.case
+def case(device):
+    raise RuntimeError("whoever compiles makes no data")
+    yield
+"""
+FINE = [("fine", block) for block in (16, 32, 64, 128)]
+
+
+def grid(meta):
+    return (triton.cdiv(meta["n"], meta["BLOCK"]),)
+
+
+@pytest.fixture(autouse=True)
+def cold(tmp_path, monkeypatch):
+    """An empty cache of Triton's, and two at once."""
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
+    monkeypatch.setenv("AUTOTUNED_COMPILE_WORKERS", "2")
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    yield
+    for name in [name for name in sys.modules if name.startswith("compiled_by")]:
+        del sys.modules[name]
+
+
+@pytest.fixture
+def heard(monkeypatch):
+    """Whether each binary was found in Triton's cache by this process."""
+    hits = []
+    monkeypatch.setattr(knobs.compilation, "listener", lambda **event: hits.append(event["cache_hit"]))
+    return hits
+
+
+@pytest.fixture
+def workers(tmp_path):
+    """A function that starts compile workers for a module with these configs, waits for them, and loads it here too."""
+    started = []
+
+    def start(hows, limit_s=60.0):
+        file = tmp_path / f"compiled_by_{len(started)}_{tmp_path.name}.py"
+        file.write_text(MODULE.replace("{hows}", repr(hows)))
+        found = Compilers([str(file)], limit_s)
+        started.append(found)
+        switched.compilers.append(found)
+        [work] = cases.load(str(file))
+        until(lambda: found._knows(work.name) or found._over)
+        assert not found._over
+        return found, work.tuned
+
+    yield start
+    for one in started:
+        switched.compilers.remove(one)
+        one.close()
+
+
+def until(holds, limit_s=120.0):
+    """Wait for it; the test fails when it does not come."""
+    end = time.monotonic() + limit_s
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def call(tuned):
+    tuned[grid](torch.zeros(1000), torch.zeros(1000), 1000)
+    [record] = [record for _, record in store.all_records()]
+    return {(t.config["kwargs"]["HOW"], t.config["kwargs"]["BLOCK"]): (t.status, t.error) for t in record.timings}
+
+
+def test_what_a_worker_compiles_is_a_hit_here(workers, heard, tmp_path):
+    compilers, tuned = workers(FINE)
+    assert set(call(tuned).values()) == {("ok", None)}
+    assert compilers.compiled == len(FINE)
+    assert heard
+    assert all(heard)
+    assert len(list(store.scratch_folder().rglob("*.cubin"))) == len(FINE)
+    assert len(list((tmp_path / "triton").rglob("*.cubin"))) == 1  # the winner's
+
+
+def test_b63_a_compilation_that_never_ends_costs_its_limit_and_its_process_alone(workers, caplog):
+    compilers, tuned = workers([("endless", 16), ("child", 32), *FINE[2:]], limit_s=3.0)
+    found = call(tuned)
+    assert found["endless", 16] == found["child", 32] == ("failed", "TimedOut: not compiled within 3 s")
+    assert found["fine", 64][0] == found["fine", 128][0] == "ok"
+    assert compilers.compiled == 2
+    for name in ("HOW=endless", "HOW=child"):
+        [line] = [line for line in caplog.messages if name in line]
+        assert "TimedOut: not compiled within 3 s; it is left out (it took 3." in line
+    listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True).stdout
+    assert "sleep 986.5" not in listed
+
+
+def test_a_compiler_that_crashes_takes_its_config_along_and_nothing_else(workers):
+    compilers, tuned = workers([("abort", 16), *FINE[1:]])
+    found = call(tuned)
+    assert found.pop(("abort", 16)) == ("failed", "Crashed: the compiler ended by SIGABRT")
+    assert {status for status, _ in found.values()} == {"ok"}
+    assert compilers.compiled == 3
+
+
+def test_a_worker_that_is_killed_from_outside_says_nothing_of_its_config(workers, monkeypatch):
+    compilers, tuned = workers(FINE)
+    worker = compilers._take()
+    monkeypatch.setattr(compilers, "_take", lambda: worker)
+    monkeypatch.setattr(worker, "ask", lambda *rest: os.kill(worker.pid, 9))
+    with pytest.raises(MemoryError, match="was killed, as it is for want of memory"):
+        compilers.compile(tuned.tuner.target.name, (), None, lambda: None)
+
+
+def test_an_error_of_a_config_is_the_one_that_a_thread_would_raise(workers, caplog):
+    compilers, tuned = workers([("refused", 16), *FINE[1:]])
+    status, error = call(tuned)["refused", 16]
+    assert status == "failed"
+    assert error.startswith("CompileTimeAssertionFailure: ")
+    assert "this one is refused" in error
+    assert compilers.compiled == 3
+    assert "are not used any more" not in caplog.text
+
+
+def test_binaries_that_do_not_arrive_are_noticed_and_threads_compile(workers, heard, monkeypatch, caplog):
+    """The environment changed after the workers were started: theirs are binaries of another key."""
+    compilers, tuned = workers(FINE)
+    monkeypatch.setenv("DISABLE_LLVM_OPT", "1")
+    assert set(call(tuned).values()) == {("ok", None)}
+    assert not any(heard[: len(FINE)])
+    assert 1 <= compilers.compiled <= 2
+    [line] = [line for line in caplog.messages if "are not used any more" in line]
+    assert "what they compile is not found in Triton's cache. Threads compile instead" in line
+
+
+def test_before_they_are_ready_and_after_they_have_ended_threads_compile(workers, heard, caplog):
+    compilers, tuned = workers(FINE)
+    os.kill(compilers._server.pid, 9)
+    compilers._server.wait()
+    assert set(call(tuned).values()) == {("ok", None)}
+    assert compilers.compiled == 0
+    assert len([line for line in caplog.messages if "their server has ended" in line]) == 1
+
+
+def test_a_module_that_wants_a_gpu_is_compiled_by_threads(tmp_path, caplog):
+    file = tmp_path / "compiled_by_nobody.py"
+    file.write_text("raise RuntimeError('no GPU here')\n")
+    caplog.set_level(logging.INFO, "autotuned")
+    found = Compilers([str(file)], 60.0)
+    until(lambda: (found._knows("anything"), found._over)[1])
+    assert "no GPU here" in caplog.text
+    assert found.compile("anything", (), None, lambda: None) is None
+    found.close()
+
+
+def test_all_of_them_end_with_the_process_that_measures(tmp_path):
+    (tmp_path / "compiled_by_few.py").write_text(MODULE.replace("{hows}", repr(FINE)))
+    code = """
+    import os, sys, time
+    sys.path.append(sys.argv[1])
+    from autotuned.cli.compilers import Compilers
+    found = Compilers(["compiled_by_few"], 60.0)
+    while not found._knows("compiled_by_few.work"):
+        assert not found._over, found._over
+        time.sleep(0.02)
+    print(found._server.pid, found._take().pid, found._take().pid, flush=True)
+    os.kill(os.getpid(), 9)
+    """
+    command = [sys.executable, "-c", textwrap.dedent(code), str(tmp_path)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    pids = [int(pid) for pid in done.stdout.split()]
+    assert len(pids) == 3, done.stderr
+    until(lambda: not any(is_running(pid) for pid in pids))
+
+
+PRETENDING = """
+import sys
+if "autotuned.cli.worker" in " ".join(sys.orig_argv):
+    import os, fake_cuda, pytest, triton
+    exists = os.path.exists
+    os.path.exists = lambda path: path == "/dev/nvidiactl" or exists(path)
+    triton.runtime.driver._active = fake_cuda.Driver()
+    fake_cuda.install_with_host_clock(pytest.MonkeyPatch())
+"""
+
+
+def test_b63_tune_goes_on_in_the_same_process_when_a_compilation_never_ends(tmp_path):
+    (tmp_path / "sitecustomize.py").write_text(PRETENDING)
+    text = MODULE.replace("{hows}", repr([("endless", 16), ("abort", 32), *FINE]))
+    case = "    import os, torch\n    print('case of', os.getpid())\n    yield dict(args=(torch.zeros(99), torch.zeros(99), 99), grid=(4,))\n"
+    (tmp_path / "compiled_by_tune.py").write_text(text.partition("    raise RuntimeError")[0] + case)
+    path = os.pathsep.join([str(tmp_path), str(Path(fake_cuda.__file__).parent)])
+    command = [sys.executable, "-c", "from autotuned.cli.main import app; app()", "tune", "compiled_by_tune.py"]
+    done = subprocess.run(
+        [*command, "--isolate", "--timeout", "4", "--json"], cwd=tmp_path, capture_output=True, text=True, timeout=240,
+        env={**os.environ, "PYTHONPATH": path},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    [case] = json.loads(done.stdout)["cases"]
+    assert (case["status"], case["config"]["kwargs"]["HOW"]) == ("done", "fine")
+    [record] = [record for _, record in store.all_records()]
+    errors = {timing.config["kwargs"]["HOW"]: timing.error for timing in record.timings}
+    assert errors["endless"] == "TimedOut: not compiled within 4 s"
+    assert errors["abort"] == "Crashed: the compiler ended by SIGABRT"
+    assert "HOW=endless" in done.stderr
+    assert "it is left out (it took 4." in done.stderr
+    measured_in = {line for line in done.stderr.splitlines() if line.startswith("case of")}
+    assert len(measured_in) == 1, done.stderr
+
+
+def is_running(pid):
+    """Whether a process is there and no zombie: in a container nobody may wait for orphans."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
