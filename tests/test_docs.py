@@ -19,7 +19,7 @@ from pages import FENCED, ROOT, follow, read, steps
 from test_architecture import RANKS
 
 import autotuned
-from autotuned import decorator, device, env, errors, explain, measure, race, tuned
+from autotuned import device, env, errors, explain, function, measure, race, tuned
 
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted(DOCS.rglob("*.md"))]
@@ -196,7 +196,7 @@ def test_api_has_every_public_name():
 
 def test_reference_has_what_a_tuned_object_has():
     """Every row's names, on the classes that it says; and of what they define themselves, nothing is left out."""
-    kinds = {"Tuned": tuned.Tuned, "TunedFunction": decorator.TunedFunction}
+    kinds = {"Tuned": tuned.Tuned, "TunedFunction": function.TunedFunction}
     listed: dict[str, set[str]] = {name: set() for name in kinds}
     for names, of, _ in table("docs/reference.md", "## A tuned kernel"):
         for kind in kinds if of == "both" else [of.strip("`")]:
@@ -215,7 +215,7 @@ def kernel(x):
 
 def test_what_both_kinds_of_tuned_objects_have_is_alike():
     for name in ("cache_info", "explain"):
-        one, other = (getattr(kind, name) for kind in (tuned.Tuned, decorator.TunedFunction))
+        one, other = (getattr(kind, name) for kind in (tuned.Tuned, function.TunedFunction))
         assert inspect.signature(one) == inspect.signature(other), name
         assert inspect.getdoc(one).replace("kernel", "function") == inspect.getdoc(other).replace("kernel", "function")
 
