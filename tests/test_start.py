@@ -51,7 +51,7 @@ assert tuned.cache_info().searches == int(sys.argv[1]), tuned.cache_info()
 MODULES = [
     "_launch", "announce", "candidates", "choose", "codegen", "context", "decorator", "device", "disk", "env", "errors",
     "immutable", "key", "later", "launch", "look", "names", "objects", "question", "recordfile", "records", "source",
-    "sourcetext", "store", "switched", "target", "toolchain", "tuned", "tuner", "values",
+    "sourcetext", "store", "supported", "switched", "target", "toolchain", "tuned", "tuner", "values",
 ]  # fmt: skip
 
 
