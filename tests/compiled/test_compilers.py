@@ -219,13 +219,22 @@ if "autotuned.cli.worker" in " ".join(sys.orig_argv):
     triton.runtime.driver._active = fake_cuda.Driver()
     fake_cuda.install_with_host_clock(pytest.MonkeyPatch())
 """
+# Threads compile until workers are ready, which nobody here makes wait for a GPU to begin.
+MEASURED_WHEN_READY = """
+    import os, time, torch
+    from autotuned import switched
+    print("case of", os.getpid())
+    while not switched.compilers[-1]._knows("compiled_by_tune.work"):
+        time.sleep(0.02)
+    yield dict(args=(torch.zeros(99), torch.zeros(99), 99), grid=(4,))
+"""
 
 
 def test_b63_tune_goes_on_in_the_same_process_when_a_compilation_never_ends(tmp_path):
     (tmp_path / "sitecustomize.py").write_text(PRETENDING)
     text = MODULE.replace("{hows}", repr([("endless", 16), ("abort", 32), *FINE]))
-    case = "    import os, torch\n    print('case of', os.getpid())\n    yield dict(args=(torch.zeros(99), torch.zeros(99), 99), grid=(4,))\n"
-    (tmp_path / "compiled_by_tune.py").write_text(text.partition("    raise RuntimeError")[0] + case)
+    text = text.partition("    raise RuntimeError")[0] + MEASURED_WHEN_READY
+    (tmp_path / "compiled_by_tune.py").write_text(text)
     path = os.pathsep.join([str(tmp_path), str(Path(fake_cuda.__file__).parent)])
     command = [sys.executable, "-c", "from autotuned.cli.main import app; app()", "tune", "compiled_by_tune.py"]
     done = subprocess.run(
