@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from autotuned import candidates, source
+from autotuned import candidates, source, supported
 from autotuned import toolchain as triton_names
 from autotuned.errors import ArgumentNameError, DecorationError
 from autotuned.key import KeySpec
@@ -95,6 +95,7 @@ def autotune(
 
     Raises:
         DecorationError: What is decorated cannot be, or options contradict each other.
+        VersionError: Triton is older than 3.6.
         ArgumentNameError: A list names an argument that the kernel does not have.
         ConfigError: A config is none, or sets something that is no parameter.
     """
@@ -306,8 +307,12 @@ def _decorated_function(fn: Any) -> Any:
 
     Raises:
         DecorationError: There is none, or a tuner is inside already.
+        VersionError: It is a kernel of a Triton that is too old.
     """
-    if triton_names.is_kernel(fn):
+    is_kernel = triton_names.is_kernel(fn)
+    if is_kernel or type(fn).__module__.startswith("triton."):  # interpreted ones of an old Triton are no such kind
+        supported.check()
+    if is_kernel:
         if any(triton_names.is_tuner(layer) for layer in triton_names.layers(fn)):
             raise DecorationError(
                 "@autotune: expected a kernel that is not tuned yet, got one under another autotune. "

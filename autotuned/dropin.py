@@ -8,7 +8,7 @@ from typing import Any
 import triton
 from triton.runtime import autotuner
 
-from autotuned import launch, seed, toolchain
+from autotuned import launch, seed, supported, toolchain
 
 log = logging.getLogger("autotuned")
 # Where Triton's decorator is looked up: by users, by some libraries, and by torch and fla.
@@ -40,7 +40,11 @@ def install(replace: bool = False) -> None:
         replace: Also launch by this package's launcher: a decorator of the same signature and meaning is put in the
             place of `triton.autotune`, and a launch table in front of the `run` of kernels that it did not decorate.
             A decorator that somebody else has put there stays.
+
+    Raises:
+        VersionError: Triton is older than 3.6.
     """
+    supported.check()
     _wrap_run()
     if replace:
         _replace_decorators()

@@ -46,6 +46,13 @@ class CallError(AutotunedError, TypeError):
     kernel: str
 
 
+class VersionError(AutotunedError, ImportError):
+    """Triton is older than this package can use (`.distribution`, `.version`)."""
+
+    distribution: str
+    version: str
+
+
 class NoDeviceError(AutotunedError, RuntimeError):
     """A compiled kernel was launched where there is no GPU."""
 

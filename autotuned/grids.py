@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from autotuned.values import Fallback, Json, canonical, encode
-
-Grid = Callable[[Mapping[str, Any]], Sequence[int]]
 
 
 def describe(grid: Any, arguments: Mapping[str, Any], configs: Sequence[Mapping[str, Any]], spell: Fallback) -> Json:

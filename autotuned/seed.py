@@ -370,11 +370,11 @@ def _nothing() -> None:
     pass
 
 
-def adopt(tuner: Any, on_change: Callable[[], None] = _nothing) -> Memory:
+def adopt(tuner: Any) -> Memory:
     """Give one of Triton's tuners a cache that asks the store."""
     with _adopting:
         if type(tuner.cache) is not Memory:
-            tuner.cache = Memory(tuner.cache, on_change)
+            tuner.cache = Memory(tuner.cache, _nothing)
         memory: Memory = tuner.cache
         return memory
 

@@ -10,12 +10,12 @@ from pathlib import Path
 from autotuned import env
 
 LEAST_CONFIGS = 4  # below this a pool costs more than it saves
-# What one more compilation takes while it runs: in a thread LLVM's memory for one module, in a process also torch.
-# Seen with Triton 3.9 on x86_64: 362 MB for a process that had compiled a matmul, 294 MB of it torch.
-THREAD_BYTES, PROCESS_BYTES = 256 << 20, 512 << 20
+# What one more compilation takes while it runs: LLVM's memory for one module. Seen with Triton 3.9 on x86_64: 362 MB
+# for a process that had compiled a matmul, 294 MB of it torch.
+THREAD_BYTES = 256 << 20
 
 
-def count(configs: int, bytes_each: int = THREAD_BYTES, root: Path = Path("/")) -> int:
+def count(configs: int, root: Path = Path("/")) -> int:
     """How many workers to start for so many configs that are to be compiled; 0 for none.
 
     `AUTOTUNED_COMPILE_WORKERS` decides where it is set. Otherwise one core is left to the thread that measures, on
@@ -23,7 +23,6 @@ def count(configs: int, bytes_each: int = THREAD_BYTES, root: Path = Path("/")) 
 
     Args:
         configs: How many are to be compiled.
-        bytes_each: Memory that one worker needs.
         root: Where `/proc` and `/sys` are looked for.
 
     Raises:
@@ -35,7 +34,7 @@ def count(configs: int, bytes_each: int = THREAD_BYTES, root: Path = Path("/")) 
     if configs < LEAST_CONFIGS:
         return 0
     free = cores(root) // env.local_ranks()
-    workers = min(free - (free >= 4), configs, memory_bytes(root) // bytes_each)
+    workers = min(free - (free >= 4), configs, memory_bytes(root) // THREAD_BYTES)
     return workers if workers > 1 else 0
 
 

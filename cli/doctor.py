@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import autotuned
-from autotuned import env, store
+from autotuned import env, store, supported
 
 from . import output
 
@@ -53,6 +53,7 @@ class _Report:
         versions["torch"] = self._ask("torch", _torch_version)
         devices, no_gpu = self._devices()
         versions["triton"] = self._ask("triton", _triton_version)
+        self.problems += filter(None, (supported.fault(name, versions[name] or "") for name in supported.OLDEST))
         arch = devices[0]["arch"] if devices else "sm_90"  # without a GPU: whether ptxas can be run at all
         versions["ptxas"] = self._ask("ptxas", lambda: _ptxas_version(arch)) if versions["triton"] else None
         launcher, reason = self._ask("launcher", _launcher) or (None, None)

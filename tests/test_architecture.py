@@ -16,7 +16,7 @@ EVERYTHING = sorted([*LIBRARY, *(ROOT / "autotuned" / "kernels").glob("*.py"), *
 # Each module may import those of its own rank only where listed together, and of lower ranks freely.
 RANKS = [
     {"counters", "errors", "immutable", "later", "sourcetext", "switched"},
-    {"values"},
+    {"supported", "values"},
     {"env", "clocks", "disk", "device", "codegen", "failures", "fixed", "gpus", "grids", "race", "ranks", "ttir"},
     {"candidates", "key", "locks", "nearest", "policy", "scratch", "source", "visible", "workers"},
     {

@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import triton
 import typer.main
 from pages import FENCED, ROOT, follow, read, steps
 from test_architecture import RANKS
 
 import autotuned
-from autotuned import device, env, errors, explain, measure, race
+from autotuned import device, env, errors, explain, function, measure, race, tuned
 
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted(DOCS.rglob("*.md"))]
@@ -178,6 +179,45 @@ def test_reference_and_docstring_have_the_parameters_of_the_decorator():
 def test_reference_has_every_public_name():
     text = section(read("docs/reference.md"), "## `autotuned`")
     assert set(autotuned.__all__) <= set(re.findall(r"`(\w+)[`(]", text))
+
+
+def test_reference_has_the_parameters_of_public_functions():
+    for cell, _ in ROW.findall(section(read("docs/reference.md"), "## `autotuned`").replace("`, `", ", ")):
+        for name, given in re.findall(r"(\w+)\(([^)]*)\)", cell):
+            parameters = inspect.signature(getattr(autotuned, name)).parameters.values()
+            assert given == ", ".join(str(p.replace(annotation=p.empty)) for p in parameters), name
+
+
+def test_api_has_every_public_name():
+    """Under the module where it is defined: there its docstring is."""
+    shown = set(re.findall(r"^::: autotuned\.(?:\w+\.)?(\w+)$", read("docs/api.md"), re.MULTILINE))
+    assert set(autotuned.__all__) - shown == {"Config"}  # which is Triton's
+
+
+def test_reference_has_what_a_tuned_object_has():
+    """Every row's names, on the classes that it says; and of what they define themselves, nothing is left out."""
+    kinds = {"Tuned": tuned.Tuned, "TunedFunction": function.TunedFunction}
+    listed: dict[str, set[str]] = {name: set() for name in kinds}
+    for names, of, _ in table("docs/reference.md", "## A tuned kernel"):
+        for kind in kinds if of == "both" else [of.strip("`")]:
+            listed[kind] |= set(re.findall(r"\.(\w+)", re.sub(r"\(.*?\)", "", names)))
+    for name, kind in kinds.items():
+        own = {word for word in vars(kind) if not word.startswith("_")}
+        assert own - listed[name] <= {"decided", "run"}, name  # `freeze` asks the first, the second refuses a grid
+        made = autotuned.autotune(configs=[])(kernel if name == "Tuned" else lambda x, *, step=1: x)
+        assert [word for word in listed[name] if not hasattr(made, word) and word != "best_config"] == [], name
+
+
+@triton.jit
+def kernel(x):
+    pass
+
+
+def test_what_both_kinds_of_tuned_objects_have_is_alike():
+    for name in ("cache_info", "explain"):
+        one, other = (getattr(kind, name) for kind in (tuned.Tuned, function.TunedFunction))
+        assert inspect.signature(one) == inspect.signature(other), name
+        assert inspect.getdoc(one).replace("kernel", "function") == inspect.getdoc(other).replace("kernel", "function")
 
 
 def test_reference_has_every_error_with_its_bases():

@@ -10,6 +10,9 @@ MESSAGES = messages()
 COMPLETE = re.compile(r"expected\b.*(\bgot\b|\bfound\b|, and )", re.IGNORECASE)
 # Whoever adds a message writes it as "expected ..., got ...", names what is known, or says here why it is another.
 REVIEWED = {
+    "the words are those of `supported.fault`, which say what was expected, what came and what to do": [
+        "autotuned: {}"
+    ],
     "Triton's own words, which programs compare": [
         "No valid autotuner configs after pruning: `{}`: pruner {} left none of {} configs for this call. Keep at least "
         "one, or give @autotune a default=.",
