@@ -40,7 +40,7 @@ class Timer(Protocol):
         """Times of `count` launches in microseconds, each after its own preparation."""
 
     def synchronize(self) -> None:
-        """Wait until the device is idle; raises the device's error if it has one."""
+        """Wait until what was launched has ended; raises the device's error if it has one."""
 
     def warm_up(self) -> None:
         """Bring the device's clocks up before a race."""
@@ -229,8 +229,11 @@ class CudaTimer:
         self._torch.cuda.empty_cache()
 
     def synchronize(self) -> None:
-        """Wait for the device; a sticky error of an earlier launch is raised here."""
-        self._torch.cuda.synchronize()
+        """Wait for what was launched; a sticky error of an earlier launch is raised here.
+
+        For the stream, not the device: to wait for all of that would break a capture on another thread.
+        """
+        self._torch.cuda.current_stream().synchronize()
 
 
 class GivenTimer:

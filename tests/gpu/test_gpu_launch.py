@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import threading
 
@@ -116,6 +117,7 @@ def test_memory_of_the_host_is_tritons_own_error_whatever_was_bound(kernel):
     torch.cuda.synchronize()
 
 
+@pytest.mark.filterwarnings("ignore:.*Profiler clears events at the end of each cycle")  # torch 2.11, once a process
 def test_torch_profiler_sees_every_launch_with_its_name(kernel):
     x, out = torch.ones(5000, device="cuda"), torch.ones(5000, device="cuda")
     kernel[grid](x, out, 4096)
@@ -132,10 +134,12 @@ def test_five_thousand_shapes_keep_device_memory_flat(kernel):
     single = autotune(configs=CONFIGS[:1], key=["x_ptr"], name="gpu_launch.shapes")(_scaled)
     for n in range(1, 101):
         single[grid](memory[:n], out, n, False, 3)
+    gc.collect()  # what other tests have left behind is not counted
     before = torch.cuda.memory_allocated()
     for n in range(1, 5001):
         single[grid](memory[:n], out, n, False, 3)
     torch.cuda.synchronize()
-    assert torch.cuda.memory_allocated() == before
+    gc.collect()
+    assert torch.cuda.memory_allocated() <= before
     assert len(single.tuner.launcher) <= 4096
     assert bool((out[:5000] == 3).all())
