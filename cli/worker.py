@@ -20,7 +20,7 @@ from autotuned.job import Progress
 from autotuned.key import Key
 from autotuned.values import digest
 
-from . import compilers, isolation, session
+from . import isolation, session
 from .isolation import LOST
 from .rows import Result, Wishes
 from .units import Unit
@@ -157,8 +157,11 @@ class _Commands:
 
 def _serve(commands: _Commands, reporter: Reporter) -> None:
     wishes = commands.next()
-    if isolation.on_gpu() and compilers.are_wanted():  # before anything else: they have as much to import
-        switched.compilers.append(compilers.Compilers(wishes["targets"], wishes["timeout_s"]))
+    if isolation.on_gpu():  # before anything else: they have as much to import
+        from . import compilers
+
+        if compilers.are_wanted():
+            switched.compilers.append(compilers.Compilers(wishes["targets"], wishes["timeout_s"]))
     kind = session.use_device()
     mine = _Session(wishes["targets"], wishes, kind, reporter)
     model = (device.cuda() if kind == "cuda" else device.cpu()).slug  # CPUs of two kinds are two kinds as well

@@ -65,7 +65,7 @@ def lines(caplog: pytest.LogCaptureFixture, level: int = logging.WARNING) -> lis
 
 def use(patch: pytest.MonkeyPatch, version: str) -> None:
     """The version of the one distribution that the callables here name."""
-    patch.setattr("autotuned.target._installed", lambda distribution, name: version)
+    patch.setattr("autotuned.hosttarget._installed", lambda distribution, name: version)
 
 
 # -- B89: another toolchain ------------------------------------------------------------------------------------------

@@ -294,7 +294,7 @@ def test_a_cache_of_another_class_is_left_alone(x, bench):
 
 
 def test_m12_tritons_own_file_cache_does_not_hide_ours(make, x, bench, monkeypatch, tmp_path):
-    monkeypatch.setattr(triton.knobs.cache, "dir", str(tmp_path))
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     autotuned.install()
     make(cache_results=True)[(4,)](x, 100)
     bench.calls.clear()
@@ -308,7 +308,7 @@ def test_m12_tritons_own_file_cache_does_not_hide_ours(make, x, bench, monkeypat
 
 
 def test_what_triton_finds_in_its_file_is_stored(make, x, bench, monkeypatch, tmp_path):
-    monkeypatch.setattr(triton.knobs.cache, "dir", str(tmp_path))
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     make(cache_results=True)[(4,)](x, 100)
     autotuned.install()
     make(cache_results=True)[(4,)](x, 100)

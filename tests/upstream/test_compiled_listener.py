@@ -21,7 +21,7 @@ def copy(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
 @pytest.fixture(autouse=True)
 def own_cache(monkeypatch, tmp_path):
     """Triton's own file cache of choices, of this test alone."""
-    monkeypatch.setattr(knobs.cache, "dir", str(tmp_path / "triton"))
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
 
 
 @pytest.fixture
