@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from autotuned.codegen import MISSING, private_prefix
+from autotuned.codegen import private_prefix
 from autotuned.key import KeySpec
 
 if TYPE_CHECKING:
@@ -210,11 +210,6 @@ class PyLauncher:
         if kind in (bool, str) or kind.__name__ == "dtype" or issubclass(kind, Enum):
             return name
         return None
-
-
-def unbound(values: tuple[Any, ...]) -> bool:
-    """Whether an argument without a default is missing."""
-    return any(value is MISSING for value in values)
 
 
 class Base:

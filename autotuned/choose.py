@@ -265,7 +265,7 @@ class Chooser:
             log.info("`%s` %s: %s (%s)", key.kernel, key.digest[:12], choice.config, choice.why)
         self._choices[key.digest] = choice
         while len(self._choices) > LIMIT:
-            self._choices.pop(next(iter(self._choices)), None)
+            self._choices.pop(list(self._choices)[0], None)  # not by `iter`: other threads add to it
         return choice
 
     # -- answers without a search --------------------------------------------------------------------------------

@@ -25,10 +25,11 @@ class Context:
         target = self._target
         where = target.device(call)
         now = (where, target.toolchain(where, store.root()), target.environment(), target.source)
-        if now != self._latest[0]:
-            if self._latest[0] is not None and now[2] != self._latest[0][2]:
+        latest = self._latest  # read once: a thread on another device may replace it
+        if now != latest[0]:
+            if latest[0] is not None and now[2] != latest[0][2]:
                 target.environment_changed()
             context = {"device": where.to_json(), **now[1], "environment": now[2], "source": now[3]}
             context["version"] = self._version
-            self._latest = (now, context, canonical(context))
-        return self._latest[1], self._latest[2]
+            latest = self._latest = (now, context, canonical(context))
+        return latest[1], latest[2]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -118,19 +119,37 @@ def remember_refused(compile_class: Hashable, reasons: Mapping[str, str]) -> Non
 def all_failed(kernel: str, failed: Sequence[tuple[str, str]]) -> AllConfigsFailedError:
     """The error for a search that nothing survived: each reason with the configs it stopped.
 
+    Those that want too much of one resource are one group: its reason is that of the least, the others say their own.
+
     Args:
         failed: Reason and label of each config.
     """
     reasons: dict[str, list[str]] = {}
     for reason, label in failed:
         reasons.setdefault(reason, []).append(label)
-    lines = "\n".join(f"  {reason}\n    {'; '.join(labels)}" for reason, labels in reasons.items())
+    lines = "\n".join(f"  {reason}\n    {'; '.join(labels)}" for reason, labels in _by_resource(reasons))
     return AllConfigsFailedError(
         f"`{kernel}`: expected at least one config that compiles and runs here; all {len(failed)} failed. Add a "
         f"config that fits, or give @autotune a default=.\n{lines}",
         kernel=kernel,
         reasons=reasons,
     )
+
+
+_REQUIRED = re.compile(r"(?<=Required: )\d+")  # as Triton says it, with the limit behind it
+
+
+def _by_resource(reasons: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, list[str]]]:
+    """Reasons that differ in what is required only, as one; in the order in which they first came."""
+    groups: dict[str, list[tuple[int, str]]] = {}
+    for reason in reasons:
+        required = _REQUIRED.search(reason)
+        groups.setdefault(_REQUIRED.sub("", reason), []).append((int(required[0]) if required else 0, reason))
+    for group in groups.values():
+        (_, first), *more = sorted(group, key=lambda pair: pair[0])
+        labels = [*reasons[first]]
+        labels += [f"{label} (Required: {required})" for required, reason in more for label in reasons[reason]]
+        yield first, labels
 
 
 _condemned: dict[str, dict[str, str]] = {}  # digest of a key -> configs that are not to be tried, and why

@@ -122,6 +122,22 @@ def contests(files: Iterable[ConfigFile], found: Found, device: Any) -> Iterator
                 yield contest(found.tuner, call, key, entry)
 
 
+def left_out(files: Iterable[ConfigFile], timed: Iterable[Contest]) -> Iterator[str]:
+    """The choices for this device, toolchain and source that were not timed, in a line for each kernel."""
+    by_kernel: dict[str, list[Key]] = {}
+    for one in timed:
+        by_kernel.setdefault(one.key.kernel, []).append(one.key)
+    held: dict[str, list[Key]] = {}
+    for file in files:
+        held.setdefault(file.kernel, []).extend(key for key, _ in file.entries())
+    for kernel, keys in held.items():
+        reached = by_kernel.get(kernel)
+        if not reached:
+            yield f"`{kernel}`: no case of it has a choice for this device, toolchain and source"
+        elif missed := {key for key in keys if key.context == reached[0].context} - {*reached}:
+            yield f"`{kernel}`: choices for this device that belong to no case: {len(missed)}"
+
+
 def contest(tuner: Tuner, call: Call, key: Key, entry: Entry) -> Contest:
     """Time one shipped choice beside the default and the best of the others."""
     live = tuner.chooser.candidates(call)

@@ -50,17 +50,17 @@ class Fingerprint:
         self._function = function
         self._nameless = nameless
         self._holder = holder
-        self._digest = ""
-        self._checks: list[Callable[[], bool]] = []
+        self._latest: tuple[str, list[Callable[[], bool]]] = ("", [])
 
     def value(self) -> str:
         """SHA-256, in hex; see `fingerprint`."""
-        if not self._digest or not all(check() for check in self._checks):
+        known, checks = self._latest
+        if not known or not all(check() for check in checks):
             walk = _Walk(_package(self._function))
             walk.function(self._function, self._nameless)
-            self._checks = walk.checks
-            self._digest = hashlib.sha256("\n".join(walk.lines).encode("utf-8", "surrogatepass")).hexdigest()
-        return self._digest if self._holder is None else digest([self._digest, *map(list, _data_of(self._holder))])
+            known = hashlib.sha256("\n".join(walk.lines).encode("utf-8", "surrogatepass")).hexdigest()
+            self._latest = known, walk.checks
+        return known if self._holder is None else digest([known, *map(list, _data_of(self._holder))])
 
 
 LIMIT = 256

@@ -119,16 +119,17 @@ def option_names() -> frozenset[str]:
 
 def environment() -> dict[str, str]:
     """The environment variables that change what Triton compiles, asked of Triton whenever any variable has changed."""
-    stamp = env.stamp()()
-    if stamp is None or stamp not in _environments:
+    global _environment
+    stamp, (seen, variables) = env.stamp()(), _environment
+    if stamp is None or stamp != seen:
         from triton._C.libtriton import get_cache_invalidating_env_vars  # it takes 7 us
 
-        _environments.clear()
-        _environments[stamp] = dict(sorted(get_cache_invalidating_env_vars().items()))
-    return _environments[stamp]
+        variables = dict(sorted(get_cache_invalidating_env_vars().items()))
+        _environment = stamp, variables
+    return variables
 
 
-_environments: dict[int | None, dict[str, str]] = {}  # the latest, by the stamp of all variables
+_environment: tuple[int | None, dict[str, str]] = (None, {})  # the latest, with the stamp of all variables
 
 
 _retired: list[Any] = []  # binaries of former environments: a module that a CUDA graph holds must stay loaded

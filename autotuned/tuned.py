@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -122,6 +123,7 @@ class Tuned(launch.base(), Autotuner):  # type: ignore[misc]  # Triton is untype
         do_bench: Callable[..., Any] | None,
         options: Callable[[Callable[[], list[Any]], Callable[[], Pruner]], Options],
     ) -> None:
+        self._calls = threading.local()
         # Plain lists always: Triton 3.9 refuses key=None, and others read these attributes.
         super().__init__(
             fn=target.fn,
@@ -140,11 +142,19 @@ class Tuned(launch.base(), Autotuner):  # type: ignore[misc]  # Triton is untype
         self._seen = (self.configs, len(self.configs))
         self._seen_keys = list(self.keys)
         self._told: weakref.WeakValueDictionary[int, Choice] = weakref.WeakValueDictionary()
-        self.nargs: Any = None
         self.tuner = self._make_tuner(target, options(lambda: self.configs, self._pruner))
 
     def _make_tuner(self, target: KernelTarget, options: Options) -> Tuner:
         return Tuner(target, options, self._note, self._pinned, self._note_written, self._use_table)
+
+    @property
+    def nargs(self) -> Any:
+        """The arguments by place, by name, of the call that this thread decides, for pruners and hooks; else None."""
+        return getattr(self._calls, "nargs", None)
+
+    @nargs.setter
+    def nargs(self, arguments: Any) -> None:
+        self._calls.nargs = arguments
 
     def _slow_run(self, args: tuple[Any, ...], kwargs: dict[str, Any], grid: Any, warmup: bool) -> Any:
         """A call that the C launcher does not answer, and every call of the Python twin.
@@ -195,7 +205,7 @@ class Tuned(launch.base(), Autotuner):  # type: ignore[misc]  # Triton is untype
         if self.keys != self._seen_keys:
             self._seen_keys = list(self.keys)
             self.tuner.keys_changed(self._seen_keys)
-        self.nargs = dict(zip(self.arg_names, args))  # for pruners and hooks that look at it, as they may with Triton
+        self.nargs = dict(zip(self.arg_names, args))
         try:
             return self.tuner.miss(args, kwargs, grid)
         except PruningError as error:

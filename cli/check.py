@@ -33,34 +33,43 @@ def check(
     Needs neither torch nor a GPU. A choice of an earlier PATH shadows that of a later one. With --import the kernels
     are imported: names and types are matched with their signatures, configs with their lists, and the source they were
     tuned for with the present one. With --measure every case of the kernels that has a choice for this device,
-    toolchain and source is timed again beside the config used without tuning and the runner-up.
+    toolchain and source is timed again beside the config used without tuning and the runner-up; choices that belong to
+    no case are counted.
 
-    Exit codes: 0 all is well; 1 a fault, or with --measure a choice that loses by more than the tolerance.
+    Exit codes: 0 all is well; 1 a fault, or with --measure a choice that loses by more than the tolerance, or nothing
+    to time.
 
     JSON: `files`, `entries`, `faults` (`path`, `line`, `text`), and with --measure `measured`, each with `kernel`,
-    `triton`, `call`, `config`, `shipped_us`, `default_us`, `rival_us`, `rival`, `loss` and `error`.
+    `triton`, `call`, `config`, `shipped_us`, `default_us`, `rival_us`, `rival`, `loss` and `error`, and `untimed`, a
+    line for each kernel of which choices were not timed.
     """
     if not tolerance >= 0:
         raise typer.BadParameter(f"expected a share of 0 or more, got {tolerance:g}", param_hint="--tolerance")
     found = Audit(paths)
     rows: list[dict[str, Any]] = []
+    untimed: list[str] = []
     if imports or measure:
-        rows = _with_the_program(found, targets or [], measure, as_json)
+        rows, untimed = _with_the_program(found, targets or [], measure, as_json)
     lost = [row for row in rows if row["loss"] is None or row["loss"] > tolerance]
     if as_json:
         faults = output.faults_json(found.faults)
         counts = {"files": [str(path) for path, _ in found.files], "entries": found.entries, "faults": faults}
-        output.print_json({**counts, **({"measured": rows} if measure else {})})
+        output.print_json({**counts, **({"measured": rows, "untimed": untimed} if measure else {})})
     else:
-        _print(found, rows, tolerance, measure)
+        _print(found, rows, untimed, tolerance, measure)
+    if measure and not rows:  # a gate that saw nothing has not been passed
+        output.complain("error: nothing was timed: no case of the kernels has a choice here; --target names more cases")
+        raise typer.Exit(1)
     if found.faults or lost:
         output.complain(f"error: {len(found.faults)} faults, {len(lost)} choices lose by more than {tolerance:.0%}")
         raise typer.Exit(1)
 
 
-def _print(found: Audit, rows: list[dict[str, Any]], tolerance: float, measure: bool) -> None:
+def _print(found: Audit, rows: list[dict[str, Any]], untimed: list[str], tolerance: float, measure: bool) -> None:
     for fault in found.faults:
         output.say(str(fault))
+    for line in untimed:
+        output.say(f"not timed: {line}")
     if rows:
         output.print_table(HEADERS, [_cells(row, tolerance) for row in rows], stack=(1, 1))
     measured = f", {len(rows)} timed again" if measure else ""
@@ -75,7 +84,9 @@ def _cells(row: dict[str, Any], tolerance: float) -> list[str]:
     return [*words, *times, "n/a" if loss is None else f"{loss:+.1%}", verdict]
 
 
-def _with_the_program(found: Audit, targets: list[str], measure: bool, as_json: bool) -> list[dict[str, Any]]:
+def _with_the_program(
+    found: Audit, targets: list[str], measure: bool, as_json: bool
+) -> tuple[list[dict[str, Any]], list[str]]:
     """Match the files with their kernels, which adds to the faults, and time them again if asked for."""
     from autotuned import release
 
@@ -88,9 +99,10 @@ def _with_the_program(found: Audit, targets: list[str], measure: bool, as_json: 
             if file.kernel in kernels:
                 found.faults += [Fault(str(path), text) for text in release.stale(file, kernels[file.kernel])]
         if not measure:
-            return []
+            return [], []
         files = [file for _, file in found.files]
-        return [_to_json(contest) for kernel in kernels.values() for contest in release.contests(files, kernel, device)]
+        timed = [contest for kernel in kernels.values() for contest in release.contests(files, kernel, device)]
+        return [_to_json(contest) for contest in timed], list(release.left_out(files, timed))
 
 
 def _kernels(found: Audit, targets: list[str]) -> Iterator[tuple[str, Any]]:

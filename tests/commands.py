@@ -1,6 +1,9 @@
-"""Commands of the command line, run in this process through the installed entry point."""
+"""Commands of the command line, run through the installed entry point: in this process, or in one of their own."""
 
 import json
+import os
+import subprocess
+import sys
 from importlib.metadata import entry_points
 from typing import Any
 
@@ -21,3 +24,33 @@ def run(*args: Any, code: int = 0, **options: Any) -> Any:
 def run_json(*args: Any, code: int = 0) -> Any:
     """What a command prints with `--json`."""
     return json.loads(run(*args, "--json", code=code).stdout)
+
+
+def error(*args: str) -> str:
+    """The one line of a command that fails."""
+    result = run(*args, code=1)
+    assert result.stdout == ""
+    [line] = result.stderr.splitlines()
+    assert line.startswith("error: ")
+    return str(line)
+
+
+def start(*args: str, **environment: str) -> subprocess.Popen[str]:
+    """A command in a process of its own; without a terminal."""
+    code = f"import sys; sys.argv = ['autotuned', *{list(args)!r}]; from importlib.metadata import entry_points as e"
+    code += "; e(group='console_scripts', name='autotuned')['autotuned'].load()()"
+    return subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **environment},
+    )
+
+
+def in_process(*args: str, code: int = 0, **environment: str) -> tuple[str, str]:
+    """What a command in a process of its own, which must end with `code`, writes to its two streams."""
+    process = start(*args, **environment)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == code, out + err
+    return out, err

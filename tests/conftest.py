@@ -28,6 +28,10 @@ GPU = _gpu_is_there()
 # Kernels for a pretended GPU are compiled in a process of their own: see `tests/test_compiled.py`.
 if not GPU and os.environ.get("AUTOTUNED_TESTS") != "compiled":
     os.environ.setdefault("TRITON_INTERPRET", "1")
+if "PYTEST_XDIST_WORKER" in os.environ:
+    # The workers take all cores: threads of torch and NumPy would take them from each other.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 # Module state that outlives a call, by module; modules that are not imported have none.
 _STATE = {
@@ -45,18 +49,28 @@ _STATE = {
 _numbers = itertools.count()
 
 # What takes most of the time of a run: whole files, and single tests by name. `pytest -m "not slow"` leaves them out.
+QUICK = "not slow"
+_LONGEST = ["test_compiled", "test_workflow", "test_app", "test_agree"]  # begun first: a worker would end with them
 _SLOW_FILES = {
-    "test_acceptance", "test_agree", "test_app", "test_cli", "test_compiled", "test_core_alone", "test_devices",
-    "test_isolation", "test_kernels", "test_libraries", "test_packaging", "test_paths", "test_processes", "test_ray",
-    "test_replay", "test_single_flight", "test_start", "test_stress", "test_tuned", "test_workflow",
+    "test_acceptance", "test_agree", "test_app", "test_arrange", "test_cli", "test_cli_clear", "test_cli_device",
+    "test_cli_doctor", "test_cli_files", "test_cli_stored", "test_cli_terminal", "test_cli_tune", "test_commands",
+    "test_compiled", "test_core_alone", "test_devices", "test_isolation", "test_kernels", "test_libraries",
+    "test_packaging", "test_paths", "test_processes", "test_ray", "test_replay", "test_single_flight", "test_start",
+    "test_stress", "test_tuned", "test_workflow",
 }  # fmt: skip
 _SLOW_TESTS = {
-    "test_examples_run", "test_functions_passed_as_values_are_not_kept_without_end", "test_no_gpu_and_no_interpreter",
-    "test_b20_b21_what_is_edited_between_processes", "test_import_and_decoration_look_for_no_folder_and_never_initialise_cuda",
-    "test_b14_b34_processes_that_differ_in_nothing_that_matters_share_a_choice", "test_a_kernel",
-    "test_b47_a_mutated_record_is_served_right_or_moved_aside_with_one_warning_and_healed",
+    "test_a_case_becomes_a_call", "test_a_kernel", "test_a_kernel_has_one_name_and_key_however_it_is_reached",
+    "test_a_recording_is_tuned_most_called_first_and_serves_in_strict_mode",
+    "test_a_tensor_without_memory_has_no_words_in_either_way",
+    "test_b14_b34_processes_that_differ_in_nothing_that_matters_share_a_choice",
+    "test_b20_b21_what_is_edited_between_processes", "test_b33_a_tuned_function_is_pickled_by_its_name",
     "test_b34_the_folder_is_ones_own_variable_read_at_first_use",
-    "test_the_script_for_several_gpus_can_be_rehearsed_on_the_cpu",
+    "test_b47_a_mutated_record_is_served_right_or_moved_aside_with_one_warning_and_healed",
+    "test_b62_a_run_that_died_is_not_repeated", "test_b62_b42_what_a_killed_job_had_skipped_is_measured_when_it_is_tuned",
+    "test_b62_what_ended_two_processes_has_failed_for_good",
+    "test_b96_eight_workers_of_a_thousand_calls_write_at_most_eight_lines", "test_examples_run",
+    "test_import_and_decoration_look_for_no_folder_and_never_initialise_cuda", "test_lists_are_read_as_torch_reads_them",
+    "test_no_gpu_and_no_interpreter", "test_the_exit_code_is_the_commands_and_a_second_run_is_added",
 }  # fmt: skip
 
 
@@ -69,12 +83,19 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
     # A worker comes by here too, and so do the suites that tests start: none of them starts workers of its own.
     if GPU or is_decided or is_part or "PYTEST_XDIST_WORKER" in os.environ:
         return
-    option.numprocesses, option.dist = min(os.cpu_count() or 1, 8), "worksteal"
+    # One more than cores for the slow tests: a tenth of their time is waiting for time limits, signals and locks.
+    wanted = (os.cpu_count() or 1) + (option.markexpr != QUICK)
+    option.numprocesses, option.dist = min(wanted, 8), "worksteal"
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Do not even import files of which no test would be left."""
+    return True if config.option.markexpr == QUICK and collection_path.stem in _SLOW_FILES else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what needs a GPU where there is none; mark what is slow; begin with the longest test."""
-    items.sort(key=lambda item: item.path.stem != "test_compiled")
+    """Skip what needs a GPU where there is none; mark what is slow; begin with the longest tests."""
+    items.sort(key=lambda item: _LONGEST.index(item.path.stem) if item.path.stem in _LONGEST else len(_LONGEST))
     for item in items:
         if item.path.stem in _SLOW_FILES or getattr(item, "originalname", item.name) in _SLOW_TESTS:
             item.add_marker("slow")
@@ -100,6 +121,12 @@ def fresh_state(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mo
     monkeypatch.setitem(files._packages, "own", [])
     yield
     _forget()
+
+
+@pytest.fixture
+def wide_output(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Room for long lines, so that none is broken."""
+    monkeypatch.setenv("COLUMNS", "200")
 
 
 @pytest.fixture

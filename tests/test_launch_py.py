@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autotuned import _launch_py
-from autotuned._launch_py import PyLauncher, integer_class, unbound
+from autotuned._launch_py import PyLauncher, integer_class
 from autotuned.codegen import MISSING
 from autotuned.key import Key, KeySpec, call_part, pow2
 
@@ -343,6 +343,4 @@ def test_a_parameter_may_have_any_name(name: str) -> None:
 
 
 def test_a_missing_argument_is_noticed() -> None:
-    assert unbound((1, MISSING))
-    assert not unbound((1, None))
     assert not launcher("a").bind((MISSING,), Bound())

@@ -1,6 +1,9 @@
 """Reports about shipped config files as tests, by their numbers, and what calls get from files of another context."""
 
 import logging
+import math
+import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -8,9 +11,10 @@ import numpy as np
 import pytest
 from fakes import FakeConfig as Config
 from paths import ship
+from test_files import publish
 
 import autotuned
-from autotuned import autotune, device, store
+from autotuned import autotune, device, files, policy, store
 from autotuned.errors import DecorationError, NotTunedError
 
 CONFIGS = [Config({"step": step}) for step in (8, 16, 32, 64)]
@@ -161,6 +165,36 @@ def test_a_sister_is_measured_first_where_time_is_short_b90(monkeypatch: Any, tm
     assert function.best_config.kwargs == {"step": 64}
 
 
+# -- which folder ---------------------------------------------------------------------------------------------------
+
+
+def test_explain_names_the_file_that_answers_and_without_it_that_of_the_next_place(
+    monkeypatch: Any, tmp_path: Path
+) -> None:
+    shipped(monkeypatch, tmp_path, 4)
+    names = ["environment_1", "environment_2", "registered_last", "registered_first", "entry_point", "own"]
+    folders = [tmp_path / name for name in names]
+    for folder in folders:
+        shutil.copytree(tmp_path / "files", folder)
+    (tmp_path / "entry_point" / "__init__.py").touch()
+    monkeypatch.syspath_prepend(str(tmp_path))
+    publish(monkeypatch, "entry_point")
+    monkeypatch.delitem(files._packages, "entry points", raising=False)
+    monkeypatch.setenv("AUTOTUNED_CONFIG_PATH", os.pathsep.join(map(str, folders[:2])))
+    monkeypatch.setitem(files._packages, "own", [files.Folder(folders[5], policy.DEFAULTS)])
+    for folder in (folders[3], folders[2]):
+        store.register_configs(folder)
+    answered = []
+    while (found := make().explain(X, 4)).hit:
+        assert found.answer == "config files"
+        path = Path(found.steps[-1].why)
+        answered.append(path.parent.parent.name)
+        path.unlink()
+        store.forget_files()
+    assert answered == names
+    assert found.answer == "search"
+
+
 # -- B95: the nearest shape ------------------------------------------------------------------------------------------
 
 NEAR = {"nearest": {"n": 2.0}}
@@ -175,7 +209,8 @@ def test_a_shape_beyond_the_factor_is_served_by_no_neighbour_b95(
     found = function.explain(X, n)
     assert found.answer == ("config files, nearest shape" if neighbour else "default"), str(found)
     if neighbour:
-        assert f"nearest shape n={neighbour} for n={n}" in found.steps[-1].why
+        octaves = abs(math.log2(n / neighbour))
+        assert f"nearest shape n={neighbour} for n={n}, {octaves:.2f} octaves away" in found.steps[-1].why
         assert found.nearest.call["values"]["n"] == neighbour
     function(X, n)
     assert Last.step == (32 if neighbour else 16)

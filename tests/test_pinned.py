@@ -16,15 +16,11 @@ ROOT = PINNED.parent.parent
 PROGRAM = PINNED / "digests.py"
 
 
-def pythons() -> list[str]:
-    """Interpreters of the supported versions: on the path, or installed beside this one."""
-    beside = Path(sys.base_prefix).parent
-    found = {}
-    for minor in range(10, 16):
-        name = f"python3.{minor}"
-        places = [shutil.which(name), *map(str, sorted(beside.glob(f"*/bin/{name}")))]
-        found[name] = next((place for place in places if place and _runs(place)), None)
-    return [place for place in found.values() if place]
+def python_of(minor: int) -> str | None:
+    """An interpreter of a version that runs: on the path, or installed beside this one."""
+    name = f"python3.{minor}"
+    places = [shutil.which(name), *map(str, sorted(Path(sys.base_prefix).parent.glob(f"*/bin/{name}")))]
+    return next((place for place in places if place and _runs(place)), None)
 
 
 def _runs(python: str) -> bool:
@@ -50,8 +46,11 @@ def test_digests_are_the_pinned_ones_whatever_the_hash_seed(seed: str) -> None:
     assert run(sys.executable, PYTHONHASHSEED=seed) == pinned()
 
 
-@pytest.mark.parametrize("python", pythons(), ids=lambda path: Path(path).name)
-def test_digests_agree_between_versions_of_python(python: str) -> None:
+@pytest.mark.parametrize("minor", range(10, 16), ids="python3.{}".format)
+def test_digests_agree_between_versions_of_python(minor: int) -> None:
+    python = python_of(minor)
+    if python is None:
+        pytest.skip(f"Python 3.{minor} is not here")
     assert run(python) == pinned()
 
 

@@ -91,6 +91,26 @@ def test_without_a_record_all_configs_are_timed(write: Write, monkeypatch: pytes
     ] * 2
 
 
+def test_choices_that_belong_to_no_case_are_counted(write: Write) -> None:
+    module = tuned(write)
+    write(f"{module}.py", Path(f"{module}.py").read_text().replace("for n in (1, 2)", "for n in (2, 3)"))
+    sys.modules.pop(module)
+    found = run_json("check", "tuned", "--measure")
+    assert [row["call"]["values"]["n"] for row in found["measured"]] == [2]
+    assert found["untimed"] == ["`mod_release.work`: choices for this device that belong to no case: 1"]
+    assert "not timed: `mod_release.work`" in run("check", "tuned", "--measure").stdout
+
+
+def test_where_nothing_can_be_timed_the_gate_is_not_passed(write: Write) -> None:
+    tuned(write)
+    replace('"n": 1}', '"n": 7}')
+    replace('"n": 2}', '"n": 8}')
+    done = run("check", "tuned", "--measure", code=1)
+    assert "error: nothing was timed: no case of the kernels has a choice here" in done.stderr
+    assert "not timed: `mod_release.work`: no case of it has a choice for this device" in done.stdout
+    run("check", "tuned", "--import")
+
+
 def test_a_default_is_what_a_choice_must_beat(write: Write) -> None:
     tuned(write, options="dict(default=Config({'ms': 2}))")
     set_times(write, {"4": 4.0, "2": 0.8, "1": 1.0})

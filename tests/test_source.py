@@ -555,6 +555,7 @@ def test_a_cell_that_changes_is_noticed() -> None:
 
 def test_functions_passed_as_values_are_not_kept_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(source, "_of_values", {})
+    monkeypatch.setattr(source, "LIMIT", 20)
     for _ in range(source.LIMIT + 10):
         source.of_value(lambda x: x, "x")
     assert len(source._of_values) == source.LIMIT

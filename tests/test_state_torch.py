@@ -81,6 +81,16 @@ def test_each_dtype_is_compared_and_restored_by_its_bits(dtype: torch.dtype) -> 
     assert torch.equal(tensor.to(torch.complex64), torch.ones(4, 3, dtype=torch.complex64))
 
 
+@pytest.mark.parametrize("view", ["whole", "strided", "transposed", "row expanded", "overlapping windows"])
+def test_any_byte_that_a_kernel_writes_into_bools_is_a_change_and_undone(view: str) -> None:
+    buffer = torch.ones(4, 6, dtype=torch.uint8)
+    snapshot = Snapshot(["x"], VIEWS[view](buffer.view(torch.bool)))
+    VIEWS[view](buffer).fill_(36)
+    assert snapshot.changed()
+    snapshot.restore()
+    assert torch.equal(buffer, torch.ones_like(buffer))
+
+
 # Not those with a scale, of which no part is a view, nor one that torch can neither fill nor print.
 NO_TENSORS = ("torch.quint", "torch.qint", "torch.bits16")
 NAMED_DTYPES = {found for found in vars(torch).values() if isinstance(found, torch.dtype)}

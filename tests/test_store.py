@@ -332,6 +332,22 @@ def test_the_lock_of_a_key_lies_beside_its_record() -> None:
     assert list(store.all_records()) == []
 
 
+@pytest.mark.parametrize(("kind", "lines"), [("nfs4", 1), ("", 0)], ids=["network", "local"])
+def test_a_network_file_system_is_said_once_and_only_by_who_searches(
+    kind: str, lines: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(disk, "network_file_system", lambda path: kind)
+    store.keep(result(b64=10.0, b128=12.0))
+    assert store.find(KEY, LIVE) is not None
+    assert warnings_in(caplog) == []
+    for n in range(3):
+        with store.locked(make_key(n)):
+            pass
+    said = warnings_in(caplog)
+    assert len(said) == lines
+    assert all(str(store.root()) in line and f"({kind})" in line for line in said)
+
+
 # -- config files ----------------------------------------------------------------------------------------------------
 
 

@@ -177,7 +177,7 @@ def test_a_warm_process_knows_its_fingerprint_in_under_2_ms(tmp_path: Path):
     assert disk.read_json(next((tmp_path / "toolchain").iterdir()))["is"] == wanted
 
 
-@pytest.mark.parametrize("what", ["as it is", "scratch", "gsan", "patched", "unknown", "another class"])
+@pytest.mark.parametrize("what", ["as it is", "scratch", "gsan", "patched", "unknown", "computes", "another class"])
 def test_tritons_launcher_is_passed_over_only_where_it_passes_things_on(what, monkeypatch):
     """What reaches the function in C is what Triton's own launcher gives it."""
     pytest.importorskip("torch")
@@ -194,6 +194,9 @@ def test_tritons_launcher_is_passed_over_only_where_it_passes_things_on(what, mo
         monkeypatch.setattr(type(run), "__call__", lambda self, *given: self.launch(*given))
     elif what == "unknown":
         run.something_new = 1
+    elif what == "computes":
+        monkeypatch.setattr(compiledkernel.toolchain, "is_tritons", lambda function: True)
+        monkeypatch.setattr(type(run), "__call__", lambda self, x, *given: self.launch(x + 1, *given))
     elif what == "another class":
         run = type("Launcher", (), {"__call__": lambda self, *given: calls.append(given)})()
     function, leading, one_by_one = compiledkernel._beneath(run, 7, ("packed",))

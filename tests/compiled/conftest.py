@@ -8,23 +8,7 @@ COMPILED = os.environ.get("AUTOTUNED_TESTS") == "compiled"
 collect_ignore_glob = [] if COMPILED else ["*.py"]
 if COMPILED:
     os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")  # Triton 3.9 warns where it is not said
-
-
-@pytest.fixture(scope="session", autouse=True)
-def pretended_session(tmp_path_factory):
-    """Binaries of this session only, and a driver left in place: compiled kernels unload with it at the very end."""
-    import fake_cuda
-
-    fake_cuda.begin_session(tmp_path_factory)
-
-
-@pytest.fixture(autouse=True)
-def driver(monkeypatch):
-    """The pretended GPU; nothing runs on it, so trials are timed by the clock of the host."""
-    import fake_cuda
-
-    return fake_cuda.install_with_host_clock(monkeypatch)
-
+    from pretended import bench, driver, launches, pretended_session  # noqa: F401  (fixtures)
 
 # Every test of these modules runs on both launchers. Without a driver the C one ends in the same recording launcher;
 # `test_driver.py` has its call of the driver itself.
@@ -55,19 +39,3 @@ def launcher(request, monkeypatch):
     if name is not None:
         monkeypatch.setenv("AUTOTUNED_LAUNCHER", name)
     return name
-
-
-@pytest.fixture
-def launches(driver):
-    """What was launched so far in this test."""
-    import fake_cuda
-
-    return fake_cuda.Launcher.launches
-
-
-@pytest.fixture
-def bench():
-    """A benchmark by which the config with BLOCK 32 is the faster one."""
-    import fake_cuda
-
-    return fake_cuda.by_config({16: 2.0, 32: 1.0})

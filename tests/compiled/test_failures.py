@@ -154,6 +154,21 @@ def test_all_too_large_is_not_the_users_bug(ac):
     assert "Required: 294912, Hardware limit: 232448" in str(caught.value)
 
 
+def test_what_wants_too_much_of_one_resource_is_one_group(ac):
+    """With the least that any of them requires, and what there is; each other one says what it requires."""
+    sizes = [Config({"M": 128, "K": k}, num_warps=warps) for k, warps in ((2048, 4), (1024, 4), (1024, 8))]
+    with pytest.raises(AllConfigsFailedError, match="all 4 failed") as caught:
+        autotune([*sizes, REFUSED], key=["n"])(triton.jit(product))[(1,)](*ac, 16)
+    lines = [line.strip() for line in str(caught.value).splitlines()]
+    (least,) = [index for index, line in enumerate(lines) if "Hardware limit: " in line]
+    assert "shared memory, Required: 294912, Hardware limit: 232448" in lines[least]
+    assert lines[least + 1] == (
+        "M=128 K=1024 num_warps=4 num_stages=3; M=128 K=1024 num_warps=8 num_stages=3; "
+        "M=128 K=2048 num_warps=4 num_stages=3 (Required: 589824)"
+    )
+    assert len(caught.value.reasons) == 3  # which have the whole text of each
+
+
 def test_the_same_error_in_all_is_that_error():
     configs = [Config({"BLOCK": block}) for block in (16, 32, 64)]
     tuned = autotune(configs, key=["n"])(triton.jit(misspelt))

@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from autotuned.cli.compilers import Compilers
+from triton import knobs
 
-from autotuned import autotune, measure, store
+from autotuned import autotune, cases, measure, store, switched
 from autotuned.race import Trial
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "bench"))
@@ -114,3 +116,48 @@ def test_a_further_shape_of_40_configs_takes_a_fraction_of_a_second():
         print(f"{shape}: {seconds[-1]:.3f} s, {tuned.best_config}")
     assert statistics.median(seconds[1:]) < 0.4
     assert tuned.cache_info().searches == 4
+
+
+WORKED = """
+import triton, triton.language as tl
+from autotuned import Config, autotune
+
+@autotune([Config({"BLOCK": block}) for block in (64, 128, 256, 512, 1024)], key=["n"])
+@triton.jit
+def work(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y_ptr + i, tl.load(x_ptr + i, mask=i < n) * 3, mask=i < n)
+
+@work.case
+def case(device):
+    raise RuntimeError("whoever compiles makes no data")
+    yield
+"""
+
+
+def test_what_a_worker_without_a_gpu_compiles_is_loaded_here(tmp_path, monkeypatch):
+    file = tmp_path / "worked_on_a_gpu.py"
+    file.write_text(WORKED)
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    hits = []
+    monkeypatch.setattr(knobs.compilation, "listener", lambda **event: hits.append(event["cache_hit"]))
+    start = time.monotonic()
+    compilers = Compilers([str(file)], 60.0)
+    monkeypatch.setattr(switched, "compilers", [compilers])
+    try:
+        [found] = cases.load(str(file))
+        while not compilers._knows(found.name):
+            assert not compilers._over
+            assert time.monotonic() - start < 60
+            time.sleep(0.01)
+        print(f"compile workers were ready after {time.monotonic() - start:.1f} s")
+        x = torch.arange(10_000, device="cuda", dtype=torch.float32)
+        y = torch.zeros_like(x)
+        found.tuned[lambda meta: (-(-10_000 // meta["BLOCK"]),)](x, y, 10_000)
+        assert torch.equal(y, x * 3)
+        assert compilers.compiled == 5
+        assert hits
+        assert all(hits)
+    finally:
+        compilers.close()

@@ -30,35 +30,7 @@ def subject(request, driver):
 
 
 if COMPILED:
-
-    @pytest.fixture(scope="session", autouse=True)
-    def pretended_session(tmp_path_factory):
-        """Binaries of this session only, and a driver left in place for their unloading."""
-        import fake_cuda
-
-        fake_cuda.begin_session(tmp_path_factory)
-
-    @pytest.fixture(autouse=True)
-    def driver(monkeypatch):
-        """The pretended GPU; nothing runs on it, so trials are timed by the clock of the host."""
-        import fake_cuda
-
-        return fake_cuda.install_with_host_clock(monkeypatch)
-
-    @pytest.fixture
-    def launches(driver):
-        """What was launched so far in this test."""
-        import fake_cuda
-
-        return fake_cuda.Launcher.launches
-
-    @pytest.fixture
-    def bench():
-        """A benchmark by which the config with BLOCK 32 is the faster one."""
-        import fake_cuda
-
-        return fake_cuda.by_config({16: 2.0, 32: 1.0})
-
+    from pretended import bench, driver, launches, pretended_session  # noqa: F401  (fixtures)
 else:
 
     class _Event:

@@ -1,0 +1,28 @@
+"""Fixtures of the tests that compile for a pretended H100: its driver, what was launched, and a benchmark."""
+
+import fake_cuda
+import pytest
+
+
+@pytest.fixture(scope="session", autouse=True)
+def pretended_session(tmp_path_factory):
+    """Binaries of this session only, and a driver left in place: compiled kernels unload with it at the very end."""
+    fake_cuda.begin_session(tmp_path_factory)
+
+
+@pytest.fixture(autouse=True)
+def driver(monkeypatch):
+    """The pretended GPU; nothing runs on it, so trials are timed by the clock of the host."""
+    return fake_cuda.install_with_host_clock(monkeypatch)
+
+
+@pytest.fixture
+def launches(driver):
+    """What was launched so far in this test."""
+    return fake_cuda.Launcher.launches
+
+
+@pytest.fixture
+def bench():
+    """A benchmark by which the config with BLOCK 32 is the faster one."""
+    return fake_cuda.by_config({16: 2.0, 32: 1.0})

@@ -1,0 +1,170 @@
+"""`autotuned tune`: what is measured, what the table and the JSON say, and what goes wrong."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commands import error as _error
+from commands import run as _run
+from commands import run_json as _json
+from given import BEST, WORK, Write
+from given import work as _work
+
+from autotuned import device, errors, tuner
+
+pytestmark = pytest.mark.usefixtures("wide_output")
+
+ROW = {
+    "kernel", "status", "reason", "digest", "device", "triton", "call", "config", "median_us", "vs_first", "vs_default",
+    "quality", "source", "configs", "measured_configs",
+}  # fmt: skip
+
+
+def test_tune_measures_every_case_and_says_what_it_chose(write: Write) -> None:
+    data = _json("tune", _work(write))
+    assert data.keys() == {"device", "devices", "cases", "skipped", "files", "interrupted", "seconds"}
+    assert data["device"] in ("interpreter", "cuda") and not data["skipped"] and data["interrupted"] is False
+    for row, n in zip(data["cases"], (1, 2), strict=True):
+        assert row.keys() == ROW
+        assert (row["kernel"], row["status"], row["source"]) == ("mod_work.work", "done", "measured")
+        assert row["config"]["kwargs"] == {"ms": 1} and row["median_us"] == 1000
+        assert (row["vs_first"], row["vs_default"]) == (4, None)
+        assert (row["configs"], row["measured_configs"]) == (3, 3)
+        assert row["call"]["values"] == {"n": n} and row["device"] == device.cpu().slug
+        assert len(row["digest"]) == 64 and row["quality"] == "ok" and row["reason"] is None
+
+
+def test_the_table_holds_the_same_in_words(write: Write) -> None:
+    result = _run("tune", _work(write))
+    lines = result.stdout.splitlines()[1:]
+    assert lines[0] == "mod_work.work"
+    assert re.split("  +", lines[1].strip()) == [
+        "call",
+        "config",
+        "source",
+        "time",
+        "vs first",
+        "vs default",
+        "quality",
+    ]
+    assert re.split("  +", lines[2].strip()) == ["n=1", BEST, "measured", "1 ms", "4.00x", "n/a", "ok"]
+    assert f"mod_work.work  n=1: {BEST}, 1 ms, measured" in result.stderr
+
+
+def test_what_is_stored_is_not_measured_again_unless_forced(write: Write) -> None:
+    def sources(*options: str) -> list[str]:
+        return [row["source"] for row in _json("tune", _work(write), *options)["cases"]]
+
+    assert sources() == ["measured"] * 2
+    assert sources() == ["stored"] * 2
+    assert sources("--force") == ["measured"] * 2
+
+
+def test_a_case_listed_twice_is_measured_once(write: Write) -> None:
+    rows = _json("tune", _work(write, "7 7"), "--force")["cases"]
+    assert [row["source"] for row in rows] == ["measured", "stored"]
+
+
+def test_targets_that_overlap_are_tuned_once(write: Write) -> None:
+    module = _work(write)
+    assert len(_json("tune", module, f"{module}:work", f"{module}.py")["cases"]) == 2
+
+
+def test_a_default_is_compared_with(write: Write) -> None:
+    text = WORK.replace('key=["n"]', 'key=["n"], default=Config({"ms": 6})')
+    [row] = _json("tune", _work(write, "1", text=text), "--out", "tuned")["cases"]
+    assert (row["vs_first"], row["vs_default"]) == (4, 6)
+    assert '"vs_default": 6.0' in next(Path("tuned").glob("*/*.json")).read_text()
+
+
+# -- what goes wrong --------------------------------------------------------------------------------------------------
+
+
+MIXED = """
+@autotune(configs=CONFIGS, key=["n"])
+def fails(n, ms):
+    raise ValueError(f"odd {ms}" if n else "always")
+
+@fails.case
+def fails_cases(device):
+    yield {"args": (1,)}
+    yield {"argz": ()}
+    raise KeyError("no data")
+
+@autotune(configs=CONFIGS)
+def without(n, ms): ...
+"""
+
+
+def test_a_failing_case_does_not_stop_the_others(write: Write) -> None:
+    module = _work(write, name="mod_mixed", text=WORK + MIXED)
+    data = _json("tune", module, code=3)
+    assert [row["status"] for row in data["cases"]] == ["done", "done", "failed", "failed", "failed"]
+    reasons = [row["reason"] for row in data["cases"][2:]]
+    assert "all 3 failed" in reasons[0] and "odd 4" in reasons[0]
+    assert "got the fields argz" in reasons[1] and "fails_cases: KeyError: 'no data'" in reasons[2]
+    assert data["skipped"] == [{"kernel": "mod_mixed.without", "reason": "no cases"}]
+    result = _run("tune", module, code=3)
+    assert "skipped mod_mixed.without: it has no cases" in result.stdout and "@kernel.case" in result.stdout
+    assert result.stderr.splitlines()[-1].startswith("error: 3 of 5 cases failed; the first: `mod_mixed.fails`: ")
+
+
+def test_if_every_case_fails_the_command_fails(write: Write) -> None:
+    module = _work(write, name="mod_all", text=WORK + MIXED)
+    assert len(_json("tune", f"{module}:fails", code=1)["cases"]) == 3
+
+
+def test_a_default_that_would_be_used_untuned_is_a_failure(write: Write) -> None:
+    text = WORK + MIXED.replace('configs=CONFIGS, key=["n"]', 'configs=CONFIGS, key=["n"], default=CONFIGS[0]')
+    [row, *_] = _json("tune", f"{_work(write, text=text)}:fails", "--out", "tuned", code=1)["cases"]
+    assert row["status"] == "failed" and "default=" in row["reason"]
+    assert not Path("tuned").exists()
+
+
+def test_a_lost_device_ends_the_run_at_once(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    def lost(*args: Any) -> Any:
+        raise errors.DeviceLostError("the device is gone", kernel="k", config="c")
+
+    monkeypatch.setattr(tuner.Tuner, "tune", lost)
+    result = _run("tune", _work(write), "--json", code=1)
+    [row] = json.loads(result.stdout)["cases"]
+    assert row["reason"] == "the device is gone" and result.stderr.splitlines()[-1] == "error: the device is gone"
+
+
+def test_nothing_to_measure_is_a_failure(write: Write) -> None:
+    write(
+        "mod_none.py", "from autotuned import Config, autotune\n@autotune(configs=[Config({'s': 1})])\ndef f(n, s): ..."
+    )
+    assert "no cases for mod_none.f. Register some: @kernel.case" in _error("tune", "mod_none")
+    result = _run("tune", _work(write, ""), code=1)
+    assert "the generators of cases yield none" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("no_such_module", "no module named 'no_such_module'"),
+        ("no_such_file.py", "there is no file"),
+        ("mod_syntax.py", "syntax error at"),
+        ("mod_raises", "RuntimeError: why"),
+        ("mod_work:wrok", "Did you mean 'work'?"),
+        ("autotuned.errors", "nothing in it is tuned"),
+    ],
+)
+def test_a_bad_target_is_one_line(write: Write, target: str, message: str) -> None:
+    write("mod_syntax.py", "def f(:")
+    write("mod_raises.py", "raise RuntimeError('why')")
+    assert message in _error("tune", _work(write), target)
+    assert "Nothing is stored" in _run("list").stdout
+
+
+def test_the_budget_skips_what_is_left(write: Write) -> None:
+    text = WORK.replace("    ran.append(ms)", "    time.sleep(0.2)\n    ran.append(ms)")
+    result = _run("tune", _work(write, "1 2 3", text=text), "--budget", "0.3", "--json", code=3)
+    rows = json.loads(result.stdout)["cases"]
+    assert rows[0]["status"] == "done" and 0 < rows[0]["measured_configs"] < 3
+    assert [(row["status"], row["reason"]) for row in rows[1:]] == [("skipped", "the budget is used up")] * 2
+    assert "3 cases are not finished. Run the same command again" in result.stderr
+    assert [row["measured_configs"] for row in _json("tune", _work(write, "1 2 3", text=text))["cases"]] == [3, 3, 3]
