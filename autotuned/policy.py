@@ -87,14 +87,17 @@ def judge(ours: Json, theirs: Json, actions: Policy) -> Verdict | None:
 
     Nothing are those of another architecture, of another `version=`, and those that differ in what is no axis.
     """
-    steps = list(_steps(ours, theirs))
+    steps = list(_steps(_plain(ours), _plain(theirs)))
     if None in steps:
         return None
     found = {step.axis: step for step in steps if step is not None}
     action = max((actions[axis] for axis in found), key=list(ACTIONS).index, default="accept")
+    notes = [step.note for step in found.values()]
+    if "environment" not in found and not _same(ours.get("environment"), theirs.get("environment")):
+        notes.append(_note("environment", ours["environment"], theirs["environment"]) + ", which means the same")
     return Verdict(
         action,
-        tuple(step.note for step in found.values()),
+        tuple(notes),
         (
             list(ACTIONS).index(action),
             *((axis in found, found[axis].distance if axis in found else ()) for axis in _RANKED),
@@ -104,6 +107,21 @@ def judge(ours: Json, theirs: Json, actions: Policy) -> Verdict | None:
 
 # Of two contexts the one is nearer that differs in a later axis of these.
 _RANKED = ("source", "device", "environment", "triton_newer", "triton_older", "triton_patch", "ptxas")
+
+
+# What a variable says that Triton does without it too, and the version from which on it does not. Who sets it to keep
+# Triton 3.9 from warning has the binaries of those who do not.
+_AS_UNSET = {"TRITON_DEFAULT_FP_FUSION": ("true", (3, 10))}
+
+
+def _plain(context: Json) -> Json:
+    """A context without variables that change nothing."""
+    environment, triton = context.get("environment"), context.get("triton")
+    if not environment or not isinstance(environment, dict) or not isinstance(triton, str):
+        return context
+    version = version_order(triton)[0]
+    said = {name for name, (value, until) in _AS_UNSET.items() if version < until and environment.get(name) == value}
+    return {**context, "environment": {k: v for k, v in environment.items() if k not in said}} if said else context
 
 
 def _steps(ours: Json, theirs: Json) -> Iterator[Step | None]:

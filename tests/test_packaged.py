@@ -15,7 +15,7 @@ import torch
 from commands import run_json
 from fakes import CONTEXT
 
-from autotuned import candidates, cases, configfile, shipping, store
+from autotuned import candidates, cases, configfile, files, shipping, store
 from autotuned.cases import Found
 from autotuned.configfile import ConfigFile, Entry
 from autotuned.kernels import shapes
@@ -132,6 +132,20 @@ def latest(file: ConfigFile) -> Any:
     """The context of the group with the most entries, as a key of this file's device has it."""
     group = max(file.groups(), key=lambda group: len(group.entries))
     return {**group.context, "device": file.device.to_json()}
+
+
+@pytest.mark.parametrize("environment", [{}, {"TRITON_DEFAULT_FP_FUSION": "true"}], ids=["unset", "as unset"])
+def test_a_variable_that_changes_nothing_keeps_no_call_from_its_file(
+    folder: Path, problems: list[Problem], monkeypatch: pytest.MonkeyPatch, environment: dict[str, str]
+) -> None:
+    monkeypatch.setenv("AUTOTUNED_CONFIG_PATH", str(folder.parent))
+    contexts = {file.kernel: latest(file) for file in read(folder)}
+    for one in problems:
+        key = Key(one.kernel, one.call, {**contexts[one.kernel], "environment": environment})
+        exact = files.look_exact(key, one.live).choice
+        choice = exact or files.look_ladder(key, one.live, strict=True).choice
+        assert choice is not None, f"{one.kernel}: {one.text}"
+        assert Path(choice.origin).parent == folder
 
 
 def test_another_gpu_of_the_architecture_takes_none_of_them(

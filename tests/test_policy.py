@@ -41,6 +41,9 @@ DIFFERENCES = {
     "another patch, with its ptxas": ({"triton": "3.9.1", "ptxas": "12.0.1 ff"}, "accept"),
     "source": ({"source": "cc"}, "retune"),
     "environment": ({"environment": {"DISABLE_LLVM_OPT": "1"}}, "retune"),
+    "what holds unset": ({"environment": {"TRITON_DEFAULT_FP_FUSION": "true"}}, "accept"),
+    "the contrary": ({"environment": {"TRITON_DEFAULT_FP_FUSION": "false"}}, "retune"),
+    "what held unset before": ({"triton": "3.10.0", "environment": {"TRITON_DEFAULT_FP_FUSION": "true"}}, "retune"),
     "sister": ({"device": SISTER}, "retune"),
     "a MIG slice": ({"device": {**DEVICE, "sm_count": 16, "mig": "1g.10gb"}}, "retune"),
     "older, of another source": ({"triton": "3.8.0", "source": "cc"}, "retune"),
@@ -61,7 +64,9 @@ def test_what_is_done_by_default(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name, (_, expected) in DIFFERENCES.items() if expected])
 @pytest.mark.parametrize("given", ACTIONS)
 def test_one_action_for_all_axes(name: str, given: str) -> None:
-    assert action(context(), context(**DIFFERENCES[name][0]), given) == (given if name != "nothing" else "accept")
+    assert action(context(), context(**DIFFERENCES[name][0]), given) == (
+        given if name not in ("nothing", "what holds unset") else "accept"
+    )
 
 
 def test_of_several_axes_the_strictest_action_holds() -> None:
@@ -117,6 +122,15 @@ def test_the_same_minor_version_comes_before_the_nearest_older_and_that_before_n
 ) -> None:
     assert best_of(running, *stored) == best
     assert best_of(running, *reversed(stored)) == best
+
+
+def test_a_variable_that_says_what_holds_without_it_is_no_difference_in_meaning() -> None:
+    said = context(environment={"TRITON_DEFAULT_FP_FUSION": "true"})
+    verdict = judge(CONTEXT, said, DEFAULTS)
+    assert verdict is not None and verdict.action == "accept"
+    assert verdict.words == 'environment {"TRITON_DEFAULT_FP_FUSION":"true"}, here {}, which means the same'
+    changed = judge(context(source="cc"), said, DEFAULTS)
+    assert changed is not None and changed.action == "retune"
 
 
 def test_what_differs_is_said_theirs_before_ours() -> None:
