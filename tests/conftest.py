@@ -68,7 +68,9 @@ _SLOW_TESTS = {
     "test_b47_a_mutated_record_is_served_right_or_moved_aside_with_one_warning_and_healed",
     "test_b62_a_run_that_died_is_not_repeated", "test_b62_b42_what_a_killed_job_had_skipped_is_measured_when_it_is_tuned",
     "test_b62_what_ended_two_processes_has_failed_for_good",
-    "test_b96_eight_workers_of_a_thousand_calls_write_at_most_eight_lines", "test_examples_run",
+    "test_another_gpu_of_the_architecture_takes_none_of_them",
+    "test_b96_eight_workers_of_a_thousand_calls_write_at_most_eight_lines", "test_doctor_names_what_is_too_old",
+    "test_examples_run", "test_the_files_pass_check_with_the_kernels_as_they_are",
     "test_import_and_decoration_look_for_no_folder_and_never_initialise_cuda", "test_lists_are_read_as_torch_reads_them",
     "test_no_gpu_and_no_interpreter", "test_the_exit_code_is_the_commands_and_a_second_run_is_added",
 }  # fmt: skip
