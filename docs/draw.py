@@ -88,7 +88,7 @@ TUNING_ROWS = (
 )
 
 
-def tuning(data: dict[str, Any], command: str = "python tests/bench/tuning.py") -> str:
+def tuning(data: dict[str, Any], command: str = "python tests/bench/table.py") -> str:
     """What the first call of a matrix product takes, compilers included."""
     bars = [Bar(label, data["rows"][name]["cold_s"], colour) for name, label, colour in TUNING_ROWS]
     return chart(f"Time of a first call: {data['problem']}", f"{_where(data)}; {command}", bars, "s")
@@ -196,8 +196,8 @@ def _line(line: str, x: int, y: int) -> str:
 def charts() -> Iterator[tuple[Path, str]]:
     """Each picture's file and text."""
     images = DOCS / "images"
-    yield images / "launch.svg", launch(_data("launch-h100-triton-3.9.0"))
-    yield images / "tuning.svg", tuning(_data("tuning-h100-triton-3.6.0"))
+    yield images / "launch.svg", launch(_data("launch-h200-triton-3.9.0"))
+    yield images / "tuning.svg", tuning(_data("tuning-h200-triton-3.6.0"))
     yield images / "path.svg", path()
     yield images / "tune.svg", terminal((DOCS / "data" / "tune-terminal.txt").read_text())
 
