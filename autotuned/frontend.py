@@ -8,6 +8,7 @@ assumed, and what is compiled from a form that was read back is the same to the 
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 import os
@@ -79,6 +80,10 @@ def _key(source: str, options: Any) -> Hashable:
     return source, repr(sorted((name, repr(value)) for name, value in vars(options).items() if name not in LATER))
 
 
+class _FailedError(Exception):
+    """The config that was to build a form did not."""
+
+
 class Forms:
     """Forms of one search: the first config that needs one builds it, and others wait for it."""
 
@@ -89,22 +94,23 @@ class Forms:
     def get(self, key: Hashable, options: Any, build: Callable[[Any], Any], context: Any) -> Any:
         """A module in `context`: read back from an earlier config's, else built."""
         mine: Future[Path | None] = Future()
-        first = self._paths.setdefault(key, mine)
-        if first is mine:
-            return self._built(mine, options, build)
-        path = first.result()
-        module = None if path is None else _parsed(path, context)
-        return build(options) if module is None else module
+        while (first := self._paths.setdefault(key, mine)) is not mine:
+            with contextlib.suppress(_FailedError):  # its own error; that of the next may be another, or none
+                path = first.result()
+                module = None if path is None else _parsed(path, context)
+                return build(options) if module is None else module
+        return self._built(key, mine, options, build)
 
-    def _built(self, mine: Future[Path | None], options: Any, build: Callable[[Any], Any]) -> Any:
-        path = None
+    def _built(self, key: Hashable, mine: Future[Path | None], options: Any, build: Callable[[Any], Any]) -> Any:
         try:
             module = build(watched := Watched(options))
-            if not LATER & watched.seen():
-                path = self._kept(str(module))
-            return module
-        finally:
-            mine.set_result(path)
+            path = None if LATER & watched.seen() else self._kept(str(module))
+        except BaseException:
+            del self._paths[key]  # first, so that whoever waits builds the next
+            mine.set_exception(_FailedError())
+            raise
+        mine.set_result(path)
+        return module
 
     def _kept(self, text: str) -> Path | None:
         path = self._folder / f"form-{os.getpid()}-{next(_numbers)}.ttir"
@@ -118,7 +124,7 @@ class Forms:
     def close(self) -> None:
         """Remove the files; a thread that still compiles builds its own."""
         for future in self._paths.values():
-            if future.done() and (path := future.result()) is not None:
+            if future.done() and not future.exception() and (path := future.result()) is not None:
                 disk.remove(path)
 
 

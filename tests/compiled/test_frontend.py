@@ -3,6 +3,9 @@
 import hashlib
 import os
 import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -51,8 +54,11 @@ def built(monkeypatch):
     original = code_generator.ast_to_ttir
 
     def counted(fn, src, *args, options, **kwargs):
+        module = original(
+            fn, src, *args, options=options, **kwargs
+        )  # may fail, and is then tried again: see PARSER_TRIES
         seen.append(options._options.num_warps if isinstance(options, frontend.Watched) else options.num_warps)
-        return original(fn, src, *args, options=options, **kwargs)
+        return module
 
     monkeypatch.setattr(code_generator, "ast_to_ttir", counted)
     return seen
@@ -126,6 +132,29 @@ def test_nothing_is_shared_where_files_cannot_be_written(built, monkeypatch):
     monkeypatch.setattr(frontend.disk, "write_text", refuse)
     forms = frontend.Forms(Path("/nowhere"))
     assert [forms.get("key", CONFIGS[0], lambda options: "module", None) for _ in range(3)] == ["module"] * 3
+
+
+def test_where_one_fails_the_next_builds_it_for_the_others(tmp_path, monkeypatch):
+    monkeypatch.setattr(frontend, "_parsed", lambda path, context: path.read_text())
+    forms, begun, answers = frontend.Forms(tmp_path), threading.Barrier(4, timeout=20), []
+
+    def build(options):
+        answers.append("failed" if not answers else "built")
+        time.sleep(0.05)
+        if len(answers) == 1:
+            raise SystemError("AST constructor recursion depth mismatch")
+        return "module"
+
+    def ask(number):
+        begun.wait()
+        return forms.get("key", CONFIGS[0], build, None)
+
+    with ThreadPoolExecutor(4) as threads:
+        asked = [threads.submit(ask, number) for number in range(4)]
+    failed = [one.exception() for one in asked if one.exception()]
+    assert [type(error) for error in failed] == [SystemError]
+    assert [one.result() for one in asked if not one.exception()] == ["module"] * 3
+    assert answers == ["failed", "built"]
 
 
 def test_a_file_that_is_gone_is_built_again(tmp_path, built, monkeypatch):
