@@ -76,12 +76,21 @@ _SLOW_TESTS = {
 }  # fmt: skip
 
 
+# What builds wheels and environments, and what runs every page of the documentation: left out of a run of everything
+# for its time. `pytest -m apart` or its file's name runs it, and `.ci/run` does.
+_APART_FILES = {"test_app", "test_packaging", "test_workflow"}
+_APART_TESTS = {"test_examples_run"}
+_WHOLE = "PYTEST_WHOLE_SUITE"  # set for the workers too
+
+
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist starts its workers
 def pytest_cmdline_main(config: pytest.Config) -> None:
     """Run the whole suite on all cores; a few files and all that touches a GPU stay in one process."""
     option = config.option
     is_decided = getattr(option, "numprocesses", 0) is not None  # by `-n`, or because pytest-xdist is not here
     is_part = config.args_source is config.ArgsSource.ARGS or option.collectonly or option.usepdb
+    if not is_part and not option.markexpr:
+        os.environ[_WHOLE] = "1"
     # A worker comes by here too, and so do the suites that tests start: none of them starts workers of its own.
     if GPU or is_decided or is_part or "PYTEST_XDIST_WORKER" in os.environ:
         return
@@ -96,11 +105,15 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what needs a GPU where there is none; mark what is slow; begin with the longest tests."""
+    """Skip what needs a GPU where there is none; mark what is slow or apart; begin with the longest tests."""
     items.sort(key=lambda item: _LONGEST.index(item.path.stem) if item.path.stem in _LONGEST else len(_LONGEST))
     for item in items:
         if item.path.stem in _SLOW_FILES or getattr(item, "originalname", item.name) in _SLOW_TESTS:
             item.add_marker("slow")
+        if item.path.stem in _APART_FILES or getattr(item, "originalname", item.name) in _APART_TESTS:
+            item.add_marker("apart")
+            if os.environ.get(_WHOLE):
+                item.add_marker(pytest.mark.skip(reason="apart: `pytest -m apart` runs it"))
         if not GPU and item.get_closest_marker("gpu"):
             item.add_marker(pytest.mark.skip(reason="needs a GPU"))
 

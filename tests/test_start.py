@@ -64,7 +64,8 @@ def start(tmp_path_factory):
     environment |= {"PYTHONPATH": os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])}
     for searches in ("1", "0"):
         command = [sys.executable, "-c", PROGRAM, searches]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+        # Not in the checkout: its sources would shadow what is installed.
+        done = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, timeout=120)
         assert done.returncode == 0, done.stderr
     modules, events = json.loads(done.stdout)
     return modules, [(event, Path(path)) for event, path in events], folder
