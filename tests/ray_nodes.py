@@ -42,6 +42,7 @@ class Node:
         args += ["--node-ip-address=127.0.0.1", "--object-store-memory=100000000", "--disable-usage-stats"]
         self._process = subprocess.Popen(
             args,
+            cwd=folder,  # not in the checkout, whose sources would shadow what is installed
             env={**os.environ, "AUTOTUNED_CACHE_DIR": str(store), "TRITON_INTERPRET": "1", "FAKE_KIND": kind},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
