@@ -40,6 +40,7 @@ class Node:
         code = "from ray.scripts.scripts import main; main()"
         args = [sys.executable, "-c", code, "start", "--block", f"--num-gpus={gpus}", "--num-cpus=4", *place]
         args += ["--node-ip-address=127.0.0.1", "--object-store-memory=100000000", "--disable-usage-stats"]
+        folder.mkdir(exist_ok=True)
         self._process = subprocess.Popen(
             args,
             cwd=folder,  # not in the checkout, whose sources would shadow what is installed
