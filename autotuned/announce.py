@@ -31,7 +31,7 @@ def announce(tuner: Any, kernel: str, key: Any, choice: Choice) -> None:
     listener = toolchain.autotuning_listener()
     if listener is not None:
         listener(
-            fn=list(toolchain.layers(tuner))[-1],
+            fn=toolchain.innermost(tuner),
             key=key,
             best_config=choice.config,
             configs_timings=tuner.configs_timings,

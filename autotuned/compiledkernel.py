@@ -54,11 +54,6 @@ def compiling_in(executor: Any, warm_up: Callable[[], Any]) -> Any:
     return contextvars.Context().run(begun)  # Triton refuses a second mode within one of the user's own
 
 
-def innermost(kernel: Any) -> Any:
-    """The Triton function in a kernel's layers."""
-    return list(toolchain.layers(kernel))[-1]
-
-
 def specialization(compile_: Callable[[], Any]) -> tuple[Any, ...] | None:
     """What an executor was given by `compiling_in`, without the kernel, for another process that has the same kernel.
 

@@ -31,7 +31,7 @@ def shared(kernel: Any, folder: Path) -> Iterator[None]:
 
     Nothing is shared where somebody else has changed how the kernel's sources are made, and off NVIDIA's back end.
     """
-    jit = list(toolchain.layers(kernel))[-1]
+    jit = toolchain.innermost(kernel)
     original = _original(jit)
     if original is None:
         yield

@@ -49,6 +49,11 @@ def layers(kernel: Any) -> Iterator[Any]:
         kernel = getattr(kernel, "fn", None)
 
 
+def innermost(kernel: Any) -> Any:
+    """The Triton function in a kernel's layers."""
+    return list(layers(kernel))[-1]
+
+
 def filled(kernel: Any) -> frozenset[str]:
     """Names of parameters that heuristics in the kernel's layers fill in."""
     return frozenset(name for layer in layers(kernel) for name in getattr(layer, "values", None) or ())
@@ -65,7 +70,7 @@ def is_interpreted(kernel: Any) -> bool:
     """Whether Triton interprets this kernel on the CPU; it decides at decoration."""
     from triton.runtime.interpreter import InterpretedFunction
 
-    return isinstance(list(layers(kernel))[-1], InterpretedFunction)
+    return isinstance(innermost(kernel), InterpretedFunction)
 
 
 def is_plain_jit(kernel: Any) -> bool:
@@ -137,7 +142,7 @@ _retired: list[Any] = []  # binaries of former environments: a module that a CUD
 
 def forget_binaries(kernel: Any) -> None:
     """Make Triton compile a kernel anew: it looks at the environment at a compilation, and not at its next look-up."""
-    caches = getattr(list(layers(kernel))[-1], "device_caches", None)
+    caches = getattr(innermost(kernel), "device_caches", None)
     if caches:
         _retired.extend(caches.values())
         caches.clear()
@@ -159,7 +164,7 @@ def loaded(compiled: Any) -> Any:
 
 def forget_failed_loads(kernel: Any) -> None:
     """Let Triton load anew what a launch of a kernel could not load."""
-    caches = getattr(list(layers(kernel))[-1], "device_caches", None) or {}
+    caches = getattr(innermost(kernel), "device_caches", None) or {}
     for binaries, *_ in caches.values():
         for compiled in list(binaries.values()):
             _forget_failed_load(compiled)

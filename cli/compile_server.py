@@ -13,7 +13,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NoReturn
 
-from autotuned import compiledkernel, scratch
+from autotuned import compiledkernel, scratch, toolchain
 
 from . import session
 
@@ -39,7 +39,7 @@ def main() -> None:
 def _kernels(targets: list[str]) -> dict[str, Any]:
     """What is compiled for each tuned kernel of the targets, by name."""
     targets_of = (found.tuner.target for found in session.load(targets))
-    return {target.name: compiledkernel.innermost(target.fn) for target in targets_of if target.compiles_ahead}
+    return {target.name: toolchain.innermost(target.fn) for target in targets_of if target.compiles_ahead}
 
 
 def _serve(channel: socket.socket, kernels: dict[str, Any]) -> NoReturn:
