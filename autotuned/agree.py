@@ -12,11 +12,10 @@ from autotuned import candidates, disk, errors, failures, race, ranks, recordfil
 from autotuned.errors import AutotunedError, SyncError
 from autotuned.fixed import Fixed
 from autotuned.key import Key
-from autotuned.look import rung
+from autotuned.look import Choice, Rung, rung
 from autotuned.question import Question
 from autotuned.ranks import Ranks
 from autotuned.recordfile import Record, Timing
-from autotuned.store import Choice, Rung
 from autotuned.target import Call
 from autotuned.values import Json, digest
 

@@ -13,13 +13,13 @@ from autotuned.context import Context
 from autotuned.errors import ConfigError
 from autotuned.key import Key, call_part
 from autotuned.later import later
+from autotuned.look import Candidates, Choice, Look, Place, Rung
 from autotuned.question import Options, Question, Seconds
-from autotuned.store import Candidates, Choice, Look, Rung
 from autotuned.target import Call, Target, refuse_conflicts
 
 if TYPE_CHECKING:
     from autotuned import explain, failures, fallback, locks, searching, storm
-    from autotuned.explain import Explanation, Place
+    from autotuned.explain import Explanation
     from autotuned.recordfile import Record
 else:
     explain, failures, fallback = map(later, ("explain", "failures", "fallback"))
@@ -167,7 +167,7 @@ class Chooser:
         return self._remember(question.key, choice)
 
     def decide(self, question: Question) -> Choice:
-        """The choice made here: remembered, stored, shipped, default, or searched for; see `store.Rung`."""
+        """The choice made here: remembered, stored, shipped, default, or searched for; see `Rung`."""
         known = self.known(question)
         ending = self._ending(question)
         if known is not None and (ending is not Rung.SEARCH or self.is_enough(known, question)):

@@ -11,7 +11,7 @@ from typing import Any
 from autotuned import files, store
 from autotuned.errors import NotTunedError
 from autotuned.key import Difference, Key, differences
-from autotuned.store import Candidates, Choice, Look, Rung
+from autotuned.look import Candidates, Choice, Look, Place, Rung
 from autotuned.values import Json, canonical
 
 # Reasons, in one or two words. What differs in the context comes in the order of this table when several parts do.
@@ -37,7 +37,6 @@ WORDS = {
     Rung.SEARCH: "search",
     Rung.ONLY: "only config",
 }
-Place = store.Place
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from typing import Any
 
 from autotuned import candidates, failures
 from autotuned.errors import ConfigError
+from autotuned.look import Candidates, Choice, Rung
 from autotuned.question import Options, Question
-from autotuned.store import Candidates, Choice, Rung
 from autotuned.target import Call, Target
 
 log = logging.getLogger("autotuned")

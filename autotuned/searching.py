@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from autotuned import candidates, explain, failures, fallback, job, locks, measure, objects, seeds, state, store, tune
 from autotuned.errors import AllConfigsFailedError, OutOfMemoryError
 from autotuned.key import Key
+from autotuned.look import Candidates, Choice, Rung
 from autotuned.question import Options, Question
 from autotuned.recordfile import Record, Timing
-from autotuned.store import Candidates, Choice, Rung
 from autotuned.storm import Storm
 from autotuned.values import canonical
 

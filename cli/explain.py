@@ -12,6 +12,7 @@ from autotuned import device, explain, store
 from autotuned.errors import NoDeviceError
 from autotuned.explain import Explanation
 from autotuned.key import Key
+from autotuned.look import Rung
 
 from . import output
 from .stored import complete, kernels, no_key, of_kernel, one
@@ -64,7 +65,7 @@ def _of_name(wanted: str) -> tuple[str, list[Explanation]]:
 def _damaged(kernel: str) -> Iterator[Explanation]:
     """Records that cannot be read: of their keys only the digest is left."""
     for path, seen in store.unreadable(kernel):
-        step = explain.Step(explain.WORDS[store.Rung.STORE], False, f"{seen.problem}: {seen.detail}")
+        step = explain.Step(explain.WORDS[Rung.STORE], False, f"{seen.problem}: {seen.detail}")
         notes = (f"the record {path} cannot be used",)
         yield Explanation(kernel, None, "auto", seen.problem, "search", None, (step,), remarks=notes)
 

@@ -22,9 +22,9 @@ from autotuned.configfile import Entry
 from autotuned.device import from_json
 from autotuned.errors import DeviceLostError, EncodingError, NoDeviceError, TargetError
 from autotuned.key import Key
+from autotuned.look import Choice, Rung
 from autotuned.question import Question
 from autotuned.recordfile import Record, Timing
-from autotuned.store import Choice, Rung
 from autotuned.target import Call
 
 from . import isolation, output
