@@ -189,7 +189,7 @@ class Agreement:
         merged = slowest(records, question.live)
         if alone.keeps(question.key):
             store.keep(merged)
-        return Choice(question.live[Timing(merged.winner or {}).identity], Rung.SEARCH, merged)
+        return Choice(question.live[recordfile.identity_of(merged.winner or {})], Rung.SEARCH, merged)
 
     def _too_late(self, question: Question, what: str) -> SyncError:
         return SyncError(

@@ -70,7 +70,8 @@ class Chooser:
         """The live configs of a call after pruning, by identity and in order.
 
         Raises:
-            PruningError, ConfigError: A pruner or a callable list left nothing usable.
+            PruningError: A pruner left nothing usable.
+            ConfigError: A callable list did.
             ValueError: The caller passes what one of them sets.
         """
         configs = self.options.configs() if self.options.computed is None else self._computed(call)

@@ -68,7 +68,7 @@ def _problem(entry: Entry, tuner: Tuner) -> str:
     if tuner.options.computed is not None:
         return ""  # which configs there are depends on the arguments
     live = [candidates.identity(config, target.name, objects.spell) for config in tuner.options.configs()]
-    return "" if canonical(dict(entry.config)) in live else fit.misfit(entry.config, live)
+    return "" if entry.identity in live else fit.misfit(entry.config, live)
 
 
 def _short(data: Json) -> str:
@@ -141,7 +141,7 @@ def left_out(files: Iterable[ConfigFile], timed: Iterable[Contest]) -> Iterator[
 def contest(tuner: Tuner, call: Call, key: Key, entry: Entry) -> Contest:
     """Time one shipped choice beside the default and the best of the others."""
     live = tuner.chooser.candidates(call)
-    shipped, default = canonical(dict(entry.config)), _default(tuner, call, live)
+    shipped, default = entry.identity, _default(tuner, call, live)
     if shipped not in live:
         return Contest(key, entry.config, None, None, None, "", fit.misfit(entry.config, live))
     others = _rivals(key, live, shipped, default)

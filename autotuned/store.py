@@ -118,7 +118,7 @@ def best(found: Record, candidates: Candidates) -> str | None:
     """Identity of the record's winner; if it is no candidate any more, of the fastest measured one that is."""
     if found.winner is None:
         return None
-    winner = recordfile.Timing(found.winner).identity
+    winner = recordfile.identity_of(found.winner)
     if winner in candidates:
         return winner
     usable = [t for t in found.timings if t.usable and t.identity in candidates]

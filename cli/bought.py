@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from autotuned.calls import Recorded
-from autotuned.recordfile import Timing
-from autotuned.values import canonical
+from autotuned.recordfile import Timing, identity_of
 
 from . import output
 from .stored import Stored, of_kernel
@@ -122,7 +121,7 @@ def _case(stored: Stored, count: int | None) -> Case:
     if record is None:
         return Case(stored, None, stored.vs_default, count=count)
     default = record.provenance.get("default")
-    names = {"chosen": canonical(stored.config), "default": canonical(default) if default else ""}
+    names = {"chosen": identity_of(stored.config or {}), "default": identity_of(default) if default else ""}
     names["first"] = record.timings[0].identity if record.timings else ""
     configs = [_measured(timing, names, stored.key.is_of_triton) for timing in record.timings]
     speed = {role: _ratio(configs, role, stored.median_us) for role in ("first", "default")}

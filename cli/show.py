@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from autotuned.recordfile import Record, Timing
+from autotuned.recordfile import Record, Timing, identity_of
 
 from . import output
 from .stored import Stored, complete, kernels, no_key, of_kernel, one
@@ -93,7 +93,7 @@ def _parts(data: Json, path: str = "") -> Iterator[tuple[str, str]]:
 
 
 def _timing_cells(timing: Timing, stored: Stored) -> list[str]:
-    chosen = stored.config is not None and timing.identity == Timing(stored.config).identity
+    chosen = stored.config is not None and timing.identity == identity_of(stored.config)
     spread = f"{output.time_words(timing.low_us)} - {output.time_words(timing.high_us)}" if timing.low_us else "n/a"
     return [
         f"{'* ' if chosen else ''}{output.config_words(timing.config, stored.key.is_of_triton)}",
