@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
-import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
 else:
     checks, neighbours = later("check"), later("nearest")
 
-log = logging.getLogger("autotuned")
 CaseGenerator = Callable[[Any], Iterator[Mapping[str, Any]]]
 _explicit_names: dict[str, str] = {}  # name given by the user -> fingerprint of what has it
 
