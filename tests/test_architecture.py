@@ -32,7 +32,7 @@ RANKS = [
     {"compiling", "listing"},
     {"files", "seeds"},
     {"shipping"},
-    {"store", "bound", "board"},
+    {"store", "bound", "board", "guard"},
     {"context", "exchange", "explain", "tune"},
     {"audit", "question", "seed"},
     {"agree", "fallback"},
