@@ -14,15 +14,19 @@ from autotuned.target import Call, Target
 log = logging.getLogger("autotuned")
 
 
+def given(options: Options, call: Call) -> Any:
+    """What `default=` says for a call; None where there is none."""
+    found = options.default
+    return found(**call.arguments) if callable(found) and not candidates.is_config(found) else found
+
+
 def default(target: Target, options: Options, call: Call, live: Candidates) -> Choice:
     """`default=`, else the first config.
 
     Raises:
         ConfigError: `default=` gave no config, or one that cannot belong to the kernel.
     """
-    found = options.default
-    if callable(found) and not candidates.is_config(found):
-        found = found(**call.arguments)
+    found = given(options, call)
     if found is None:
         found = next(iter(live.values()))
     if not candidates.is_config(found):

@@ -15,12 +15,12 @@ from typing import Any
 
 import typer
 
-from autotuned import candidates, cases, configfile, env, objects, replay, source, store
+from autotuned import candidates, cases, configfile, env, objects, replay, store
 from autotuned.calls import SUFFIX, Recorded
 from autotuned.cases import Found
 from autotuned.configfile import Entry
 from autotuned.device import from_json
-from autotuned.errors import DeviceLostError, EncodingError, NoDeviceError, TargetError
+from autotuned.errors import DeviceLostError, NoDeviceError, TargetError
 from autotuned.key import Key
 from autotuned.look import Choice, Rung
 from autotuned.question import Question
@@ -346,7 +346,7 @@ def _note_record(row: Row, record: Record, form: Json, question: Question, defau
     """Fill a row from a record; returns the entry for a config file, None where only this process can read it."""
     forms = {identity: json.loads(identity) for identity in question.live}
     first = next(iter(forms.values()))
-    untuned = candidates.to_json(default, row.kernel, _spelled) if candidates.is_config(default) else None
+    untuned = candidates.stored_form(default, row.kernel, objects.spell)
     won = record.timing_of(form) or Timing(form)
     # What runs, which is another than the record's winner where that is no candidate any more.
     record = record.replace(winner=won.config, median_us=won.median_us)
@@ -357,11 +357,3 @@ def _note_record(row: Row, record: Record, form: Json, question: Question, defau
     if not objects.portable(record.key.to_json(), form):
         return None
     return configfile.entry_of(record, untuned or first)
-
-
-def _spelled(value: Any, where: str) -> Json:
-    """A value of `default=` as candidates spell it; one without a spelling matches no candidate."""
-    try:
-        return source.of_value(value, where)
-    except EncodingError:
-        return None
