@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from autotuned import files, store
+from autotuned import candidates, files, store
 from autotuned.errors import NotTunedError
 from autotuned.key import Difference, Key, differences
 from autotuned.look import Candidates, Choice, Look, Place, Rung
@@ -109,7 +109,7 @@ class Explanation:
             "config": self.config,
             "steps": [vars(step) for step in self.steps],
             "nearest": self.nearest.digest if self.nearest else None,
-            "changes": [{"path": c.path, "stored": c.theirs, "now": c.ours} for c in self.changes],
+            "changes": changes_json(self.changes),
             "remarks": list(self.remarks),
         }
 
@@ -117,6 +117,11 @@ class Explanation:
 def change_words(change: Difference) -> str:
     """A changed part in one line, old against new."""
     return f"{change.path}: {canonical(change.theirs)} -> {canonical(change.ours)}"
+
+
+def changes_json(changed: Sequence[Difference]) -> list[dict[str, Json]]:
+    """Changed parts as JSON."""
+    return [{"path": change.path, "stored": change.theirs, "now": change.ours} for change in changed]
 
 
 def parts(data: Json, path: str = "") -> Iterator[tuple[str, Json]]:
@@ -294,9 +299,7 @@ def _any_record(key: Key, live: Candidates) -> Look:
 
 
 def _label(form: Mapping[str, Json], key: Key) -> str:
-    from autotuned.candidates import label
-
-    return label(form, options=key.is_of_triton)
+    return candidates.label(form, options=key.is_of_triton)
 
 
 class _Whatever(Mapping[str, Any]):

@@ -5,16 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from autotuned.calls import Recorded
 from autotuned.recordfile import Timing, identity_of
+from autotuned.values import Json
 
 from . import output
 from .stored import Stored, of_kernel
 from .usage import Missing, missing_of, usage
-
-Json = Any
 
 
 @dataclass(frozen=True)

@@ -26,15 +26,15 @@ from autotuned.look import Choice, Rung
 from autotuned.question import Question
 from autotuned.recordfile import Record, Timing
 from autotuned.target import Call
+from autotuned.values import Json
 
 from . import isolation, output
 from .local import Local
 from .pool import Executor, Pool, check_files
 from .progress import Display
 from .rows import HEADERS, Result, Row, Wishes, cells
-from .units import Unit, Units, reason
+from .units import Unit, Units, reason, tensors_on
 
-Json = Any
 INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 CASE_HINT = "Register some: @kernel.case over a generator fn(device) of dict(args=(...), kwargs={...}, grid=...)."
 
@@ -187,7 +187,7 @@ class Session:
         """The call of a case, and the configs that cannot be launched for it."""
         if not isinstance(case, Recorded):
             return cases.bind(found, case), []
-        call, lost = replay.call_of(found, case, "cpu" if self._device == "interpreter" else "cuda")
+        call, lost = replay.call_of(found, case, tensors_on(self._device))
         if lost:
             self._display.keep(f"{found.name}: {len(lost)} configs are newer than the recording and are skipped")
         return call, lost

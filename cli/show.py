@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from autotuned.recordfile import Record, Timing, identity_of
+from autotuned.values import Json
 
 from . import output
 from .stored import Stored, complete, kernels, no_key, of_kernel, one
-
-Json = Any
 
 
 def show(
