@@ -10,7 +10,7 @@ from typing import Any
 
 from autotuned import candidates, files, store
 from autotuned.errors import NotTunedError
-from autotuned.key import Difference, Key, differences
+from autotuned.key import Difference, Key, differences, parts
 from autotuned.look import Candidates, Choice, Look, Place, Rung
 from autotuned.values import Json, canonical
 
@@ -122,15 +122,6 @@ def change_words(change: Difference) -> str:
 def changes_json(changed: Sequence[Difference]) -> list[dict[str, Json]]:
     """Changed parts as JSON."""
     return [{"path": change.path, "stored": change.theirs, "now": change.ours} for change in changed]
-
-
-def parts(data: Json, path: str = "") -> Iterator[tuple[str, Json]]:
-    """The leaves of a key, `call.tensors.x.dtype` and its value; a typed value such as {"float": ...} is one leaf."""
-    for name, value in data.items():
-        if isinstance(value, dict) and value and not path.endswith(("values.", "options.")):
-            yield from parts(value, f"{path}{name}.")
-        else:
-            yield f"{path}{name}", value
 
 
 def stored_keys(kernel: str) -> list[Key]:

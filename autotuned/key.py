@@ -211,6 +211,15 @@ def _field_text(part: Json) -> str:
     return "[]" if part == [] else canonical(part)
 
 
+def parts(data: Json, path: str = "") -> Iterator[tuple[str, Json]]:
+    """The leaves of a key, `call.tensors.x.dtype` and its value; a typed value such as {"float": ...} is one leaf."""
+    for name, value in data.items():
+        if isinstance(value, dict) and value and not path.endswith(("values.", "options.")):
+            yield from parts(value, f"{path}{name}.")
+        else:
+            yield f"{path}{name}", value
+
+
 class Difference(Frozen):
     """One place in which two keys differ; a part that one of them lacks is None."""
 

@@ -34,10 +34,10 @@ def report(
 
     JSON: `cases`, `totals` and `coverage` (null without --calls). Each case has the fields of `list --json`, and
     `vs_first` and `vs_default` (speed-ups), `spread` (slowest over fastest), `failed`, `wrong`, `seconds` (of the
-    search), `count` (in the recording) and `configs` (each with its times, `status`, `error` and `roles`). `totals` has
-    `kernels`, `cases`, `configs`, `failed`, `tied`, `noisy`, `seconds` and, as geometric means, `vs_first` and
-    `vs_default`. `coverage` has `distinct`, `tuned`, `calls`, `tuned_calls` and `missing` (as of
-    `list --missing --json`).
+    search), `count` (in the recording) and `configs` (each with `label`, `median_us`, `low_us`, `high_us`, `samples`,
+    `status`, `error` and `roles`). `totals` has `kernels`, `cases`, `configs`, `failed` (wrong ones too), `tied`,
+    `noisy` (unresolved ones too), `seconds` and, as geometric means, `vs_first` and `vs_default`. `coverage` has
+    `distinct`, `tuned`, `calls`, `tuned_calls` and `missing` (as of `list --missing --json`).
     """
     made = calls.read(recorded) if recorded is not None else None
     counts = None if made is None else _counts(made)
