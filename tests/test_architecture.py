@@ -20,7 +20,7 @@ RANKS = [
     {"env", "clocks", "disk", "device", "codegen", "failures", "fixed", "gpus", "grids", "race", "ranks", "ttir"},
     {"candidates", "key", "locks", "nearest", "policy", "scratch", "source", "visible", "workers"},
     {
-        *("_launch_py", "alone", "calls", "journal", "measure", "objects", "recordfile", "state"),
+        *("_launch_py", "calls", "journal", "measure", "objects", "recordfile", "state"),
         *("storm", "toolchain"),
     },
     {"frontend"},
@@ -29,7 +29,7 @@ RANKS = [
         *("target",),
     },
     {"announce", "arithmetic", "driver", "hosttarget", "job", "names", "records", "smem"},
-    {"compiling", "listing"},
+    {"alone", "compiling", "listing"},
     {"files", "seeds"},
     {"shipping"},
     {"store", "bound", "board", "guard"},

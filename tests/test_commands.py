@@ -112,9 +112,11 @@ def fields(data):
 
 @pytest.mark.parametrize("command", EXAMPLES)
 def test_every_field_of_the_json_is_in_the_help(command, folder):
-    out, err = forms(command, *([] if command in STARTS else ["--quiet"]), "--json")
-    found = fields(json.loads((err if command in STARTS else out).splitlines()[-1] if command in STARTS else out))
-    helps = " ".join(COMMANDS[name].help for name in (command, "list"))  # whose choices are those of `show` and `report`
+    out, err = forms(command, "--json")
+    found = fields(json.loads(err.splitlines()[-1] if command in STARTS else out))
+    helps = " ".join(
+        COMMANDS[name].help for name in (command, "list")
+    )  # whose choices are those of `show` and `report`
     assert found and {name for name in found if not re.search(rf"\b{name}\b", helps)} == set()
 
 
