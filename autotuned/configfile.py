@@ -222,8 +222,7 @@ def read(text: str | bytes, path: str) -> tuple[ConfigFile | None, list[Fault]]:
     are files that git merged without an ancestor, or with its markers in them.
     """
     try:
-        lines = (text.decode() if isinstance(text, bytes) else text).splitlines()
-        return _read(disk.parse_json(text), lines, path)
+        return _read(disk.parse_json(text), _lines_of(text), path)
     except (RecordError, TypeError) as error:
         return None, [Fault(path, _reason(error))]
     except (ValueError, RecursionError) as error:
@@ -236,7 +235,7 @@ def _read(data: Any, lines: list[str], path: str) -> tuple[ConfigFile, list[Faul
     if typed(schema, int, "schema") != SCHEMA:
         raise RecordError(f"expected schema {SCHEMA}, got {schema!r}; upgrade autotuned to read it.", where="schema")
     fields = _fields(data, "file", {"schema", "kernel", "device", "groups"})
-    reader = _Reader(ConfigFile(typed(fields["kernel"], str, "kernel"), from_json(fields["device"])), path)
+    reader = _Reader(_empty(fields), path)
     numbers = _entry_lines(fields["groups"], lines)
     for g, group in enumerate(typed(fields["groups"], list, "groups")):
         parts = _fields(group, f"groups[{g}]", {"context", "entries"})
@@ -290,14 +289,8 @@ def _by_lines(text: str | bytes, path: str, error: Exception) -> tuple[ConfigFil
     """What can be read of a file of which only the lines are in order, as `ConfigFile.dump` writes them."""
     broken = Fault(path, _reason(error), getattr(error, "lineno", None))
     try:
-        lines = (text.decode() if isinstance(text, bytes) else text).splitlines()
-        heads = [
-            json.loads(f"{{{line.strip().rstrip(',')}}}") for line in lines if line.startswith((' "s', ' "k', ' "d'))
-        ]
-        fields = {name: value for head in heads for name, value in head.items()}
-        if len(heads) != 3 or fields.keys() != {"schema", "kernel", "device"} or fields["schema"] != SCHEMA:
-            return None, [broken]
-        reader = _Reader(ConfigFile(typed(fields["kernel"], str, "kernel"), from_json(fields["device"])), path)
+        lines = _lines_of(text)
+        reader = _Reader(_headed(lines), path)
     except (ValueError, TypeError, RecursionError):
         return None, [broken]
     reader.fault(f"{broken.text} What can be read line by line is used; `autotuned merge` writes it anew.", broken.line)
@@ -315,6 +308,23 @@ def _by_lines(text: str | bytes, path: str, error: Exception) -> tuple[ConfigFil
             context = None if line.startswith('{"context":') else context
             reader.fault(f"{_reason(cause)} The line is left out.", number)
     return reader.done()
+
+
+def _headed(lines: list[str]) -> ConfigFile:
+    """An empty file with the head that stands in these lines; ValueError or TypeError where there is none."""
+    heads = [json.loads(f"{{{line.strip().rstrip(',')}}}") for line in lines if line.startswith((' "s', ' "k', ' "d'))]
+    fields = {name: value for head in heads for name, value in head.items()}
+    if len(heads) != 3 or fields.keys() != {"schema", "kernel", "device"} or fields["schema"] != SCHEMA:
+        raise ValueError(f"expected schema {SCHEMA}, kernel and device, a line each, got {fields!r:.60}.")
+    return _empty(fields)
+
+
+def _empty(fields: Mapping[str, Json]) -> ConfigFile:
+    return ConfigFile(typed(fields["kernel"], str, "kernel"), from_json(fields["device"]))
+
+
+def _lines_of(text: str | bytes) -> list[str]:
+    return (text.decode() if isinstance(text, bytes) else text).splitlines()
 
 
 def _reason(error: Exception) -> str:

@@ -110,9 +110,17 @@ def inspect(path: Path) -> tuple[Record | None, Look]:
     try:
         found = recordfile.load(data)
         recordfile.check_winner(found)
-        return found, Look()
+        return found, Look(None, "", "", where)
     except RecordError as error:
         return None, Look(None, "damaged", str(error), where)
+
+
+def look_up(key: Key) -> tuple[Record | None, Look]:
+    """The record of a key, or why there is none; nothing is moved, and nothing is said."""
+    found, seen = inspect(record_path(key))
+    if found is not None and found.key != key:
+        return None, Look(None, "damaged", "it holds the record of another key", seen.path)
+    return found, seen
 
 
 def react(seen: Look) -> None:

@@ -17,12 +17,12 @@ from autotuned.look import Rung as Rung
 from autotuned.recordfile import Record
 
 # The rest of the package knows one store: what it asks of the user's records is asked for here too.
-from autotuned.records import inspect as inspect
 from autotuned.records import is_newer as is_newer
 from autotuned.records import journal_path as journal_path
 from autotuned.records import keep as keep
 from autotuned.records import locked as locked
 from autotuned.records import logged as logged
+from autotuned.records import look_up as look_up
 from autotuned.records import may_save as may_save
 from autotuned.records import read as read
 from autotuned.records import record_path as record_path
@@ -99,19 +99,18 @@ def find(
 
 
 def _look_at_record(key: Key, candidates: Candidates) -> Look:
-    path = record_path(key)
-    found, seen = inspect(path)
+    found, seen = look_up(key)
     if found is None:
         return seen
-    if found.key != key:
-        return Look(None, "damaged", "it holds the record of another key", str(path))
     winner = best(found, candidates)
     if winner is None:  # without a path: a search follows, which is nothing to warn of
-        return Look(None, "config gone" if found.winner else "absent", f"{path} has none of the configs of this call")
+        return Look(
+            None, "config gone" if found.winner else "absent", f"{seen.path} has none of the configs of this call"
+        )
     measured = {timing.identity for timing in found.timings}
     # One that was taken from a config file has no timings: it is as good as the file.
     complete = not found.timings or candidates.keys() <= measured
-    return Look(Choice(candidates[winner], Rung.STORE, found, complete, str(path)))
+    return Look(Choice(candidates[winner], Rung.STORE, found, complete, seen.path))
 
 
 def best(found: Record, candidates: Candidates) -> str | None:
