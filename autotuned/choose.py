@@ -97,13 +97,14 @@ class Chooser:
 
     # -- the sources, in their order -----------------------------------------------------------------------------
 
-    def choose(self, call: Call, pinned: Any = None, search: bool = True) -> Choice:
-        """The config for a call, in the mode in force.
+    def choose(self, call: Call, pinned: Any = None, search: bool = True, mode: str | None = None) -> Choice:
+        """The config for a call.
 
         Args:
             call: The bound call.
             pinned: A config that the user pinned for it, or None.
             search: False forbids a search, as a graph capture does.
+            mode: The mode; None for the one in force.
 
         Raises:
             NotTunedError: Nothing is stored and the mode, a graph capture or the caller forbids a search.
@@ -112,7 +113,7 @@ class Chooser:
         self.target.device(call)  # a kernel without a GPU fails here, with an error that says what to do
         start = time.perf_counter()
         live = self.candidates(call) if pinned is None else {}
-        mode = env.current_mode()
+        mode = mode or env.current_mode()
         known = self._without_key(call, live, mode, pinned)
         if known is not None:
             return known
