@@ -665,3 +665,10 @@ def test_hooks_run_around_each_trial():
     calls.clear()
     function(np.ones(50), 50)
     assert calls == [("config", 8)]
+
+
+def test_arguments_that_do_not_fit_are_one_error_and_not_an_error_within_another():
+    tuned = autotune(CONFIGS)(accumulate)
+    with pytest.raises(CallError, match="is missing") as caught:
+        tuned(np.ones(4))
+    assert caught.value.__context__ is None
