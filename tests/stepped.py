@@ -10,6 +10,7 @@ from paths import quick
 from autotuned import autotune
 
 CONFIGS = [Config({"step": step}) for step in (8, 16)]
+STEPS = [Config({"step": 1}), Config({"step": 2})]
 
 
 class Last:
@@ -38,6 +39,11 @@ def scale(x: np.ndarray, n: int, *, step: int, factor: float = 0.5) -> None:
     LAST.step = step
     for start in range(0, n, step):
         x[start : min(start + step, n)] *= factor
+
+
+def halve(x: np.ndarray, n: int, *, step: int = 1, mode: str = "fast") -> None:
+    """Halve all elements in place, whatever the step."""
+    x *= 0.5
 
 
 def total(x: np.ndarray, step: int = 8) -> float:

@@ -1,4 +1,4 @@
-"""What a test finds afterwards: records in the store, the config of a choice, and lines in the log."""
+"""What a test finds afterwards: records, the config of a choice, and what an error or the log says."""
 
 import logging
 from typing import Any
@@ -17,6 +17,12 @@ def records() -> list[Record]:
 def config_of(choice: store.Choice | None) -> Any:
     """The config that the store has chosen, if it has."""
     return choice and choice.config
+
+
+def says(caught: pytest.ExceptionInfo[BaseException], *parts: str) -> None:
+    """Assert that the message of what was raised has all these parts."""
+    for part in parts:
+        assert part in str(caught.value), part
 
 
 def lines(caplog: pytest.LogCaptureFixture, level: int = logging.WARNING) -> list[str]:
