@@ -4,12 +4,12 @@ import logging
 
 import numpy as np
 import pytest
-from paths import quick
+from paths import quick, ship
 from stepped import CONFIGS, make, scale, total
 from stored import records
 
 import autotuned
-from autotuned import autotune, key
+from autotuned import autotune, decorator, key
 from autotuned.errors import DecorationError
 
 # -- the key ---------------------------------------------------------------------------------------------------------
@@ -186,3 +186,37 @@ def test_a_bucket_of_ones_own():
         function(np.ones(n), n)
     assert function.cache_info().searches == 2
     assert {record.key.call["values"]["n"] for record in records()} == {0, 1}
+
+
+class Seen:
+    """What a launch got; of a class nothing is in a key."""
+
+    size = 0
+
+
+def note_size(x, n, *, step):
+    Seen.size = n
+
+
+def test_a_bucket_is_one_in_memory_on_disk_and_in_files_and_launches_get_the_true_value(monkeypatch, tmp_path):
+    def make():
+        decorator._explicit_names.clear()
+        options = {"key": ["n"], "bucket": {"n": key.pow2}, "do_bench": quick, "name": "app.sized"}
+        return autotune(CONFIGS, **options)(note_size)
+
+    function, searched = make(), []
+    for n in (1000, 513, 1024, 512, 1025):  # the last two are the neighbours
+        function(np.ones(4), n)
+        assert Seen.size == n
+        searched.append(function.cache_info().searches)
+    assert searched == [1, 1, 1, 2, 3]
+    for where in ("disk", "files"):
+        if where == "files":
+            ship(tmp_path / "shipped", monkeypatch)
+        function = make()
+        for n in (600, 1024, 300, 1025, 2048):
+            function(np.ones(4), n)
+            assert Seen.size == n
+        assert function.cache_info().searches == 0, where
+    function(np.ones(4), 256)
+    assert function.cache_info().searches == 1
