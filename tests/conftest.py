@@ -54,12 +54,13 @@ _LONGEST = ["test_compiled", "test_workflow", "test_app", "test_agree"]  # begun
 _SLOW_FILES = {
     "test_acceptance", "test_agree", "test_app", "test_arrange", "test_cli", "test_cli_clear", "test_cli_device",
     "test_cli_doctor", "test_cli_files", "test_cli_stored", "test_cli_terminal", "test_cli_tune", "test_commands",
-    "test_compiled", "test_core_alone", "test_devices", "test_isolation", "test_kernels", "test_libraries",
-    "test_packaging", "test_paths", "test_processes", "test_ray", "test_replay", "test_single_flight", "test_start",
-    "test_stress", "test_tuned", "test_workflow",
+    "test_compiled", "test_core_alone", "test_devices", "test_interpreted_autotuner", "test_isolation", "test_kernels",
+    "test_libraries", "test_packaged", "test_packaging", "test_paths", "test_processes", "test_ray", "test_replay",
+    "test_single_flight", "test_start", "test_stress", "test_tuned", "test_workflow",
 }  # fmt: skip
 _SLOW_TESTS = {
     "test_a_case_becomes_a_call", "test_a_kernel", "test_a_kernel_has_one_name_and_key_however_it_is_reached",
+    "test_a_neighbour_among_10_000_entries_is_found_by_looking_at_a_few",
     "test_a_recording_is_tuned_most_called_first_and_serves_in_strict_mode",
     "test_a_tensor_without_memory_has_no_words_in_either_way",
     "test_b14_b34_processes_that_differ_in_nothing_that_matters_share_a_choice",

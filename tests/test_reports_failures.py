@@ -345,7 +345,6 @@ def test_b99_nothing_of_a_search_is_kept_alive_without_the_garbage_collector(out
     tuned = autotune(CONFIGS[:2] if outcome != "wrong" else CONFIGS, do_bench=quick, **options)(run)
     x, y = np.zeros(8).view(Array), np.zeros(8).view(Array)
     kept += [weakref.ref(x), weakref.ref(y)]
-    gc.collect()
     gc.disable()
     try:
         try:
