@@ -90,7 +90,7 @@ def test_a_child_that_outlives_its_parent_does_not_keep_the_lock(tmp_path: Path)
         start = time.monotonic()
         with locks.locked(path, timeout_s=30) as lock:
             assert lock is locks.Lock.HELD
-        assert time.monotonic() - start < 1
+        assert time.monotonic() - start < 10  # on a busy machine too
         os.kill(child, signal.SIGKILL)
 
 
