@@ -36,6 +36,12 @@ def section(text: str, heading: str) -> str:
     return text.split(f"\n{heading}\n", 1)[1].split("\n## ", 1)[0]
 
 
+@pytest.mark.parametrize("path", PATHS)
+def test_every_fence_belongs_to_a_block(path):
+    """What follows a fence that the site does not know, up to the end of the page, would be shown as code."""
+    assert [line for line in prose(read(path)).splitlines() if line.lstrip().startswith("```")] == []
+
+
 # -- links --------------------------------------------------------------------------------------------------------
 
 
@@ -276,7 +282,7 @@ def test_every_command_has_a_section_with_an_example_that_is_run_and_its_options
 
 
 def test_readme_has_exactly_two_commands():
-    blocks = [body for language, _, body in FENCED.findall(read("README.md")) if language != "python"]
+    blocks = [body for _, language, body in FENCED.findall(read("README.md")) if language != "python"]
     assert blocks == [
         "pip install . && autotuned tune autotuned.kernels.rmsnorm --out tuned/\n",
         "pip install '.[test]' && pytest\n",
@@ -308,7 +314,7 @@ def test_examples_run(path, request, tmp_path):
 
 def test_examples_of_files_on_disk_have_the_fields_of_the_schema():
     for page, name in (("docs/config-files.md", "config-file"), ("docs/store.md", "record")):
-        [text] = [body for language, _, body in FENCED.findall(read(page)) if language == "json"]
+        [text] = [body for _, language, body in FENCED.findall(read(page)) if language == "json"]
         example = json.loads(text.replace("{...}", "{}"))
         schema = json.loads(read(f"configs/schema/{name}.json"))
         assert list(example) == list(schema["properties"])
