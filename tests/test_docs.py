@@ -94,6 +94,20 @@ def test_the_table_of_tuning_has_the_numbers_that_are_drawn():
         assert f" | {row['further_s']:.2f} | " in table
 
 
+def test_the_numbers_that_stand_first_are_those_that_are_drawn():
+    """README and the first screen of the page on performance, beside the data behind their charts."""
+    launch = json.loads((DOCS / "data" / "launch-h200-triton-3.9.0.json").read_text())["rows"]
+    first = json.loads((DOCS / "data" / "tuning-h200-triton-3.6.0.json").read_text())["rows"]
+    ours, stock = (f"{launch[f'3 tensors: {name}, lambda grid']['us']:.1f}" for name in ("ours", "triton.autotune"))
+    summary = read("docs/performance.md").split("\n## ", 1)[0]
+    assert f"| {ours} us | {stock} us |" in summary
+    assert f"| {first['ours']['cold_s']:.1f} s | {first['stock']['cold_s']:.1f} s |" in summary
+    assert f"| {first['ours']['further_s']:.2f} s | {first['stock']['further_s']:.2f} s |" in summary
+    readme = " ".join(read("README.md").split())
+    assert f"costs {ours} us of host time with a callable as grid, where `triton.autotune` takes {stock}" in readme
+    assert f"took {first['ours']['cold_s']:.1f} s instead of {first['stock']['cold_s']:.0f}" in readme
+
+
 # -- the map of files ---------------------------------------------------------------------------------------------
 
 
