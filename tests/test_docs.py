@@ -64,6 +64,7 @@ def test_links_lead_somewhere(path):
 
 def test_the_index_has_every_page():
     linked = {link.partition("#")[0] for link in LINK.findall(read("docs/index.md"))}
+    linked |= {f"decisions/{link}" for link in LINK.findall(read("docs/decisions/index.md"))}
     pages = {page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md")}
     assert linked & pages == pages - {"index.md"}
 
@@ -76,7 +77,7 @@ def test_pages_hold_no_line_longer_than_the_code_may(path):
 
 def test_the_site_has_every_page():
     nav = set(re.findall(r"[\w/-]+\.md", read("mkdocs.yml").split("\nnav:\n")[1]))
-    assert nav == {page.relative_to(DOCS).as_posix() for page in DOCS.glob("*.md")}
+    assert nav == {page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md")}
 
 
 def test_charts_are_drawn_from_the_numbers_that_are_kept():
