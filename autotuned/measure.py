@@ -146,7 +146,7 @@ class CudaTimer:
 
     def sample(self, trial: Trial, count: int) -> list[float]:
         """`count` times of a launch in microseconds; for a short kernel each is the mean of several launches."""
-        each = self._launches_a_sample(trial)
+        each = trial.launches = self._launches_a_sample(trial)
         hold_us = self._hold_us(trial, count * each)
         for _ in range(self._TRIES):
             times, starved = self._block(trial, count * each, hold_us)

@@ -16,14 +16,18 @@ LAST_ROUND = 40  # rounds of finals grow up to this
 FAR_OFF = 1.5  # after the first samples, this many times the leader's median is out
 GUARD_BAND = 0.04  # relative; closer than this to the leader stays in until GUARD_SAMPLES
 FINAL_BAND, FINALISTS = 0.03, 6
-TIE_BAND = 0.005  # relative; two configs this close are a tie, whatever the sample says
+# Relative; two configs this close are a tie, whatever the samples say. Twice as wide, and with three standard errors
+# where these are two and a half, a split-K product of 28.6 us flipped between configs that are 0.6% apart (H200).
+TIE_BAND, TIE_ERRORS = 0.003, 2.5
 NOISE_FLOOR = 0.003  # relative spread below which a sample is not believed
 # Samples of short kernels spread more and cost less: an rmsnorm of 28 us spread by 2%, and 40 samples told apart no
-# better than 1.7% (H100). A finalist has more than `FINAL_SAMPLES` while all of its own take less than this.
-MOST_SAMPLES, FINAL_BUDGET_S = 240, 0.008
-# A median whose relative standard error is below this is sure. Of each trial's own spread and the median spread of all
-# that were sampled enough the latter counts like five samples.
-SURE, PSEUDO_SAMPLES = 0.002, 5
+# better than 1.7% (H100). A finalist has more than `FINAL_SAMPLES` while all of its own take less than this. Where a
+# sample is the mean of several launches, these are what is counted: the cache is flushed before each.
+MOST_LAUNCHES, FINAL_BUDGET_S = 240, 0.008
+# A median whose relative standard error is below this is sure. At 0.002 the split-K product above had two winners in 20
+# searches on a GPU, and three in 40 replayed ones; at half of it one in 39 of these 40, for 0.1 s more. Of each trial's
+# own spread and the median spread of all that were sampled enough the latter counts like five samples.
+SURE, PSEUDO_SAMPLES = 0.001, 5
 # A round in which all that take part have moved by so much, at their median, was disturbed: by another process, or by
 # clocks that fell. It is thrown away and repeated, so often in one race; after that the race goes on and says so.
 DISTURBED_BAND, DISTURBED_ROUNDS = 0.03, 4
@@ -38,6 +42,7 @@ class Trial:
 
     Attributes:
         index: Place in the list of candidates; earlier wins a tie.
+        launches: In one sample, which is their mean.
         prepare: Restores, zeroes and runs hooks; not timed.
         launch: Launches the config once; timed.
         finish: Runs after the launch; not timed.
@@ -48,6 +53,7 @@ class Trial:
     launch: Callable[[], Any]
     finish: Callable[[], None] = lambda: None
     samples_us: list[float] = field(default_factory=list)
+    launches: int = 1
     error: str | None = None
 
     @property
@@ -186,7 +192,8 @@ def _final_limit(trial: Trial, lead: Trial) -> float:
 def _final_round(trials: Sequence[Trial]) -> int:
     """Samples of the next round of finals: a third more than there are, so that many samples are not many rounds."""
     fewest = min(len(trial.samples_us) for trial in trials)
-    return max(FINAL_ROUND, min(fewest // 3 // FINAL_ROUND * FINAL_ROUND, LAST_ROUND, MOST_SAMPLES - fewest))
+    most = MOST_LAUNCHES // max(trial.launches for trial in trials) - fewest
+    return max(FINAL_ROUND, min(fewest // 3 // FINAL_ROUND * FINAL_ROUND, LAST_ROUND, most))
 
 
 def _open(trials: Sequence[Trial]) -> list[Trial]:
@@ -200,9 +207,9 @@ def _unsure(finalists: Sequence[Trial]) -> list[Trial]:
 
 
 def _is_cheap(trial: Trial) -> bool:
-    """Whether a finalist may have more samples: 40, and of a short kernel as many as take 8 ms."""
+    """Whether a finalist may have more samples: 40, and of a short kernel as many as take 8 ms or 240 launches."""
     count, us = len(trial.samples_us), sum(trial.samples_us)
-    return count < FINAL_SAMPLES or (count < MOST_SAMPLES and us < FINAL_BUDGET_S * 1e6)
+    return count < FINAL_SAMPLES or (count * trial.launches < MOST_LAUNCHES and us < FINAL_BUDGET_S * 1e6)
 
 
 def _pooled_spread(trials: Sequence[Trial]) -> float:
@@ -237,8 +244,8 @@ def _at_best(trial: Trial) -> float:
 def winner(trials: Sequence[Trial], resolution_us: float, steady: bool = True) -> tuple[Trial, str]:
     """The trial to use, and the quality of that choice.
 
-    Within `TIE_BAND`, or three standard errors of the difference of two such medians, of the fastest the earlier in
-    the list wins, so that near ties do not flip from run to run. However noisy it was, nothing slower by more than
+    Within `TIE_BAND`, or `TIE_ERRORS` standard errors of the difference of two such medians, of the fastest the earlier
+    in the list wins, so that near ties do not flip from run to run. However noisy it was, nothing slower by more than
     `GUARD_BAND` is a tie.
 
     Args:
@@ -252,7 +259,7 @@ def winner(trials: Sequence[Trial], resolution_us: float, steady: bool = True) -
     lead = min(trials, key=lambda trial: trial.median_us)
     # By the leader's error, not each trial's own: one that was dropped after three samples has a large one.
     error = _shrunk_error(lead, _pooled_spread(trials))
-    limit_us = (1 + max(TIE_BAND, min(3 * math.sqrt(2) * error, GUARD_BAND))) * lead.median_us
+    limit_us = (1 + max(TIE_BAND, min(TIE_ERRORS * math.sqrt(2) * error, GUARD_BAND))) * lead.median_us
     tied = [trial for trial in trials if trial.median_us <= limit_us]
     best = min(tied, key=lambda trial: trial.index)
     if best.median_us <= resolution_us:

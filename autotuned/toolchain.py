@@ -9,9 +9,11 @@ import os
 import re
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from pathlib import Path
+from types import FunctionType, SimpleNamespace
 from typing import Any
 
 from autotuned import disk, env
@@ -20,7 +22,8 @@ from autotuned.immutable import Frozen
 from autotuned.values import Json
 
 log = logging.getLogger("autotuned")
-_PTXAS_OVERRIDES = ("TRITON_PTXAS_PATH", "TRITON_PTXAS_BLACKWELL_PATH")
+# Triton's two: the variable that names another, and its name.
+_PTXAS = (("TRITON_PTXAS_PATH", "ptxas"), ("TRITON_PTXAS_BLACKWELL_PATH", "ptxas-blackwell"))
 
 
 class Parameter(Frozen):
@@ -197,12 +200,45 @@ def fingerprint(arch: str, cache_dir: Path) -> dict[str, Json]:
     tool = _ptxas(arch)
     now = _stat(tool) if tool else None
     if now not in _fingerprints:
-        place = hashlib.sha256(f"3 {version()} {_triton_folder()} {tool}".encode("utf-8", "surrogateescape"))
-        _fingerprints[now] = _remembered(cache_dir / "toolchain" / f"{place.hexdigest()[:32]}.json", now)
+        _fingerprints[now] = _remembered(_place(cache_dir, tool), now)
     return _fingerprints[now]
 
 
 _fingerprints: dict[tuple[str, int, int] | None, dict[str, Json]] = {}
+
+
+def hash_ahead(cache_dir: Path) -> None:
+    """Begin to hash Triton's files on another thread, if nothing that `fingerprint` could remember is there.
+
+    Which device it is for is known only from Triton's driver, and that takes the C compiler 0.4 s at its first use; on
+    the same host, with an H200, the hash took 0.45 s.
+    """
+    tools = [None, *(env.triton_tool(variable) or _own_tool(name) for variable, name in _PTXAS)]
+    if not (os.getpid() in _ahead or _fingerprints or any(_place(cache_dir, tool).exists() for tool in tools)):
+        future = _ahead[os.getpid()] = _future()
+        threading.Thread(target=_settle, args=(future,), name="autotuned-hash", daemon=True).start()
+
+
+_ahead: dict[int, Any] = {}  # what a thread of a process will know; a fork of it has no such thread
+
+
+def _future() -> Any:
+    from concurrent.futures import Future
+
+    return Future()
+
+
+def _settle(future: Any) -> None:
+    try:
+        future.set_result(_hashed())
+    except BaseException as error:
+        future.set_exception(error)
+
+
+def _place(cache_dir: Path, tool: str | None) -> Path:
+    """Where a fingerprint is remembered."""
+    name = hashlib.sha256(f"3 {version()} {_triton_folder()} {tool}".encode("utf-8", "surrogateescape"))
+    return cache_dir / "toolchain" / f"{name.hexdigest()[:32]}.json"
 
 
 def _remembered(path: Path, tool: tuple[str, int, int] | None) -> dict[str, Json]:
@@ -213,22 +249,25 @@ def _remembered(path: Path, tool: tuple[str, int, int] | None) -> dict[str, Json
             return found
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         pass  # there is none, it is damaged, or a file is gone
-    before = _parts(tool)
-    fresh = _compute(tool[0] if tool else None)
-    if _parts(tool) == before:  # else somebody is installing it: what is read now may be a mixture
+    begun = _ahead.pop(os.getpid(), None)
+    before, whole = begun.result() if begun else _hashed()
+    known = tool and f"{_ptxas_version(tool[0])} {_sha256(tool[0])[:12]}"
+    fresh: dict[str, Json] = {"triton": version(), "triton_key": whole, "ptxas": known}
+    # Else somebody is installing it: what was read may be a mixture.
+    if _parts() == before and (tool is None or _stat(tool[0]) == tool):
         try:
-            disk.write_text(path, disk.text({**before, "is": fresh}))
+            disk.write_text(path, disk.text({"ptxas": list(tool) if tool else None, **before, "is": fresh}))
         except OSError as error:
             log.debug("cannot remember the toolchain fingerprint: %s", error)
     return fresh
 
 
-def _parts(tool: tuple[str, int, int] | None) -> dict[str, Json]:
-    """What the fingerprint is computed from: the files, and the folders, whose times say whether there are others."""
+def _parts() -> dict[str, Json]:
+    """What is hashed: the files, and the folders, whose times say whether there are others."""
     root = _triton_folder()
     folders = {folder: os.stat(_below(root, folder)).st_mtime_ns for folder in _folders(root)}
     files = {file: _size_and_time(_below(root, file)) for folder in folders for file in _files(root, folder)}
-    return {"ptxas": list(tool) if tool else None, "folders": folders, "files": files}
+    return {"folders": folders, "files": files}
 
 
 def _is_made_of(data: Json, tool: tuple[str, int, int] | None) -> bool:
@@ -250,26 +289,23 @@ def _size_and_time(path: str) -> list[int]:
     return [info.st_size, info.st_mtime_ns]
 
 
-def _compute(tool: str | None) -> dict[str, Json]:
+def _hashed() -> tuple[dict[str, Json], str]:
+    """What Triton is made of, and a hash of all that."""
     from concurrent.futures import ThreadPoolExecutor
 
     from triton.runtime.cache import triton_key
 
     # Triton's own key leaves out its runtime, Gluon, plug-ins and what it links into kernels.
-    root = _triton_folder()
-    found = sorted(_below(root, file) for folder in _folders(root) for file in _files(root, folder))
-    files = [path for path in found if not os.path.basename(path).startswith("libtriton")]
+    root, parts = _triton_folder(), _parts()
+    files = sorted(_below(root, file) for file in parts["files"])
+    files = [path for path in files if not os.path.basename(path).startswith("libtriton")]
     # Nothing can be compiled before this is known, and Python's lock is free while a file is read or hashed.
     with ThreadPoolExecutor(4, "autotuned-hash") as threads:
         whole = threads.submit(triton_key)
         hashes = threads.map(_sha256, files)
-        parts = [f"{os.path.relpath(path, root)} {digest}" for path, digest in zip(files, hashes)]
-        parts.insert(0, whole.result())
-    return {
-        "triton": version(),
-        "triton_key": hashlib.sha256("\n".join(parts).encode("utf-8", "surrogateescape")).hexdigest(),
-        "ptxas": f"{_ptxas_version(tool)} {_sha256(tool)[:12]}" if tool else None,
-    }
+        lines = [f"{os.path.relpath(path, root)} {digest}" for path, digest in zip(files, hashes)]
+        lines.insert(0, whole.result())
+    return parts, hashlib.sha256("\n".join(lines).encode("utf-8", "surrogateescape")).hexdigest()
 
 
 def _sha256(path: str) -> str:
@@ -319,9 +355,26 @@ def _ptxas_places(arch: str) -> tuple[str, str | None]:
     kind, _, number = arch.partition("_")
     if kind != "sm" or not (number.isascii() and number.isdigit()):
         return "", None
-    blackwell = int(number) >= 100
-    name = "ptxas-blackwell" if blackwell else "ptxas"
-    return _PTXAS_OVERRIDES[blackwell], os.path.join(_triton_folder(), "backends", "nvidia", "bin", name)
+    variable, name = _PTXAS[_second_ptxas(int(number))]
+    return variable, _own_tool(name)
+
+
+def _own_tool(name: str) -> str:
+    return os.path.join(_triton_folder(), "backends", "nvidia", "bin", name)
+
+
+def _second_ptxas(arch: int) -> bool:
+    """Whether Triton takes its second ptxas for `arch`: by its own rule, which differs between versions.
+
+    Its function runs the tool to see that it is one; here the same code is given the names in the tools' place.
+    """
+    from triton.backends.nvidia.compiler import get_ptxas
+
+    tools = SimpleNamespace(ptxas=False, ptxas_blackwell=True)
+    try:
+        return bool(FunctionType(inspect.unwrap(get_ptxas).__code__, {"knobs": SimpleNamespace(nvidia=tools)})(arch))
+    except (AttributeError, TypeError, NameError):
+        return arch >= 100
 
 
 def _is_tool(path: str) -> bool:

@@ -45,7 +45,7 @@ def _kernels(targets: list[str]) -> dict[str, Any]:
 def _serve(channel: socket.socket, kernels: dict[str, Any]) -> NoReturn:
     workers: set[int] = set()
     while True:
-        data, descriptors, _, _ = socket.recv_fds(channel, 1 << 12, 1)
+        data, descriptors = _asked(channel)
         if not data:  # the parent has ended
             for pid in list(workers):
                 _end(pid, workers)
@@ -58,6 +58,13 @@ def _serve(channel: socket.socket, kernels: dict[str, Any]) -> NoReturn:
             workers.add(answer)
         with contextlib.suppress(OSError):
             channel.send(str(answer).encode())
+
+
+def _asked(channel: socket.socket) -> tuple[bytes, list[int]]:
+    try:
+        return socket.recv_fds(channel, 1 << 12, 1)[:2]
+    except ConnectionResetError:  # the parent was killed with an answer unread
+        return b"", []
 
 
 def _end(pid: int, workers: set[int]) -> int:

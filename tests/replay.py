@@ -31,8 +31,16 @@ class Recording:
 
     @property
     def true_us(self) -> list[float]:
-        """The median of all that was recorded, by config."""
-        return [statistics.median(samples) for samples in self.samples_us]
+        """The mean of all that was recorded without the outer twentieths, by config.
+
+        Not the median: the samples of `add` have two modes 2.6% apart, and which of them it lies in is chance.
+        """
+        return [_trimmed_mean(samples) for samples in self.samples_us]
+
+
+def _trimmed_mean(samples: Sequence[float]) -> float:
+    outer = len(samples) // 20
+    return statistics.mean(sorted(samples)[outer : len(samples) - outer])
 
 
 @dataclass(frozen=True)

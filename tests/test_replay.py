@@ -12,6 +12,7 @@ from simulated import Gpu
 from autotuned import race
 
 SEEDS = range(12)
+AS_GOOD = 0.005  # what the pick may be off in the median
 RECORDINGS = replay.recordings()
 
 
@@ -39,7 +40,7 @@ class TestRecorded:
 
     def test_the_pick_is_close_to_the_best(self, recording):
         regrets = [result.regret for result in results(recording)]
-        assert statistics.median(regrets) <= 0.005
+        assert statistics.median(regrets) <= AS_GOOD
         assert percentile(regrets, 0.95) <= 0.02
 
     def test_a_race_costs_a_small_part_of_measuring_all_as_long(self, recording):
@@ -66,17 +67,18 @@ class TestRecorded:
     def test_one_config_wins_nearly_always_unless_several_are_as_good(self, recording):
         found = results(recording)
         picks = [result.picked for result in found]
-        assert max(map(picks.count, picks)) >= 0.75 * len(picks) or max(one.regret for one in found) <= race.TIE_BAND
+        assert max(map(picks.count, picks)) >= 0.75 * len(picks) or max(one.regret for one in found) <= AS_GOOD
 
 
 # -- what a further shape costs, with the real timer on a simulated device ----------------------------------------------
 
 # Seconds of the host's clock, launches and waits for the device of one race, all binaries loaded. Before rounds of
 # finals grew, finalists were dropped that are no tie, and the stream was held only until the host is ahead, rmsnorm
-# took 0.17 s, 930 launches and 150 waits here, and 0.12 s of statistics on top.
+# took 0.17 s, 930 launches and 150 waits here, and 0.12 s of statistics on top. Since the median of a finalist is to be
+# known to 0.1% and not to 0.2%, short kernels take up to twice as long as before.
 LIMITS = {
-    "matmul": (0.12, 260, 110), "attention": (0.14, 220, 100), "rmsnorm": (0.10, 1000, 110), "add": (0.09, 600, 140),
-    "softmax": (0.06, 450, 75),
+    "matmul": (0.12, 260, 110), "attention": (0.14, 220, 100), "rmsnorm": (0.13, 1200, 120), "add": (0.17, 1150, 160),
+    "softmax": (0.06, 450, 75), "splitk": (0.21, 1850, 250),
 }  # fmt: skip
 
 

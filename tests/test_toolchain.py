@@ -1,6 +1,7 @@
 """What Triton is made of, as keys hold it: different where anything of it differs, remembered, and cheap."""
 
 import os
+import threading
 import time
 from pathlib import Path
 
@@ -38,11 +39,12 @@ def tool(path, text):
 
 def again():
     """What a new process starts from."""
+    toolchain._ahead.clear()
     toolchain._fingerprints.clear()
     toolchain._ptxas_places.cache_clear()
 
 
-def fingerprint(folder, arch="sm_90"):
+def fingerprint(folder, arch="sm_80"):
     again()
     return toolchain.fingerprint(arch, folder.parent / "cache")
 
@@ -91,17 +93,30 @@ def test_another_ptxas_of_the_same_version_is_another(pretended, monkeypatch):
     assert before["ptxas"].startswith("13.0.88 ")
     tool(pretended.parent / "wrapper", "two, with -O0")
     monkeypatch.setenv("TRITON_PTXAS_PATH", str(pretended.parent / "wrapper"))
-    other = toolchain.fingerprint("sm_90", pretended.parent / "cache")  # in the same process too
+    other = toolchain.fingerprint("sm_80", pretended.parent / "cache")  # in the same process too
     assert other["ptxas"] != before["ptxas"]
     assert other["triton_key"] == before["triton_key"]
     monkeypatch.delenv("TRITON_PTXAS_PATH")
-    assert toolchain.fingerprint("sm_90", pretended.parent / "cache") == before
+    assert toolchain.fingerprint("sm_80", pretended.parent / "cache") == before
+
+
+@pytest.mark.parametrize("arch", [75, 80, 90, 100, 120])
+def test_the_ptxas_is_the_one_that_triton_runs(arch):
+    from triton.backends.nvidia.compiler import get_ptxas
+
+    toolchain._ptxas_places.cache_clear()
+    assert toolchain._ptxas(f"sm_{arch}") == get_ptxas(arch).path
+
+
+def test_a_rule_of_another_form_than_is_known_leaves_the_second_to_the_latest_devices(monkeypatch):
+    monkeypatch.setattr("triton.backends.nvidia.compiler.get_ptxas", lambda arch, other: None)
+    assert [toolchain._second_ptxas(arch) for arch in (90, 100)] == [False, True]
 
 
 def test_ptxas_replaced_in_its_place_is_noticed_in_the_same_process(pretended):
     before = fingerprint(pretended)
     tool(pretended / "backends/nvidia/bin/ptxas", "a newer build")
-    assert toolchain.fingerprint("sm_90", pretended.parent / "cache")["ptxas"] != before["ptxas"]
+    assert toolchain.fingerprint("sm_80", pretended.parent / "cache")["ptxas"] != before["ptxas"]
 
 
 def test_a_ptxas_that_does_not_run_is_passed_over_as_triton_does(pretended, monkeypatch):
@@ -130,13 +145,58 @@ def test_the_interpreter_and_other_makers_gpus_have_no_ptxas(pretended):
 
 def test_what_is_remembered_is_not_computed_again(pretended, monkeypatch):
     before = fingerprint(pretended)
-    monkeypatch.setattr(toolchain, "_compute", None)
+    monkeypatch.setattr(toolchain, "_hashed", None)
     assert fingerprint(pretended) == before
     [path] = (pretended.parent / "cache" / "toolchain").glob("*.json")
     path.write_text("{")  # damaged: computed anew
     with pytest.raises(TypeError):
         fingerprint(pretended)
     monkeypatch.undo()
+
+
+@pytest.fixture
+def hashing(monkeypatch):
+    """The names of the threads that have hashed Triton's files."""
+    threads, hashed = [], toolchain._hashed
+    monkeypatch.setattr(toolchain, "_hashed", lambda: (threads.append(threading.current_thread().name), hashed())[1])
+    return threads
+
+
+def test_the_files_are_hashed_while_the_driver_is_made(pretended, hashing):
+    cache = pretended.parent / "cache"
+    toolchain.hash_ahead(cache)
+    toolchain.hash_ahead(cache)
+    found = toolchain.fingerprint("sm_80", cache)
+    assert hashing == ["autotuned-hash"]
+    assert fingerprint(pretended) == found  # it was remembered
+    again()
+    toolchain.hash_ahead(cache)  # so that there is nothing to begin
+    assert toolchain.fingerprint("sm_80", cache) == found
+    assert hashing == ["autotuned-hash"]
+
+
+def test_files_that_change_after_hashing_was_begun_are_not_remembered(pretended, hashing):
+    toolchain.hash_ahead(pretended.parent / "cache")
+    toolchain._ahead[os.getpid()].result()
+    (pretended / "knobs.py").write_text("# a newer one")
+    before = toolchain.fingerprint("sm_80", pretended.parent / "cache")
+    assert fingerprint(pretended) != before
+
+
+def test_an_error_while_hashing_ahead_is_that_of_the_fingerprint(pretended, monkeypatch):
+    def broken():
+        raise OSError("the disk is gone")
+
+    monkeypatch.setattr(toolchain, "_hashed", broken)
+    toolchain.hash_ahead(pretended.parent / "cache")
+    with pytest.raises(OSError, match="the disk is gone"):
+        toolchain.fingerprint("sm_80", pretended.parent / "cache")
+
+
+def test_a_fork_does_not_wait_for_a_thread_that_it_has_not(pretended, hashing):
+    toolchain._ahead[os.getpid() + 1] = None  # its parent's
+    assert toolchain.fingerprint("sm_80", pretended.parent / "cache")
+    assert hashing == ["MainThread"]
 
 
 @pytest.mark.parametrize("field", ["files", "folders", "is", "ptxas"])
@@ -151,27 +211,27 @@ def test_a_damaged_memory_of_it_is_computed_anew(pretended, field, value):
 
 
 def test_a_fingerprint_of_files_that_change_meanwhile_is_not_remembered(pretended, monkeypatch):
-    compute = toolchain._compute
+    hashed = toolchain._hashed
 
-    def compute_while_somebody_installs(tool):
-        found = compute(tool)
+    def hash_while_somebody_installs():
+        found = hashed()
         (pretended / "knobs.py").write_text("# a newer one")
         return found
 
-    monkeypatch.setattr(toolchain, "_compute", compute_while_somebody_installs)
+    monkeypatch.setattr(toolchain, "_hashed", hash_while_somebody_installs)
     before = fingerprint(pretended)
-    monkeypatch.setattr(toolchain, "_compute", compute)
+    monkeypatch.setattr(toolchain, "_hashed", hashed)
     assert fingerprint(pretended) != before
 
 
 def test_a_warm_process_knows_its_fingerprint_in_under_2_ms(tmp_path: Path):
     toolchain._fingerprints.clear()
-    wanted = toolchain.fingerprint("sm_90", tmp_path)
+    wanted = toolchain.fingerprint("sm_80", tmp_path)
     times = []
     for _ in range(20):
         toolchain._fingerprints.clear()
         start = time.perf_counter()
-        assert toolchain.fingerprint("sm_90", tmp_path) == wanted
+        assert toolchain.fingerprint("sm_80", tmp_path) == wanted
         times.append(time.perf_counter() - start)
     assert min(times) < 2e-3
     assert disk.read_json(next((tmp_path / "toolchain").iterdir()))["is"] == wanted

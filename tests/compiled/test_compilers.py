@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import socket
 import subprocess
 import sys
 import textwrap
@@ -13,6 +14,7 @@ import fake_cuda
 import pytest
 import torch
 import triton
+from autotuned.cli import compile_server
 from autotuned.cli.compilers import Compilers
 from triton import knobs
 
@@ -260,3 +262,11 @@ def is_running(pid):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
+
+
+def test_a_server_whose_parent_is_killed_with_an_answer_unread_just_ends():
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours:
+        ours.send(b"an answer")
+        theirs.close()
+        assert compile_server._asked(ours) == (b"", [])

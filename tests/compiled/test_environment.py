@@ -89,7 +89,7 @@ def test_another_ptxas_is_noticed_by_bound_calls(tuned, bench, monkeypatch, tmp_
     wrapper = tmp_path / "ptxas"
     wrapper.write_text(f'#!/bin/sh\nexec "{own}" "$@"\n')
     wrapper.chmod(0o755)
-    monkeypatch.setenv("TRITON_PTXAS_PATH", str(wrapper))
+    monkeypatch.setenv(toolchain._ptxas_places("sm_90")[0], str(wrapper))
     found = tuned.explain(x, 100, grid=(4,))
     assert found.reason == "other toolchain"
     assert [change.path for change in found.changes] == ["context.ptxas"]

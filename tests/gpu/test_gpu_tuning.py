@@ -47,11 +47,11 @@ def work(x_ptr, y_ptr, a_ptr, n, HOW: tl.constexpr, BLOCK: tl.constexpr):
     if HOW == 3:  # a wrong result
         y += 1
     if HOW == 5:  # too much shared memory
-        rows = tl.arange(0, 256)
-        sums = tl.zeros((256, 256), tl.float32)
-        for k in range(0, n, 256):
-            tile = tl.load(a_ptr + 4 + (k + rows[:, None]) * 256 + rows[None, :])
-            sums = tl.dot(tile, tile, sums)
+        rows, columns = tl.arange(0, 128), tl.arange(0, 256)
+        sums = tl.zeros((128, 128), tl.float32)
+        for k in range(0, n, 128):
+            tile = tl.load(a_ptr + 4 + (k + rows[:, None]) * 256 + columns[None, :])
+            sums = tl.dot(tile, tl.trans(tile), sums)
         y += tl.sum(sums)
     tl.store(y_ptr + i, y, mask=i < n)
 
@@ -135,18 +135,26 @@ def case(device):
 """
 
 
-def test_what_a_worker_without_a_gpu_compiles_is_loaded_here(tmp_path, monkeypatch):
-    file = tmp_path / "worked_on_a_gpu.py"
-    file.write_text(WORKED)
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    hits = []
-    monkeypatch.setattr(knobs.compilation, "listener", lambda **event: hits.append(event["cache_hit"]))
-    start = time.monotonic()
-    compilers = Compilers([str(file)], 60.0)
-    monkeypatch.setattr(switched, "compilers", [compilers])
+def test_what_a_worker_without_a_gpu_compiles_is_loaded_here(tmp_path):
+    """In a process of its own: Inductor names another ptxas for the rest of a process that has used it."""
+    (tmp_path / "worked_on_a_gpu.py").write_text(WORKED)
+    code = "import test_gpu_tuning as here; here.load_what_a_worker_compiles('worked_on_a_gpu.py')"
+    environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path / "triton")}
+    environment["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
+    print(done.stdout, done.stderr)
+    assert done.returncode == 0
+
+
+def load_what_a_worker_compiles(file):
+    start, hits = time.monotonic(), []
+    knobs.compilation.listener = lambda **event: hits.append(event["cache_hit"])
+    compilers = Compilers([file], 60.0)
+    switched.compilers.append(compilers)
     try:
-        [found] = cases.load(str(file))
+        [found] = cases.load(file)
         while not compilers._knows(found.name):
             assert not compilers._over
             assert time.monotonic() - start < 60
