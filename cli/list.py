@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated
@@ -14,7 +13,7 @@ import typer
 from autotuned import env, store
 
 from . import output
-from .stored import STORE, Stored, complete, kernels, matching, of_kernel, unknown
+from .stored import Stored, complete, kernels, matching, of_kernel, unknown
 
 HEADERS = ("call", "config", "device", "toolchain", "source", "time>", "quality", "key")
 TABLE_ROWS = 200  # more are written line by line: a table of them all would need them all at once, and minutes
@@ -46,17 +45,18 @@ def list_(
     if unused or missing or recorded is not None:
         _compare(kernel, recorded, unused, missing, as_json)
         return
-    names = kernels(own=kernel is not None)
+    own = kernel is not None
+    names = kernels(own=own)
     if kernel is not None and names:
         wanted = matching(names, kernel)
         if not wanted:
             raise output.fail(unknown(names, kernel))
         names = wanted
     if as_json:
-        _print_json(stored for name in names for stored in of_kernel(name, heads=True))
+        _print_json(stored for name in names for stored in of_kernel(name, heads=True, own=own))
     elif names:
         for name in names:
-            _print(name, of_kernel(name, heads=True))
+            _print(name, of_kernel(name, heads=True, own=own))
     else:
         output.say(f"Nothing is stored in {store.root()}, and there are no config files in:")
         output.say("\n".join(f"  {folder}" for folder in store.config_folders()))
@@ -100,7 +100,7 @@ def _cells(stored: Stored) -> list[str]:
         stored.config_words,
         stored.device,
         stored.toolchain,
-        STORE if stored.record is not None else os.path.basename(stored.path),
+        stored.place,
         output.time_words(stored.median_us),
         stored.quality or "n/a",
         stored.digest[:12],

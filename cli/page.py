@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from html import escape
 from importlib import resources
-from pathlib import Path
 from typing import Any
 
 import autotuned
@@ -123,7 +122,7 @@ def _row(case: Case, alike: bool) -> str:
         _ratio_cell(case.vs_default),
         f"<td>{plots.strip([_dot(config) for config in case.configs if config.median_us], _failed_words(case))}</td>",
         f'<td><span class="chip {escape(quality)}">{escape(quality or "n/a")}</span></td>',
-        f'<td title="{escape(stored.path)}">{escape("store" if stored.record else Path(stored.path).name)}</td>',
+        f'<td title="{escape(stored.path)}">{escape(stored.place)}</td>',
     ]
     return f"<tr>{''.join(cells)}</tr>\n"
 

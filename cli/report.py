@@ -14,7 +14,7 @@ from autotuned.calls import Recorded
 
 from . import output
 from .bought import Case, Coverage, cases, coverage, mean
-from .stored import STORE, complete, kernels, matching, unknown
+from .stored import complete, kernels, matching, unknown
 
 Json = Any
 HEADERS = ("call", "config", "source", "time>", "vs first>", "vs default>", "spread>", "failed>", "quality")
@@ -32,6 +32,8 @@ def report(
 ) -> None:
     """Show what tuning bought: each choice against the first config and the default, and the spread of all configs.
 
+    Those that come with this package are shown only by a kernel's name.
+
     JSON: `cases`, `totals` and `coverage` (null without --calls). Each case has the fields of `list --json`, and
     `vs_first` and `vs_default` (speed-ups), `spread` (slowest over fastest), `failed`, `wrong`, `seconds` (of the
     search), `count` (in the recording) and `configs` (each with its times, `status`, `error` and `roles`). `totals` has
@@ -41,7 +43,7 @@ def report(
     """
     made = calls.read(recorded) if recorded is not None else None
     counts = None if made is None else _counts(made)
-    found = [case for name in _names(kernel) for case in cases(name, counts)]
+    found = [case for name in _names(kernel) for case in cases(name, counts, own=kernel is not None)]
     covered = None if made is None else coverage(made)
     if out is not None:
         _write(out, found, covered)
@@ -60,7 +62,7 @@ def _counts(made: Sequence[Recorded]) -> Counter[str]:
 
 
 def _names(kernel: str | None) -> list[str]:
-    names = kernels()
+    names = kernels(own=kernel is not None)
     if kernel is None:
         return names
     wanted = matching(names, kernel)
@@ -141,7 +143,7 @@ def _cells(case: Case) -> list[str]:
     return [
         case.call,
         stored.config_words,
-        STORE if stored.record is not None else Path(stored.path).name,
+        stored.place,
         output.time_words(stored.median_us),
         output.ratio_words(case.vs_first),
         output.ratio_words(case.vs_default),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +13,7 @@ from autotuned.key import Difference, Key
 from autotuned.values import canonical
 
 from . import output
-from .stored import STORE, Stored, kernels, matching, of_kernel, unknown
+from .stored import Stored, kernels, matching, of_kernel, unknown
 
 Json = Any
 UNUSED_HEADERS = ("kernel", "call", "config", "toolchain", "source", "key")
@@ -151,9 +150,8 @@ def _print(heading: str, otherwise: str, headers: Sequence[str], rows: Sequence[
 
 
 def _unused_cells(stored: Stored) -> list[str]:
-    place = STORE if stored.record is not None else os.path.basename(stored.path)
     return [
-        stored.key.kernel, stored.call_words, stored.config_words, stored.toolchain, place, stored.digest[:12]
+        stored.key.kernel, stored.call_words, stored.config_words, stored.toolchain, stored.place, stored.digest[:12]
     ]  # fmt: skip
 
 
