@@ -182,6 +182,11 @@ class _Given:
         from autotuned.tuned import Tuned
 
         self._refuse_shared_name(target)
+        if self.distributions:
+            raise DecorationError(
+                f"`{target.name}`: toolchain: expected none for a kernel, whose key has Triton and ptxas, got "
+                f"{list(self.distributions)}. What else the choice depends on goes into version=."
+            )
         listed = self._checked_configs(target)
         return Tuned(
             target,
