@@ -82,9 +82,10 @@ def run(kind: str, problem: str, configs: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder) / "target.py"
         target.write_text(TARGET.format(bench=str(TESTS / "bench"), problem=problem, configs=configs))
+        paths = [str(TESTS), str(TESTS / "bench"), *filter(None, [os.environ.get("PYTHONPATH")])]
         environment = {
             **os.environ, "TRITON_CACHE_DIR": f"{folder}/triton", "AUTOTUNED_CACHE_DIR": f"{folder}/store",
-            "TRITON_DEFAULT_FP_FUSION": "1", "PYTHONPATH": os.pathsep.join([str(TESTS), str(TESTS / "bench")]),
+            "TRITON_DEFAULT_FP_FUSION": "1", "PYTHONPATH": os.pathsep.join(paths),
         }  # fmt: skip
         command = [sys.executable, __file__, "--one", kind, str(target)]
         done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
