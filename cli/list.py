@@ -30,7 +30,9 @@ def list_(
     ] = None,
     as_json: output.AsJson = False,
 ) -> None:
-    """List what is stored and what config files hold; the files of this package itself only by a kernel's name.
+    """List what is stored and what config files hold.
+
+    The config files of this package itself are listed only by a kernel's name.
 
     With --unused and --missing the choices are compared with the calls of a recording: what was tuned, for a device of
     the recording, and answers none of its calls; and what was called and is not tuned, with the parts in which the

@@ -30,9 +30,10 @@ def report(
     ] = None,
     as_json: output.AsJson = False,
 ) -> None:
-    """Show what tuning bought: each choice against the first config and the default, and the spread of all configs.
+    """Show what tuning bought.
 
-    Those that come with this package are shown only by a kernel's name.
+    That is each choice against the first config and the default, and the spread of all configs. Those that come with
+    this package are shown only by a kernel's name.
 
     JSON: `cases`, `totals` and `coverage` (null without --calls). Each case has the fields of `list --json`, and
     `vs_first` and `vs_default` (speed-ups), `spread` (slowest over fastest), `failed`, `wrong`, `seconds` (of the

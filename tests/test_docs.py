@@ -17,6 +17,7 @@ import triton
 import typer.main
 from pages import FENCED, ROOT, follow, read, steps
 from test_architecture import RANKS
+from typer.testing import CliRunner
 
 import autotuned
 from autotuned import device, env, errors, explain, function, measure, race, tuned
@@ -294,6 +295,13 @@ def test_every_command_has_a_section_with_an_example_that_is_run_and_its_options
                 assert option in part or option in of_all, f"docs/cli.md: {name} {option}"
     documented = set(re.findall(r"^## (\w+)$", text, re.MULTILINE))
     assert documented == commands().keys()
+
+
+def test_the_list_of_commands_has_whole_sentences_on_a_narrow_terminal():
+    [script] = entry_points(group="console_scripts", name="autotuned")
+    shown = CliRunner().invoke(script.load(), ["--help"], terminal_width=80).stdout
+    lines = shown.split("Commands:\n")[1].splitlines()
+    assert len(lines) == len(commands()) and [line for line in lines if not line.endswith(".") or "..." in line] == []
 
 
 def test_readme_has_exactly_two_commands():
