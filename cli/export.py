@@ -23,8 +23,8 @@ def export(
 ) -> None:
     """Write the choices of the user's store into config files.
 
-    They are DIR/<device slug>/<kernel>.json; files that are there already are added to. Searches that are not finished, and choices that only one process can
-    read, stay out.
+    They are DIR/<device slug>/<kernel>.json; files that are there already are added to. Searches that are not
+    finished, and choices that only one process can read, stay out.
 
     JSON: `files`, the paths.
     """

@@ -22,8 +22,8 @@ def merge(
     """Put config files together into new ones.
 
     The inputs are never written. For a call that several have with other configs, the one that was measured better is
-    taken, and the conflict is reported: one with times before one without; then the larger gain over the default; then the faster; then the first.
-    A file that git left without commas, or with its marks, is read line by line.
+    taken, and the conflict is reported: one with times before one without; then the larger gain over the default; then
+    the faster; then the first. A file that git left without commas, or with its marks, is read line by line.
 
     Exit codes: 0 done; 3 something in the inputs could not be read, and is left out; 1 nothing could.
 
