@@ -1,4 +1,4 @@
-"""What libraries rely on, one test or more for each MUST of the contract in docs/drop-in.md, with its number."""
+"""What libraries rely on, one test or more for each MUST of the contract in docs/contract.md, with its number."""
 
 import copy
 import enum
