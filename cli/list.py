@@ -13,7 +13,7 @@ import typer
 from autotuned import env, store
 
 from . import output
-from .stored import Stored, complete, kernels, matching, of_kernel, unknown
+from .stored import Stored, all_of, complete, kernels, of_kernel
 
 HEADERS = ("call", "config", "device", "toolchain", "source", "time>", "quality", "key")
 TABLE_ROWS = 200  # more are written line by line: a table of them all would need them all at once, and minutes
@@ -50,10 +50,7 @@ def list_(
     own = kernel is not None
     names = kernels(own=own)
     if kernel is not None and names:
-        wanted = matching(names, kernel)
-        if not wanted:
-            raise output.fail(unknown(names, kernel))
-        names = wanted
+        names = all_of(names, kernel)
     if as_json:
         _print_json(stored for name in names for stored in of_kernel(name, heads=True, own=own))
     elif names:

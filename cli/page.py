@@ -8,15 +8,14 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from html import escape
 from importlib import resources
-from typing import Any
 
 import autotuned
+from autotuned.values import Json
 
 from . import output, plots
 from .bought import Case, Coverage, Measured, mean
 from .usage import Missing
 
-Json = Any
 MOST_BARS = 40  # of the plot over all cases; the rest is in the tables
 MISSING_ROWS = 50
 
