@@ -47,11 +47,7 @@ class Stored:
 
     @property
     def place(self) -> str:
-<<<<<<< HEAD
-        """That for a table, whose heading names the kernel, as a file's name does once more."""
-=======
         """The same in a word; a file's name would say the kernel's once more."""
->>>>>>> w13
         return STORE if self.record is not None else "file"
 
     @property
