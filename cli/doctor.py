@@ -112,9 +112,9 @@ def _triton_version() -> str:
 
 
 def _ptxas_version(arch: str) -> Json:
-    from autotuned import toolchain
+    from autotuned import fingerprint
 
-    return toolchain.fingerprint(arch, store.root())["ptxas"]
+    return fingerprint.of(arch, store.root())["ptxas"]
 
 
 def _launcher() -> tuple[str, str]:
