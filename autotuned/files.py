@@ -207,7 +207,7 @@ def _paths_in(folder: Traversable, kernel: str | None) -> Iterator[Traversable]:
     for device in _device_folders(folder):
         if kernel is not None:
             yield device / configfile.file_name(kernel)
-        elif device.name != "schema":  # in the packaged folder: the JSON schema of these files
+        elif device.name != configfile.SCHEMAS:
             yield from (file for file in _entries(device) if file.name.endswith(".json"))
 
 

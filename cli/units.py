@@ -88,6 +88,16 @@ def _recorded(found: Replayed) -> Iterator[tuple[Found, Any, str, int]]:
         yield found, call, "", call.count
 
 
+def share(count: int, open_count: int) -> float:
+    """What a case gets of the time that is left: a recorded call what it was called of all that is open, others all.
+
+    Args:
+        count: How often it was called; 0 for a generator's case.
+        open_count: How often all recorded calls that nobody has begun were made.
+    """
+    return count / max(open_count, count) if count else 1.0
+
+
 def tensors_on(device: str) -> str:
     """Where the tensors of cases are made: "cuda", or "cpu" for the interpreter."""
     return "cpu" if device == "interpreter" else "cuda"
