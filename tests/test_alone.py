@@ -27,8 +27,8 @@ def test_another_process_waits_until_the_holder_is_gone():
             assert not held
         with alone.timing("gpu-2", patience_s=0.2) as other:
             assert other
-        threading.Timer(0.3, holder.kill).start()
         start = time.monotonic()
+        threading.Timer(0.3, holder.kill).start()
         with alone.timing("gpu-1") as held:
             assert held
             assert time.monotonic() - start > 0.2

@@ -1,21 +1,17 @@
 """Bad input of every kind: an error that says what was expected, what came, and what to do."""
 
-import logging
-import os
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 import torch
 import triton
 import triton.language as tl
-from fakes import FakeConfig
 from paths import quick
+from stepped import STEPS, halve
+from stored import says
 from triton import Config
 
 import autotuned
-from autotuned import autotune, disk, store
+from autotuned import autotune, store
 from autotuned.errors import (
     ArgumentNameError,
     AutotunedError,
@@ -35,28 +31,9 @@ def double(x_ptr, y_ptr, n_cols, BLOCK: tl.constexpr, FACTOR: tl.constexpr = 2):
     tl.store(y_ptr + i, tl.load(x_ptr + i, mask=i < n_cols) * FACTOR, mask=i < n_cols)
 
 
-def halve(x, n, *, step=1, mode="fast"):
-    x *= 0.5
-
-
-STEPS = [FakeConfig({"step": 1}), FakeConfig({"step": 2})]
-
-
 @pytest.fixture
 def xy():
     return torch.ones(50, device=DEVICE), torch.zeros(50, device=DEVICE)
-
-
-@pytest.fixture
-def warnings(caplog):
-    caplog.set_level(logging.WARNING, "autotuned")
-    return lambda: [record.getMessage() for record in caplog.records]
-
-
-def says(caught, *parts):
-    for part in parts:
-        assert part in str(caught.value), part
-    return True
 
 
 # -- names at decoration ---------------------------------------------------------------------------------------------
@@ -221,135 +198,6 @@ def test_top_k(top_k, xy):
         autotune(CONFIGS, prune_configs_by=prune)(double)[(4,)](*xy, 50)
 
 
-# -- what is decorated -----------------------------------------------------------------------------------------------
-
-
-def plain(x_ptr, y_ptr, n_cols, BLOCK: tl.constexpr, FACTOR: tl.constexpr = 2):
-    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    tl.store(y_ptr + i, tl.load(x_ptr + i, mask=i < n_cols) * FACTOR, mask=i < n_cols)
-
-
-TUNE = autotune(CONFIGS, do_bench=quick)
-HEURISTICS = triton.heuristics({"FACTOR": lambda arguments: 2})
-
-
-@pytest.mark.parametrize(
-    "stack",
-    [
-        lambda f: TUNE(triton.jit(f)),
-        lambda f: TUNE(HEURISTICS(triton.jit(f))),
-        lambda f: HEURISTICS(TUNE(triton.jit(f))),
-        lambda f: HEURISTICS(HEURISTICS(TUNE(HEURISTICS(triton.jit(f))))),
-    ],
-    ids=["tune-jit", "tune-heuristics-jit", "heuristics-tune-jit", "four-layers"],
-)
-def test_orders_of_decorators_that_work(stack, xy):
-    kernel = stack(plain)
-    for _ in range(2):
-        kernel[(4,)](*xy, 50)
-        assert torch.equal(xy[1], 2 * xy[0])
-        xy[1].zero_()
-
-
-@pytest.mark.parametrize(
-    "stack",
-    [lambda f: TUNE(TUNE(f)), lambda f: TUNE(triton.autotune(CONFIGS, key=[])(f)), lambda f: TUNE(HEURISTICS(TUNE(f)))],
-    ids=["twice", "over-tritons", "with-heuristics-between"],
-)
-def test_a_tuner_over_a_tuner(stack):
-    with pytest.raises(DecorationError) as caught:
-        stack(double)
-    says(caught, "expected a kernel that is not tuned yet, got one under another autotune", "Keep one of the two")
-
-
-def test_tritons_tuner_over_ours(xy):
-    """Triton asks nobody before it decorates; its first call meets the conflict."""
-    kernel = triton.autotune(CONFIGS[:1], key=[])(TUNE(double))
-    with pytest.raises(ValueError, match="Conflicting meta-parameters: BLOCK"):
-        kernel[(4,)](*xy, 50)
-
-
-def test_a_tuned_callable_tuned_again():
-    with pytest.raises(DecorationError, match="this callable is tuned already. Keep one of the two decorators"):
-        autotune(STEPS)(autotune(STEPS)(halve))
-
-
-@pytest.mark.parametrize(
-    ("stack", "error"),
-    [
-        (lambda f: triton.jit(TUNE(triton.jit(f))), (AssertionError, TypeError)),  # Triton's own, at decoration
-        (lambda f: TUNE(HEURISTICS(f)), AttributeError),  # Triton's: heuristics over a plain function
-        (lambda f: HEURISTICS(TUNE(f))[(4,)], None),
-        (lambda f: TUNE(f)[(4,)], None),
-        (lambda f: HEURISTICS(HEURISTICS(TUNE(f))).run, None),
-        (lambda f: TUNE(f).run, None),
-        (lambda f: triton.autotune(CONFIGS[:1], key=[])(TUNE(f))[(4,)], None),
-    ],
-    ids=[
-        "jit-on-top",
-        "heuristics-without-jit",
-        "heuristics-tune",
-        "tune-alone",
-        "two-heuristics",
-        "run",
-        "under-tritons-autotune",
-    ],
-)
-def test_orders_of_decorators_that_do_not(stack, error, xy):
-    if error is not None:
-        with pytest.raises(error):
-            stack(plain)
-        return
-    with pytest.raises(DecorationError) as caught:
-        launch = stack(plain)
-        launch(*xy, 50)
-    says(caught, "this is a plain callable and takes no grid", "put @triton.jit between @autotune and the function")
-
-
-class Kernel:
-    def __init__(self, step):
-        self.step = step
-
-
-@pytest.mark.parametrize("thing", [Kernel, 5, None, "double", [halve]], ids=["class", "number", "none", "text", "list"])
-def test_what_cannot_be_decorated(thing):
-    with pytest.raises(DecorationError) as caught:
-        autotune(CONFIGS)(thing)
-    says(
-        caught, "expected a @triton.jit kernel or a function, got ", "The order is @autotune(...) on top, then @triton"
-    )
-
-
-def test_a_builtin_has_no_python_inside():
-    with pytest.raises(
-        DecorationError, match="expected something with a Python function inside, got <built-in function"
-    ):
-        autotune(CONFIGS)(len)
-
-
-@pytest.mark.parametrize("function", [lambda *args, step: None, lambda x, **kwargs: None], ids=["args", "kwargs"])
-def test_parameters_without_names(function):
-    with pytest.raises(DecorationError) as caught:
-        autotune(STEPS)(function)
-    says(caught, "expected named parameters only, got *", "Name every argument")
-
-
-def one(x, *, step):
-    return x
-
-
-def other(x, *, step):
-    return -x
-
-
-def test_one_explicit_name_for_two_kernels():
-    autotune(STEPS, name="app.kernel")(one)
-    autotune(STEPS, name="app.kernel")(one)  # the same source: as when a module is loaded again
-    with pytest.raises(DecorationError) as caught:
-        autotune(STEPS, name="app.kernel")(other)
-    says(caught, "name='app.kernel' is taken by a kernel with different source", "Names must be unique")
-
-
 # -- calls -----------------------------------------------------------------------------------------------------------
 
 
@@ -458,177 +306,3 @@ def test_an_accumulator_that_is_an_input(xy):
     with pytest.raises(ValueError, match="reset_to_zero names 'y_ptr'"):
         tuned[(4,)](x, x[10:], 50)
     assert torch.equal(x, torch.ones_like(x))
-
-
-# -- the store -------------------------------------------------------------------------------------------------------
-
-DAMAGE = {
-    "empty": b"",
-    "half": b'{"schema": 1, "kernel"',
-    "list": b"[]",
-    "null": b"null",
-    "text": b'"x"',
-    "zeros": bytes(100),
-    "not-utf8": b"\xff\xfe\x00",
-    "nan": b'{"schema": 1, "median_us": NaN}',
-    "other-fields": b'{"schema": 1, "winner": {}}',
-    "deep": b"[" * 100_000,
-}
-
-
-@pytest.mark.parametrize("content", DAMAGE.values(), ids=DAMAGE)
-def test_a_damaged_record_is_tuned_again_with_one_warning(content, warnings):
-    make = lambda: autotune(STEPS, do_bench=quick)(halve)
-    make()(np.ones(3), 3)
-    ((path, record),) = store.all_records()
-    path.write_bytes(content)
-    function, x = make(), np.ones(3)
-    function(x, 3)
-    assert (x == 0.5).all()
-    assert function.cache_info().searches == 1
-    (line,) = warnings()
-    assert f"record {path} is damaged (" in line
-    assert "the kernel is tuned again" in line
-    ((_, again),) = store.all_records()
-    assert again.winner == record.winner
-    healed = make()
-    healed(np.ones(3), 3)
-    assert healed.cache_info().searches == 0
-    assert len(warnings()) == 1
-
-
-@pytest.mark.parametrize("thing", ["folder", "link-to-nowhere"])
-def test_something_else_in_the_place_of_a_record(thing, warnings):
-    make = lambda: autotune(STEPS, do_bench=quick)(halve)
-    make()(np.ones(3), 3)
-    ((path, _),) = store.all_records()
-    path.unlink()
-    path.mkdir() if thing == "folder" else path.symlink_to(path.parent / "nowhere")
-    for searches in (1, 0):
-        function = make()
-        function(np.ones(3), 3)
-        assert function.cache_info().searches == searches
-    assert len(warnings()) == 1
-
-
-def test_a_record_of_another_key_is_not_believed(warnings):
-    make = lambda: autotune(STEPS, do_bench=quick)(halve)
-    function = make()
-    function(np.ones(3), 3)
-    function(np.ones(4), 4)
-    (one, _), (other, _) = store.all_records()
-    other.write_bytes(one.read_bytes())
-    fresh = make()
-    for n in (3, 4):
-        fresh(np.ones(n), n)
-    assert fresh.cache_info().searches == 1
-    (line,) = warnings()
-    assert "it holds the record of another key" in line
-
-
-def test_a_newer_record_is_left_alone(warnings):
-    make = lambda: autotune(STEPS, do_bench=quick)(halve)
-    make()(np.ones(3), 3)
-    ((path, _),) = store.all_records()
-    text = path.read_text().replace('"schema": 1', '"schema": 999')
-    path.write_text(text)
-    make()(np.ones(3), 3)
-    assert path.read_text() == text
-    (line,) = warnings()
-    assert "has the newer schema 999; it is left alone" in line
-
-
-@pytest.mark.parametrize("place", ["file", "below-a-file"])
-def test_a_cache_folder_that_cannot_be_written(place, monkeypatch, tmp_path, warnings):
-    file = tmp_path / "taken"
-    file.write_text("mine")
-    monkeypatch.setenv("AUTOTUNED_CACHE_DIR", str(file if place == "file" else file / "deeper"))
-    function = autotune(STEPS, do_bench=quick)(halve)
-    for n in (3, 4, 3):
-        x = np.ones(n)
-        function(x, n)
-        assert (x == 0.5).all()
-    assert function.cache_info().searches == 2
-    (line,) = warnings()
-    assert f"cannot write to the cache folder {os.environ['AUTOTUNED_CACHE_DIR']}" in line
-    assert "results are kept in memory only. Set AUTOTUNED_CACHE_DIR to a folder that can be written" in line
-    assert file.read_text() == "mine"
-
-
-def test_a_full_disk(monkeypatch, warnings):
-    def full(path, content):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(disk, "write_text", full)
-    function = autotune(STEPS, do_bench=quick)(halve)
-    for n in (3, 4, 3):
-        function(np.ones(n), n)
-    assert function.cache_info().searches == 2
-    (line,) = warnings()
-    assert "No space left on device" in line
-
-
-# -- surroundings: in processes of their own -------------------------------------------------------------------------
-
-
-def run(tmp_path, text, **environment):
-    """Runs a script; a variable that is None is unset."""
-    script = tmp_path / "script.py"
-    script.write_text(text)
-    kept = {name: value for name, value in (os.environ | environment).items() if value is not None}
-    return subprocess.run([sys.executable, str(script)], env=kept, capture_output=True, text=True, timeout=120)
-
-
-NO_GPU = """
-import torch, triton, triton.language as tl
-from autotuned import Config, autotune, errors
-@autotune([Config({"BLOCK": 16}), Config({"BLOCK": 32})])
-@triton.jit
-def double(x_ptr, n, BLOCK: tl.constexpr):
-    tl.store(x_ptr + tl.arange(0, BLOCK), 1.0)
-for call in (lambda: double[(1,)](torch.ones(4), 4), lambda: double.run(torch.ones(4), 4, grid=(1,), warmup=True)):
-    try:
-        call()
-    except errors.NoDeviceError as error:
-        print(error)
-"""
-
-
-def test_no_gpu_and_no_interpreter(tmp_path):
-    done = run(tmp_path, NO_GPU, TRITON_INTERPRET=None, CUDA_VISIBLE_DEVICES="", TRITON_DEFAULT_FP_FUSION="1")
-    assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
-    assert len(lines) == 2
-    for line in lines:
-        assert line.startswith("Expected a GPU to launch a compiled Triton kernel on, and torch.cuda sees none.")
-        assert "set TRITON_INTERPRET=1 before triton is first imported" in line
-
-
-NO_HOME = """
-import os, pwd
-from fakes import FakeConfig as Config
-from autotuned import autotune, store
-def unknown(*args):
-    raise KeyError("getpwuid(): uid not found")
-pwd.getpwuid = unknown
-runs = []
-@autotune([Config({"step": 1}), Config({"step": 2})])
-def add(x, *, step):
-    return x + 1
-assert add(1) == 2
-print(store.root())
-"""
-
-
-@pytest.mark.parametrize("home", [None, "", "/nonexistent/home", "/dev/null"], ids=repr)
-def test_no_home(tmp_path, home):
-    surroundings = {"HOME": home, "XDG_CACHE_HOME": None, "USER": None, "LOGNAME": None, "AUTOTUNED_CACHE_DIR": None}
-    tests = os.path.dirname(os.path.abspath(__file__))
-    (tmp_path / "temporary").mkdir()
-    done = run(tmp_path, NO_HOME, TMPDIR=str(tmp_path / "temporary"), PYTHONPATH=tests, **surroundings)
-    assert done.returncode == 0, done.stderr
-    root = done.stdout.strip()
-    assert os.path.isabs(root)
-    if not home:
-        assert root.startswith(str(tmp_path / "temporary"))
-        assert oct(os.stat(root).st_mode & 0o777) == "0o700"

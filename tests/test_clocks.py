@@ -104,9 +104,9 @@ def test_a_gpu_is_opened_once(monkeypatch):
 # -- what a race makes of it ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("rounds", "steady"), [(1, True), (3, True), (10_000, False)])
-def test_rounds_that_were_slowed_are_repeated_and_a_gpu_that_stays_slow_is_said_to_be_unsteady(rounds, steady):
-    answers = iter([False] * rounds)
+def race_of_two(slowed_rounds):
+    """Two trials without noise, on a GPU that was slowed in the first rounds: whether all was steady, and the samples."""
+    answers = iter([False] * slowed_rounds)
     calls = []
 
     def sample(trial, count):
@@ -114,9 +114,17 @@ def test_rounds_that_were_slowed_are_repeated_and_a_gpu_that_stays_slow_is_said_
         trial.samples_us += [100.0 + trial.index] * count
 
     trials = [Trial(index, lambda: None, lambda: None) for index in range(2)]
-    assert race.race(trials, sample, recovers=lambda: next(answers, True)) is steady
-    quiet = 2 * 4  # four rounds of three, and then both are sure
-    assert len(calls) == quiet + 2 * min(rounds, race.DISTURBED_ROUNDS - 1)
+    return race.race(trials, sample, recovers=lambda: next(answers, True)), calls, trials
+
+
+@pytest.mark.parametrize(("rounds", "steady"), [(1, True), (3, True), (10_000, False)])
+def test_rounds_that_were_slowed_are_repeated_and_a_gpu_that_stays_slow_is_said_to_be_unsteady(rounds, steady):
+    was_steady, quiet, undisturbed = race_of_two(slowed_rounds=0)
+    assert was_steady
+    found, calls, trials = race_of_two(slowed_rounds=rounds)
+    assert found is steady
+    assert len(calls) == len(quiet) + 2 * min(rounds, race.DISTURBED_ROUNDS - 1)
+    assert [trial.samples_us for trial in trials] == [trial.samples_us for trial in undisturbed]
     assert all(len(trial.samples_us) >= race.GUARD_SAMPLES for trial in trials)
 
 

@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 
 CORE = [
-    "candidates", "codegen", "configfile", "device", "disk", "env", "errors", "key", "launch_py", "measure",
-    "recordfile", "source", "state", "store", "values",
+    "candidates", "codegen", "configfile", "device", "disk", "env", "errors", "files", "files_bad", "files_near", "key",
+    "launch_py", "measure", "recordfile", "shipping", "source", "source_objects", "sourcetext", "state", "store", "values",
 ]  # fmt: skip
 # None in sys.modules makes an import fail, before anything has a chance to run it.
 PROGRAM = """

@@ -14,7 +14,6 @@ import triton
 import triton.language as tl
 from fakes import FakeConfig as Config
 from fakes import FakeDescriptor
-from paths import ship
 from triton import Config as KernelConfig
 
 from autotuned import autotune, decorator, device, hosttarget, key, measure, recordfile, store, toolchain
@@ -404,40 +403,6 @@ def test_hash_seed_and_working_folder_of_a_process_are_in_no_key(tmp_path):
         assert done.returncode == 0, done.stderr
         found.append(int(done.stdout))
     assert found == [1, 0, 0]
-
-
-class Seen:
-    """What a launch got; of a class nothing is in a key."""
-
-    size = 0
-
-
-def note_size(x, n, *, step):
-    Seen.size = n
-
-
-def test_a_bucket_is_one_in_memory_on_disk_and_in_files_and_launches_get_the_true_value(monkeypatch, tmp_path):
-    def make():
-        decorator._explicit_names.clear()
-        options = {"key": ["n"], "bucket": {"n": key.pow2}, "do_bench": bench, "name": "app.sized"}
-        return autotune(CONFIGS, **options)(note_size)
-
-    function, searched = make(), []
-    for n in (1000, 513, 1024, 512, 1025):  # the last two are the neighbours
-        function(X, n)
-        assert Seen.size == n
-        searched.append(function.cache_info().searches)
-    assert searched == [1, 1, 1, 2, 3]
-    for where in ("disk", "files"):
-        if where == "files":
-            ship(tmp_path / "shipped", monkeypatch)
-        function = make()
-        for n in (600, 1024, 300, 1025, 2048):
-            function(X, n)
-            assert Seen.size == n
-        assert function.cache_info().searches == 0, where
-    function(X, 256)
-    assert function.cache_info().searches == 1
 
 
 @pytest.mark.parametrize("quality", recordfile.QUALITIES)

@@ -1,6 +1,5 @@
 import contextlib
 import errno
-import gc
 import json
 import logging
 import os
@@ -10,7 +9,6 @@ import subprocess
 import sys
 import threading
 import time
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,8 +16,11 @@ from typing import Any
 import pytest
 from faults import faults, no_op_flock
 from filelock import FileLock, Timeout
+from stored import lines
 
 from autotuned import locks
+
+SOON_S = 10.0  # on a busy machine too; whoever waits for a lock as long as it may waits for longer
 
 # Waits for a word, takes the lock, and does the work once: the work is done when "result" is there.
 WORKER = """
@@ -98,10 +99,6 @@ def wait_for(path: Path) -> str:
     return path.read_text()
 
 
-def messages(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [entry.getMessage() for entry in caplog.records if entry.levelno >= logging.WARNING]
-
-
 def test_b42_a_lock_ends_with_its_holder_and_a_live_holder_is_named_and_not_waited_for_without_end(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -114,7 +111,7 @@ def test_b42_a_lock_ends_with_its_holder_and_a_live_holder_is_named_and_not_wait
         assert said.keys() == {"pid", "host", "start"}
         with locks.locked(path, timeout_s=0.05) as lock:
             assert lock is locks.Lock.BUSY
-        assert messages(caplog) == [
+        assert lines(caplog) == [
             f"waiting for process {holder.pid} on {socket.gethostname()} (since {said['start']}), which tunes the same "
             f"key; lock file: {path}",
             f"lock {path} was not free after 0 s; going on without it.",
@@ -127,8 +124,8 @@ def test_b42_a_lock_ends_with_its_holder_and_a_live_holder_is_named_and_not_wait
         with locks.locked(path, timeout_s=30) as lock, pytest.raises(Timeout):
             assert lock is locks.Lock.HELD
             FileLock(path).acquire(timeout=0)  # it is really held now
-        assert time.monotonic() - start < 1
-    assert messages(caplog) == []
+        assert time.monotonic() - start < SOON_S
+    assert lines(caplog) == []
     assert not locks.holder_path(path).exists()
     assert path.exists()  # unlinking it would split those who wait
 
@@ -142,7 +139,7 @@ def test_a_leftover_lock_file_is_not_waited_for(tmp_path: Path, content: bytes) 
     start = time.monotonic()
     with locks.locked(path, timeout_s=30), pytest.raises(Timeout):
         FileLock(path).acquire(timeout=0)
-    assert time.monotonic() - start < 5
+    assert time.monotonic() - start < SOON_S
 
 
 @pytest.mark.parametrize("taken", ["parent", "lock"])
@@ -204,7 +201,7 @@ def test_a_thread_that_holds_a_lock_waits_for_no_other(tmp_path: Path) -> None:
             pass
         with pytest.raises(Timeout):  # which leaving the inner block did not free
             FileLock(tmp_path / "a.lock").acquire(timeout=0)
-    assert time.monotonic() - start < 20
+    assert time.monotonic() - start < SOON_S
     free.set()
     holder.join()
 
@@ -233,8 +230,8 @@ def test_a_file_system_without_locks_costs_no_wait_and_no_exception(tmp_path: Pa
     start = time.monotonic()
     with faults("flock", error), locks.locked(tmp_path / "k.lock") as lock:
         assert lock is locks.Lock.NONE
-    assert time.monotonic() - start < 1
-    assert messages(caplog) == []
+    assert time.monotonic() - start < SOON_S
+    assert lines(caplog) == []
     with locks.locked(tmp_path / "k.lock") as lock:
         assert lock is locks.Lock.HELD
 
@@ -263,9 +260,9 @@ def test_b43_whatever_stands_in_the_file_of_a_live_holder_the_wait_is_bounded(
         start = time.monotonic()
         with locks.locked(path, timeout_s=0.2) as lock:
             assert lock is locks.Lock.BUSY
-        assert time.monotonic() - start < 2
+        assert time.monotonic() - start < SOON_S
         assert path.read_bytes() == locks.holder_path(path).read_bytes() == content
-    assert messages(caplog)[0].startswith("waiting for ")
+    assert lines(caplog)[0].startswith("waiting for ")
 
 
 def test_a_planted_link_is_not_written_through(tmp_path: Path) -> None:
@@ -344,113 +341,15 @@ def test_threads_wait_as_one_and_say_so_once(
     threads += [threading.Thread(target=wait) for _ in range(8)]
     for thread in threads[1:]:
         thread.start()
-    time.sleep(0.2)
+    end = time.monotonic() + 20
+    while not lines(caplog) and time.monotonic() < end:
+        time.sleep(0.005)
+    time.sleep(0.1)  # the others would have said it by now
     free.set()
     for thread in threads:
         thread.join(60)
-    assert len(messages(caplog)) == 1
-    assert messages(caplog)[0].startswith("waiting for thread 'searcher' of this process, which tunes the same key")
-
-
-# -- fork --------------------------------------------------------------------------------------------------------------
-
-
-def in_child(action: Any) -> int:
-    """The exit code of a forked child that does something; 99 if it hung for 20 s."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # threads and fork: that is what is tested
-        child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            code = action()
-        finally:
-            os._exit(code)
-    end = time.monotonic() + 20
-    while time.monotonic() < end:
-        done, status = os.waitpid(child, os.WNOHANG)
-        if done:
-            return os.waitstatus_to_exitcode(status)
-        time.sleep(0.01)
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    return 99
-
-
-def test_b44_a_forked_child_does_not_release_its_parents_lock(tmp_path: Path) -> None:
-    path = tmp_path / "k.lock"
-    with locks.locked(path):
-        said = locks.holder_path(path).read_text()
-        (lock,) = locks._locks.values()
-
-        def leave() -> int:
-            locks._release(lock, path, os.getppid())  # as leaving the block does in a child
-            gc.collect()
-            return 0
-
-        assert in_child(leave) == 0
-        assert locks.holder_path(path).read_text() == said
-        with pytest.raises(Timeout):
-            FileLock(path).acquire(timeout=0)
-    FileLock(path).acquire(timeout=0).lock.release()
-
-
-def test_a_child_that_leaves_the_block_it_was_forked_in_frees_nothing(tmp_path: Path) -> None:
-    path = tmp_path / "k.lock"
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        with locks.locked(path):
-            child = os.fork()
-            if child:
-                code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-                with pytest.raises(Timeout):
-                    FileLock(path).acquire(timeout=0)
-                assert locks.holder_path(path).exists()
-    if child == 0:
-        os._exit(0)  # it left the block
-    assert code == 0
-
-
-def test_a_child_that_outlives_its_parent_does_not_keep_the_lock(tmp_path: Path) -> None:
-    script = (
-        "import os, sys, time\nfrom pathlib import Path\nfrom autotuned import locks\n"
-        "with locks.locked(Path(sys.argv[1])):\n"
-        "    child = os.fork()\n"
-        "    if child == 0:\n        time.sleep(60)\n        os._exit(0)\n"
-        "    print(child, flush=True)\n    time.sleep(60)\n"
-    )
-    path = tmp_path / "k.lock"
-    with subprocess.Popen([sys.executable, "-c", script, str(path)], stdout=subprocess.PIPE, text=True) as parent:
-        assert parent.stdout is not None
-        child = int(parent.stdout.readline())
-        parent.kill()
-        parent.wait(30)
-        start = time.monotonic()
-        with locks.locked(path, timeout_s=30) as lock:
-            assert lock is locks.Lock.HELD
-        assert time.monotonic() - start < 1
-        os.kill(child, signal.SIGKILL)
-
-
-def test_b44_a_child_forked_while_a_thread_holds_a_lock_does_not_hang(tmp_path: Path) -> None:
-    taken, free = threading.Event(), threading.Event()
-
-    def hold() -> None:
-        with locks.locked(tmp_path / "k.lock", between_processes=False):
-            taken.set()
-            free.wait(60)
-
-    thread = threading.Thread(target=hold)
-    thread.start()
-    taken.wait(60)
-
-    def take() -> int:
-        with locks.locked(tmp_path / "k.lock", timeout_s=60) as lock:
-            return 0 if lock is locks.Lock.HELD else 2
-
-    assert in_child(take) == 0
-    free.set()
-    thread.join()
+    assert len(lines(caplog)) == 1
+    assert lines(caplog)[0].startswith("waiting for thread 'searcher' of this process, which tunes the same key")
 
 
 # -- held only if free -------------------------------------------------------------------------------------------------

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from fakes import FakeConfig as Config
 from paths import ship
-from test_files import publish
+from shipped import publish
+from stored import lines
 
 import autotuned
 from autotuned import autotune, device, files, policy, store
@@ -57,10 +58,6 @@ def shipped(patch: pytest.MonkeyPatch, folder: Path, *sizes: int, best: int = 32
     ship(folder / "files", patch)
     store.forget_files()
     Last.step = 0
-
-
-def lines(caplog: pytest.LogCaptureFixture, level: int = logging.WARNING) -> list[str]:
-    return [record.getMessage() for record in caplog.records if record.levelno >= level]
 
 
 def use(patch: pytest.MonkeyPatch, version: str) -> None:

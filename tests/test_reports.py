@@ -1,42 +1,21 @@
-"""Reports about autotuners as tests, by their numbers: state, failures, memory and measuring, on the CPU."""
+"""Reports about autotuners as tests, by their numbers: state and measuring, on the CPU."""
 
-import gc
-import subprocess
-import sys
-import weakref
-from pathlib import Path
+import random
+import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from fakes import FakeConfig as Config
 from paths import PATHS, on_path, quick
+from stepped import LAST, by_step
+from stored import records
 
-import autotuned
-from autotuned import Check, autotune, hosttarget, measure, race, state, store
-from autotuned.errors import AllConfigsFailedError, ArgumentNameError, CheckError, DeviceLostError, OutOfMemoryError
+from autotuned import autotune, hosttarget, measure, race, state
+from autotuned.board import Board
+from autotuned.errors import ArgumentNameError, CheckError
 
 CONFIGS = [Config({"step": step}) for step in (8, 16, 4)]
-ROOT = Path(__file__).resolve().parent.parent
-
-
-def records():
-    return [record for _, record in store.all_records()]
-
-
-def statuses():
-    (record,) = records()
-    return {timing.config["kwargs"]["step"]: timing.status for timing in record.timings}
-
-
-def by_step(times):
-    """A benchmark with a time for each step, which the function under test notes in `bench.ran`."""
-
-    def bench(call, quantiles):
-        call()
-        return [times[bench.ran[-1]]] * 3
-
-    bench.ran = []
-    return bench
 
 
 # -- state -----------------------------------------------------------------------------------------------------------
@@ -226,346 +205,12 @@ def test_b11_input_and_output_may_be_one():
         zeroing(x, x[1:])
 
 
-# -- failures --------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "error", [RuntimeError("PassManager::run failed"), AssertionError(""), OSError("ptxas"), MemoryError("")], ids=repr
-)
-def test_b58_a_failing_config_does_not_end_the_search(error):
-    @autotune(CONFIGS, do_bench=quick)
-    def run(x, *, step):
-        if step != 4:
-            raise error
-        x += 1
-
-    x = np.zeros(8)
-    run(x)
-    assert (x == 1).all()
-    assert run.best_config is CONFIGS[2]
-    assert statuses() == {4: "ok"} if isinstance(error, MemoryError) else {8: "failed", 16: "failed", 4: "ok"}
-
-
-def test_b58_what_all_share_is_the_users_bug():
-    @autotune(CONFIGS)
-    def run(x, *, step):
-        return y  # noqa: F821
-
-    with pytest.raises(NameError, match="'y' is not defined") as caught:
-        run(np.zeros(8))
-    assert caught.traceback[-1].name == "run"
-
-
-class OutOfResources(Exception):
-    """As Triton's."""
-
-
-def test_b59_when_all_fail_each_reason_is_named(caplog):
-    def run(x, *, step):
-        if step != 32:
-            raise OutOfResources(f"shared memory, Required: {step * 1024}, Hardware limit: 101376")
-        x += 1
-
-    with pytest.raises(AllConfigsFailedError) as caught:
-        autotune(CONFIGS)(run)(np.zeros(8))
-    assert "all 3 failed" in str(caught.value)
-    assert (
-        "Required: 4096, Hardware limit: 101376\n    step=4; step=8 (Required: 8192); step=16 (Required: 16384)"
-        in str(caught.value)
-    )
-    assert records() == []
-    tuned = autotune(CONFIGS, default=Config({"step": 32}))(run)
-    caplog.clear()
-    with autotuned.mode("search"):
-        for length in (8, 9):
-            x = np.zeros(length)
-            tuned(x)
-            assert (x == 1).all()
-    assert ["its default= is used, untuned" in record.getMessage() for record in caplog.records] == [True]
-    assert records() == []
-
-
-DYING = """
-import os, sys
-import numpy as np
-sys.path.insert(0, "tests")
-from fakes import FakeConfig as Config
-from autotuned import autotune
-
-@autotune([Config({"step": step}) for step in (8, 16, 4)], name="dying")
-def run(x, *, step):
-    if step == 16 and os.path.exists(FLAG):
-        os._exit(7)
-    x += 1
-
-if "tune" in sys.argv:  # what the command line does
-    run.tuner.tune(run.tuner.call((np.zeros(8),), {}, None))
-else:
-    run(np.zeros(8))
-print(run.best_config.kwargs["step"] if "tune" not in sys.argv else "tuned")
-"""
-SKIPPED = "step=16 is skipped: an earlier process ended in its first launch"
-
-
-@pytest.fixture
-def dying(tmp_path):
-    """Runs a program that ends in the launch of one of its configs, if it is told so."""
-    script = tmp_path / "dying.py"
-    flag = tmp_path / "dies"
-    script.write_text(DYING.replace("FLAG", repr(str(flag))))
-
-    def run(*words, dies=False):
-        flag.touch() if dies else flag.unlink(missing_ok=True)
-        return subprocess.run([sys.executable, script, *words], cwd=ROOT, capture_output=True, text=True, timeout=60)
-
-    return run
-
-
-def test_b62_a_run_that_died_is_not_repeated(dying):
-    first, second, third = (dying(dies=True) for _ in range(3))
-    assert first.returncode == 7
-    assert (second.returncode, second.stdout.strip() in ("8", "4")) == (0, True), second.stderr
-    assert SKIPPED in second.stderr
-    assert (third.returncode, third.stderr) == (0, "")
-    assert statuses() == {8: "ok", 16: "crashed", 4: "ok"}
-    assert not list(store.root().rglob("journal/*.json"))
-
-
-def test_b62_b42_what_a_killed_job_had_skipped_is_measured_when_it_is_tuned(dying):
-    """The process was killed from outside: the config is as good as the others."""
-    assert dying(dies=True).returncode == 7
-    assert SKIPPED in dying().stderr
-    assert statuses()[16] == "crashed"
-    assert dying("tune").returncode == 0
-    assert statuses() == {8: "ok", 16: "ok", 4: "ok"}
-    tuned = dying("tune")
-    assert (tuned.returncode, tuned.stderr) == (0, "")
-
-
-def test_b62_what_ended_two_processes_has_failed_for_good(dying):
-    assert dying(dies=True).returncode == 7
-    assert dying(dies=True).returncode == 0
-    assert dying("tune", dies=True).returncode == 7
-    assert dying("tune", dies=True).returncode == 0
-    assert statuses() == {8: "ok", 16: "failed", 4: "ok"}
-    again = dying("tune", dies=True)
-    assert (again.returncode, again.stderr) == (0, "")
-
-
-def test_b65_a_full_memory_is_not_a_verdict(caplog):
-    full = [True]
-
-    def run(x, *, step):
-        if full and step != 4:
-            raise MemoryError("no room")
-        x += 1
-
-    tuned = autotune(CONFIGS[:2], default=CONFIGS[2], do_bench=quick)(run)
-    with autotuned.mode("search"):
-        for _ in range(2):
-            x = np.zeros(8)
-            tuned(x)
-            assert (x == 1).all()
-            assert tuned.best_config is CONFIGS[2]
-        assert records() == []
-        assert [record.getMessage() for record in caplog.records] == [
-            f"`{tuned.tuner.target.name}`: there is no room to tune now: it runs untuned until there is."
-        ]
-        full.clear()
-        tuned(x)  # the pause of one call after the second failure
-        tuned(x)
-    assert tuned.best_config is CONFIGS[0]
-    assert statuses() == {8: "ok", 16: "ok"}
-    assert tuned.cache_info().searches == 3
-
-
-def test_b65_without_a_default_the_first_runs(caplog):
-    fails = [True] * 6
-
-    @autotune(CONFIGS[:2], do_bench=quick)
-    def run(x, *, step):
-        if fails:
-            fails.pop()
-            raise MemoryError("no room")
-        x += 1
-
-    x = np.zeros(8)
-    with pytest.raises(MemoryError, match="no room") as caught:
-        run(x)  # the launch itself has no room either
-    assert not isinstance(caught.value, OutOfMemoryError)
-    run(x)
-    assert (x == 1).all()
-
-
-def test_a_config_that_finds_room_at_the_second_try_is_measured():
-    tries = []
-
-    @autotune(CONFIGS[:2], do_bench=quick)
-    def run(x, *, step):
-        tries.append(step)
-        if tries.count(16) == 1 and step == 16:
-            raise MemoryError("no room")
-
-    run(np.zeros(8))
-    assert statuses() == {8: "ok", 16: "ok"}
-
-
-def test_a_lost_device_is_not_tried_again_by_another_process(monkeypatch):
-    ran = []
-
-    def run(x, *, step):
-        ran.append(step)
-
-    def lose(self):
-        if ran and ran[-1] == 16:
-            raise RuntimeError("CUDA error: an illegal memory access was encountered")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(measure.HostTimer, "synchronize", lose)
-        with pytest.raises(RuntimeError, match="restart the process; other configs are not to blame"):
-            autotune(CONFIGS, restore_value=[])(run)(np.zeros(8))
-    assert ran == [8, 16]
-    ran.clear()
-    autotune(CONFIGS, restore_value=[])(run)(np.zeros(8))
-    assert 16 not in ran
-    assert statuses() == {8: "ok", 16: "failed", 4: "ok"}
-
-
-class Device:
-    """What one step breaks for the rest of the process, whatever is launched then."""
-
-    step, ran, is_lost, fails = None, [], False, False
-
-    @classmethod
-    def use(cls):
-        if cls.is_lost or cls.fails:
-            raise RuntimeError("CUDA error: an illegal memory access was encountered")
-
-
-def on_device(x, *, step):
-    device = sys.modules[__name__].Device  # what is reached so is in no key
-    if device.is_lost:
-        device.use()
-    device.ran.append(step)
-    x += 1
-    device.is_lost = step == device.step
-    if device.fails:
-        device.use()
-
-
-@pytest.fixture
-def device(monkeypatch):
-    """A device that works."""
-    for name, value in (("step", None), ("ran", []), ("is_lost", False), ("fails", False)):
-        monkeypatch.setattr(Device, name, value)
-    monkeypatch.setattr(measure.HostTimer, "synchronize", Device.use)
-    return Device
-
-
-def test_b62_whoever_goes_on_after_a_lost_device_condemns_nobody_else(device):
-    """A server that catches every exception, and calls again: the next process has all configs but the one."""
-    device.step = 16
-    tuned = autotune(CONFIGS, restore_value=[])(on_device)
-    for config in ("step=16", "", ""):
-        with pytest.raises(DeviceLostError, match="restart the process") as caught:
-            tuned(np.zeros(8))
-        assert caught.value.config == config
-    assert device.ran == [8, 16]
-    assert "before this search began" in str(caught.value)
-    assert "no config is to blame" in str(caught.value)
-    device.is_lost = False  # as in the next process
-    autotune(CONFIGS, restore_value=[])(on_device)(np.zeros(8))
-    assert statuses() == {8: "ok", 16: "failed", 4: "ok"}
-
-
-def test_a_device_that_the_program_lost_itself_is_no_configs_fault(device):
-    device.is_lost = True
-    with pytest.raises(DeviceLostError, match="no config is to blame") as caught:
-        autotune(CONFIGS)(on_device)(np.zeros(8))
-    assert "illegal memory access" in str(caught.value.__cause__)
-    assert device.ran == []
-    assert records() == []
-    assert not list(store.root().rglob("journal/*.json"))
-
-
-@pytest.mark.parametrize("path", ["disk", "cleared", "file"])
-def test_a_fault_after_a_known_config_ran_is_raised(device, path, monkeypatch, tmp_path):
-    """Another one would run over what it wrote. A fault of this call's data, perhaps: the choice stands."""
-
-    def make(configs, **options):
-        return autotune(configs, do_bench=quick, **options)(on_device)
-
-    tuned = on_path(path, make, CONFIGS, lambda f: f(np.zeros(8)), monkeypatch, tmp_path)
-    searches = tuned.cache_info().searches
-    device.ran.clear()
-    x = np.zeros(8)
-    for count in (1, 2):
-        device.fails = True
-        with pytest.raises(RuntimeError, match="illegal memory access") as caught:
-            tuned(x)
-        assert not isinstance(caught.value, DeviceLostError)
-        assert (x == count).all()
-    device.fails = False
-    tuned(x)
-    assert device.ran == [8, 8, 8]
-    assert tuned.cache_info().searches == searches
-
-
-# -- memory ----------------------------------------------------------------------------------------------------------
-
-
-OUTCOMES = ["one fails", "all fail alike", "all fail", "default", "wrong", "memory", "interrupted", "device lost"]
-
-
-@pytest.mark.parametrize("outcome", OUTCOMES)
-def test_b99_nothing_of_a_search_is_kept_alive_without_the_garbage_collector(outcome, device):
-    class Array(np.ndarray):
-        """An array that can be referred to weakly."""
-
-    def run(x, y, *, step):
-        temporary = y.copy().view(Array)
-        kept.append(weakref.ref(temporary))
-        if outcome == "all fail alike" or (outcome == "one fails" and step == 16):
-            raise RuntimeError("no")
-        if outcome in ("all fail", "default") and step != 4:
-            raise RuntimeError(f"no {step}")
-        if outcome == "interrupted" and step == 16:
-            raise KeyboardInterrupt
-        sys.modules[__name__].Device.is_lost = outcome == "device lost"
-        if outcome == "memory":
-            raise MemoryError("no")
-        x += step
-
-    kept = []
-    check = Check(lambda x: {"x": x + 8}) if outcome == "wrong" else None
-    options = {"check": check, "default": CONFIGS[2] if outcome == "default" else None}
-    tuned = autotune(CONFIGS[:2] if outcome != "wrong" else CONFIGS, do_bench=quick, **options)(run)
-    x, y = np.zeros(8).view(Array), np.zeros(8).view(Array)
-    kept += [weakref.ref(x), weakref.ref(y)]
-    gc.collect()
-    gc.disable()
-    try:
-        try:
-            with autotuned.mode("search"):
-                tuned(x, y)
-        except (RuntimeError, MemoryError, KeyboardInterrupt):
-            assert outcome not in ("one fails", "default")
-        del x, y
-        assert [reference() for reference in kept if reference() is not None] == []
-    finally:
-        gc.enable()
-
-
 # -- measuring -------------------------------------------------------------------------------------------------------
 
 
 def test_a_slow_restore_does_not_move_the_ranking(monkeypatch):
     """A copy that takes ten times as long as the function, and as a rule longer for the faster config."""
-    import time
-
-    from autotuned.state import Snapshot
-
-    ran, restore = [8], Snapshot.restore
+    ran, restore = [8], state.Snapshot.restore
 
     def slow(self):
         time.sleep(0.02 if ran[-1] == 8 else 0.001)
@@ -576,14 +221,12 @@ def test_a_slow_restore_does_not_move_the_ranking(monkeypatch):
         ran.append(step)
         time.sleep(0.004 if step == 8 else 0.001)
 
-    monkeypatch.setattr(Snapshot, "restore", slow)
+    monkeypatch.setattr(state.Snapshot, "restore", slow)
     run(np.zeros(8))
     assert run.best_config is CONFIGS[1]
 
 
 def test_b79_near_ties_do_not_flip():
-    import random
-
     def chosen(seed, slow):
         noise = random.Random(seed)
 
@@ -602,64 +245,35 @@ def test_b79_near_ties_do_not_flip():
 
 def off_by_one(wrong):
     def add(x, out, *, step):
-        bench.ran.append(step)
+        LAST.step = step
         out[...] = x + (step in wrong)
 
-    bench = by_step({8: 3.0, 16: 1.0, 4: 2.5})
-    return add, bench
+    return add
 
 
 def test_b82_the_fastest_is_not_chosen_when_it_is_wrong(caplog):
-    add, bench = off_by_one({16})
-    tuned = autotune(CONFIGS, check=lambda x: x, do_bench=bench)(add)
+    tuned = autotune(CONFIGS, check=lambda x: x, do_bench=by_step({8: 3.0, 16: 1.0, 4: 2.5}))(off_by_one({16}))
     x, out = np.arange(8.0), np.zeros(8)
     tuned(x, out)
     assert tuned.best_config.kwargs["step"] != 16
     assert (out == x).all()
-    assert statuses()[16] == "wrong"
+    (record,) = records()
+    assert {timing.config["kwargs"]["step"]: timing.status for timing in record.timings}[16] == "wrong"
     assert (
         "is dropped. Wrong: out: 8 of 8 elements differ from the reference; element 0: expected 0, got 1" in caplog.text
     )
 
 
 def test_b82_a_wrong_first_config_is_no_reference():
-    add, _ = off_by_one({8})
-    tuned = autotune(CONFIGS, check="first", do_bench=lambda call, quantiles: (call(), [1.0] * 3)[1])(add)
+    tuned = autotune(CONFIGS, check="first", do_bench=quick)(off_by_one({8}))
     with pytest.raises(CheckError, match="the first config disagrees with the majority: 2 of 3"):
         tuned(np.arange(8.0), np.zeros(8))
     assert records() == []
 
 
-def test_twins_of_a_config_that_lost_the_device_have_no_time(monkeypatch):
+def test_twins_of_a_config_that_lost_the_device_have_no_time():
     """A binary that was launched once and never sampled: its twin has nothing to share."""
-    from types import SimpleNamespace
-
-    from autotuned.board import Board
-    from autotuned.race import Trial
-
     board = Board(SimpleNamespace(configs={"a": None, "b": None}, forms={"b": {}}, known={}))
-    board.trials = [Trial(0, lambda: None, lambda: None), Trial(1, lambda: None, lambda: None)]
+    board.trials = [race.Trial(index, lambda: None, lambda: None) for index in range(2)]
     board.pair(board.trials[1], board.trials[0])
     assert board.timings() == []
-
-
-def test_a_list_of_configs_that_all_failed_before_is_the_same_error_again():
-    """One key, a shorter list: what is left of it failed in the search that the record is of."""
-    import numpy as np
-    from triton import Config
-
-    from autotuned import autotune
-    from autotuned.errors import AllConfigsFailedError
-
-    def work(x, *, block):
-        if block > 8:
-            raise ValueError(f"{block} is too large")
-        x += 1
-
-    good, bad = Config({"block": 8}), [Config({"block": 16}), Config({"block": 32})]
-    first = autotune([*bad, good], name="shorter_list")(work)
-    first(np.zeros(4))
-    for _ in range(2):
-        shorter = autotune(bad, name="shorter_list")(work)
-        with pytest.raises(AllConfigsFailedError, match="16 is too large"):
-            shorter(np.zeros(4))

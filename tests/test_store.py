@@ -1,33 +1,22 @@
 import copy
 import errno
-import importlib.resources
 import json
-import logging
-import os
 import pickle
-import sys
 import threading
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes import DEVICE, FakeConfig, by_identity, form, make_key
-from faults import faults
+from fakes import FakeConfig, by_identity, form, make_key
+from faults import faults, refuse
+from shipped import KEY, LARGE, LIVE, OTHER, SMALL
+from stored import config_of, lines
 
-from autotuned import disk, files, recordfile, store
-from autotuned.configfile import ConfigFile, Entry, split_context
-from autotuned.device import from_json
-from autotuned.errors import ConfigFileError
+from autotuned import disk, recordfile, store
 from autotuned.key import Key
 from autotuned.recordfile import Record, Timing
 from autotuned.store import Rung
-
-SMALL, LARGE, OTHER = FakeConfig({"BLOCK": 64}), FakeConfig({"BLOCK": 128}), FakeConfig({"BLOCK": 256})
-LIVE = by_identity(SMALL, LARGE, OTHER)
-KEY = make_key()
-SLUG = from_json(DEVICE).slug
 
 
 def hook(arguments: Any) -> None: ...
@@ -43,25 +32,6 @@ def result(key: Key = KEY, winner: FakeConfig | None = SMALL, **times_us: float 
     )
     median_us = (times_us.get(f"b{winner.kwargs['BLOCK']}") or 10.0) if winner else None
     return Record(key, form(winner) if winner else None, median_us, "ok", timings)
-
-
-def write_file(folder: Path, config: FakeConfig, *keys: Key, text: str | None = None) -> Path:
-    """A config file with one choice for all these keys (or with any text) below a folder."""
-    file = ConfigFile(KEY.kernel, from_json(DEVICE))
-    for key in keys or (KEY,):
-        file.add(split_context(key.context)[0], Entry(key.call, form(config), 10.0, None))
-    path = folder / SLUG / "app.k.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(file.dump() if text is None else text)
-    return path
-
-
-def warnings_in(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [entry.getMessage() for entry in caplog.records if entry.levelno >= logging.WARNING]
-
-
-def config_of(choice: store.Choice | None) -> Any:
-    return choice and choice.config
 
 
 # -- records ---------------------------------------------------------------------------------------------------------
@@ -197,14 +167,14 @@ def test_a_damaged_record_is_a_miss_that_is_moved_aside_said_once_and_healed(
     DAMAGE[kind](path)
     assert store.find(key, LIVE) is None
     assert store.find(key, LIVE) is None
-    assert len(warnings_in(caplog)) == 1
+    assert len(lines(caplog)) == 1
     moved = next((path.parent / "damaged").iterdir())
-    assert warnings_in(caplog)[0].startswith(f"record {path} is damaged (")
-    assert warnings_in(caplog)[0].endswith(f"); moved to {moved}; the kernel is tuned again.")
+    assert lines(caplog)[0].startswith(f"record {path} is damaged (")
+    assert lines(caplog)[0].endswith(f"); moved to {moved}; the kernel is tuned again.")
     assert not list(store.all_records())
     assert store.keep(result(key, b64=10.0))
     assert config_of(store.find(key, LIVE)) is SMALL
-    assert len(warnings_in(caplog)) == 1
+    assert len(lines(caplog)) == 1
 
 
 @pytest.mark.parametrize("kind", ["empty", "an unknown field", "a link to nowhere"])
@@ -217,8 +187,8 @@ def test_a_damaged_record_that_cannot_be_moved_is_said_once_and_replaced(
     monkeypatch.setattr(disk, "move_aside", lambda path: None)
     assert store.find(KEY, LIVE) is None
     assert store.find(KEY, LIVE) is None
-    assert len(warnings_in(caplog)) == 1
-    assert "it will be replaced" in warnings_in(caplog)[0]
+    assert len(lines(caplog)) == 1
+    assert "it will be replaced" in lines(caplog)[0]
     assert store.keep(result(b64=10.0))
     assert config_of(store.find(KEY, LIVE)) is SMALL
 
@@ -231,7 +201,7 @@ def test_a_record_of_a_newer_schema_is_left_alone(caplog: pytest.LogCaptureFixtu
     assert not store.keep(result())
     assert store.find(KEY, LIVE) is None
     assert path.read_text() == '{"schema": 999, "winners": []}'
-    assert warnings_in(caplog) == [f"record {path} has the newer schema 999; it is left alone."]
+    assert lines(caplog) == [f"record {path} has the newer schema 999; it is left alone."]
 
 
 @pytest.mark.parametrize(
@@ -247,22 +217,15 @@ def test_what_is_of_a_newer_schema(data: Any, newer: bool) -> None:
 # -- folders that cannot be used -------------------------------------------------------------------------------------
 
 
-def refuse(*args: Any, **kwargs: Any) -> Any:
-    raise OSError(errno.ENOSPC, "No space left on device")
-
-
 def test_where_nothing_can_be_written_choices_live_in_memory_with_one_warning(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(disk, "write_text", refuse)
     assert not store.keep(result(make_key(1)))
     assert not store.keep(result(make_key(2)))
-    assert len(warnings_in(caplog)) == 1
-    assert (
-        f"cannot write to the cache folder {store.root()} ([Errno 28] No space left on device)"
-        in warnings_in(caplog)[0]
-    )
-    assert "AUTOTUNED_CACHE_DIR" in warnings_in(caplog)[0]
+    assert len(lines(caplog)) == 1
+    assert f"cannot write to the cache folder {store.root()} ([Errno 28] No space left on device)" in lines(caplog)[0]
+    assert "AUTOTUNED_CACHE_DIR" in lines(caplog)[0]
 
 
 @pytest.mark.parametrize("below", ["", "cache"], ids=["a file", "below a file"])
@@ -275,7 +238,7 @@ def test_a_cache_folder_that_cannot_be_made_is_one_warning(
         assert store.find(make_key(n), LIVE) is None
         with store.locked(make_key(n)):
             assert not store.keep(result(make_key(n)))
-    assert len(warnings_in(caplog)) == 1
+    assert len(lines(caplog)) == 1
 
 
 def test_a_record_that_cannot_be_read_is_a_miss_said_once_and_stays(
@@ -286,8 +249,8 @@ def test_a_record_that_cannot_be_read_is_a_miss_said_once_and_stays(
     with faults("open", errno.EACCES):
         assert store.find(KEY, LIVE) is None
         assert store.find(KEY, LIVE) is None
-    assert len(warnings_in(caplog)) == 1
-    assert str(store.record_path(KEY)) in warnings_in(caplog)[0]
+    assert len(lines(caplog)) == 1
+    assert str(store.record_path(KEY)) in lines(caplog)[0]
     assert config_of(store.find(KEY, LIVE)) is SMALL
 
 
@@ -332,227 +295,20 @@ def test_the_lock_of_a_key_lies_beside_its_record() -> None:
     assert list(store.all_records()) == []
 
 
-@pytest.mark.parametrize(("kind", "lines"), [("nfs4", 1), ("", 0)], ids=["network", "local"])
+@pytest.mark.parametrize(("kind", "times"), [("nfs4", 1), ("", 0)], ids=["network", "local"])
 def test_a_network_file_system_is_said_once_and_only_by_who_searches(
-    kind: str, lines: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    kind: str, times: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(disk, "network_file_system", lambda path: kind)
     store.keep(result(b64=10.0, b128=12.0))
     assert store.find(KEY, LIVE) is not None
-    assert warnings_in(caplog) == []
+    assert lines(caplog) == []
     for n in range(3):
         with store.locked(make_key(n)):
             pass
-    said = warnings_in(caplog)
-    assert len(said) == lines
+    said = lines(caplog)
+    assert len(said) == times
     assert all(str(store.root()) in line and f"({kind})" in line for line in said)
-
-
-# -- config files ----------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
-    """Two folders of the environment, two registered ones and the packaged one, in the order they are asked."""
-    names = ("env first", "env second", "registered last", "registered first", "packaged")
-    paths = {name: tmp_path / name for name in names}
-    for path in paths.values():
-        path.mkdir()
-    monkeypatch.setenv("AUTOTUNED_CONFIG_PATH", f"{paths['env first']}{os.pathsep}{paths['env second']}")
-    store.register_configs(paths["registered first"])
-    store.register_configs(str(paths["registered last"]))
-    packaged = {"autotuned.configs": paths["packaged"]}
-    files._packages.clear()
-    monkeypatch.setattr(importlib.resources, "files", packaged.__getitem__)
-    return paths
-
-
-def test_places_are_asked_in_order_and_the_users_record_before_all(folders: dict[str, Path]) -> None:
-    assert list(store.config_folders()) == list(folders.values())
-    configs = {name: FakeConfig({"BLOCK": n}) for n, name in enumerate(folders)}
-    live = by_identity(SMALL, *configs.values())
-    for name in reversed(folders):  # from the last place to the first: each one hides those behind it
-        path = write_file(folders[name], configs[name])
-        store.forget_files()
-        assert store.find(KEY, live) == store.Choice(configs[name], Rung.FILE, origin=str(path))
-    store.keep(result(b64=10.0))
-    assert config_of(store.find(KEY, live)) is SMALL
-
-
-def test_the_files_of_this_package_are_found_by_its_name() -> None:
-    files._packages.clear()
-    assert (list(store.config_folders())[-1] / "__init__.py").is_file()
-
-
-@pytest.mark.parametrize(
-    "key",
-    [make_key(2), make_key(source="cc"), make_key(triton="3.6.0"), make_key(device={**DEVICE, "sm_count": 114})],
-    ids=["call", "source", "triton", "device"],
-)
-def test_a_config_file_answers_the_same_call_in_the_same_context_only(folders: dict[str, Path], key: Key) -> None:
-    write_file(folders["packaged"], SMALL)
-    assert store.find(key, LIVE) is None
-    assert config_of(store.find(KEY, LIVE)) is SMALL
-
-
-def test_a_file_is_read_once_until_files_are_forgotten(folders: dict[str, Path]) -> None:
-    path = write_file(folders["packaged"], SMALL)
-    assert config_of(store.find(KEY, LIVE)) is SMALL
-    path.unlink()
-    assert config_of(store.find(KEY, LIVE)) is SMALL
-    store.forget_files()
-    assert store.find(KEY, LIVE) is None
-
-
-BROKEN = {
-    "cut off": '{"schema": 1,',
-    "newer schema": '{"schema": 2}',
-    "another kernel's": ConfigFile("app.other", from_json(DEVICE)).dump(),
-    "an unknown field": '{"schema": 1, "kernel": "app.k", "device": {}, "groups": [], "author": "me"}',
-}
-
-
-@pytest.mark.parametrize("kind", BROKEN)
-def test_a_broken_config_file_is_reported_once_by_name_and_the_others_serve(
-    folders: dict[str, Path], caplog: pytest.LogCaptureFixture, kind: str
-) -> None:
-    broken = write_file(folders["env first"], SMALL, text=BROKEN[kind])
-    write_file(folders["packaged"], LARGE)
-    for _ in range(2):
-        assert config_of(store.find(KEY, LIVE)) is LARGE
-    assert len(warnings_in(caplog)) == 1
-    assert warnings_in(caplog)[0].startswith(f"config file {broken}: ")
-    assert "It is skipped" in warnings_in(caplog)[0]
-    assert broken.read_text() == BROKEN[kind]
-
-
-def test_a_config_file_that_cannot_be_read_is_reported_once_and_skipped(
-    folders: dict[str, Path], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = write_file(folders["packaged"], SMALL)
-    monkeypatch.setattr(Path, "read_bytes", refuse)
-    assert store.find(make_key(2), LIVE) is None
-    assert store.find(make_key(3), LIVE) is None
-    assert len(warnings_in(caplog)) == 1
-    assert str(path) in warnings_in(caplog)[0]
-
-
-def test_a_shipped_config_that_is_no_candidate_any_more_is_said_once_and_the_next_place_serves(
-    folders: dict[str, Path], caplog: pytest.LogCaptureFixture
-) -> None:
-    gone = write_file(folders["env first"], FakeConfig({"BLOCK": 1}))
-    write_file(folders["packaged"], LARGE)
-    for _ in range(2):
-        assert config_of(store.find(KEY, LIVE)) is LARGE
-    assert len(warnings_in(caplog)) == 1
-    assert warnings_in(caplog)[0].startswith(f"config file {gone}: the config for this call is not among")
-
-
-def test_a_folder_that_is_not_there_is_no_error(monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
-    monkeypatch.setenv("AUTOTUNED_CONFIG_PATH", "/nowhere/at/all")
-    assert store.find(KEY, LIVE) is None
-    assert warnings_in(caplog) == []
-
-
-def make_package(root: Path, name: str) -> None:
-    (root / name).mkdir(parents=True)
-    (root / name / "__init__.py").touch()
-    write_file(root / name, LARGE)
-
-
-def make_zip(root: Path, name: str) -> None:
-    make_package(root / "unpacked", name)
-    with zipfile.ZipFile(root / "app.zip", "w") as archive:
-        for path in sorted((root / "unpacked").rglob("*")):
-            archive.write(path, path.relative_to(root / "unpacked"))
-
-
-@pytest.mark.parametrize(
-    ("make", "name", "entry"),
-    [(make_package, "tuned_in_folder", ""), (make_zip, "tuned_in_zip", "app.zip")],
-    ids=["package", "package in a zip"],
-)
-def test_the_config_files_of_a_package_are_served(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Callable[[Path, str], None], name: str, entry: str
-) -> None:
-    make(tmp_path, name)
-    monkeypatch.syspath_prepend(str(tmp_path / entry))
-    store.register_configs(name)
-    sys.modules.pop(name)
-    assert config_of(store.find(KEY, LIVE)) is LARGE
-    assert config_of(store.find(make_key(2), LIVE)) is None
-
-
-@pytest.mark.parametrize("source", ["no_such_package_at_all", "./no/such/folder", "no/such"])
-def test_a_source_of_config_files_that_is_none_is_refused(source: str) -> None:
-    with pytest.raises(ConfigFileError, match="register_configs: expected a package or an existing folder") as caught:
-        store.register_configs(source)
-    assert caught.value.path == source
-
-
-def test_registering_serves_at_once(tmp_path: Path) -> None:
-    assert store.find(KEY, LIVE) is None
-    write_file(tmp_path, LARGE)
-    store.register_configs(tmp_path)
-    assert config_of(store.find(KEY, LIVE)) is LARGE
-
-
-# -- writing config files --------------------------------------------------------------------------------------------
-
-
-def entry_for(key: Key, config: FakeConfig = SMALL) -> Entry:
-    return Entry(key.call, form(config), 10.0, None)
-
-
-def test_shipping_adds_to_the_file_of_kernel_and_device(tmp_path: Path) -> None:
-    older = make_key(2, triton="3.6.0")
-    for key, config in ((KEY, SMALL), (older, LARGE), (KEY, OTHER)):
-        path = store.ship(key, entry_for(key, config), tmp_path)
-    assert path == tmp_path / SLUG / "app.k.json"
-    written = sorted(each.relative_to(tmp_path).as_posix() for each in tmp_path.rglob("*"))
-    assert written == [".gitattributes", SLUG, f"{SLUG}/app.k.json"]
-    store.register_configs(tmp_path)
-    assert config_of(store.find(KEY, LIVE)) is OTHER  # the later entry in place of the first
-    assert config_of(store.find(older, LIVE)) is LARGE
-    assert [(file, key) for file, key, _ in store.shipped("app.k") if file == str(path)] == [
-        (str(path), older),
-        (str(path), KEY),
-    ]
-
-
-@pytest.mark.parametrize("kind", BROKEN)
-def test_shipping_into_a_broken_file_is_refused_and_leaves_it(tmp_path: Path, kind: str) -> None:
-    path = write_file(tmp_path, SMALL, text=BROKEN[kind])
-    with pytest.raises(ConfigFileError, match="It is left as it is: repair it, or move it away"):
-        store.ship(KEY, entry_for(KEY), tmp_path)
-    assert path.read_text() == BROKEN[kind]
-
-
-def test_two_devices_whose_names_become_one_slug_are_not_mixed(tmp_path: Path) -> None:
-    twin = make_key(device={**DEVICE, "name": DEVICE["name"].lower()})
-    path = store.ship(KEY, entry_for(KEY), tmp_path)
-    before = path.read_text()
-    with pytest.raises(ConfigFileError, match="expected Device"):
-        store.ship(twin, entry_for(twin), tmp_path)
-    assert path.read_text() == before
-
-
-def test_shipped_entries_of_every_kernel_are_listed_by_file(folders: dict[str, Path]) -> None:
-    other = make_key(kernel="app.other")
-    first, second = (store.ship(key, entry_for(key), folders["packaged"]) for key in (KEY, other))
-    (folders["packaged"] / "schema").mkdir()
-    (folders["packaged"] / "schema" / "config-file.json").write_text("{}")
-    assert list(store.shipped()) == [(str(first), KEY, entry_for(KEY)), (str(second), other, entry_for(other))]
-    assert list(store.shipped("app.other")) == [(str(second), other, entry_for(other))]
-
-
-def test_a_folder_says_why_it_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "file").write_text("")
-    assert store.unwritable(tmp_path / "new" / "folder") == ""
-    assert store.unwritable(tmp_path / "file" / "folder") == f"{tmp_path / 'file'} is not a folder"
-    assert [path.name for path in tmp_path.iterdir()] == ["file"]
-    monkeypatch.setattr(disk, "write_text", refuse)
-    assert store.unwritable(tmp_path).endswith("No space left on device")
 
 
 def test_heads_of_one_context_share_it_and_say_what_whole_records_say() -> None:

@@ -16,6 +16,7 @@ import torch
 import triton
 from autotuned.cli import compile_server
 from autotuned.cli.compilers import Compilers
+from pretended import limit_only
 from triton import knobs
 
 from autotuned import cases, store, switched
@@ -121,7 +122,8 @@ def test_what_a_worker_compiles_is_a_hit_here(workers, heard, tmp_path):
     assert len(list((tmp_path / "triton").rglob("*.cubin"))) == 1  # the winner's
 
 
-def test_b63_a_compilation_that_never_ends_costs_its_limit_and_its_process_alone(workers, caplog):
+def test_b63_a_compilation_that_never_ends_costs_its_limit_and_its_process_alone(workers, monkeypatch, caplog):
+    limit_only(monkeypatch, "endless", "child")
     compilers, tuned = workers([("endless", 16), ("child", 32), *FINE[2:]], limit_s=8.0)
     found = call(tuned)
     assert found["endless", 16] == found["child", 32] == ("failed", "TimedOut: not compiled within 8 s")
@@ -215,11 +217,12 @@ def test_all_of_them_end_with_the_process_that_measures(tmp_path):
 PRETENDING = """
 import sys
 if "autotuned.cli.worker" in " ".join(sys.orig_argv):
-    import os, fake_cuda, pytest, triton
+    import os, fake_cuda, pretended, pytest, triton
     exists = os.path.exists
     os.path.exists = lambda path: path == "/dev/nvidiactl" or exists(path)
     triton.runtime.driver._active = fake_cuda.Driver()
     fake_cuda.install_with_host_clock(pytest.MonkeyPatch())
+    pretended.limit_only(pytest.MonkeyPatch(), "endless")
 """
 # Threads compile until workers are ready, which nobody here makes wait for a GPU to begin.
 MEASURED_WHEN_READY = """

@@ -1,0 +1,30 @@
+"""The kernel that tests of docs/drop-in.md's contract tune, and how they decorate it."""
+
+import fake_cuda
+import pytest
+import triton
+import triton.language as tl
+from triton import Config
+
+CONFIGS = [Config({"BLOCK": 16}), Config({"BLOCK": 32})]
+DECORATED = pytest.mark.subjects(["replaced", "autotuned"])
+
+
+def add(x_ptr, y_ptr, n, BLOCK: tl.constexpr, EVEN: tl.constexpr = False):
+    """`y = x + 1`."""
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y_ptr + i, tl.load(x_ptr + i, mask=i < n) + 1, mask=i < n)
+
+
+def times():
+    """A benchmark that finds the block of 32 to be the fastest of 16, 32 and 64."""
+    return fake_cuda.by_config({16: 2.0, 32: 1.0, 64: 3.0})
+
+
+def maker(subject, bench):
+    """`make(configs, jit, key, **options)` decorates for this tuner, with this benchmark unless another is given."""
+
+    def make(configs=CONFIGS, jit=None, key=("n",), **options):
+        return subject.autotune(configs, key=list(key), **{"do_bench": bench, **options})(jit or triton.jit(add))
+
+    return make

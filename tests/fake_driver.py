@@ -1,0 +1,60 @@
+"""The driver's functions made with ctypes, for the C launcher to call: with what it did so, byte for byte."""
+
+import ctypes
+from types import SimpleNamespace
+
+
+class Attribute(ctypes.Structure):
+    _fields_ = [("id", ctypes.c_int), ("pad", ctypes.c_int), ("value", ctypes.c_uint * 16)]
+
+
+class LaunchConfig(ctypes.Structure):
+    _fields_ = [
+        ("grid", ctypes.c_uint * 3), ("block", ctypes.c_uint * 3), ("shared", ctypes.c_uint), ("stream", ctypes.c_void_p),
+        ("attributes", ctypes.POINTER(Attribute)), ("attribute_count", ctypes.c_uint),
+    ]  # fmt: skip
+
+
+PARAMS = ctypes.POINTER(ctypes.c_void_p)
+LAUNCH = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(LaunchConfig), ctypes.c_void_p, PARAMS, PARAMS)
+CONTEXT = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_void_p))
+STREAM = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int32, ctypes.c_int32, ctypes.POINTER(ctypes.c_void_p))
+MEMSET = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint64, ctypes.c_ubyte, ctypes.c_size_t, ctypes.c_void_p)
+
+
+class Device:
+    """The pretended driver: what was asked of it, in order, and what it answers."""
+
+    def __init__(self) -> None:
+        self.calls: list[SimpleNamespace] = []
+        self.asked: list[int] = []  # the devices whose current stream was asked for
+        self.context, self.stream, self.error, self.params = 0x1000, 0x77, 0, 0
+        self.functions = LAUNCH(self._launch), CONTEXT(self._context), STREAM(self._stream), MEMSET(self._memset)
+
+    def addresses(self) -> list[int]:
+        return [ctypes.cast(function, ctypes.c_void_p).value for function in self.functions]
+
+    def _launch(self, config, function, params, extra):
+        c = config.contents
+        raw = []
+        for i in range(self.params):
+            raw.append(ctypes.string_at(params[i], 8))
+        attributes = [(c.attributes[i].id, tuple(c.attributes[i].value[:3])) for i in range(c.attribute_count)]
+        self.calls.append(SimpleNamespace(
+            kind="launch", grid=tuple(c.grid), block=tuple(c.block), shared=c.shared, stream=c.stream, function=function,
+            raw=raw, attributes=attributes,
+        ))  # fmt: skip
+        return self.error
+
+    def _context(self, out):
+        out[0] = self.context
+        return 0
+
+    def _stream(self, kind, index, out):
+        self.asked.append(index)
+        out[0] = self.stream
+        return 0
+
+    def _memset(self, address, value, size, stream):
+        self.calls.append(SimpleNamespace(kind="memset", address=address, value=value, size=size, stream=stream))
+        return self.error

@@ -1,0 +1,60 @@
+"""Config files as tests write, publish and ask them, with three configs to choose from."""
+
+import importlib.metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes import DEVICE, FakeConfig, by_identity, form, make_key
+
+from autotuned import files, shipping, store
+from autotuned.configfile import ConfigFile, Entry, split_context
+from autotuned.device import from_json
+from autotuned.key import Key
+
+SMALL, LARGE, OTHER = FakeConfig({"BLOCK": 64}), FakeConfig({"BLOCK": 128}), FakeConfig({"BLOCK": 256})
+LIVE = by_identity(SMALL, LARGE, OTHER)
+KEY = make_key()
+SLUG = from_json(DEVICE).slug
+
+# Texts that are no config file of `KEY`, by what is wrong with them.
+BROKEN = {
+    "cut off": '{"schema": 1,',
+    "newer schema": '{"schema": 2}',
+    "another kernel's": ConfigFile("app.other", from_json(DEVICE)).dump(),
+    "an unknown field": '{"schema": 1, "kernel": "app.k", "device": {}, "groups": [], "author": "me"}',
+}
+
+
+def write(folder: Path, *entries: tuple[Key, FakeConfig], name: str = "app.k") -> Path:
+    """A config file with these choices below a folder; the device is that of the first key."""
+    device = from_json(entries[0][0].context["device"])
+    file = ConfigFile(name, device)
+    for key, config in entries:
+        file.add(split_context(key.context)[0], Entry(key.call, form(config), 10.0, 1.5))
+    return shipping.write(file, folder)
+
+
+def write_broken(folder: Path, kind: str) -> Path:
+    """One of `BROKEN`, where the config file of `KEY` would be."""
+    path = write(folder, (KEY, SMALL))
+    path.write_text(BROKEN[kind])
+    return path
+
+
+def package(root: Path, name: str, config: FakeConfig) -> None:
+    """A package that brings this choice for `KEY`."""
+    (root / name).mkdir(parents=True)
+    (root / name / "__init__.py").touch()
+    write(root / name, (KEY, config))
+
+
+def publish(patch: pytest.MonkeyPatch, *values: str) -> None:
+    """Entry points as installed distributions would have them."""
+    points = [importlib.metadata.EntryPoint(f"p{n}", value, files.GROUP) for n, value in enumerate(values)]
+    patch.setattr(importlib.metadata, "entry_points", lambda group: points if group == files.GROUP else [])
+
+
+def find(key: Key, strict: bool = False, exact: bool = False, factors: Any = None, live: Any = LIVE) -> Any:
+    """What a call gets."""
+    return store.find(key, live, list(store.places(strict, exact, factors or {})), (), strict)

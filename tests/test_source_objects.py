@@ -1,0 +1,128 @@
+"""What of objects counts in a fingerprint: methods, attributes, and what is bound anew while the process runs."""
+
+from collections.abc import Callable
+from types import ModuleType
+
+import pytest
+
+from autotuned import source
+from autotuned.source import fingerprint
+
+Load = Callable[..., ModuleType]
+
+METHOD = """
+class Scale:
+    def __init__(self, factor):
+        self.factor, self.buffer = factor, object()
+
+    def apply(self, x):
+        return x * self.factor
+
+def make(factor):
+    apply = Scale(factor).apply
+    def kernel(x):
+        return apply(x)
+    return kernel
+
+def method(factor):
+    return Scale(factor).apply
+"""
+
+
+def test_a_bound_method_counts_with_the_plain_data_of_its_object(load: Load) -> None:
+    module = load("method", method=METHOD)
+    assert fingerprint(module.make(2)) == fingerprint(module.make(2))
+    assert fingerprint(module.make(2)) != fingerprint(module.make(3))
+    assert source.of_value(module.method(2), "x") == source.of_value(module.method(2), "x")
+    assert source.of_value(module.method(2), "x") != source.of_value(module.method(3), "x")
+
+
+SETTINGS = """
+import enum
+
+class Settings:
+    kind = "fast"
+    def __init__(self):
+        self.block, self.other, self.launches = 64, 1, 0
+    @property
+    def twice(self):
+        return self.block * 2
+    @staticmethod
+    def clamp(x):
+        return min(x, 8)
+
+class Act(enum.Enum):
+    RELU = 1
+
+CFG = Settings()
+COUNT = 0
+
+def kernel(x):
+    global COUNT
+    COUNT = COUNT + 1
+    CFG.launches = CFG.launches + 1
+    return CFG.clamp(x) + CFG.block + CFG.twice + len(CFG.kind) + Act.RELU.value
+"""
+SETTINGS_EDITS = {
+    "an attribute of an object": ("CFG.block = 32", True),
+    "an attribute of its class": ('Settings.kind = "slow"', True),
+    "an attribute that is not used": ("CFG.other = 2", False),
+    "a counter that the function sets": ("CFG.launches = 7", False),
+    "a global that the function sets": ("COUNT = 7", False),
+}
+
+
+@pytest.mark.parametrize("edit", SETTINGS_EDITS)
+def test_attributes_of_objects_count_where_the_function_reads_and_does_not_set_them(load: Load, edit: str) -> None:
+    statement, differs = SETTINGS_EDITS[edit]
+    before = fingerprint(load("settings", settings=SETTINGS).kernel)
+    assert (fingerprint(load("settings", settings=SETTINGS + statement + "\n").kernel) != before) is differs
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [("self.block * 2", "self.block * 3"), ("min(x, 8)", "min(x, 9)"), ("RELU = 1", "RELU = 2")]
+)
+def test_code_behind_an_attribute_counts(load: Load, old: str, new: str) -> None:
+    before = fingerprint(load("settings", settings=SETTINGS).kernel)
+    assert fingerprint(load("settings", settings=SETTINGS.replace(old, new)).kernel) != before
+
+
+# -- in one process ----------------------------------------------------------------------------------------------------
+
+
+def test_what_is_bound_anew_in_the_process_is_noticed(load: Load) -> None:
+    module = load("settings", settings=SETTINGS)
+    kept = source.Fingerprint(module.kernel)
+    first = kept.value()
+    assert kept.value() == first
+    module.CFG.block = 32
+    second = kept.value()
+    module.CFG.launches += 1
+    module.COUNT += 1
+    assert kept.value() == second != first
+    module.CFG = module.Settings()
+    assert kept.value() == first
+    module.kernel.__code__ = (lambda x: x).__code__
+    assert kept.value() != first
+
+
+def test_a_cell_that_changes_is_noticed() -> None:
+    factor = 2
+
+    def kernel(x: int) -> int:
+        return x * factor
+
+    kept = source.Fingerprint(kernel)
+    first = kept.value()
+    factor = 3
+    assert kept.value() != first
+    factor = 2
+    assert kept.value() == first
+
+
+def test_functions_passed_as_values_are_not_kept_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source, "_of_values", {})
+    monkeypatch.setattr(source, "LIMIT", 20)
+    for _ in range(source.LIMIT + 10):
+        source.of_value(lambda x: x, "x")
+    assert len(source._of_values) == source.LIMIT

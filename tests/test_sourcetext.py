@@ -1,0 +1,144 @@
+"""Tests of `sourcetext`: the text of functions and lambdas, the same in every Python."""
+
+import argparse
+import functools
+import hashlib
+import inspect
+import textwrap
+from collections.abc import Callable
+from types import FunctionType, ModuleType
+
+from autotuned import source, sourcetext
+from autotuned.source import fingerprint
+
+Load = Callable[..., ModuleType]
+
+# Every way in which Python 3.10 to 3.13 cut text into tokens differently.
+ODD_TEXT = '''
+@decorate(lambda x: x)
+def   odd ( x , *a : int,
+    y = "def" ,  # a comment
+):
+    r"""Doc  with  spaces.
+  and a short line"""
+
+    n = f"{x!r:>{y}}  {{}}" "plain" f'{x + 1}'
+    m = (f"""{
+        x}  # no comment
+""", rf"\\d{x}", b"\\x00", 0x_FF, 1_000.5e-3j)
+    if n :
+          return lambda z : f"{f'{z}'}"
+    # the end
+    return (n ,
+            m)
+'''
+ODD_TOKENS = (
+    'def odd ( x , * a : int , y = "def" , ) : <newline> <indent> r"""Doc  with  spaces.\n  and a short line""" '
+    '<newline> n = f"{x!r:>{y}}  {{}}" "plain" f\'{x + 1}\' <newline> m = ( f"""{\n        x}  # no comment\n""" , '
+    'rf"\\d{x}" , b"\\x00" , 0x_FF , 1_000.5e-3j ) <newline> if n : <newline> <indent> return lambda z : '
+    "f\"{f'{z}'}\" <newline> <dedent> return ( n , m ) <newline> <dedent>"
+)
+
+
+def odd_function(load: Load) -> FunctionType:
+    found = load("odd", odd=f"def decorate(f): return lambda function: function\n{ODD_TEXT}")
+    return found.odd
+
+
+def test_the_text_of_a_function_is_the_same_in_every_python(load: Load) -> None:
+    assert source.text(odd_function(load)) == ODD_TOKENS
+
+
+def test_the_fingerprint_of_a_function_is_pinned(load: Load) -> None:
+    # Records and shipped config files are found by it: whoever changes this number drops all of them.
+    lines = f'function 0: {ODD_TOKENS}\n0.default y = "def"'
+    assert fingerprint(odd_function(load)) == hashlib.sha256(lines.encode()).hexdigest()
+
+
+def test_a_lambda_counts_from_its_own_start(load: Load) -> None:
+    one, moved, other = (
+        load("kern", kern=f"TABLE = {{\n    {entry},\n}}\n").TABLE["f"]
+        for entry in ('"f": lambda x: x + 1', '"g": 0, "f": lambda x: x + 1', '"f": lambda x: x + 2')
+    )
+    assert fingerprint(one) == fingerprint(moved) != fingerprint(other)
+
+
+TWO = """
+FIRST, SECOND = (lambda x: x + 1), (lambda x: x - 1)
+SPACED, = [lambda x: (x
+                      + 1)]
+CLOSED = (lambda k: ((lambda x: x + k), (lambda x: x * k)))(2)
+NESTED = lambda x: (lambda y: y + 1)(x)
+CALLED = dict(a=1,
+              key=lambda x: x[0], default=max([1], key=lambda x: -x),
+              )["key"]
+"""
+
+
+def test_two_lambdas_in_one_line_are_two(load: Load) -> None:
+    module = load("two", two=TWO)
+    texts = [source.text(f) for f in (module.FIRST, module.SECOND, module.SPACED, *module.CLOSED, module.NESTED)]
+    assert texts == [
+        "lambda x : x + 1", "lambda x : x - 1", "lambda x : ( x + 1 )", "lambda x : x + k", "lambda x : x * k",
+        "lambda x : ( lambda y : y + 1 ) ( x )",
+    ]  # fmt: skip
+    assert source.text(module.CALLED) == "lambda x : x [ 0 ]"
+
+
+WAYS_TO_END = '''
+import functools
+
+def plain(a):
+    text = """
+def inside_a_string():
+"""
+# a comment in the first column
+    return (
+a, text
+)
+
+def decorated_next(a): return a
+@functools.lru_cache(
+maxsize=None
+)
+def decorated(a):
+    def inner():
+        return a
+
+    # the end of it
+    return inner
+# not of it
+class Holder:
+    def method(self):
+        return 1 + \\
+2
+
+    @staticmethod
+    async def waits():
+        pass
+    if True:
+        def under_a_condition(self):
+            return 3
+    else:
+        pass
+def last():
+    return 4
+'''
+
+
+def test_the_lines_of_a_function_are_those_that_inspect_finds(load: Load) -> None:
+    module = load("ways_to_end", ways_to_end=WAYS_TO_END)
+    functions = [module.plain, module.decorated_next, module.decorated.__wrapped__, module.last]
+    functions += [vars(module.Holder)[name] for name in ("method", "under_a_condition")]
+    functions += [module.Holder.waits, textwrap.dedent, inspect.getsource, argparse.ArgumentParser.parse_known_args]
+    for function in functions:
+        theirs = textwrap.dedent(inspect.getsource(function))
+        assert list(sourcetext._tokens(sourcetext._own(function)[0])) == list(sourcetext._tokens(theirs)), function
+
+
+def test_a_wrapper_of_something_in_c_has_no_source_and_is_known_by_its_byte_code() -> None:
+    @functools.wraps(len)
+    def wrapper(items):
+        return len(items)
+
+    assert source.text(wrapper) == sourcetext._bytecode_text(wrapper.__code__)
