@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import autotuned
-from autotuned import env, store, supported
+from autotuned import configfile, env, store, supported
 from autotuned.values import Json
 
 from . import output
@@ -156,7 +156,7 @@ def _config_folders() -> list[dict[str, Json]]:
 
 
 def _count(folder: Any) -> int:
-    devices = [device for device in folder.iterdir() if device.is_dir() and device.name != "schema"]
+    devices = [device for device in folder.iterdir() if device.is_dir() and device.name != configfile.SCHEMAS]
     return sum(file.name.endswith(".json") for device in devices for file in device.iterdir())
 
 
