@@ -3,8 +3,8 @@
  * Differences from the Python twin:
  *  1. Words are 64-bit numbers. A tensor whose shape is not in the key contributes its rank and stride pattern only,
  *     so that a batch of varying length stays one entry; the Python twin uses exact shapes and strides.
- *  2. Strings, dtypes and enum members count by identity (the entry keeps them alive): equal text in two objects is
- *     bound twice, which costs one more miss and nothing else.
+ *  2. Strings and dtypes count by identity (the entry keeps them alive): equal text in two objects is bound twice,
+ *     which costs one more miss and nothing else. Members of enums have no words.
  *  3. NumPy arrays have no words here: plain callables use the Python twin.
  *  4. The current device is told by its CUDA context where libcuda is loaded.
  *  5. When the table is full, the older half goes at once.

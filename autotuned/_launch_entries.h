@@ -5,7 +5,9 @@
 /* How a value is written into the kernel's parameter buffer; SKIP is compiled in. */
 enum { SKIP = '-', POINTER = 'p', INT1 = 'b', INT8 = '1', INT16 = '2', INT32 = '4', INT64 = '8', FP32 = 'f', FP64 = 'd' };
 
+/* How to launch without Python; counted, since Python code within a launch may give its entry another one. */
 typedef struct {
+  int references;
   PyObject *kernel;    /* strong weak reference: Triton's cache owns the kernel, and whoever evicts it unloads it */
   void *function;
   int32_t device; /* index of the one it was loaded on, whose context is among the words */
@@ -39,11 +41,12 @@ typedef struct Entry {
   PyObject *config;  /* strong */
   PyObject *before;  /* strong or NULL: zeroing and the config's hook */
   PyObject *fields;  /* strong or NULL: the tuple that `direct` was made from */
-  Direct *direct;    /* owned, or NULL */
+  Direct *direct;    /* counted, or NULL */
 } Entry;
 
-static void free_direct(Direct *d) {
-  if (!d) return;
+/* May run Python code (destructors) when the last reference goes. */
+static void release_direct(Direct *d) {
+  if (!d || --d->references) return;
   Py_XDECREF(d->kernel); Py_XDECREF(d->cache); Py_XDECREF(d->cache_key); Py_XDECREF(d->pre_run);
   Py_XDECREF(d->entering); Py_XDECREF(d->leaving); Py_XDECREF(d->holds); Py_XDECREF(d->constants);
   Py_XDECREF(d->hook); Py_XDECREF(d->hook_constants);
@@ -59,7 +62,7 @@ static void release(Entry *e) {
   if (--e->references) return;
   for (int i = 0; i < e->objects; i++) Py_DECREF(e->object[i]);
   Py_XDECREF(e->bound); Py_XDECREF(e->config); Py_XDECREF(e->before); Py_XDECREF(e->fields);
-  free_direct(e->direct);
+  release_direct(e->direct);
   PyMem_Free(e->words);
   PyMem_Free(e->object);
   PyMem_Free(e);
@@ -117,6 +120,7 @@ static int insert(Table *t, Entry *e, const Words *w) {
     release(present);
     return 0;
   }
+  if (!t->order && !(t->order = PyMem_Calloc(LIMIT, sizeof *t->order))) { PyErr_NoMemory(); return -1; }
   if (make_room(t)) return -1;
   t->order[t->used++] = e;
   place(t->slots, t->capacity, e);
@@ -144,6 +148,7 @@ static Direct *direct_of(PyObject *tuple, int n) {
   }
   Direct *d = PyMem_Calloc(1, sizeof *d);
   if (!d) { PyErr_NoMemory(); return NULL; }
+  d->references = 1;
   d->kernel = kept(tuple, 0);
   d->function = (void *)(uintptr_t)PyLong_AsUnsignedLongLong(PyTuple_GET_ITEM(tuple, 1));
   d->threads = (unsigned)PyLong_AsUnsignedLong(PyTuple_GET_ITEM(tuple, 2));
@@ -179,6 +184,6 @@ static Direct *direct_of(PyObject *tuple, int n) {
   d->versions = PyMem_Calloc((size_t)PyTuple_GET_SIZE(d->watched) + 1, sizeof *d->versions);
   if (!d->versions) PyErr_NoMemory();
 #endif
-  if (PyErr_Occurred()) { free_direct(d); return NULL; }
+  if (PyErr_Occurred()) { release_direct(d); return NULL; }
   return d;
 }

@@ -18,22 +18,26 @@ typedef struct { PyObject *names[MAX_VALUES], *functions[MAX_VALUES]; int count;
 
 static PyTypeObject HeuristicsType;
 
-/* 1 if the values are to be computed here, 0 if in Python, -1 on error. May run Python code. */
+static int is_ordinary(const Heuristics *h) {
+  return h->direct && h->fn && h->values && PyDict_CheckExact(h->values) && h->arg_names && PyList_CheckExact(h->arg_names);
+}
+
+/* 1 if the values are to be computed here, 0 if in Python, -1 on error. May run Python code, which may change `h`. */
 static int heuristics_hold(Heuristics *h) {
-  if (!h->direct || !h->fn || !h->values || !PyDict_CheckExact(h->values) || !h->arg_names || !PyList_CheckExact(h->arg_names))
-    return 0;
+  if (!is_ordinary(h)) return 0;
   look_at_types();
   if (h->generation == generation && h->fn == h->seen) return 1;
   uint64_t now = generation;
+  PyObject *fn = h->fn;
+  Py_INCREF(fn);
   PyObject *ours = PyObject_CallMethodNoArgs((PyObject *)h, s_still_ours);
   int yes = ours ? PyObject_IsTrue(ours) : -1;
   Py_XDECREF(ours);
   h->generation = yes == 1 ? now : 0;
   PyObject *old = h->seen;
-  Py_INCREF(h->fn);
-  h->seen = h->fn;
+  h->seen = fn;
   Py_XDECREF(old);
-  return yes;
+  return yes == 1 ? h->fn == fn && is_ordinary(h) : yes;
 }
 
 static void drop_values(Values *v) {
@@ -153,7 +157,9 @@ static PyObject *call_inner(PyObject *fn, PyObject *const *args, Py_ssize_t posi
 
 static PyObject *heuristics_subscript(PyObject *self, PyObject *grid) { return gridded(self, grid, call_heuristics); }
 static PyObject *heuristics_attach(Heuristics *h, PyObject *direct) {
-  h->direct = PyObject_IsTrue(direct) == 1;
+  int yes = PyObject_IsTrue(direct);
+  if (yes < 0) return NULL;
+  h->direct = yes;
   Py_RETURN_NONE;
 }
 
@@ -175,6 +181,10 @@ static void heuristics_dealloc(Heuristics *h) {
 /* Only the slot is native: whoever asks the class for `__getitem__`, as torch's tracer does, finds the Python function. */
 static PyObject *heuristics_native(PyObject *type, PyObject *unused) {
   (void)unused;
+  if (!PyType_HasFeature((PyTypeObject *)type, Py_TPFLAGS_HEAPTYPE)) {
+    PyErr_SetString(PyExc_TypeError, "_native: expected a class made in Python");
+    return NULL;
+  }
   ((PyTypeObject *)type)->tp_as_mapping->mp_subscript = heuristics_subscript;
   Py_RETURN_NONE;
 }

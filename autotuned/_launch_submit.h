@@ -2,23 +2,21 @@
  *
  * Part of `_launch.c`, after `_launch_guards.h`, `_launch_table.h` and `_launch_grids.h`. */
 
+/* A size as it came from Python, -1 if with an error set; -1 with an error set if it is out of range. */
+static long checked_size(long value) {
+  if (value >= 0 && value <= INT32_MAX) return value;
+  if (!PyErr_Occurred()) PyErr_Format(PyExc_ValueError, "grid: expected sizes from 0 to 2147483647, got %ld", value);
+  return -1;
+}
+
 /* One size of a grid; -1 with an error set. */
 static long grid_size(PyObject *x) {
-  long value = PyLong_Check(x) ? PyLong_AsLong(x) : -1;
-  if (PyLong_Check(x)) {
-    if (value == -1 && PyErr_Occurred()) return -1;
-    if (value < 0 || value > INT32_MAX) {
-      PyErr_Format(PyExc_ValueError, "grid: expected sizes from 0 to 2147483647, got %ld", value);
-      return -1;
-    }
-    return value;
-  }
+  if (PyLong_Check(x)) return checked_size(PyLong_AsLong(x));
   PyObject *index = PyNumber_Index(x); /* NumPy integers, tl.constexpr */
   if (!index) return -1;
-  value = PyLong_AsLong(index);
+  long value = PyLong_AsLong(index);
   Py_DECREF(index);
-  if (value < 0 && !PyErr_Occurred()) PyErr_Format(PyExc_ValueError, "grid: expected sizes of 0 or more, got %ld", value);
-  return PyErr_Occurred() ? -1 : value;
+  return checked_size(value);
 }
 
 /* A dict of all arguments by name: a copy of `constants`, which holds every name already, so that nothing is resized. */
@@ -192,8 +190,7 @@ static int run_prologue(const Entry *e, PyObject *const *values, int n) {
 }
 
 /* What comes before every launch: accumulators zeroed, then the config's hook; -1 with an error set. */
-static int prepare(const Entry *e, const Table *t, Words *w, PyObject *const *values) {
-  const Direct *d = e->direct;
+static int prepare(const Entry *e, const Direct *d, const Table *t, Words *w, PyObject *const *values) {
   int zeroed = d->zeroes ? zero_directly(d, t, w, values) : 1;
   if (zeroed <= 0) return zeroed ? -1 : run_prologue(e, values, t->n);
   if (!d->hook) return 0;
@@ -208,11 +205,12 @@ static int prepare(const Entry *e, const Table *t, Words *w, PyObject *const *va
 static PyObject *launch_entry(Table *t, Entry *e, Words *w, PyObject *const *values, PyObject *grid) {
   long sizes[3];
   PyObject *kernel = NULL;
-  int direct = e->direct ? guards_hold(e->direct, &kernel) : 0;
-  if (direct < 0) return NULL;
-  if (!direct) return run_in_python(e, values, t->n, grid);
-  if ((e->before && prepare(e, t, w, values)) || evaluate_grid(t, e->direct, grid, values, sizes) ||
-      submit(e->direct, t->n, w, sizes))
+  Direct *d = e->direct; /* this launch's own: what runs within it, or another thread, may give the entry another */
+  if (d) d->references++;
+  int direct = d ? guards_hold(d, &kernel) : 0;
+  if (direct > 0 && ((e->before && prepare(e, d, t, w, values)) || evaluate_grid(t, d, grid, values, sizes) ||
+                     submit(d, t->n, w, sizes)))
     Py_CLEAR(kernel);
-  return kernel;
+  release_direct(d);
+  return direct ? kernel : run_in_python(e, values, t->n, grid);
 }

@@ -45,14 +45,15 @@ static int table_init(Table *t, PyObject *args, PyObject *keywords) {
     return -1;
   if (t->names) { PyErr_SetString(PyExc_TypeError, "Table: initialised already"); return -1; }
   t->n = (int)PyTuple_GET_SIZE(names);
-  if (t->n > MAX_ARGS || PyTuple_GET_SIZE(roles) != t->n) {
+  if (t->n > MAX_ARGS || PyTuple_GET_SIZE(roles) != t->n || t->places < 0 || t->places > t->n) {
     t->n = 0;
-    PyErr_Format(PyExc_ValueError, "Table: expected at most %d names and one role each", MAX_ARGS);
+    PyErr_Format(PyExc_ValueError, "Table: expected at most %d names, one role each, and as many places or fewer", MAX_ARGS);
     return -1;
   }
-  Py_INCREF(functions); t->functions = functions;
+  if (fill_table(t, names, defaults, roles, buckets)) return -1;
+  Py_INCREF(functions); t->functions = functions; /* last: what has none is no whole table */
   Py_INCREF(device); t->device = device;
-  return fill_table(t, names, defaults, roles, buckets);
+  return 0;
 }
 
 /* What a launch holds: through a config's hook, or what the hook is a method of, it may lead back to its own table. */
@@ -95,9 +96,9 @@ static void table_dealloc(Table *t) {
   type->tp_free((PyObject *)t);
 }
 
-/* The values of a call as an array; 0 if they are not as many as the parameters. */
+/* The values of a call as an array; 0 if they are not as many as the parameters, or the table was never initialised. */
 static int as_values(const Table *t, PyObject *tuple, PyObject ***out) {
-  if (!PyTuple_Check(tuple) || PyTuple_GET_SIZE(tuple) != t->n) return 0;
+  if (!t->functions || !PyTuple_Check(tuple) || PyTuple_GET_SIZE(tuple) != t->n) return 0;
   *out = ((PyTupleObject *)tuple)->ob_item;
   return 1;
 }
@@ -132,10 +133,12 @@ static int take_direct(Entry *e, int n) {
   if (fields == e->fields) { Py_XDECREF(fields); return 0; }
   Direct *made = fields && cu_launch && dl && (!e->on_host || takes_host_memory) ? direct_of(fields, n) : NULL;
   if (PyErr_Occurred()) { Py_XDECREF(fields); return -1; }
-  free_direct(e->direct);
-  Py_XDECREF(e->fields);
+  Direct *old = e->direct;
+  PyObject *old_fields = e->fields;
   e->direct = made;
   e->fields = fields;
+  release_direct(old); /* last: destructors may call the kernel */
+  Py_XDECREF(old_fields);
   return 0;
 }
 

@@ -42,9 +42,7 @@ static PyObject *slow_run(PyObject *self, PyObject *const *args, Py_ssize_t posi
   for (Py_ssize_t i = 0; i < positional; i++) { Py_INCREF(args[i]); PyTuple_SET_ITEM(tuple, i, args[i]); }
   for (Py_ssize_t i = 0; names && i < PyTuple_GET_SIZE(names); i++) {
     PyObject *name = PyTuple_GET_ITEM(names, i);
-    if (grid == args[positional + i] && PyUnicode_Compare(name, s_grid) == 0) continue;
-    if (PyUnicode_Compare(name, s_warmup) == 0) continue;
-    if (PyUnicode_Compare(name, s_grid) == 0) continue;
+    if (PyUnicode_Compare(name, s_grid) == 0 || PyUnicode_Compare(name, s_warmup) == 0) continue;
     if (PyDict_SetItem(keywords, name, args[positional + i])) goto done;
   }
   result = PyObject_CallMethodObjArgs(self, s_slow_run, tuple, keywords, grid ? grid : Py_Ellipsis,
@@ -102,22 +100,24 @@ static PyObject *call_kernel(PyObject *self, PyObject *const *args, Py_ssize_t p
   Base *b = (Base *)self;
   PyObject *ordered[MAX_ARGS], *const *values;
   Words w;
-  Table *t = b->table;
-  int ours = t ? base_holds(b) : 0;
+  int ours = b->table ? base_holds(b) : 0;
+  Table *t = b->table; /* only now: what `base_holds` asks, or another thread, may have attached another */
   if (ours < 0) return NULL;
-  if (!ours || !(values = order_arguments(t, args, positional, names, ordered))) goto slow;
+  if (!ours || !t) return slow_run(self, args, positional, names, grid, Py_False);
+  Py_INCREF(t);
+  if (!(values = order_arguments(t, args, positional, names, ordered))) goto slow;
   int result = make_words(t, &w, values);
   if (result == WORDS_ERROR) PyErr_Clear();
   Entry *e = result ? NULL : look_up(t, &w, hash_words(&w));
   if (!e) goto slow;
   t->hits++;
   e->references++;
-  Py_INCREF(t);
   PyObject *launched = set_best(b, e->config) ? NULL : launch_entry(t, e, &w, values, grid);
   release(e);
   Py_DECREF(t);
   return launched;
 slow:
+  Py_DECREF(t);
   return slow_run(self, args, positional, names, grid, Py_False);
 }
 
@@ -141,7 +141,7 @@ static PyObject *base_attach(Base *b, PyObject *table) {
   }
   Table *old = b->table;
   PyObject *seen = b->seen;
-  b->table = table == Py_None ? NULL : (Table *)table;
+  b->table = table == Py_None || !b->configs ? NULL : (Table *)table;
   Py_XINCREF(b->table);
   Py_XINCREF(b->configs);
   b->seen = b->configs;

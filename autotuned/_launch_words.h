@@ -118,7 +118,7 @@ static int words_of_float(Words *w, int i, PyObject *x, int role) {
   return WORDS_OK;
 }
 
-/* A value that counts by identity: text, a dtype, a member of an enum; anything else has no words. */
+/* A value that counts by identity: text or a dtype; anything else, a member of an enum too, has no words. */
 static int words_of_object(Words *w, int i, PyObject *x) {
   const char *kind = Py_TYPE(x)->tp_name;
   const char *dot = strrchr(kind, '.');
@@ -147,7 +147,7 @@ static int words_of_argument(const Table *t, Words *w, int i, PyObject *x) {
   return words_of_object(w, i, x);
 }
 
-/* cold: the value of each key callable, which must be an int, bool, None or text. Runs Python code. */
+/* cold path. The value of each key callable: with any but an int or a bool the call has no words. Runs Python code. */
 static int words_of_functions(const Table *t, Words *w, PyObject *const *values) {
   Py_ssize_t count = PyTuple_GET_SIZE(t->functions);
   if (!count) return WORDS_OK;

@@ -191,6 +191,7 @@ def test_threads_share_a_table():
     ("arguments", "message"),
     [
         pytest.param((("a",), 1, {}, (), {}, (), None), "one role each", id="roles"),
+        pytest.param((("a",), 2, {}, (0,), {}, (), None), "as many places or fewer", id="places"),
         pytest.param(
             (tuple(f"a{i}" for i in range(129)), 1, {}, (0,) * 129, {}, (), None), "at most 128", id="too many"
         ),
