@@ -12,11 +12,10 @@ from autotuned import candidates, disk, errors, failures, race, ranks, recordfil
 from autotuned.errors import AutotunedError, SyncError
 from autotuned.fixed import Fixed
 from autotuned.key import Key
-from autotuned.look import rung
+from autotuned.look import Choice, Rung, rung
 from autotuned.question import Question
 from autotuned.ranks import Ranks
 from autotuned.recordfile import Record, Timing
-from autotuned.store import Choice, Rung
 from autotuned.target import Call
 from autotuned.values import Json, digest
 
@@ -190,7 +189,7 @@ class Agreement:
         merged = slowest(records, question.live)
         if alone.keeps(question.key):
             store.keep(merged)
-        return Choice(question.live[Timing(merged.winner or {}).identity], Rung.SEARCH, merged)
+        return Choice(question.live[recordfile.identity_of(merged.winner or {})], Rung.SEARCH, merged)
 
     def _too_late(self, question: Question, what: str) -> SyncError:
         return SyncError(

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from autotuned import disk, env, locks
+from autotuned import locks, records
 from autotuned.locks import Lock
 
 log = logging.getLogger("autotuned")
@@ -47,4 +47,4 @@ def timing(device: str | None, patience_s: float = PATIENCE_S) -> Iterator[bool]
 
 def lock_path(device: str) -> Path:
     """The lock of a device."""
-    return disk.cache_dir(env.cache_dir_setting()) / "gpu" / f"{device}.lock"
+    return records.root() / "gpu" / f"{device}.lock"

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from autotuned.errors import EncodingError, RecordError
-from autotuned.key import is_tensor, strides_of
+from autotuned.key import is_descriptor, is_tensor, strides_of
 from autotuned.values import Json, encode
 
 # Small integer tensors are indices, offsets and lengths: made up ones would be read out of bounds.
@@ -87,7 +87,7 @@ class _Memories:
         elif isinstance(value, tuple):
             for part in value:
                 self.add(part)
-        elif _is_descriptor(value):
+        elif is_descriptor(value):
             self.add(value.base)
 
     def to_json(self) -> list[Json]:
@@ -119,10 +119,6 @@ def _is_torch(tensor: Any) -> bool:
     return type(tensor.dtype).__module__ == "torch"
 
 
-def _is_descriptor(value: Any) -> bool:
-    return hasattr(value, "base") and hasattr(value, "block_shape")
-
-
 def _address(tensor: Any) -> int:
     if _is_torch(tensor):
         return int(tensor.data_ptr())
@@ -151,7 +147,7 @@ def _describe(value: Any, where: str, memories: _Memories) -> Json:
         }}  # fmt: skip
     if isinstance(value, tuple):
         return {"tuple": [_describe(part, f"{where}[{i}]", memories) for i, part in enumerate(value)]}
-    if _is_descriptor(value):
+    if is_descriptor(value):
         sizes = {name: [int(size) for size in getattr(value, name)] for name in ("shape", "strides", "block_shape")}
         return {"descriptor": {"base": _describe(value.base, where, memories), **sizes}}
     return encode(value, where)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +15,6 @@ if TYPE_CHECKING:
 else:
     driver, state = later("driver"), later("state")
 
-log = logging.getLogger("autotuned")
 Run = Callable[[tuple[Any, ...], Any], Any]
 
 

@@ -43,14 +43,14 @@ class Check:
     poison: bool | Sequence[str] = False
 
 
-def as_check(given: Any, kernel: str) -> Check | None:
+def as_check(given: Any, kernel: str) -> Check:
     """What was given for `check=`, as a `Check`.
 
     Raises:
         DecorationError: It is none.
     """
-    check = given if isinstance(given, Check) or given is None else Check(given)
-    if check is not None and not callable(check.reference) and check.reference != "first":
+    check = given if isinstance(given, Check) else Check(given)
+    if not callable(check.reference) and check.reference != "first":
         raise DecorationError(f"`{kernel}`: check: expected a callable, 'first' or a Check, got {given!r:.80}.")
     return check
 

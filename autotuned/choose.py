@@ -13,13 +13,13 @@ from autotuned.context import Context
 from autotuned.errors import ConfigError
 from autotuned.key import Key, call_part
 from autotuned.later import later
+from autotuned.look import Candidates, Choice, Look, Place, Rung
 from autotuned.question import Options, Question, Seconds
-from autotuned.store import Candidates, Choice, Look, Rung
 from autotuned.target import Call, Target, refuse_conflicts
 
 if TYPE_CHECKING:
     from autotuned import explain, failures, fallback, locks, searching, storm
-    from autotuned.explain import Explanation, Place
+    from autotuned.explain import Explanation
     from autotuned.recordfile import Record
 else:
     explain, failures, fallback = map(later, ("explain", "failures", "fallback"))
@@ -70,7 +70,8 @@ class Chooser:
         """The live configs of a call after pruning, by identity and in order.
 
         Raises:
-            PruningError, ConfigError: A pruner or a callable list left nothing usable.
+            PruningError: A pruner left nothing usable.
+            ConfigError: A callable list did.
             ValueError: The caller passes what one of them sets.
         """
         configs = self.options.configs() if self.options.computed is None else self._computed(call)
@@ -96,13 +97,14 @@ class Chooser:
 
     # -- the sources, in their order -----------------------------------------------------------------------------
 
-    def choose(self, call: Call, pinned: Any = None, search: bool = True) -> Choice:
-        """The config for a call, in the mode in force.
+    def choose(self, call: Call, pinned: Any = None, search: bool = True, mode: str | None = None) -> Choice:
+        """The config for a call.
 
         Args:
             call: The bound call.
             pinned: A config that the user pinned for it, or None.
             search: False forbids a search, as a graph capture does.
+            mode: The mode; None for the one in force.
 
         Raises:
             NotTunedError: Nothing is stored and the mode, a graph capture or the caller forbids a search.
@@ -111,7 +113,7 @@ class Chooser:
         self.target.device(call)  # a kernel without a GPU fails here, with an error that says what to do
         start = time.perf_counter()
         live = self.candidates(call) if pinned is None else {}
-        mode = env.current_mode()
+        mode = mode or env.current_mode()
         known = self._without_key(call, live, mode, pinned)
         if known is not None:
             return known
@@ -167,7 +169,7 @@ class Chooser:
         return self._remember(question.key, choice)
 
     def decide(self, question: Question) -> Choice:
-        """The choice made here: remembered, stored, shipped, default, or searched for; see `store.Rung`."""
+        """The choice made here: remembered, stored, shipped, default, or searched for; see `Rung`."""
         known = self.known(question)
         ending = self._ending(question)
         if known is not None and (ending is not Rung.SEARCH or self.is_enough(known, question)):

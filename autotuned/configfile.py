@@ -13,6 +13,7 @@ from autotuned import disk, recordfile
 from autotuned.device import Device, file_stem, from_json
 from autotuned.errors import ConfigFileError, RecordError
 from autotuned.key import Key
+from autotuned.recordfile import typed
 from autotuned.values import Json, canonical
 
 SCHEMA = 1
@@ -31,7 +32,7 @@ class Entry:
     @cached_property
     def identity(self) -> str:
         """The config's identity among the live candidates of a call."""
-        return recordfile.Timing(self.config).identity
+        return recordfile.identity_of(self.config)
 
     def to_json(self) -> dict[str, Json]:
         """The entry as the file holds it."""
@@ -221,8 +222,7 @@ def read(text: str | bytes, path: str) -> tuple[ConfigFile | None, list[Fault]]:
     are files that git merged without an ancestor, or with its markers in them.
     """
     try:
-        lines = (text.decode() if isinstance(text, bytes) else text).splitlines()
-        return _read(disk.parse_json(text), lines, path)
+        return _read(disk.parse_json(text), _lines_of(text), path)
     except (RecordError, TypeError) as error:
         return None, [Fault(path, _reason(error))]
     except (ValueError, RecursionError) as error:
@@ -231,16 +231,16 @@ def read(text: str | bytes, path: str) -> tuple[ConfigFile | None, list[Fault]]:
 
 def _read(data: Any, lines: list[str], path: str) -> tuple[ConfigFile, list[Fault]]:
     # Before the other fields: a newer schema may have more of them.
-    schema = _typed(data, dict, "file").get("schema", SCHEMA)
-    if _typed(schema, int, "schema") != SCHEMA:
+    schema = typed(data, dict, "file").get("schema", SCHEMA)
+    if typed(schema, int, "schema") != SCHEMA:
         raise RecordError(f"expected schema {SCHEMA}, got {schema!r}; upgrade autotuned to read it.", where="schema")
     fields = _fields(data, "file", {"schema", "kernel", "device", "groups"})
-    reader = _Reader(ConfigFile(_typed(fields["kernel"], str, "kernel"), from_json(fields["device"])), path)
+    reader = _Reader(_empty(fields), path)
     numbers = _entry_lines(fields["groups"], lines)
-    for g, group in enumerate(_typed(fields["groups"], list, "groups")):
+    for g, group in enumerate(typed(fields["groups"], list, "groups")):
         parts = _fields(group, f"groups[{g}]", {"context", "entries"})
-        context = _typed(parts["context"], dict, f"groups[{g}].context")
-        for e, entry in enumerate(_typed(parts["entries"], list, f"groups[{g}].entries")):
+        context = typed(parts["context"], dict, f"groups[{g}].context")
+        for e, entry in enumerate(typed(parts["entries"], list, f"groups[{g}].entries")):
             reader.entry(context, entry, f"groups[{g}].entries[{e}]", next(numbers))
     return reader.done()
 
@@ -289,14 +289,8 @@ def _by_lines(text: str | bytes, path: str, error: Exception) -> tuple[ConfigFil
     """What can be read of a file of which only the lines are in order, as `ConfigFile.dump` writes them."""
     broken = Fault(path, _reason(error), getattr(error, "lineno", None))
     try:
-        lines = (text.decode() if isinstance(text, bytes) else text).splitlines()
-        heads = [
-            json.loads(f"{{{line.strip().rstrip(',')}}}") for line in lines if line.startswith((' "s', ' "k', ' "d'))
-        ]
-        fields = {name: value for head in heads for name, value in head.items()}
-        if len(heads) != 3 or fields.keys() != {"schema", "kernel", "device"} or fields["schema"] != SCHEMA:
-            return None, [broken]
-        reader = _Reader(ConfigFile(_typed(fields["kernel"], str, "kernel"), from_json(fields["device"])), path)
+        lines = _lines_of(text)
+        reader = _Reader(_headed(lines), path)
     except (ValueError, TypeError, RecursionError):
         return None, [broken]
     reader.fault(f"{broken.text} What can be read line by line is used; `autotuned merge` writes it anew.", broken.line)
@@ -304,16 +298,33 @@ def _by_lines(text: str | bytes, path: str, error: Exception) -> tuple[ConfigFil
     for number, line in enumerate(map(str.strip, lines), 1):
         try:
             if line.startswith('{"context":'):
-                context = _typed(json.loads(line.removesuffix("[") + "[]}")["context"], dict, "context")
+                context = typed(json.loads(line.removesuffix("[") + "[]}")["context"], dict, "context")
             elif line.startswith('{"call":'):
                 end = json.JSONDecoder().raw_decode(line)[1]
-                reader.entry(_typed(context, dict, "context"), disk.parse_json(line[:end]), "entry", number)
+                reader.entry(typed(context, dict, "context"), disk.parse_json(line[:end]), "entry", number)
             elif line.startswith(("<<<<<<<", "=======", ">>>>>>>")):
                 reader.fault("git's mark of a conflict.", number)
         except (ValueError, TypeError, RecursionError) as cause:
             context = None if line.startswith('{"context":') else context
             reader.fault(f"{_reason(cause)} The line is left out.", number)
     return reader.done()
+
+
+def _headed(lines: list[str]) -> ConfigFile:
+    """An empty file with the head that stands in these lines; ValueError or TypeError where there is none."""
+    heads = [json.loads(f"{{{line.strip().rstrip(',')}}}") for line in lines if line.startswith((' "s', ' "k', ' "d'))]
+    fields = {name: value for head in heads for name, value in head.items()}
+    if len(heads) != 3 or fields.keys() != {"schema", "kernel", "device"} or fields["schema"] != SCHEMA:
+        raise ValueError(f"expected schema {SCHEMA}, kernel and device, a line each, got {fields!r:.60}.")
+    return _empty(fields)
+
+
+def _empty(fields: Mapping[str, Json]) -> ConfigFile:
+    return ConfigFile(typed(fields["kernel"], str, "kernel"), from_json(fields["device"]))
+
+
+def _lines_of(text: str | bytes) -> list[str]:
+    return (text.decode() if isinstance(text, bytes) else text).splitlines()
 
 
 def _reason(error: Exception) -> str:
@@ -327,7 +338,7 @@ def _entry(data: Any, where: str) -> Entry:
         number = fields[name]
         if number is not None and (not recordfile.is_finite(number) or number <= 0):
             raise RecordError(f"{where}.{name}: expected a number above 0 or null, got {number!r:.60}.", where=where)
-    call = _typed(fields["call"], dict, f"{where}.call")
+    call = typed(fields["call"], dict, f"{where}.call")
     config = recordfile.check_config(fields["config"], f"{where}.config")
     _check_values(call, config, f"{where}.config")
     return Entry(call, config, fields["median_us"], fields["vs_default"])
@@ -352,15 +363,9 @@ def passed(call: Json) -> set[str]:
 
 
 def _fields(data: Any, where: str, names: Set[str]) -> dict[str, Any]:
-    fields: dict[str, Any] = _typed(data, dict, where)
+    fields: dict[str, Any] = typed(data, dict, where)
     missing, unknown = sorted(names - fields.keys()), sorted(fields.keys() - names)
     if missing or unknown:
         kind = "missing" if missing else "unknown"
         raise RecordError(f"{where}: field {(missing or unknown)[0]!r} is {kind}.", where=where)
     return fields
-
-
-def _typed(data: Any, kind: type, where: str) -> Any:
-    if not isinstance(data, kind) or isinstance(data, bool):
-        raise recordfile.wrong(where, kind.__name__, data)
-    return data

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
-import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from autotuned import candidates, source, supported
 from autotuned import toolchain as triton_names
 from autotuned.errors import ArgumentNameError, DecorationError
+from autotuned.immutable import Frozen
 from autotuned.key import KeySpec
 from autotuned.later import later
 from autotuned.names import Names, checked_names
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 else:
     checks, neighbours = later("check"), later("nearest")
 
-log = logging.getLogger("autotuned")
 CaseGenerator = Callable[[Any], Iterator[Mapping[str, Any]]]
 _explicit_names: dict[str, str] = {}  # name given by the user -> fingerprint of what has it
 
@@ -100,24 +99,23 @@ def autotune(
         ConfigError: A config is none, or sets something that is no parameter.
     """
     given = _Given(
-        configs,
-        key,
-        prune_configs_by,
-        reset_to_zero,
-        restore_value,
-        pre_hook,
-        post_hook,
-        measured_by(do_bench, warmup, rep, use_cuda_graph),
-        cache_results,
-        name,
-        default,
-        bucket or {},
-        nearest or {},
-        check,
-        version,
-        tuple(toolchain or ()),
-        budget_s,
-        max_searches,
+        configs=configs,
+        key=key,
+        prune=prune_configs_by,
+        zero=reset_to_zero,
+        restore=None if restore_value == "auto" else restore_value,
+        hooks=Hooks(pre_hook, post_hook),
+        do_bench=measured_by(do_bench, warmup, rep, use_cuda_graph),
+        stored=cache_results,
+        name=name,
+        default=default,
+        bucket=bucket or {},
+        nearest=dict(nearest or {}),
+        check=check,
+        version=version,
+        distributions=tuple(toolchain or ()),
+        budget_s=budget_s,
+        max_searches=max_searches,
     )
     return given.decorate
 
@@ -140,35 +138,26 @@ def measured_by(
     return bench
 
 
-class _Given:
-    """The decorator's arguments; `decorate` checks them against what is decorated."""
+class _Given(Frozen):
+    """What the decorator was given; `decorate` checks it against what is decorated."""
 
-    def __init__(
-        self,
-        configs: Any,
-        key: Any,
-        prune: Any,
-        zero: Any,
-        restore: Any,
-        pre_hook: Any,
-        post_hook: Any,
-        do_bench: Any,
-        cache_results: bool,
-        name: str | None,
-        default: Any,
-        bucket: Mapping[str, Any],
-        nearest: Mapping[str, float],
-        check: Any,
-        version: Any,
-        distributions: tuple[str, ...],
-        budget_s: float | None,
-        max_searches: int | None,
-    ) -> None:
-        self.configs, self.key, self.prune, self.zero, self.restore = configs, key, prune, zero, restore
-        self.hooks = Hooks(pre_hook, post_hook)
-        self.do_bench, self.cache_results, self.name, self.default = do_bench, cache_results, name, default
-        self.bucket, self.version, self.distributions, self.budget_s = bucket, version, distributions, budget_s
-        self.check, self.max_searches, self.nearest = check, max_searches, dict(nearest)
+    configs: Any
+    key: Sequence[str | Callable[..., Any]] | None
+    prune: Mapping[str, Any] | None
+    zero: Sequence[str] | None
+    restore: Any
+    hooks: Hooks
+    do_bench: Callable[..., Any] | None
+    stored: bool
+    name: str | None
+    default: Any
+    bucket: Mapping[str, Callable[[Any], Any]]
+    nearest: Mapping[str, float]
+    check: Any
+    version: Any
+    distributions: tuple[str, ...]
+    budget_s: float | None
+    max_searches: int | None
 
     def decorate(self, fn: Any) -> Any:
         """Wrap `fn`."""
@@ -182,15 +171,15 @@ class _Given:
         from autotuned.tuned import Tuned
 
         self._refuse_shared_name(target)
-        listed = self._checked_configs(target)
+        listed, names = self._checked_configs(target), self._argument_names(target)
         return Tuned(
             target,
-            self._names(target),
+            names,
             listed,
             self.prune,
             self.hooks,
             self.do_bench,
-            lambda configs, pruner: self._options(target, configs, pruner),
+            lambda configs, pruner: self._options(target, names, configs, pruner),
         )
 
     def _function(self, fn: Any, name: str) -> TunedFunction:
@@ -199,11 +188,12 @@ class _Given:
 
         target = HostTarget(fn, name, self.distributions, self.name is not None)
         self._refuse_shared_name(target)
+        names = self._argument_names(target)
         return TunedFunction(
             target,
-            self._names(target),
+            names,
             self._checked_configs(target),
-            lambda configs: self._options(target, configs, lambda: pruner_of(self.prune)),
+            lambda configs: self._options(target, names, configs, lambda: pruner_of(self.prune)),
         )
 
     def _refuse_shared_name(self, target: Target) -> None:
@@ -215,18 +205,11 @@ class _Given:
                 "records and config files are found by them."
             )
 
-    def _names(self, target: Target) -> Names:
+    def _argument_names(self, target: Target) -> Names:
+        """The lists of names, and the names of `bucket=` and `nearest=`, checked."""
         known = [parameter.name for parameter in target.parameters]
-        names = Names(
-            *(
-                checked_names(label, given, known, target.name)
-                for label, given in (
-                    ("key", self.key),
-                    ("reset_to_zero", self.zero),
-                    ("restore_value", _declared(self.restore)),
-                )
-            )
-        )
+        lists = (("key", self.key), ("reset_to_zero", self.zero), ("restore_value", self.restore))
+        names = Names(*(checked_names(label, given, known, target.name) for label, given in lists))
         both = set(names.zero) & set(names.restore or ())
         if both:
             raise ArgumentNameError(
@@ -235,6 +218,11 @@ class _Given:
                 name=sorted(both)[0],
                 kernel=target.name,
             )
+        self._check_axes(target)
+        return names
+
+    def _check_axes(self, target: Target) -> None:
+        """Refuse a bucket, or a factor for neighbours, of what is not in the key."""
         for argument in self.bucket:
             if self.key is None or argument not in self.key:
                 raise DecorationError(
@@ -244,7 +232,6 @@ class _Given:
         in_key = [p.name for p in target.parameters if self.key is None or p.constexpr or p.name in self.key]
         if self.nearest and (wrong := neighbours.check(self.nearest, in_key, target.name)):
             raise DecorationError(wrong)
-        return names
 
     def _checked_configs(self, target: Target) -> list[Any]:
         if callable(self.configs):
@@ -257,32 +244,29 @@ class _Given:
         return listed
 
     def _options(
-        self, target: Target, configs: Callable[[], list[Any]], pruner: Callable[[], candidates.Pruner]
+        self, target: Target, names: Names, configs: Callable[[], list[Any]], pruner: Callable[[], candidates.Pruner]
     ) -> Options:
-        names = self._names(target)
-        functions = {_function_name(f, i): f for i, f in enumerate(self.key or ()) if callable(f)}
-        spec = KeySpec(
-            None if self.key is None else tuple(names.key),
-            functions,
-            dict(self.bucket),
-            frozenset(p.name for p in target.parameters if p.constexpr),
-        )
         return Options(
-            configs,
-            spec,
-            self.configs if callable(self.configs) else None,
-            pruner,
-            None if names.restore is None else tuple(names.restore),
-            tuple(names.zero),
-            self.hooks,
-            self.do_bench,
-            self.default,
-            self.version,
-            self.cache_results,
-            checked_budget(self.budget_s),
-            None if self.check is None else checks.as_check(self.check, target.name),
-            checked_searches(self.max_searches),
-            self.nearest,
+            configs=configs,
+            spec=KeySpec(
+                names=None if self.key is None else tuple(names.key),
+                functions={_function_name(f, i): f for i, f in enumerate(self.key or ()) if callable(f)},
+                buckets=dict(self.bucket),
+                constexprs=frozenset(p.name for p in target.parameters if p.constexpr),
+            ),
+            computed=self.configs if callable(self.configs) else None,
+            pruner=pruner,
+            restore=None if names.restore is None else tuple(names.restore),
+            zero=tuple(names.zero),
+            hooks=self.hooks,
+            do_bench=self.do_bench,
+            default=self.default,
+            version=self.version,
+            stored=self.stored,
+            budget_s=checked_budget(self.budget_s),
+            check=None if self.check is None else checks.as_check(self.check, target.name),
+            max_searches=checked_searches(self.max_searches),
+            nearest=self.nearest,
         )
 
 
@@ -290,10 +274,6 @@ def _one_config() -> Any:
     import triton
 
     return triton.Config({}, num_warps=4, num_stages=3, num_ctas=1)
-
-
-def _declared(restore: Any) -> Any:
-    return None if restore == "auto" else restore
 
 
 def pruner_of(prune: Mapping[str, Any] | None) -> candidates.Pruner:

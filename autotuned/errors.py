@@ -35,7 +35,7 @@ class ConfigError(AutotunedError, ValueError):
 
 
 class PruningError(AutotunedError, ValueError):
-    """A pruner, or a callable list of configs, left nothing or gave something that is no config (`.kernel`)."""
+    """A pruner left nothing, or gave something that is no config (`.kernel`)."""
 
     kernel: str
 

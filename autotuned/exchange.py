@@ -12,7 +12,7 @@ from autotuned.device import Device, from_json
 from autotuned.errors import ConfigFileError
 from autotuned.key import Key
 from autotuned.recordfile import Record
-from autotuned.values import Json, canonical
+from autotuned.values import Json
 
 IMPORTED = "imported"  # in the provenance of a record: the config file that it is from
 
@@ -171,7 +171,7 @@ def _merge(key: Key, entry: Entry, merged: Merged) -> None:
         return
     better, why = _better(before, entry)
     file.add(context, better)
-    if canonical(dict(before.config)) != canonical(dict(entry.config)):
+    if before.identity != entry.identity:
         merged.conflicts.append(Conflict(key, better, entry if better is before else before, why))
 
 

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from autotuned import files, store
+from autotuned import candidates, files, store
 from autotuned.errors import NotTunedError
-from autotuned.key import Difference, Key, differences
-from autotuned.store import Candidates, Choice, Look, Rung
+from autotuned.key import Difference, Key, differences, parts
+from autotuned.look import Candidates, Choice, Look, Place, Rung
 from autotuned.values import Json, canonical
 
 # Reasons, in one or two words. What differs in the context comes in the order of this table when several parts do.
@@ -37,7 +37,6 @@ WORDS = {
     Rung.SEARCH: "search",
     Rung.ONLY: "only config",
 }
-Place = store.Place
 
 
 @dataclass(frozen=True)
@@ -110,7 +109,7 @@ class Explanation:
             "config": self.config,
             "steps": [vars(step) for step in self.steps],
             "nearest": self.nearest.digest if self.nearest else None,
-            "changes": [{"path": c.path, "stored": c.theirs, "now": c.ours} for c in self.changes],
+            "changes": changes_json(self.changes),
             "remarks": list(self.remarks),
         }
 
@@ -120,13 +119,9 @@ def change_words(change: Difference) -> str:
     return f"{change.path}: {canonical(change.theirs)} -> {canonical(change.ours)}"
 
 
-def parts(data: Json, path: str = "") -> Iterator[tuple[str, Json]]:
-    """The leaves of a key, `call.tensors.x.dtype` and its value; a typed value such as {"float": ...} is one leaf."""
-    for name, value in data.items():
-        if isinstance(value, dict) and value and not path.endswith(("values.", "options.")):
-            yield from parts(value, f"{path}{name}.")
-        else:
-            yield f"{path}{name}", value
+def changes_json(changed: Sequence[Difference]) -> list[dict[str, Json]]:
+    """Changed parts as JSON."""
+    return [{"path": change.path, "stored": change.theirs, "now": change.ours} for change in changed]
 
 
 def stored_keys(kernel: str) -> list[Key]:
@@ -237,9 +232,7 @@ def of_call(
     notes = remarks(key, buckets)
     missing = 0 if choice is None or choice.record is None or choice.complete else _unmeasured(choice, live)
     if choice is not None and not (missing and ending is Rung.SEARCH):
-        differing = changes(key, choice.key) if choice.key else ()
-        return Explanation(key.kernel, key, mode, "hit", _answering(steps), label(choice.config), tuple(steps),
-                           choice.key, differing, notes)  # fmt: skip
+        return _hit(key, mode, choice, label(choice.config), steps, notes)
     if choice is not None:
         steps[-1] = Step(steps[-1].place, False, f"{missing} of {len(live)} configs are new; they are measured")
         problem = "new configs"
@@ -247,8 +240,7 @@ def of_call(
     steps.append(Step(answer, True, f"mode {mode}"))
     other = None if problem == "new configs" else nearest(key)
     reason = problem or ("mode" if mode == "search" else why_nothing) or reason_of(key, other)
-    differing = changes(key, other) if other else ()
-    return Explanation(key.kernel, key, mode, reason, answer, None, tuple(steps), other, differing, notes)
+    return _miss(key, mode, reason, answer, steps, other, notes)
 
 
 def _unmeasured(choice: Choice, live: Candidates) -> int:
@@ -268,36 +260,37 @@ def of_stored(stored: Key, now: Mapping[str, Json]) -> Explanation:
     notes = (f"not compared: {', '.join(unchecked)}",) if unchecked else ()
     choice, steps, problem = ask(PLACES_WITHOUT_A_PROGRAM, key, {})
     if choice is not None:
-        differing = changes(key, choice.key) if choice.key else ()
-        return Explanation(
-            key.kernel, key, "auto", "hit", _answering(steps), choice.config, tuple(steps), choice.key, differing, notes
-        )
+        return _hit(key, "auto", choice, choice.config, steps, notes)
     other = nearest(key)
-    reason = problem or reason_of(key, other)
+    return _miss(key, "auto", problem or reason_of(key, other), "search", steps, other, notes)
+
+
+def _hit(
+    key: Key, mode: str, choice: Choice, config: str, steps: Sequence[Step], notes: tuple[str, ...]
+) -> Explanation:
+    answer = next(step.place for step in steps if step.answered)
+    differing = changes(key, choice.key) if choice.key else ()
+    return Explanation(key.kernel, key, mode, "hit", answer, config, tuple(steps), choice.key, differing, notes)
+
+
+def _miss(
+    key: Key, mode: str, reason: str, answer: str, steps: Sequence[Step], other: Key | None, notes: tuple[str, ...]
+) -> Explanation:
     differing = changes(key, other) if other else ()
-    return Explanation(key.kernel, key, "auto", reason, "search", None, tuple(steps), other, differing, notes)
-
-
-def _answering(steps: Sequence[Step]) -> str:
-    return next(step.place for step in steps if step.answered)
+    return Explanation(key.kernel, key, mode, reason, answer, None, tuple(steps), other, differing, notes)
 
 
 def _any_record(key: Key, live: Candidates) -> Look:
-    path = store.record_path(key)
-    found, seen = store.inspect(path)
+    found, seen = store.look_up(key)
     if found is None:
         return seen
-    if found.key != key:
-        return Look(None, "damaged", "it holds the record of another key", str(path))
     if found.winner is None:
-        return Look(None, "absent", f"{path} is of a search that was not finished")
-    return Look(Choice(_label(found.winner, key), Rung.STORE, found, origin=str(path)))
+        return Look(None, "absent", f"{seen.path} is of a search that was not finished")
+    return Look(Choice(_label(found.winner, key), Rung.STORE, found, origin=seen.path))
 
 
 def _label(form: Mapping[str, Json], key: Key) -> str:
-    from autotuned.candidates import label
-
-    return label(form, options=key.is_of_triton)
+    return candidates.label(form, options=key.is_of_triton)
 
 
 class _Whatever(Mapping[str, Any]):

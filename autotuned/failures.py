@@ -209,7 +209,3 @@ class Unfit:
         """What is given by identity, less what is unfit for a key."""
         names = self._names.get(digest, ())
         return {name: value for name, value in given.items() if name not in names}
-
-    def clear(self) -> None:
-        """Let everything be tried again."""
-        self._names.clear()

@@ -7,11 +7,17 @@ from typing import Any
 
 from autotuned import candidates, failures
 from autotuned.errors import ConfigError
+from autotuned.look import Candidates, Choice, Rung
 from autotuned.question import Options, Question
-from autotuned.store import Candidates, Choice, Rung
 from autotuned.target import Call, Target
 
 log = logging.getLogger("autotuned")
+
+
+def given(options: Options, call: Call) -> Any:
+    """What `default=` says for a call; None where there is none."""
+    found = options.default
+    return found(**call.arguments) if callable(found) and not candidates.is_config(found) else found
 
 
 def default(target: Target, options: Options, call: Call, live: Candidates) -> Choice:
@@ -20,9 +26,7 @@ def default(target: Target, options: Options, call: Call, live: Candidates) -> C
     Raises:
         ConfigError: `default=` gave no config, or one that cannot belong to the kernel.
     """
-    found = options.default
-    if callable(found) and not candidates.is_config(found):
-        found = found(**call.arguments)
+    found = given(options, call)
     if found is None:
         found = next(iter(live.values()))
     if not candidates.is_config(found):

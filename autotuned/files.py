@@ -16,7 +16,7 @@ from autotuned.configfile import ConfigFile, Entry, Fault
 from autotuned.device import from_json
 from autotuned.errors import ConfigFileError
 from autotuned.key import Key
-from autotuned.look import Choice, Look, Rung
+from autotuned.look import Candidates, Choice, Look, Rung
 from autotuned.policy import Policy, Verdict
 from autotuned.values import Json, canonical
 
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("autotuned")
 GROUP = "autotuned.configs"  # of entry points, and the package that holds our own files
-
-Candidates = Mapping[str, Any]  # a config's identity -> the live Config
 
 
 class Folder(NamedTuple):
@@ -43,7 +41,7 @@ class Read(NamedTuple):
     faults: list[Fault]
 
 
-class Place(NamedTuple):
+class Asked(NamedTuple):
     """A file that is asked, and what of it serves in another context.
 
     Attributes:
@@ -67,7 +65,7 @@ class Offer(NamedTuple):
     verdict: Verdict
     entry: Entry
     context: Json
-    place: Place
+    place: Asked
     note: str
 
     @property
@@ -191,7 +189,7 @@ def _entry_points() -> list[Folder]:
 # -- reading ---------------------------------------------------------------------------------------------------------
 
 
-def entries(kernel: str | None = None, own: bool = True) -> Iterator[tuple[str, Key, Entry]]:
+def shipped(kernel: str | None = None, own: bool = True) -> Iterator[tuple[str, Key, Entry]]:
     """Every entry of the config files, or of one kernel's, on any device: its file, its key and itself.
 
     Args:
@@ -350,7 +348,7 @@ def _neighbours(key: Key, factors: nearest.Factors) -> Iterator[Offer]:
 
 
 def _outwards(
-    verdict: Verdict, place: Place, alike: Alike, ours: nearest.Sizes, factors: nearest.Factors
+    verdict: Verdict, place: Asked, alike: Alike, ours: nearest.Sizes, factors: nearest.Factors
 ) -> Iterator[Offer]:
     for far, sizes, entry in alike.entries.around(ours, factors):
         if sizes != ours:  # the same are the ladder's
@@ -388,13 +386,13 @@ def _index(file: ConfigFile, axes: Iterable[str]) -> dict[str, list[Alike]]:
     return index
 
 
-def _files_for(key: Key) -> Iterator[Place]:
+def _files_for(key: Key) -> Iterator[Asked]:
     """A kernel's files for this device and for others of its architecture."""
     ours = key.context["device"]
     for number, folder in enumerate(folders()):
         for path, file in _files_of(folder.path, key.kernel):
             if (file.device.kind, file.device.arch) == (ours["kind"], ours["arch"]):
-                yield Place(number, path, file, folder.policy)
+                yield Asked(number, path, file, folder.policy)
 
 
 def _files_of(folder: Traversable, kernel: str) -> list[tuple[str, ConfigFile]]:

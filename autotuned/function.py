@@ -57,9 +57,10 @@ class TunedFunction:
             tuner.configs_changed()
         try:
             values = tuner.order(*args, **kwargs)
-        except TypeError:
-            return tuner.miss(args, kwargs, None)
-        bound = tuner.launcher.find(values)
+        except TypeError:  # not called here: what it raises would be shown as an error within this one
+            bound = None
+        else:
+            bound = tuner.launcher.find(values)
         if bound is None:
             return tuner.miss(args, kwargs, None)
         self._local.best_config = bound.config

@@ -6,12 +6,14 @@ import logging
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from functools import cached_property
 from typing import Any
 
+from autotuned import candidates, objects
 from autotuned.check import Check
-from autotuned.journal import Journal as Journal
+from autotuned.journal import Journal
 from autotuned.key import Key
-from autotuned.measure import Timer
+from autotuned.measure import GivenTimer, Timer
 from autotuned.recordfile import Record, Timing
 from autotuned.target import Call, Target
 from autotuned.target import Hooks as Hooks
@@ -54,8 +56,7 @@ class Job:
     """Everything one search needs.
 
     Attributes:
-        forms: Canonical form of each candidate, by identity, in list order.
-        configs: The live configs, by identity, in the same order.
+        configs: The live configs of the candidates, by identity, in list order.
         restore: Names to protect, None to find out; `zero`: names zeroed before each trial.
         known: Timings of an earlier search, by identity; these configs are not measured again.
         incumbent: Of these, the one to beat: measured again beside configs that are new.
@@ -69,7 +70,6 @@ class Job:
 
     target: Target
     call: Call
-    forms: Mapping[str, dict[str, Json]]
     configs: Mapping[str, Any]
     timer: Timer
     restore: Sequence[str] | None = None
@@ -86,6 +86,18 @@ class Job:
     condemned: Mapping[str, str] = field(default_factory=dict)
     seeds: Sequence[str] = ()
     on_timing: Callable[[Timing], None] = lambda timing: None
+
+    @cached_property
+    def forms(self) -> dict[str, dict[str, Json]]:
+        """Canonical form of each candidate, by identity, in list order."""
+        kernel = self.target.name
+        return {name: candidates.to_json(config, kernel, objects.spell) for name, config in self.configs.items()}
+
+
+def timer_of(target: Target, call: Call, do_bench: Callable[..., Any] | None) -> Timer:
+    """What measures a call: the user's benchmark, else the timer of the device that the call runs on."""
+    timer = target.timer(target.device(call))
+    return timer if do_bench is None else GivenTimer(do_bench, timer)
 
 
 @dataclass

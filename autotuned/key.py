@@ -155,7 +155,7 @@ def _add_argument(
         part["none"].append(path)
     elif is_tensor(value):
         part["tensors"][path] = _part(value.dtype, value.shape, strides_of(value), spec, name)
-    elif _is_descriptor(value):
+    elif is_descriptor(value):  # without a dtype of its own; its block_shape is set by tuned hooks and stays out
         part["tensors"][path] = _part(value.base.dtype, value.shape, value.strides, spec, name)
     elif isinstance(value, tuple) and name not in spec.constexprs:
         for index, item in enumerate(value):
@@ -165,8 +165,8 @@ def _add_argument(
         part["values"][path] = encode(bucket(value) if bucket else value, f"argument {path!r} of '{kernel}'", fallback)
 
 
-def _is_descriptor(value: Any) -> bool:
-    # Triton's TensorDescriptor has no dtype of its own; its block_shape is set by tuned hooks and stays out.
+def is_descriptor(value: Any) -> bool:
+    """Whether a value is one of Triton's tensor descriptors: a tensor as `base`, and the shape of a block of it."""
     return hasattr(value, "base") and hasattr(value, "block_shape") and hasattr(value, "strides")
 
 
@@ -209,6 +209,15 @@ def _field_text(part: Json) -> str:
             {name: value.text if type(value) is Layout else canonical(value) for name, value in part.items()}
         )
     return "[]" if part == [] else canonical(part)
+
+
+def parts(data: Json, path: str = "") -> Iterator[tuple[str, Json]]:
+    """The leaves of a key, `call.tensors.x.dtype` and its value; a typed value such as {"float": ...} is one leaf."""
+    for name, value in data.items():
+        if isinstance(value, dict) and value and not path.endswith(("values.", "options.")):
+            yield from parts(value, f"{path}{name}.")
+        else:
+            yield f"{path}{name}", value
 
 
 class Difference(Frozen):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import logging
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +25,6 @@ try:
 except ImportError as error:  # built without a C compiler: everything works, launches cost more
     _why_not = f"the C extension is not there ({error})"
 
-log = logging.getLogger("autotuned")
 _MAX_NAMES = 128  # MAX_ARGS of _launch.c
 _SHAPE, _VALUE, _CONSTEXPR, _INTEGER = 1, 2, 4, 8  # ROLE_ of _launch.c
 
@@ -148,5 +147,5 @@ def in_use() -> tuple[str, str]:
         return asked, "asked for by AUTOTUNED_LAUNCHER"
     if _launch is None:
         return "python", _why_not
-    why_not = _launch.ready()
+    why_not = _launch.ready() if "torch" in sys.modules else "torch has not been imported"
     return "c", "the fastest" if why_not is None else f"look-up in C, launches through Triton's launcher: {why_not}"

@@ -46,7 +46,7 @@ def _read(path: Path, quietly: bool) -> Record | None:
 
 def kernels(quietly: bool = False) -> set[str]:
     """Names of the kernels that have records: each folder holds those of one, so its first record says which."""
-    schema = records.root() / f"v{recordfile.SCHEMA}"
+    schema = records.schema_folder()
     firsts = (next(_heads_in(schema / folder, quietly), None) for folder in _folders(schema))
     return {found.key.kernel for _, found in filter(None, firsts)}
 
@@ -56,7 +56,7 @@ def all_heads(kernel: str | None = None, quietly: bool = False) -> Iterator[tupl
 
     Paths are text: of 100,000 records a tenth of the time went into making `Path` of them.
     """
-    schema = records.root() / f"v{recordfile.SCHEMA}"
+    schema = records.schema_folder()
     for folder in _folders(schema) if kernel is None else [file_stem(kernel)]:
         yield from _heads_in(schema / folder, quietly)
 
@@ -99,7 +99,7 @@ def _context(text: bytes) -> Any:
 
 
 def _record_paths(kernel: str | None) -> Iterator[str]:
-    schema = records.root() / f"v{recordfile.SCHEMA}"
+    schema = records.schema_folder()
     for folder in _folders(schema) if kernel is None else [file_stem(kernel)]:
         yield from _paths_in(schema / folder)
 

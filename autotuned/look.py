@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 from autotuned.immutable import Frozen
@@ -78,8 +79,8 @@ class Look(Frozen):
     """What one place holds for a key: a choice, or in a few words why there is none.
 
     Attributes:
-        problem: "absent", "damaged", "unreadable", "newer schema" or "config gone"; with a choice, what an earlier file
-            had instead of one.
+        problem: "absent", "damaged", "unreadable", "newer schema", "config gone" or "mode"; with a choice, what an
+            earlier file had instead of one.
         detail: What exactly, for people. `path`: the file it is about.
     """
 
@@ -87,3 +88,7 @@ class Look(Frozen):
     problem: str = ""
     detail: str = ""
     path: str = ""
+
+
+Candidates = Mapping[str, Any]  # a config's identity -> the live Config
+Place = tuple[Rung, Callable[[Key, Candidates], Look]]

@@ -17,6 +17,11 @@ QUALITIES = ("ok", "tied", "noisy", "unresolved")
 STATUSES = ("ok", "same", "failed", "wrong", "crashed")
 
 
+def identity_of(config: Mapping[str, Json]) -> str:
+    """The text that says which config a canonical form is of (`candidates.identity` gives it for a live one)."""
+    return canonical(dict(config))
+
+
 class Timing(Frozen):
     """What measuring one config gave; microseconds, and None where it failed.
 
@@ -41,7 +46,7 @@ class Timing(Frozen):
     @property
     def identity(self) -> str:
         """The text that says which config this is."""
-        return canonical(self.config)
+        return identity_of(self.config)
 
     @property
     def usable(self) -> bool:
@@ -66,7 +71,7 @@ class Record(Frozen):
 
     def timing_of(self, config: Mapping[str, Json]) -> Timing | None:
         """The timing of the config with this canonical form."""
-        wanted = canonical(config)
+        wanted = identity_of(config)
         return next((timing for timing in self.timings if timing.identity == wanted), None)
 
     def extended(self, timings: Sequence[Timing]) -> Record:
@@ -98,19 +103,19 @@ def load(data: Json) -> Record:
     fields = _fields(
         data, "record", {"schema", "kernel", "winner", "median_us", "quality", "key", "timings", "provenance"}
     )
-    if _typed(fields["schema"], int, "schema") != SCHEMA:
+    if typed(fields["schema"], int, "schema") != SCHEMA:
         raise wrong("schema", f"schema {SCHEMA}", fields["schema"])
     parts = _fields(fields["key"], "key", {"call", "context"})
     key = Key(
-        _typed(fields["kernel"], str, "kernel"),
-        _typed(parts["call"], dict, "key.call"),
-        _typed(parts["context"], dict, "key.context"),
+        typed(fields["kernel"], str, "kernel"),
+        typed(parts["call"], dict, "key.call"),
+        typed(parts["context"], dict, "key.context"),
     )
     winner = None if fields["winner"] is None else check_config(fields["winner"], "winner")
     if fields["quality"] not in QUALITIES:
         raise wrong("quality", f"one of {', '.join(QUALITIES)}", fields["quality"])
     timings = tuple(
-        load_timing(entry, f"timings[{i}]") for i, entry in enumerate(_typed(fields["timings"], list, "timings"))
+        load_timing(entry, f"timings[{i}]") for i, entry in enumerate(typed(fields["timings"], list, "timings"))
     )
     return Record(
         key,
@@ -118,7 +123,7 @@ def load(data: Json) -> Record:
         _us(fields["median_us"], "median_us"),
         fields["quality"],
         timings,
-        _typed(fields["provenance"], dict, "provenance"),
+        typed(fields["provenance"], dict, "provenance"),
     )
 
 
@@ -129,10 +134,10 @@ def check_config(data: Json, where: str) -> dict[str, Json]:
         RecordError: A field is missing, unknown or of another type.
     """
     form = _fields(data, where, {"kwargs", "num_warps", "num_stages", "num_ctas", "maxnreg", "ir_override", "pre_hook"})
-    _typed(form["kwargs"], dict, f"{where}.kwargs")
-    _typed(form["pre_hook"], bool, f"{where}.pre_hook")
+    typed(form["kwargs"], dict, f"{where}.kwargs")
+    typed(form["pre_hook"], bool, f"{where}.pre_hook")
     if form["ir_override"] is not None:
-        _typed(form["ir_override"], str, f"{where}.ir_override")
+        typed(form["ir_override"], str, f"{where}.ir_override")
     for name in ("num_warps", "num_stages", "num_ctas", "maxnreg"):
         if name != "maxnreg" or form[name] is not None:
             _count(form[name], f"{where}.{name}")
@@ -162,7 +167,7 @@ def load_timing(data: Json, where: str) -> Timing:
     entry = _fields(data, where, {"config", "median_us", "low_us", "high_us", "samples", "status", "error"})
     if entry["status"] not in STATUSES:
         raise wrong(f"{where}.status", f"one of {', '.join(STATUSES)}", entry["status"])
-    error = None if entry["error"] is None else _typed(entry["error"], str, f"{where}.error")
+    error = None if entry["error"] is None else typed(entry["error"], str, f"{where}.error")
     return Timing(
         check_config(entry["config"], f"{where}.config"),
         _us(entry["median_us"], f"{where}.median_us"),
@@ -175,7 +180,7 @@ def load_timing(data: Json, where: str) -> Timing:
 
 
 def _fields(data: Json, where: str, names: set[str]) -> dict[str, Json]:
-    fields: dict[str, Json] = _typed(data, dict, where)
+    fields: dict[str, Json] = typed(data, dict, where)
     if fields.keys() == names:
         return fields
     for name in sorted(names - fields.keys()):
@@ -185,7 +190,12 @@ def _fields(data: Json, where: str, names: set[str]) -> dict[str, Json]:
     return fields
 
 
-def _typed(value: Json, kind: type, where: str) -> Any:
+def typed(value: Json, kind: type, where: str) -> Any:
+    """A value that must be of a type.
+
+    Raises:
+        RecordError: It is of another.
+    """
     # bool is an int in Python, and never meant where a number is asked for.
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
         raise wrong(where, kind.__name__, value)
@@ -193,7 +203,7 @@ def _typed(value: Json, kind: type, where: str) -> Any:
 
 
 def _count(value: Json, where: str) -> int:
-    count: int = _typed(value, int, where)
+    count: int = typed(value, int, where)
     if count < 0:
         raise wrong(where, "a number of 0 or more", value)
     return count

@@ -32,8 +32,13 @@ _warned: set[str] = set()
 
 
 def root() -> Path:
-    """The folder of this schema's records."""
+    """The cache folder: the records of every schema, and whatever else is kept between processes."""
     return disk.cache_dir(env.cache_dir_setting())
+
+
+def schema_folder() -> Path:
+    """The folder of this schema's records."""
+    return root() / f"v{recordfile.SCHEMA}"
 
 
 def scratch_folder() -> Path:
@@ -47,7 +52,7 @@ def scratch_folder() -> Path:
 
 def record_path(key: Key) -> Path:
     """The one file of a key."""
-    return root() / f"v{recordfile.SCHEMA}" / file_stem(key.kernel) / f"{key.digest}.json"
+    return schema_folder() / file_stem(key.kernel) / f"{key.digest}.json"
 
 
 def journal_path(key: Key) -> Path:
@@ -105,9 +110,17 @@ def inspect(path: Path) -> tuple[Record | None, Look]:
     try:
         found = recordfile.load(data)
         recordfile.check_winner(found)
-        return found, Look()
+        return found, Look(None, "", "", where)
     except RecordError as error:
         return None, Look(None, "damaged", str(error), where)
+
+
+def look_up(key: Key) -> tuple[Record | None, Look]:
+    """The record of a key, or why there is none; nothing is moved, and nothing is said."""
+    found, seen = inspect(record_path(key))
+    if found is not None and found.key != key:
+        return None, Look(None, "damaged", "it holds the record of another key", seen.path)
+    return found, seen
 
 
 def react(seen: Look) -> None:

@@ -6,13 +6,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from autotuned import candidates, cases, fit, objects, store, tune
+from autotuned import candidates, cases, fallback, fit, objects, store, tune
 from autotuned.cases import Found
 from autotuned.configfile import ConfigFile, Entry, passed
 from autotuned.errors import TargetError
-from autotuned.job import Job, Outcome
+from autotuned.job import Job, Outcome, timer_of
 from autotuned.key import Key
-from autotuned.measure import GivenTimer
 from autotuned.recordfile import Timing
 from autotuned.target import Call
 from autotuned.tuner import Tuner
@@ -68,7 +67,7 @@ def _problem(entry: Entry, tuner: Tuner) -> str:
     if tuner.options.computed is not None:
         return ""  # which configs there are depends on the arguments
     live = [candidates.identity(config, target.name, objects.spell) for config in tuner.options.configs()]
-    return "" if canonical(dict(entry.config)) in live else fit.misfit(entry.config, live)
+    return "" if entry.identity in live else fit.misfit(entry.config, live)
 
 
 def _short(data: Json) -> str:
@@ -141,7 +140,7 @@ def left_out(files: Iterable[ConfigFile], timed: Iterable[Contest]) -> Iterator[
 def contest(tuner: Tuner, call: Call, key: Key, entry: Entry) -> Contest:
     """Time one shipped choice beside the default and the best of the others."""
     live = tuner.chooser.candidates(call)
-    shipped, default = canonical(dict(entry.config)), _default(tuner, call, live)
+    shipped, default = entry.identity, _default(tuner, call, live)
     if shipped not in live:
         return Contest(key, entry.config, None, None, None, "", fit.misfit(entry.config, live))
     others = _rivals(key, live, shipped, default)
@@ -161,9 +160,7 @@ def _median(timing: Timing) -> float:
 
 def _default(tuner: Tuner, call: Call, live: Mapping[str, Any]) -> str:
     """What is used without tuning, as far as it is a candidate; else the first."""
-    default = tuner.options.default
-    if callable(default) and not candidates.is_config(default):
-        default = default(**call.arguments)
+    default = fallback.given(tuner.options, call)
     name = candidates.identity(default, tuner.target.name, objects.spell) if candidates.is_config(default) else ""
     return name if name in live else next(iter(live))
 
@@ -184,11 +181,8 @@ def retime(tuner: Tuner, call: Call, live: Mapping[str, Any]) -> list[Timing]:
         DeviceLostError: A config left the device in an error state.
     """
     options, target = tuner.options, tuner.target
-    timer = target.timer(target.device(call))
-    forms = {name: candidates.to_json(config, target.name, objects.spell) for name, config in live.items()}
     job = Job(
-        target, call, forms, live,
-        timer if options.do_bench is None else GivenTimer(options.do_bench, timer),
+        target, call, live, timer_of(target, call, options.do_bench),
         restore=options.restore, zero=options.zero, hooks=options.hooks, check=options.check,
     )  # fmt: skip
     outcome = Outcome()

@@ -6,14 +6,16 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from autotuned import candidates, explain, failures, fallback, job, locks, measure, objects, seeds, state, store, tune
+from autotuned import candidates, explain, failures, fallback, job, locks, objects, seeds, state, store, tune
 from autotuned.errors import AllConfigsFailedError, OutOfMemoryError
+from autotuned.job import Job, Outcome
+from autotuned.journal import Journal
 from autotuned.key import Key
+from autotuned.look import Candidates, Choice, Rung
 from autotuned.question import Options, Question
 from autotuned.recordfile import Record, Timing
-from autotuned.store import Candidates, Choice, Rung
 from autotuned.storm import Storm
 from autotuned.values import canonical
 
@@ -21,6 +23,22 @@ if TYPE_CHECKING:
     from autotuned.choose import Chooser
 
 log = logging.getLogger("autotuned")
+
+
+class _Left(NamedTuple):
+    """What earlier searches for a key have left.
+
+    Attributes:
+        saved: Whether what this one measures goes to disk: no other process searches for the key.
+        known: Timings that need not be taken again, by identity.
+        incumbent: The config that was chosen before, by identity, as far as it is a candidate.
+        journal: What crashed.
+    """
+
+    saved: bool
+    known: Mapping[str, Timing]
+    incumbent: str | None
+    journal: Journal
 
 
 class Searcher:
@@ -51,25 +69,12 @@ class Searcher:
         state.refuse_aliases(question.call.arguments, self.options.zero, self.target.name)
         if not self._memory.is_due(key.digest):
             return fallback.without_room(self.target, self.options, question)
-        is_stored = self._chooser.keeps(key)
-        saved = is_stored and question.lock is not locks.Lock.BUSY
-        earlier = store.read(store.record_path(key)) if is_stored and not question.fresh else None
-        known = store.resumable(key, earlier) if is_stored and not question.fresh else {}
-        journal = job.Journal(store.journal_path(key) if is_stored else None, writes=saved)
-        if question.fresh:
-            journal.forget()
-        known = journal.judged(self._chooser.unfit.without(key.digest, known), again=question.must_search)
-        if not any(known[name].status == "ok" for name in known.keys() & question.live.keys()):
-            known = {}  # failures alone, perhaps of a full or broken device, are tried again
-        incumbent = store.best(earlier, self._chooser.unfit.without(key.digest, question.live)) if earlier else None
+        left = self._left(question)
         self._say_what_varies(key)
         start = time.perf_counter()
-        outcome = job.Outcome()
+        outcome = Outcome()
         try:
-            writer = store.logged(key, question.fresh) if saved else nullcontext(lambda timing: None)
-            with writer as write, self.target.trials(folder := store.scratch_folder()):
-                tune.run(self._job(question, known, incumbent, journal, write), outcome)
-                self.target.settle(question.call, question.live[outcome.winner or ""], folder)
+            self._measure(question, left, outcome)
         except AllConfigsFailedError as error:
             if self.options.default is None:
                 raise
@@ -84,9 +89,32 @@ class Searcher:
         finally:
             result = self._finish(question, outcome, time.perf_counter() - start)
         self._announce(result, outcome)
-        journal.erase()  # what crashed is in the record now
+        left.journal.erase()  # what crashed is in the record now
         complete = question.live.keys() <= {timing.identity for timing in outcome.timings}  # else the budget ended it
         return Choice(question.live[outcome.winner or ""], Rung.SEARCH, result, complete)
+
+    def _left(self, question: Question) -> _Left:
+        """What earlier searches for a key have left for this one."""
+        key, unfit = question.key, self._chooser.unfit
+        is_stored = self._chooser.keeps(key)
+        saved = is_stored and question.lock is not locks.Lock.BUSY
+        earlier = store.read(store.record_path(key)) if is_stored and not question.fresh else None
+        known = store.resumable(key, earlier) if is_stored and not question.fresh else {}
+        journal = Journal(store.journal_path(key) if is_stored else None, writes=saved)
+        if question.fresh:
+            journal.forget()
+        known = journal.judged(unfit.without(key.digest, known), again=question.must_search)
+        if not any(known[name].status == "ok" for name in known.keys() & question.live.keys()):
+            known = {}  # failures alone, perhaps of a full or broken device, are tried again
+        incumbent = store.best(earlier, unfit.without(key.digest, question.live)) if earlier else None
+        return _Left(saved, known, incumbent, journal)
+
+    def _measure(self, question: Question, left: _Left, outcome: Outcome) -> None:
+        """Run the search, each timing into the logbook, binaries into the scratch folder, the winner's out of it."""
+        writer = store.logged(question.key, question.fresh) if left.saved else nullcontext(lambda timing: None)
+        with writer as write, self.target.trials(folder := store.scratch_folder()):
+            tune.run(self._job(question, left, write), outcome)
+            self.target.settle(question.call, question.live[outcome.winner or ""], folder)
 
     def _say_what_varies(self, key: Key) -> None:
         """In the log, what a key differs in from the nearest stored one, and a storm of keys."""
@@ -95,38 +123,37 @@ class Searcher:
         if advice := self._storm.note(key, time.monotonic() - self._chooser.seconds.search):
             log.warning(advice)
 
-    def _job(
-        self,
-        question: Question,
-        known: Mapping[str, Any],
-        incumbent: str | None,
-        journal: job.Journal,
-        on_timing: Callable[[Timing], None],
-    ) -> job.Job:
-        options, target, call = self.options, self.target, question.call
+    def _job(self, question: Question, left: _Left, on_timing: Callable[[Timing], None]) -> Job:
+        options, call, key = self.options, question.call, question.key
         budgets = [seconds for seconds in (options.budget_s, question.budget_s) if seconds is not None]
-        live = self._in_order(question) if budgets else question.live
-        forms = {name: candidates.to_json(config, target.name, objects.spell) for name, config in live.items()}
-        timer = target.timer(target.device(call))
-        if options.do_bench is not None:
-            timer = measure.GivenTimer(options.do_bench, timer)
-        words = None if question.fresh else target.compile_class(call)
-        return job.Job(
-            target, call, forms, live, timer, options.restore, options.zero, options.hooks, known,
-            incumbent, min(budgets, default=None), question.observer, options.check, log.isEnabledFor(logging.DEBUG),
-            (canonical(dict(question.key.context)), words) if words is not None else None, journal,
-            failures.condemned(question.key.digest), self._seeds(question.key), on_timing,
-        )  # fmt: skip
+        words = None if question.fresh else self.target.compile_class(call)
+        return Job(
+            self.target,
+            call,
+            self._in_order(question) if budgets else question.live,
+            job.timer_of(self.target, call, options.do_bench),
+            restore=options.restore,
+            zero=options.zero,
+            hooks=options.hooks,
+            known=left.known,
+            incumbent=left.incumbent,
+            budget_s=min(budgets, default=None),
+            observer=question.observer,
+            check=options.check,
+            watch=log.isEnabledFor(logging.DEBUG),
+            compile_class=(canonical(dict(key.context)), words) if words is not None else None,
+            journal=left.journal,
+            condemned=failures.condemned(key.digest),
+            seeds=seeds.nearest(key, self._chooser.records(), self._chooser.keeps(key)),
+            on_timing=on_timing,
+        )
 
     def _in_order(self, question: Question) -> Candidates:
         """The candidates of a search that may not get to all of them: first what config files have for elsewhere."""
         first = store.seed(question.key, question.live, self.options.nearest)
         return {first: question.live[first], **question.live} if first is not None else question.live
 
-    def _seeds(self, key: Key) -> list[str]:
-        return seeds.nearest(key, self._chooser.records(), self._chooser.keeps(key))
-
-    def _finish(self, question: Question, outcome: job.Outcome, seconds: float) -> Record:
+    def _finish(self, question: Question, outcome: Outcome, seconds: float) -> Record:
         """Count the search and store what it measured, also after Ctrl-C: it is not measured again."""
         self._chooser.searches += 1
         self._chooser.seconds.search += seconds
@@ -154,7 +181,7 @@ class Searcher:
         default = candidates.stored_form(self.options.default, self.target.name, objects.spell)
         return {"timer": self.options.timer, "default": default}
 
-    def _announce(self, result: Record, outcome: job.Outcome) -> None:
+    def _announce(self, result: Record, outcome: Outcome) -> None:
         if self.options.restore is None:
             self._chooser.on_written(outcome.written)
         for about, text in outcome.advice(result.key.kernel, self.options.restore is None):

@@ -8,8 +8,8 @@ from itertools import chain, islice
 
 from autotuned import listing
 from autotuned.key import Key
-from autotuned.recordfile import Record
-from autotuned.values import Json, canonical
+from autotuned.recordfile import Record, identity_of
+from autotuned.values import Json
 
 MOST = 3
 MOST_READ = 100  # of the records on disk, in the order of their names, which says nothing of them; 5 ms
@@ -29,7 +29,7 @@ def nearest(key: Key, known: Iterable[Record | None], stored: bool = False) -> l
     tuned = [record for record in chain(known, (record for _, record in on_disk)) if record is not None]
     alike = [record for record in tuned if record.winner is not None and record.key.context == key.context]
     ordered = sorted(alike, key=lambda record: distance(key.call, record.key.call))
-    return list(dict.fromkeys(canonical(dict(record.winner or {})) for record in ordered))[:MOST]
+    return list(dict.fromkeys(identity_of(record.winner or {}) for record in ordered))[:MOST]
 
 
 def distance(one: Json, other: Json) -> float:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from autotuned import configfile, disk, files, locks, records
 from autotuned.configfile import ConfigFile, Entry
-from autotuned.device import from_json
+from autotuned.device import Device, from_json
 from autotuned.errors import ConfigFileError
 from autotuned.key import Key
 from autotuned.values import digest
@@ -43,7 +43,7 @@ def ship_all(found: Iterable[tuple[Key, Entry]], folder: Path) -> list[Path]:
     """
     by_path: dict[Path, list[tuple[Key, Entry]]] = {}
     for key, entry in found:
-        path = folder / from_json(key.context["device"]).slug / configfile.file_name(key.kernel)
+        path = path_of(key.kernel, from_json(key.context["device"]), folder)
         by_path.setdefault(path, []).append((key, entry))
     for path, some in by_path.items():
         _add(path, some, folder)
@@ -67,14 +67,14 @@ def _add(path: Path, found: list[tuple[Key, Entry]], folder: Path) -> None:
         write(file, folder)
 
 
-def path_of(file: ConfigFile, folder: Path) -> Path:
-    """Where a file is looked for below a folder."""
-    return folder / file.device.slug / configfile.file_name(file.kernel)
+def path_of(kernel: str, device: Device, folder: Path) -> Path:
+    """Where the file of a kernel and device is looked for below a folder."""
+    return folder / device.slug / configfile.file_name(kernel)
 
 
 def write(file: ConfigFile, folder: Path) -> Path:
     """Write a file to its place below a folder, in place of what is there; returns the path."""
-    path = path_of(file, folder)
+    path = path_of(file.kernel, file.device, folder)
     if not path.parent.exists():
         path.parent.mkdir(parents=True)  # with the umask's own mode: it is to be committed and shared
         if not (folder / ATTRIBUTES).exists():

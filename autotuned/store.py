@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotuned import recordfile, records
 from autotuned.key import Key
 from autotuned.later import later
+from autotuned.look import Candidates as Candidates
 from autotuned.look import Choice as Choice
 from autotuned.look import Look as Look
+from autotuned.look import Place
 from autotuned.look import Rung as Rung
 from autotuned.recordfile import Record
+
+# The rest of the package knows one store: what it asks of the user's records is asked for here too.
+from autotuned.records import is_newer as is_newer
+from autotuned.records import journal_path as journal_path
+from autotuned.records import keep as keep
+from autotuned.records import locked as locked
+from autotuned.records import logged as logged
+from autotuned.records import look_up as look_up
+from autotuned.records import may_save as may_save
+from autotuned.records import read as read
+from autotuned.records import record_path as record_path
+from autotuned.records import resumable as resumable
+from autotuned.records import root as root
+from autotuned.records import scratch_folder as scratch_folder
 
 if TYPE_CHECKING:
     from autotuned import files, listing, nearest, shipping
@@ -20,6 +36,7 @@ if TYPE_CHECKING:
     from autotuned.files import forget_files as forget_files
     from autotuned.files import register_configs as register_configs
     from autotuned.files import seed as seed
+    from autotuned.files import shipped as shipped
     from autotuned.listing import BLOCK as BLOCK
     from autotuned.listing import all_heads as all_heads
     from autotuned.listing import all_records as all_records
@@ -30,47 +47,21 @@ if TYPE_CHECKING:
     from autotuned.shipping import ship_all as ship_all
     from autotuned.shipping import shippable as shippable
     from autotuned.shipping import unwritable as unwritable
-
-    shipped = files.entries
 else:
     files, listing, shipping = map(later, ("files", "listing", "shipping"))
 
-# The user's records are asked for here too: the rest of the package knows one store.
-damaged = records.damaged
-inspect = records.inspect
-is_newer = records.is_newer
-journal_path = records.journal_path
-logged = records.logged
-keep = records.keep
-locked = records.locked
-may_save = records.may_save
-note_use = records.note_use
-react = records.react
-read = records.read
-record_path = records.record_path
-resumable = records.resumable
-root = records.root
-scratch_folder = records.scratch_folder
-warn_once = records.warn_once
-
-
-Candidates = Mapping[str, Any]  # a config's identity -> the live Config
-Place = tuple[Rung, Callable[[Key, Candidates], Look]]
+# What is asked of config files and of all records, in the modules that are imported then: a stored choice needs none.
+_ELSEWHERE = {
+    **dict.fromkeys(("config_folders", "forget_files", "register_configs", "seed", "shipped"), files),
+    **dict.fromkeys(("BLOCK", "all_heads", "all_records", "clear", "kernels", "unreadable"), listing),
+    **dict.fromkeys(("ship", "ship_all", "shippable", "unwritable"), shipping),
+}
 
 
 def __getattr__(name: str) -> Any:
-    """What is asked of config files and of all records: imported then, for a stored choice needs none of it."""
-    if name in _OF_FILES:
-        return getattr(files, _OF_FILES[name])
-    if name in ("BLOCK", "all_heads", "all_records", "clear", "kernels", "unreadable"):
-        return getattr(listing, name)
-    if name in ("ship", "ship_all", "shippable", "unwritable"):
-        return getattr(shipping, name)
-    raise AttributeError(f"module 'autotuned.store' has no attribute {name!r}")
-
-
-_OF_FILES = {name: name for name in ("config_folders", "forget_files", "register_configs", "seed")}
-_OF_FILES["shipped"] = "entries"
+    if name not in _ELSEWHERE:
+        raise AttributeError(f"module 'autotuned.store' has no attribute {name!r}")
+    return getattr(_ELSEWHERE[name], name)
 
 
 def find(
@@ -95,12 +86,12 @@ def find(
     for rung, look in PLACES if places is None else places:
         seen = look(key, fit)
         if not unfit or seen.problem != "config gone":  # what was left out has been said already
-            react(seen)
+            records.react(seen)
         if rung in (Rung.FILE, Rung.LADDER):  # where files are read
             files.report(key.kernel, strict)
         if seen.choice is not None:
             if rung is Rung.STORE:
-                note_use(Path(seen.choice.origin))
+                records.note_use(Path(seen.choice.origin))
             elif rung is not Rung.TABLE:
                 files.announce(key.kernel, seen.choice)
             return seen.choice
@@ -108,26 +99,25 @@ def find(
 
 
 def _look_at_record(key: Key, candidates: Candidates) -> Look:
-    path = record_path(key)
-    found, seen = inspect(path)
+    found, seen = look_up(key)
     if found is None:
         return seen
-    if found.key != key:
-        return Look(None, "damaged", "it holds the record of another key", str(path))
     winner = best(found, candidates)
     if winner is None:  # without a path: a search follows, which is nothing to warn of
-        return Look(None, "config gone" if found.winner else "absent", f"{path} has none of the configs of this call")
+        return Look(
+            None, "config gone" if found.winner else "absent", f"{seen.path} has none of the configs of this call"
+        )
     measured = {timing.identity for timing in found.timings}
     # One that was taken from a config file has no timings: it is as good as the file.
     complete = not found.timings or candidates.keys() <= measured
-    return Look(Choice(candidates[winner], Rung.STORE, found, complete, str(path)))
+    return Look(Choice(candidates[winner], Rung.STORE, found, complete, seen.path))
 
 
 def best(found: Record, candidates: Candidates) -> str | None:
     """Identity of the record's winner; if it is no candidate any more, of the fastest measured one that is."""
     if found.winner is None:
         return None
-    winner = recordfile.Timing(found.winner).identity
+    winner = recordfile.identity_of(found.winner)
     if winner in candidates:
         return winner
     usable = [t for t in found.timings if t.usable and t.identity in candidates]

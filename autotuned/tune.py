@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from autotuned import alone, failures, race, state
 from autotuned.board import Board
@@ -15,12 +15,11 @@ from autotuned.check import Checker, outputs_of
 from autotuned.compiling import Ahead, Ready, Wanted
 from autotuned.errors import CheckError
 from autotuned.failures import describe
+from autotuned.guard import Guard
 from autotuned.job import Job, Outcome
 from autotuned.race import Trial
-from autotuned.state import Protection
 
 log = logging.getLogger("autotuned")
-Result = TypeVar("Result")
 FAR_OFF = 2.0  # while others are compiled, this many times the best is out; in the race it is less
 
 
@@ -55,27 +54,25 @@ class _Search:
 
     def __init__(self, job: Job, outcome: Outcome) -> None:
         self._job, self._outcome = job, outcome
-        self._protection = Protection({}, [], [])  # made for the first launch, and anew where more may be written
-        self._protected_for: object = _nothing
+        self._ahead = Ahead(job.target, job.call, job.journal)
+        self._guard = Guard(job, self._ahead)
         self.board = Board(job)
         fresh = sorted((name for name in job.configs if name not in job.known), key=lambda name: name not in job.seeds)
         if fresh and job.incumbent is not None:  # its old time was taken in other conditions than those of the new
             fresh.append(job.incumbent)  # last: within a small budget the search must get on
         self.board.trials += [self._trial(identity) for identity in fresh]
         self._checker = Checker(job.check, job.target.name, job.call.arguments) if job.check else None
-        self._ahead = Ahead(job.target, job.call, job.journal)
         self._first_error: Exception | None = None  # to be raised if all fail alike; dropped as soon as they do not
         self._checked: set[int] = set()
-        self._lost, self._steady, self._is_short = False, True, job.timer.is_short
+        self._lost, self._steady = False, True
         self._deadline = time.monotonic() + (float("inf") if job.budget_s is None else job.budget_s)
 
     def close(self) -> None:
         """Put the caller's data back and drop what would keep it alive."""
-        self._note_facts()
+        self._guard.note(self._outcome)
+        self._outcome.regime = dict(self._job.timer.regime)
         try:
-            if self._lost:
-                self._protection.abandon()
-            self._put_back()
+            self._guard.release(self._lost)
         finally:
             # What follows breaks reference cycles: the caller's tensors and the flush buffer must go when their last
             # user goes, not when the garbage collector comes by. Tracebacks hold frames, and these the arguments.
@@ -83,30 +80,9 @@ class _Search:
             self._first_error = self._checker = None
             for trial in self.board.trials:
                 trial.prepare = trial.launch = trial.finish = _nothing
-            if self._is_short and not self._lost:
+            if self._guard.is_short and not self._lost:
                 self._job.timer.free()  # torch would keep it, and what loads a kernel had less than before
             self._job.journal.end()
-
-    def _put_back(self) -> None:
-        try:
-            self._protection.release()
-        except KeyboardInterrupt:  # a second one, or one that came just now
-            self._protection.release()
-            raise
-        except Exception as error:
-            if not failures.is_memory_error(error):
-                raise
-            self._job.timer.free()
-            self._protection.release()
-
-    def _note_facts(self) -> None:
-        facts, protection = self._outcome, self._protection
-        facts.written = protection.written
-        facts.copied_bytes, facts.needed_bytes = protection.nbytes
-        facts.regime = dict(self._job.timer.regime)
-        if self._job.restore is not None:
-            named = {*self._job.restore, *self._job.zero}
-            facts.unnamed = [name for name in self._written() if name not in named]
 
     def forget(self) -> None:
         """Drop every timing."""
@@ -117,7 +93,7 @@ class _Search:
         arguments = job.call.full(config)
 
         def prepare() -> None:
-            self._protection.prepare()
+            self._guard.prepare()
             if config.pre_hook is not None:
                 config.pre_hook(arguments)
             if job.hooks.before is not None:
@@ -146,12 +122,12 @@ class _Search:
         self._launch_all()
         self._outcome.compile_s += time.perf_counter() - start
         self._job.journal.end()
-        self._protect()
+        self._guard.protect()
         racing = self._worth_racing()
         if racing:
             failures.remember_refused(self._job.compile_class, self._ahead.refused)
             with alone.timing(self._job.timer.device):
-                self._with_room(self._job.timer.warm_up)
+                self._guard.with_room(self._job.timer.warm_up)
                 self._steady = race.race(racing, self._sample, 0, self._examine, self._job.timer.ran_well)
             self._finish_hooks(racing[0])
 
@@ -213,7 +189,7 @@ class _Search:
         """Launch a config that is compiled, unless its binary has been launched; while others compile, sample it."""
         trial = self.board.trial(ready.wanted.index)
         with self._catching(trial):
-            first = self._with_room(ready.take)
+            first = self._guard.with_room(ready.take)
             if first != trial.index:
                 trial = self.board.pair(trial, self.board.trial(first))
                 return
@@ -230,27 +206,15 @@ class _Search:
         """Protect, load and launch; learn what it writes; blame it if the device does not survive."""
         self.board.report(trial, "launching", self._ahead.running())
         with self._catching(trial):
-            self._protect()
+            self._guard.protect()
             self._job.journal.begin(self.board.identity(trial))
-            self._protection.begin()
+            self._guard.begin()
             try:
-                self._with_room(partial(self._launch, trial))
-                self._protection.learn()
+                self._guard.with_room(partial(self._launch, trial))
+                self._guard.learn()
             finally:
                 self._job.journal.launched()
         self.board.launched += 1
-
-    def _with_room(self, act: Callable[[], Result]) -> Result:
-        """Do it; once more with all the memory that can be spared if it runs out."""
-        try:
-            return act()
-        except Exception as error:
-            if not failures.is_memory_error(error):
-                raise
-        self._is_short = True
-        self._protection.move_to_host()
-        self._job.timer.free()  # last: it hands back what the copies took, too
-        return act()
 
     def _launch(self, trial: Trial, poisoned: Sequence[Any] = ()) -> None:
         trial.prepare()
@@ -259,44 +223,6 @@ class _Search:
         trial.finish()
         self._job.timer.synchronize()
 
-    # -- what is written -------------------------------------------------------------------------------------------
-
-    def _protect(self) -> None:
-        """Set aside what the configs compiled so far may write.
-
-        One that comes later may write more. What none of those before writes is as the caller gave it until then, so
-        it can still be set aside.
-        """
-        access = self._ahead.access
-        if access == self._protected_for:
-            return
-        job, restore = self._job, self._job.restore
-        written = () if restore is not None else self._protection.written
-        self._protection.release()
-        if restore is None and access is not None:
-            restore = [name for name in job.call.arguments if name in access.written]
-        named = job.check.poison if job.check and not isinstance(job.check.poison, bool) else ()
-        watch = access is None and (job.watch or job.check is not None)
-        self._protection = self._made(restore, watch, {*named, *written})
-        self._protected_for = access
-
-    def _made(self, restore: Sequence[str] | None, watch: bool, known: Collection[str]) -> Protection:
-        job = self._job
-        try:
-            return Protection(job.call.arguments, restore, job.zero, watch, known=known)
-        except Exception as error:
-            if not failures.is_memory_error(error):
-                raise
-        self._is_short = True
-        job.timer.free()
-        return Protection(job.call.arguments, restore, job.zero, watch, True, known)
-
-    def _written(self) -> list[str]:
-        """Names of the arguments known to be written, in order."""
-        access = self._ahead.access
-        written = {*self._protection.seen, *(access.written if access else ())}
-        return [name for name in self._job.call.arguments if name in written]
-
     # -- what is expected ----------------------------------------------------------------------------------------
 
     def _examine(self, survivors: Sequence[Trial]) -> None:
@@ -304,7 +230,7 @@ class _Search:
         if self._checker is None or not survivors:
             return
         checker = self._checker
-        self._with_room(partial(self._expect, checker))
+        self._guard.with_room(partial(self._expect, checker))
         for trial in survivors:
             self._check(checker, trial)
         if 2 * len(self.board.wrong) > len(self._checked):  # is it the reference? Then all that ran must speak
@@ -317,7 +243,7 @@ class _Search:
         if checker.is_ready:
             return
         written = self._written_or_zeroed()
-        self._protection.prepare()
+        self._guard.prepare()
         if checker.check.reference != "first":
             checker.ask_reference(written)
             return
@@ -328,7 +254,7 @@ class _Search:
     def _check(self, checker: Checker, trial: Trial) -> None:
         self.board.report(trial, "launching")
         with self._catching(trial):
-            difference = self._with_room(partial(self._difference, checker, trial))
+            difference = self._guard.with_room(partial(self._difference, checker, trial))
             self._checked.add(trial.index)
             if difference:
                 trial.error = difference
@@ -341,7 +267,7 @@ class _Search:
         return checker.difference(outputs_of(self._job.call.arguments, self._written_or_zeroed()))
 
     def _written_or_zeroed(self) -> list[str]:
-        written = {*self._written(), *self._job.zero}
+        written = {*self._guard.written, *self._job.zero}
         return [name for name in self._job.call.arguments if name in written]
 
     def _poisoned(self, checker: Checker) -> list[Any]:
@@ -349,7 +275,7 @@ class _Search:
         if isinstance(names, bool):
             access = self._ahead.access
             pure = access.written - access.read if names and access else frozenset()
-            names = [name for name in self._protection.written if name in pure and name not in self._job.zero]
+            names = [name for name in self._guard.restored if name in pure and name not in self._job.zero]
         return [tensor for _, tensor in outputs_of(self._job.call.arguments, names)]
 
     def _sample(self, trial: Trial, count: int) -> None:
@@ -372,7 +298,7 @@ class _Search:
         else:
             return
         self._check_device(trial)
-        self._protection.learn()
+        self._guard.learn()
 
     def _note_error(self, trial: Trial, error: Exception) -> None:
         if failures.is_passing(error):

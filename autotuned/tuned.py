@@ -18,7 +18,7 @@ from autotuned.key import is_tensor
 from autotuned.later import later
 from autotuned.look import Choice
 from autotuned.names import Names
-from autotuned.question import Options, Question
+from autotuned.question import Options
 from autotuned.target import Call, Hooks, KernelTarget
 from autotuned.tuner import Tuner
 
@@ -270,13 +270,10 @@ class Tuned(launch.base(), Autotuner):  # type: ignore[misc]  # Triton is untype
         Raises:
             NotTunedError: There is none, and no grid to search with.
         """
-        chooser, call = self.tuner.chooser, self.tuner.call(args, kwargs, grid)
+        call = self.tuner.call(args, kwargs, grid)
         if grid is not None:
             return self.tuner.tune(call)[1].config
-        live, pinned = chooser.candidates(call), self._pinned(call)
-        if pinned is not None or len(live) == 1:
-            return next(iter(live.values())) if pinned is None else pinned
-        return chooser.answer(Question(call, chooser.key(call), live, "strict")).config
+        return self.tuner.chooser.choose(call, self._pinned(call), mode="strict").config
 
     # -- what users ask ------------------------------------------------------------------------------------------
 

@@ -5,17 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from autotuned.calls import Recorded
-from autotuned.recordfile import Timing
-from autotuned.values import canonical
+from autotuned.recordfile import Timing, identity_of
+from autotuned.values import Json
 
 from . import output
 from .stored import Stored, of_kernel
 from .usage import Missing, missing_of, usage
-
-Json = Any
 
 
 @dataclass(frozen=True)
@@ -122,7 +119,7 @@ def _case(stored: Stored, count: int | None) -> Case:
     if record is None:
         return Case(stored, None, stored.vs_default, count=count)
     default = record.provenance.get("default")
-    names = {"chosen": canonical(stored.config), "default": canonical(default) if default else ""}
+    names = {"chosen": identity_of(stored.config or {}), "default": identity_of(default) if default else ""}
     names["first"] = record.timings[0].identity if record.timings else ""
     configs = [_measured(timing, names, stored.key.is_of_triton) for timing in record.timings]
     speed = {role: _ratio(configs, role, stored.median_us) for role in ("first", "default")}

@@ -91,9 +91,10 @@ def _with_the_program(
     from autotuned import release
 
     from .session import use_device, users_output
+    from .units import tensors_on
 
     with users_output(as_json):
-        device = "cuda" if use_device() == "cuda" else "cpu"
+        device = tensors_on(use_device())
         kernels = dict(_kernels(found, targets))
         for path, file in found.files:
             if file.kernel in kernels:

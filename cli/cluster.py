@@ -14,7 +14,7 @@ from typing import Any
 from autotuned import disk, env, store
 from autotuned.calls import SUFFIX
 from autotuned.errors import AutotunedError
-from autotuned.values import digest
+from autotuned.values import Json, digest
 
 from .isolation import Worker
 from .pool import Process, Seat
@@ -23,7 +23,6 @@ LISTEN_S = 1.0  # how long an actor waits for its process to say something befor
 REACH_S = 10.0
 CLIENT = "ray://"  # before the address of a head's client server, which needs no node of the cluster here
 PLACE_S = 60.0  # how long a GPU that is there is waited for at the end: its kind may be another one
-Json = Any
 
 
 class Cluster:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Set
 from dataclasses import dataclass, field
-from typing import Any
 
-Json = Any
+from autotuned.values import Json
 
 
 @dataclass

@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 
 import autotuned
 from autotuned import env, store, supported
+from autotuned.values import Json
 
 from . import output
 
-Json = Any
 T = TypeVar("T")
 
 

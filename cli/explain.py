@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from importlib import metadata
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -12,11 +12,11 @@ from autotuned import device, explain, store
 from autotuned.errors import NoDeviceError
 from autotuned.explain import Explanation
 from autotuned.key import Key
+from autotuned.look import Rung
+from autotuned.values import Json
 
 from . import output
 from .stored import complete, kernels, no_key, of_kernel, one
-
-Json = Any
 
 
 def explain_(
@@ -64,7 +64,7 @@ def _of_name(wanted: str) -> tuple[str, list[Explanation]]:
 def _damaged(kernel: str) -> Iterator[Explanation]:
     """Records that cannot be read: of their keys only the digest is left."""
     for path, seen in store.unreadable(kernel):
-        step = explain.Step(explain.WORDS[store.Rung.STORE], False, f"{seen.problem}: {seen.detail}")
+        step = explain.Step(explain.WORDS[Rung.STORE], False, f"{seen.problem}: {seen.detail}")
         notes = (f"the record {path} cannot be used",)
         yield Explanation(kernel, None, "auto", seen.problem, "search", None, (step,), remarks=notes)
 
@@ -102,9 +102,10 @@ def _of_target(target: str, as_json: bool) -> tuple[str, list[Explanation]]:
     from autotuned import cases
 
     from .session import CASE_HINT, use_device, users_output
+    from .units import tensors_on
 
     with users_output(as_json):
-        where = "cuda" if use_device() == "cuda" else "cpu"
+        where = tensors_on(use_device())
         found = cases.load(target)
         explanations = [
             one.tuner.explain(cases.bind(one, case))

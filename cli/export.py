@@ -10,7 +10,7 @@ import typer
 from autotuned import exchange, store
 
 from . import output
-from .stored import complete, matching, unknown
+from .stored import all_of, complete
 
 
 def export(
@@ -31,7 +31,7 @@ def export(
     known = store.kernels()
     wanted = sorted(known)
     if kernels:
-        wanted = [name for kernel in kernels for name in _named(known, kernel)]
+        wanted = [name for kernel in kernels for name in all_of(known, kernel)]
     if not wanted:
         raise output.fail(f"nothing is stored in {store.root()}: tune something first.")
     if reason := store.unwritable(out):
@@ -41,10 +41,3 @@ def export(
         output.print_json({"files": written})
     for path in [] if as_json else written:
         output.say(f"wrote {path}")
-
-
-def _named(known: set[str], kernel: str) -> list[str]:
-    found = matching(known, kernel)
-    if not found:
-        raise output.fail(unknown(known, kernel))
-    return found

@@ -11,12 +11,12 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from autotuned import env, errors
 from autotuned.candidates import label
 from autotuned.errors import AutotunedError
 from autotuned.job import Progress
+from autotuned.values import Json
 
 GRACE_S = 3.0  # by how much longer a compilation may take here: the process may have one that it can kill by itself
 END_S = 10.0  # what a process that was asked to end may take
@@ -24,7 +24,6 @@ END_S = 10.0  # what a process that was asked to end may take
 # places than those of the installed package.
 _START = "import json, sys; sys.path[:] = json.loads(sys.argv[2]); from autotuned.cli.worker import main; main()"
 LOST = 4  # exit code of a worker whose device is lost
-Json = Any
 
 
 @dataclass

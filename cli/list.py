@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated
@@ -14,7 +13,7 @@ import typer
 from autotuned import env, store
 
 from . import output
-from .stored import STORE, Stored, complete, kernels, matching, of_kernel, unknown
+from .stored import Stored, all_of, complete, kernels, of_kernel
 
 HEADERS = ("call", "config", "device", "toolchain", "source", "time>", "quality", "key")
 TABLE_ROWS = 200  # more are written line by line: a table of them all would need them all at once, and minutes
@@ -48,10 +47,7 @@ def list_(
         return
     names = kernels(own=kernel is not None)
     if kernel is not None and names:
-        wanted = matching(names, kernel)
-        if not wanted:
-            raise output.fail(unknown(names, kernel))
-        names = wanted
+        names = all_of(names, kernel)
     if as_json:
         _print_json(stored for name in names for stored in of_kernel(name, heads=True))
     elif names:
@@ -100,7 +96,7 @@ def _cells(stored: Stored) -> list[str]:
         stored.config_words,
         stored.device,
         stored.toolchain,
-        STORE if stored.record is not None else os.path.basename(stored.path),
+        stored.place,
         output.time_words(stored.median_us),
         stored.quality or "n/a",
         stored.digest[:12],

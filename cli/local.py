@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import select
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from autotuned import env, gpus, visible, workers
+from autotuned.values import Json
 
 from .isolation import Worker
 from .pool import Process, Seat
 
-Json = Any
 COMPILE_WORKERS = "AUTOTUNED_COMPILE_WORKERS"
 
 

@@ -53,7 +53,7 @@ def merge(
 
 def _targets(merged: Merged, out: Path) -> dict[Path, ConfigFile]:
     if out.suffix != ".json":
-        return {shipping.path_of(file, out): file for file in merged.files.values()}
+        return {shipping.path_of(file.kernel, file.device, out): file for file in merged.files.values()}
     if len(merged.files) > 1:
         names = ", ".join(f"{kernel} on {device.slug}" for kernel, device in merged.files)
         raise output.fail(f"--out {out}: a file holds one kernel on one device, and these are {names}. Name a folder.")

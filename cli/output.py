@@ -7,17 +7,17 @@ import json
 import re
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from autotuned.configfile import Fault
 from autotuned.key import Difference
+from autotuned.values import Json
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-Json = Any
 DIGEST = 64  # letters of a digest of source or toolchain, of which the first tell enough
 NARROW = 110  # columns; below this the long cells of a row are stacked instead of standing side by side
 _quiet = False

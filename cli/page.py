@@ -8,16 +8,14 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from html import escape
 from importlib import resources
-from pathlib import Path
-from typing import Any
 
 import autotuned
+from autotuned.values import Json
 
 from . import output, plots
 from .bought import Case, Coverage, Measured, mean
 from .usage import Missing
 
-Json = Any
 MOST_BARS = 40  # of the plot over all cases; the rest is in the tables
 MISSING_ROWS = 50
 
@@ -123,7 +121,7 @@ def _row(case: Case, alike: bool) -> str:
         _ratio_cell(case.vs_default),
         f"<td>{plots.strip([_dot(config) for config in case.configs if config.median_us], _failed_words(case))}</td>",
         f'<td><span class="chip {escape(quality)}">{escape(quality or "n/a")}</span></td>',
-        f'<td title="{escape(stored.path)}">{escape("store" if stored.record else Path(stored.path).name)}</td>',
+        f'<td title="{escape(stored.path)}">{escape(stored.place)}</td>',
     ]
     return f"<tr>{''.join(cells)}</tr>\n"
 

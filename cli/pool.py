@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import autotuned
 from autotuned import configfile, recordfile, store
@@ -14,6 +14,7 @@ from autotuned.configfile import Entry
 from autotuned.errors import AutotunedError
 from autotuned.job import Progress
 from autotuned.key import Key
+from autotuned.values import Json
 
 from . import isolation
 from .deal import Queue, Task
@@ -24,7 +25,6 @@ from .rows import Row, Wishes
 TICK_S = 0.2
 BLAMELESS = 3  # ends with no config to blame: of a device in a row, or of a unit, after which either is given up
 SHIP_S = 2.0  # between two writings of config files: each reads and writes whole files
-Json = Any
 
 
 class Process(Protocol):

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from autotuned import calls, disk, store
 from autotuned.calls import Recorded
+from autotuned.values import Json
 
 from . import output
 from .bought import Case, Coverage, cases, coverage, mean
-from .stored import STORE, complete, kernels, matching, unknown
+from .stored import all_of, complete, kernels
 
-Json = Any
 HEADERS = ("call", "config", "source", "time>", "vs first>", "vs default>", "spread>", "failed>", "quality")
 
 
@@ -34,10 +34,10 @@ def report(
 
     JSON: `cases`, `totals` and `coverage` (null without --calls). Each case has the fields of `list --json`, and
     `vs_first` and `vs_default` (speed-ups), `spread` (slowest over fastest), `failed`, `wrong`, `seconds` (of the
-    search), `count` (in the recording) and `configs` (each with its times, `status`, `error` and `roles`). `totals` has
-    `kernels`, `cases`, `configs`, `failed`, `tied`, `noisy`, `seconds` and, as geometric means, `vs_first` and
-    `vs_default`. `coverage` has `distinct`, `tuned`, `calls`, `tuned_calls` and `missing` (as of
-    `list --missing --json`).
+    search), `count` (in the recording) and `configs` (each with `label`, `median_us`, `low_us`, `high_us`, `samples`,
+    `status`, `error` and `roles`). `totals` has `kernels`, `cases`, `configs`, `failed` (wrong ones too), `tied`,
+    `noisy` (unresolved ones too), `seconds` and, as geometric means, `vs_first` and `vs_default`. `coverage` has
+    `distinct`, `tuned`, `calls`, `tuned_calls` and `missing` (as of `list --missing --json`).
     """
     made = calls.read(recorded) if recorded is not None else None
     counts = None if made is None else _counts(made)
@@ -61,12 +61,7 @@ def _counts(made: Sequence[Recorded]) -> Counter[str]:
 
 def _names(kernel: str | None) -> list[str]:
     names = kernels()
-    if kernel is None:
-        return names
-    wanted = matching(names, kernel)
-    if not wanted:
-        raise output.fail(unknown(names, kernel))
-    return wanted
+    return names if kernel is None else all_of(names, kernel)
 
 
 def _write(out: Path, found: Sequence[Case], covered: Coverage | None) -> None:
@@ -141,7 +136,7 @@ def _cells(case: Case) -> list[str]:
     return [
         case.call,
         stored.config_words,
-        STORE if stored.record is not None else Path(stored.path).name,
+        stored.place,
         output.time_words(stored.median_us),
         output.ratio_words(case.vs_first),
         output.ratio_words(case.vs_default),

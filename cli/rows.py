@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from autotuned.configfile import Entry
 from autotuned.key import Key
 from autotuned.recordfile import Record
+from autotuned.values import Json
 
 from . import output
 
-Json = Any
 HEADERS = ("call", "config", "source", "time>", "vs first>", "vs default>", "quality")
 
 

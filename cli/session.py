@@ -15,26 +15,26 @@ from typing import Any
 
 import typer
 
-from autotuned import candidates, cases, configfile, env, objects, replay, source, store
+from autotuned import candidates, cases, configfile, env, objects, replay, store
 from autotuned.calls import SUFFIX, Recorded
 from autotuned.cases import Found
 from autotuned.configfile import Entry
 from autotuned.device import from_json
-from autotuned.errors import DeviceLostError, EncodingError, NoDeviceError, TargetError
+from autotuned.errors import DeviceLostError, NoDeviceError, TargetError
 from autotuned.key import Key
+from autotuned.look import Choice, Rung
 from autotuned.question import Question
 from autotuned.recordfile import Record, Timing
-from autotuned.store import Choice, Rung
 from autotuned.target import Call
+from autotuned.values import Json
 
 from . import isolation, output
 from .local import Local
 from .pool import Executor, Pool, check_files
 from .progress import Display
 from .rows import HEADERS, Result, Row, Wishes, cells
-from .units import Unit, Units, reason
+from .units import Unit, Units, reason, tensors_on
 
-Json = Any
 INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 CASE_HINT = "Register some: @kernel.case over a generator fn(device) of dict(args=(...), kwargs={...}, grid=...)."
 
@@ -187,7 +187,7 @@ class Session:
         """The call of a case, and the configs that cannot be launched for it."""
         if not isinstance(case, Recorded):
             return cases.bind(found, case), []
-        call, lost = replay.call_of(found, case, "cpu" if self._device == "interpreter" else "cuda")
+        call, lost = replay.call_of(found, case, tensors_on(self._device))
         if lost:
             self._display.keep(f"{found.name}: {len(lost)} configs are newer than the recording and are skipped")
         return call, lost
@@ -346,7 +346,7 @@ def _note_record(row: Row, record: Record, form: Json, question: Question, defau
     """Fill a row from a record; returns the entry for a config file, None where only this process can read it."""
     forms = {identity: json.loads(identity) for identity in question.live}
     first = next(iter(forms.values()))
-    untuned = candidates.to_json(default, row.kernel, _spelled) if candidates.is_config(default) else None
+    untuned = candidates.stored_form(default, row.kernel, objects.spell)
     won = record.timing_of(form) or Timing(form)
     # What runs, which is another than the record's winner where that is no candidate any more.
     record = record.replace(winner=won.config, median_us=won.median_us)
@@ -357,11 +357,3 @@ def _note_record(row: Row, record: Record, form: Json, question: Question, defau
     if not objects.portable(record.key.to_json(), form):
         return None
     return configfile.entry_of(record, untuned or first)
-
-
-def _spelled(value: Any, where: str) -> Json:
-    """A value of `default=` as candidates spell it; one without a spelling matches no candidate."""
-    try:
-        return source.of_value(value, where)
-    except EncodingError:
-        return None

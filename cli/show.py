@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from autotuned.recordfile import Record, Timing
+from autotuned.key import parts
+from autotuned.recordfile import Record, Timing, identity_of
+from autotuned.values import Json
 
 from . import output
 from .stored import Stored, complete, kernels, no_key, of_kernel, one
-
-Json = Any
 
 
 def show(
@@ -25,7 +25,8 @@ def show(
     """Show a kernel's keys and the timings of every config.
 
     JSON: `kernel` and `keys`, each with the fields of `list --json`, and `key` (`call` and `context`), `timings`
-    (fastest first, then those that failed with `error`) and `provenance`; these two are null for config files.
+    (fastest first, then those that failed; each with `config`, `median_us`, `low_us`, `high_us`, `samples`, `status`
+    and `error`, as the record has them) and `provenance`; these two are null for config files.
     """
     name = one(kernels(), kernel)
     found = list(of_kernel(name))
@@ -60,7 +61,7 @@ def _sorted(record: Record) -> list[Timing]:
 
 def _print(stored: Stored) -> None:
     output.print_heading(f"{stored.key.kernel}  {output.call_words(stored.key.call)}")
-    output.print_facts([("key", stored.key.digest), *_parts(stored.key.to_json()), *_facts(stored)])
+    output.print_facts([("key", stored.key.digest), *_words(stored.key.to_json()), *_facts(stored)])
     if stored.record is not None:
         output.say("")
         output.print_table(
@@ -78,22 +79,17 @@ def _facts(stored: Stored) -> Iterator[tuple[str, str]]:
         yield "vs default", output.ratio_words(stored.vs_default)
     else:
         yield "quality", stored.record.quality
-        yield from _parts(stored.record.provenance, "provenance.")
+        yield from _words(stored.record.provenance, "provenance.")
     yield "file", stored.path
 
 
-def _parts(data: Json, path: str = "") -> Iterator[tuple[str, str]]:
-    """The leaves of a key: `call.tensors.x.dtype` and its value."""
-    for name, value in data.items():
-        # What lies below these two is a value with its type, such as {"float": "0x1p+0"}, and not further parts.
-        if isinstance(value, dict) and not path.endswith(("values.", "options.")):
-            yield from _parts(value, f"{path}{name}.")
-        else:
-            yield f"{path}{name}", output.value_words(value)
+def _words(data: Json, path: str = "") -> Iterator[tuple[str, str]]:
+    """The leaves of a key, or of a provenance, and their values; what is empty is left out."""
+    yield from ((place, output.value_words(value)) for place, value in parts(data, path) if value != {})
 
 
 def _timing_cells(timing: Timing, stored: Stored) -> list[str]:
-    chosen = stored.config is not None and timing.identity == Timing(stored.config).identity
+    chosen = stored.config is not None and timing.identity == identity_of(stored.config)
     spread = f"{output.time_words(timing.low_us)} - {output.time_words(timing.high_us)}" if timing.low_us else "n/a"
     return [
         f"{'* ' if chosen else ''}{output.config_words(timing.config, stored.key.is_of_triton)}",

@@ -8,7 +8,6 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import typer
 
@@ -16,10 +15,10 @@ from autotuned import store
 from autotuned.device import from_json
 from autotuned.key import Key
 from autotuned.recordfile import Record
+from autotuned.values import Json
 
 from . import output
 
-Json = Any
 STORE = "store"
 
 
@@ -45,6 +44,11 @@ class Stored:
     def source(self) -> str:
         """The place it comes from."""
         return STORE if self.record is not None else self.path
+
+    @property
+    def place(self) -> str:
+        """The same in a word: of a file its name."""
+        return STORE if self.record is not None else os.path.basename(self.path)
 
     @property
     def digest(self) -> str:
@@ -153,13 +157,13 @@ def complete(incomplete: str) -> list[str]:
     return whole or sorted(end for end in ends if end.startswith(incomplete))
 
 
-def matching(names: Iterable[str], wanted: str) -> list[str]:
+def _matching(names: Iterable[str], wanted: str) -> list[str]:
     """The kernel names that `wanted` stands for: that very name, else those that end in it after a dot."""
     names = sorted(set(names))
     return [wanted] if wanted in names else [name for name in names if name.endswith(f".{wanted}")]
 
 
-def unknown(names: Iterable[str], wanted: str) -> str:
+def _unknown(names: Iterable[str], wanted: str) -> str:
     """Why a kernel cannot be shown, with the nearest names."""
     known = sorted(set(names))
     if not known:
@@ -170,16 +174,26 @@ def unknown(names: Iterable[str], wanted: str) -> str:
     return f"no kernel {wanted!r}. {hint}"
 
 
+def all_of(names: Iterable[str], wanted: str) -> list[str]:
+    """The kernel names that `wanted` stands for.
+
+    Raises:
+        typer.Exit: There is none; the nearest have been said.
+    """
+    names = list(names)
+    found = _matching(names, wanted)
+    if not found:
+        raise output.fail(_unknown(names, wanted))
+    return found
+
+
 def one(names: Iterable[str], wanted: str) -> str:
     """The one kernel name that `wanted` stands for.
 
     Raises:
         typer.Exit: There is none, or there are several; which ones has been said.
     """
-    names = list(names)
-    found = matching(names, wanted)
-    if not found:
-        raise output.fail(unknown(names, wanted))
+    found = all_of(names, wanted)
     if len(found) > 1:
         raise output.fail(f"{wanted!r} is the end of several names: {', '.join(found)}. Give more of the name.")
     return found[0]

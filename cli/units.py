@@ -73,7 +73,7 @@ class Units:
     def _generated(self, found: Found, generator: CaseGenerator) -> Iterator[tuple[Found, Any, str, int]]:
         """The cases of a generator; an exception in it, the user's code, is one without a case."""
         try:
-            for case in generator("cpu" if self._device == "interpreter" else "cuda"):
+            for case in generator(tensors_on(self._device)):
                 yield found, case, "", 0
         except Exception as error:
             name = getattr(generator, "__name__", "its cases")
@@ -86,6 +86,11 @@ def _recorded(found: Replayed) -> Iterator[tuple[Found, Any, str, int]]:
         return
     for call in found.calls:
         yield found, call, "", call.count
+
+
+def tensors_on(device: str) -> str:
+    """Where the tensors of cases are made: "cuda", or "cpu" for the interpreter."""
+    return "cpu" if device == "interpreter" else "cuda"
 
 
 def reason(error: BaseException) -> str:

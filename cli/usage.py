@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from autotuned import calls, explain, store
 from autotuned.calls import Recorded
 from autotuned.key import Difference, Key
-from autotuned.values import canonical
+from autotuned.values import Json, canonical
 
 from . import output
-from .stored import STORE, Stored, kernels, matching, of_kernel, unknown
+from .stored import Stored, all_of, kernels, of_kernel
 
-Json = Any
 UNUSED_HEADERS = ("kernel", "call", "config", "toolchain", "source", "key")
 MISSING_HEADERS = ("kernel", "call", "tuned != used, from the nearest", "calls>", "key")
 
@@ -51,7 +48,7 @@ class Missing:
             "count": self.count,
             "reason": explain.reason_of(self.key, self.nearest),
             "nearest": self.nearest.digest if self.nearest else None,
-            "changes": [{"path": c.path, "stored": c.theirs, "now": c.ours} for c in self.changes],
+            "changes": explain.changes_json(self.changes),
         }
 
 
@@ -113,11 +110,7 @@ def _wanted(kernel: str | None, recorded: set[str]) -> list[str] | None:
     """The kernels that are meant, of those that are stored, shipped or recorded; None for all."""
     if kernel is None:
         return None
-    names = {*kernels(), *recorded}
-    found = matching(names, kernel)
-    if not found:
-        raise output.fail(unknown(names, kernel))
-    return found
+    return all_of({*kernels(), *recorded}, kernel)
 
 
 def _unused(names: Iterable[str], found: Usage) -> list[Stored]:
@@ -151,10 +144,8 @@ def _print(heading: str, otherwise: str, headers: Sequence[str], rows: Sequence[
 
 
 def _unused_cells(stored: Stored) -> list[str]:
-    place = STORE if stored.record is not None else os.path.basename(stored.path)
-    return [
-        stored.key.kernel, stored.call_words, stored.config_words, stored.toolchain, place, stored.digest[:12]
-    ]  # fmt: skip
+    words = [stored.key.kernel, stored.call_words, stored.config_words, stored.toolchain]
+    return [*words, stored.place, stored.digest[:12]]
 
 
 def _missing_cells(one: Missing) -> list[str]:

@@ -7,9 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
+from autotuned.values import Json
+
 from . import output
 
-Json = Any
 HEADERS = ("kernel", "call", "config")
 
 
@@ -23,10 +24,10 @@ def warmup(
 
     JSON: `calls`, each with `kernel`, `call`, `count`, `config` (null if it is not ready) and `reason`.
     """
-    from . import session  # needs torch and triton, if they are there
+    from . import session, units  # need torch and triton, if they are there
 
     with session.users_output(as_json):
-        rows = _rows(path, "cpu" if session.use_device() == "interpreter" else "cuda")
+        rows = _rows(path, units.tensors_on(session.use_device()))
     if as_json:
         output.print_json({"calls": rows})
     else:

@@ -18,14 +18,12 @@ from autotuned import device, disk, failures, recordfile, store, switched
 from autotuned.errors import AutotunedError, DeviceLostError, TargetError
 from autotuned.job import Progress
 from autotuned.key import Key
-from autotuned.values import digest
+from autotuned.values import Json, digest
 
 from . import isolation, session
 from .isolation import LOST
 from .rows import Result, Wishes
 from .units import Unit
-
-Json = Any
 
 
 class Reporter:

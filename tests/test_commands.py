@@ -4,6 +4,7 @@ import json
 import logging
 import os
 import pty
+import re
 import select
 import shutil
 import subprocess
@@ -94,6 +95,29 @@ def forms(command, *options):
 
 def test_every_command_is_among_the_examples():
     assert EXAMPLES.keys() == COMMANDS.keys()
+
+
+# What is below these is a key, a config or somebody's record of how it was measured, and no field of the command.
+OPAQUE = {"call", "config", "key", "provenance", "device", "before", "after", "taken", "left", "stored", "now"}
+
+
+def fields(data):
+    """The names of a document's fields."""
+    if isinstance(data, list):
+        return {name for part in data for name in fields(part)}
+    if not isinstance(data, dict):
+        return set()
+    return data.keys() | {name for field in data.keys() - OPAQUE for name in fields(data[field])}
+
+
+@pytest.mark.parametrize("command", EXAMPLES)
+def test_every_field_of_the_json_is_in_the_help(command, folder):
+    out, err = forms(command, "--json")
+    found = fields(json.loads(err.splitlines()[-1] if command in STARTS else out))
+    helps = " ".join(
+        COMMANDS[name].help for name in (command, "list")
+    )  # whose choices are those of `show` and `report`
+    assert found and {name for name in found if not re.search(rf"\b{name}\b", helps)} == set()
 
 
 @pytest.mark.parametrize("command", EXAMPLES)

@@ -168,4 +168,4 @@ def test_a_folder_that_may_not_be_read_is_said_once_and_the_next_one_serves(
     assert [line for line in lines(caplog) if line.startswith("config files in")] == [
         f"config files in {closed} are left out: [Errno 13] Permission denied: '{closed}'."
     ]
-    assert list(files.entries()) != []
+    assert list(files.shipped()) != []

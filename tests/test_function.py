@@ -236,3 +236,10 @@ def test_mutable_state_of_the_call_is_not_kept():
         del x
         gc.collect()
         assert kept() is None
+
+
+def test_arguments_that_do_not_fit_are_one_error_and_not_an_error_within_another():
+    tuned = autotune(CONFIGS)(accumulate)
+    with pytest.raises(CallError, match="is missing") as caught:
+        tuned(np.ones(4))
+    assert caught.value.__context__ is None

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import os
 import re
+import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -233,3 +235,11 @@ def test_the_number_of_the_environment_changes_with_any_variable(monkeypatch):
     numbers = [number(AUTOTUNED_TEST=value) for value in values]
     numbers += [number(AUTOTUNED_TEST_="1"), number(AUTOTUNED_TEST="1", AUTOTUNED_TEST_="1")]
     assert len({base, *numbers}) == 1 + len(numbers)
+
+
+def test_what_is_missing_where_torch_is_not_imported_is_torch():
+    program = "from autotuned import launch; import sys; assert 'torch' not in sys.modules; print(*launch.in_use())"
+    environment = {name: value for name, value in os.environ.items() if name != "AUTOTUNED_LAUNCHER"}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "c look-up in C, launches through Triton's launcher: torch has not been imported\n"

@@ -119,8 +119,8 @@ def test_within_the_guard_band_nothing_is_dropped_before_twelve_samples() -> Non
     assert [len(trial.samples_us) for trial in trials] == [12, 12]
 
 
-def test_at_most_six_finalists_are_measured_further() -> None:
-    trials = raced(Clock([100.0] * 9, noise_us=2.0))
+def test_at_most_eight_finalists_are_measured_further() -> None:
+    trials = raced(Clock([100.0] * 12, noise_us=2.0))
     assert sum(len(trial.samples_us) > race_module.GUARD_SAMPLES for trial in trials) == race_module.FINALISTS
 
 

@@ -45,7 +45,7 @@ class TestRecorded:
 
     def test_a_race_costs_a_small_part_of_measuring_all_as_long(self, recording):
         spent = statistics.mean(result.seconds for result in results(recording))
-        assert spent < max(0.6 * replay.exhaustive_seconds(recording, race.FINAL_SAMPLES), 0.25)
+        assert spent < max(0.6 * replay.exhaustive_seconds(recording, race.FINAL_SAMPLES), 0.3)
         assert spent < 2.0
 
     def test_drift_of_the_clocks_changes_little(self, recording):
@@ -77,8 +77,8 @@ class TestRecorded:
 # took 0.17 s, 930 launches and 150 waits here, and 0.12 s of statistics on top. Since the median of a finalist is to be
 # known to 0.1% and not to 0.2%, short kernels take up to twice as long as before.
 LIMITS = {
-    "matmul": (0.12, 260, 110), "attention": (0.14, 220, 100), "rmsnorm": (0.13, 1200, 120), "add": (0.17, 1150, 160),
-    "softmax": (0.06, 450, 75), "splitk": (0.21, 1850, 250),
+    "matmul": (0.12, 260, 110), "attention": (0.14, 220, 100), "rmsnorm": (0.14, 1250, 125), "add": (0.20, 1300, 180),
+    "softmax": (0.06, 450, 75), "splitk": (0.25, 2250, 275),
 }  # fmt: skip
 
 

@@ -1,0 +1,123 @@
+"""The caller's data during one search: set aside as configs turn out to write it, and put back at its end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import TypeVar
+
+from autotuned import failures
+from autotuned.compiling import Ahead
+from autotuned.job import Job, Outcome
+from autotuned.state import Protection
+
+Result = TypeVar("Result")
+_NOTHING_YET = object()
+
+
+class Guard:
+    """Keeps the trials of a search out of the caller's data, and the search going where the device has little room.
+
+    Attributes:
+        is_short: Whether the device has been short of memory: then what can be spared is not kept.
+    """
+
+    def __init__(self, job: Job, ahead: Ahead) -> None:
+        self._job, self._ahead = job, ahead
+        self._protection = Protection({}, [], [])  # made for the first launch, and anew where more may be written
+        self._made_for: object = _NOTHING_YET
+        self.is_short = job.timer.is_short
+
+    # -- before, at and after a launch ---------------------------------------------------------------------------
+
+    def protect(self) -> None:
+        """Set aside what the configs compiled so far may write.
+
+        One that comes later may write more. What none of those before writes is as the caller gave it until then, so
+        it can still be set aside.
+        """
+        access = self._ahead.access
+        if access == self._made_for:
+            return
+        job, restore = self._job, self._job.restore
+        written = () if restore is not None else self._protection.written
+        self._protection.release()
+        if restore is None and access is not None:
+            restore = [name for name in job.call.arguments if name in access.written]
+        named = job.check.poison if job.check and not isinstance(job.check.poison, bool) else ()
+        watch = access is None and (job.watch or job.check is not None)
+        self._protection = self._made(restore, watch, {*named, *written})
+        self._made_for = access
+
+    def _made(self, restore: Sequence[str] | None, watch: bool, known: Collection[str]) -> Protection:
+        job = self._job
+        try:
+            return Protection(job.call.arguments, restore, job.zero, watch, known=known)
+        except Exception as error:
+            if not failures.is_memory_error(error):
+                raise
+        self.is_short = True
+        job.timer.free()
+        return Protection(job.call.arguments, restore, job.zero, watch, True, known)
+
+    def begin(self) -> None:
+        """A config is launched for the first time: until `learn`, nobody knows what it has written."""
+        self._protection.begin()
+
+    def learn(self) -> None:
+        """Find out what a launch has written, where that is not known."""
+        self._protection.learn()
+
+    def prepare(self) -> None:
+        """Give the next launch what the caller gave."""
+        self._protection.prepare()
+
+    def with_room(self, act: Callable[[], Result]) -> Result:
+        """Do it; once more with all the memory that can be spared if it runs out."""
+        try:
+            return act()
+        except Exception as error:
+            if not failures.is_memory_error(error):
+                raise
+        self.is_short = True
+        self._protection.move_to_host()
+        self._job.timer.free()  # last: it hands back what the copies took, too
+        return act()
+
+    # -- what is known -------------------------------------------------------------------------------------------
+
+    @property
+    def restored(self) -> list[str]:
+        """Names of the arguments that are put back before each launch."""
+        return self._protection.written
+
+    @property
+    def written(self) -> list[str]:
+        """Names of the arguments known to be written, in order."""
+        access = self._ahead.access
+        written = {*self._protection.seen, *(access.written if access else ())}
+        return [name for name in self._job.call.arguments if name in written]
+
+    def note(self, facts: Outcome) -> None:
+        """Write down what was found out; before `release`, which forgets it."""
+        facts.written = self.restored
+        facts.copied_bytes, facts.needed_bytes = self._protection.nbytes
+        if self._job.restore is not None:
+            named = {*self._job.restore, *self._job.zero}
+            facts.unnamed = [name for name in self.written if name not in named]
+
+    # -- at the end ----------------------------------------------------------------------------------------------
+
+    def release(self, lost: bool) -> None:
+        """Put the caller's data back; where the device is lost, only let go of the copies."""
+        if lost:
+            self._protection.abandon()
+        try:
+            self._protection.release()
+        except KeyboardInterrupt:  # a second one, or one that came just now
+            self._protection.release()
+            raise
+        except Exception as error:
+            if not failures.is_memory_error(error):
+                raise
+            self._job.timer.free()
+            self._protection.release()
