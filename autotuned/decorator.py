@@ -171,6 +171,11 @@ class _Given(Frozen):
         from autotuned.tuned import Tuned
 
         self._refuse_shared_name(target)
+        if self.distributions:
+            raise DecorationError(
+                f"`{target.name}`: toolchain: expected none for a kernel, whose key has Triton and ptxas, got "
+                f"{list(self.distributions)}. What else the choice depends on goes into version=."
+            )
         listed, names = self._checked_configs(target), self._argument_names(target)
         return Tuned(
             target,

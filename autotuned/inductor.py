@@ -20,7 +20,8 @@ def freeze(kernel: Any, *args: Any, grid: Any = None, **kwargs: Any) -> Any:
 
     Args:
         kernel: A kernel under `@autotuned.autotune`, with `triton.heuristics` outside or not.
-        args, kwargs: Arguments of a call, as for a launch.
+        *args: Arguments of a call, as for a launch.
+        **kwargs: Those that the call gives by name.
         grid: Search now, with this grid, if nothing is stored; without it nothing is searched.
 
     Returns:

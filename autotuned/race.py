@@ -18,9 +18,9 @@ GUARD_BAND = 0.04  # relative; closer than this to the leader stays in until GUA
 # Of more than eight within the band the slowest are out after twelve samples: of six, the best of a split-K product was
 # among them in 2 of 100 replayed races, of eight in none.
 FINAL_BAND, FINALISTS = 0.03, 8
-# Relative; two configs this close are a tie, whatever the samples say. Twice as wide, and with three standard errors
-# where these are two and a half, a split-K product of 28.6 us flipped between configs that are 0.6% apart (H200).
-TIE_BAND, TIE_ERRORS = 0.003, 2.5
+# Relative; two configs this close are a tie, whatever the samples say. With 0.005, and medians known half as well, a
+# split-K product of 28.6 us flipped between configs that are 0.6% apart (H200).
+TIE_BAND, TIE_ERRORS = 0.003, 3
 NOISE_FLOOR = 0.003  # relative spread below which a sample is not believed
 # Samples of short kernels spread more and cost less: an rmsnorm of 28 us spread by 2%, and 40 samples told apart no
 # better than 1.7% (H100). A finalist has more than `FINAL_SAMPLES` while all of its own take less than this. Where a

@@ -103,13 +103,14 @@ class Coverage:
         return {**vars(self), "missing": [one.to_json() for one in self.missing]}
 
 
-def cases(kernel: str, counts: Mapping[str, int] | None = None) -> Iterator[Case]:
+def cases(kernel: str, counts: Mapping[str, int] | None = None, own: bool = True) -> Iterator[Case]:
     """A kernel's choices; searches that are not finished are left out.
 
     Args:
         counts: How often each key was called, by digest.
+        own: With what the config files of this package have.
     """
-    for stored in of_kernel(kernel):
+    for stored in of_kernel(kernel, own=own):
         if stored.config is not None:
             yield _case(stored, None if counts is None else counts.get(stored.key.digest, 0))
 

@@ -28,7 +28,9 @@ def check(
     tolerance: Annotated[float, typer.Option(metavar="SHARE", help="What a choice may lose by: 0.05 is 5%.")] = 0.05,
     as_json: output.AsJson = False,
 ) -> None:
-    """Check config files: schema, values, duplicates, entries that are dead or shadowed.
+    """Check config files, and on request whether they still win.
+
+    Checked are schema, values, duplicates, and entries that are dead or shadowed.
 
     Needs neither torch nor a GPU. A choice of an earlier PATH shadows that of a later one. With --import the kernels
     are imported: names and types are matched with their signatures, configs with their lists, and the source they were

@@ -23,7 +23,7 @@ def diff(
     after: Annotated[Path, typer.Argument(metavar="B", help="Another one.")],
     as_json: output.AsJson = False,
 ) -> None:
-    """Show which choices B adds, removes or changes against A, with their times.
+    """Show which choices B adds, removes or changes against A.
 
     A choice is that for one call in one context. Exit code 0 whether there are differences or not; 1 if a file cannot
     be read.

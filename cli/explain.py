@@ -30,7 +30,9 @@ def explain_(
     digest: Annotated[str | None, typer.Argument(metavar="[KEY]", help="Only keys that begin so.")] = None,
     as_json: output.AsJson = False,
 ) -> None:
-    """Say which place answers a kernel's calls here and now; for a miss, what differs from the nearest stored key.
+    """Say which place answers a kernel's calls here and now.
+
+    For a miss, what differs from the nearest stored key.
 
     By its name, the stored keys are compared with this machine's device, toolchain and environment; the program is not
     imported, and the source not compared. As a target (`app.kernels:matmul`, `kernels.py`), the kernel is imported

@@ -21,10 +21,10 @@ def export(
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Write config files into this folder.")] = ...,  # type: ignore[assignment]
     as_json: output.AsJson = False,
 ) -> None:
-    """Write the choices of the user's store into config files, DIR/<device slug>/<kernel>.json.
+    """Write the choices of the user's store into config files.
 
-    Files that are there already are added to. Searches that are not finished, and choices that only one process can
-    read, stay out.
+    They are DIR/<device slug>/<kernel>.json; files that are there already are added to. Searches that are not
+    finished, and choices that only one process can read, stay out.
 
     JSON: `files`, the paths.
     """

@@ -32,10 +32,10 @@ def gc(
     ] = None,
     as_json: output.AsJson = False,
 ) -> None:
-    """Remove records that were not used for longest, and what killed processes left behind.
+    """Remove records that were not used for longest.
 
-    Without a limit those hold that are applied by themselves: 1 GiB, and a year without use. Records whose search is
-    under way stay, and so do config files.
+    What killed processes left behind goes too. Without a limit those hold that are applied by themselves: 1 GiB, and a
+    year without use. Records whose search is under way stay, and so do config files.
 
     JSON: `deleted` (records), `leftovers` (other files), `freed_bytes`, `records` and `bytes` (what is left), and
     `cache` (the store's folder).

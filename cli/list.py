@@ -30,7 +30,9 @@ def list_(
     ] = None,
     as_json: output.AsJson = False,
 ) -> None:
-    """List what is stored and what config files hold; the files of this package itself only by a kernel's name.
+    """List what is stored and what config files hold.
+
+    The config files of this package itself are listed only by a kernel's name.
 
     With --unused and --missing the choices are compared with the calls of a recording: what was tuned, for a device of
     the recording, and answers none of its calls; and what was called and is not tuned, with the parts in which the
@@ -45,14 +47,15 @@ def list_(
     if unused or missing or recorded is not None:
         _compare(kernel, recorded, unused, missing, as_json)
         return
-    names = kernels(own=kernel is not None)
+    own = kernel is not None
+    names = kernels(own=own)
     if kernel is not None and names:
         names = all_of(names, kernel)
     if as_json:
-        _print_json(stored for name in names for stored in of_kernel(name, heads=True))
+        _print_json(stored for name in names for stored in of_kernel(name, heads=True, own=own))
     elif names:
         for name in names:
-            _print(name, of_kernel(name, heads=True))
+            _print(name, of_kernel(name, heads=True, own=own))
     else:
         output.say(f"Nothing is stored in {store.root()}, and there are no config files in:")
         output.say("\n".join(f"  {folder}" for folder in store.config_folders()))

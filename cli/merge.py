@@ -19,11 +19,11 @@ def merge(
     out: Annotated[Path, typer.Option("--out", metavar="OUT", help="A folder, or a file that ends in .json.")] = ...,  # type: ignore[assignment]
     as_json: output.AsJson = False,
 ) -> None:
-    """Put config files together into new ones; the inputs are never written.
+    """Put config files together into new ones.
 
-    For a call that several have with other configs, the one that was measured better is taken, and the conflict is
-    reported: one with times before one without; then the larger gain over the default; then the faster; then the first.
-    A file that git left without commas, or with its marks, is read line by line.
+    The inputs are never written. For a call that several have with other configs, the one that was measured better is
+    taken, and the conflict is reported: one with times before one without; then the larger gain over the default; then
+    the faster; then the first. A file that git left without commas, or with its marks, is read line by line.
 
     Exit codes: 0 done; 3 something in the inputs could not be read, and is left out; 1 nothing could.
 

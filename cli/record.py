@@ -22,9 +22,10 @@ def record(
     command: Annotated[list[str], typer.Argument(metavar="-- COMMAND...", help="What to run.")],
     as_json: output.AsJson = False,
 ) -> None:
-    """Run a command and write each distinct call of its tuned kernels into a file, with its count.
+    """Run a command and write the calls of its tuned kernels down.
 
-    Its output is its own. What it starts is recorded too. Exit code: that of the command; 1 if nothing was recorded.
+    Each distinct call goes into the file once, with its count. The command's output is its own, and what it starts is
+    recorded too. Exit code: that of the command; 1 if nothing was recorded.
 
     JSON: on stderr, `path`, `kernels`, `distinct` (calls), `calls` and `exit_code`.
     """

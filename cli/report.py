@@ -30,7 +30,10 @@ def report(
     ] = None,
     as_json: output.AsJson = False,
 ) -> None:
-    """Show what tuning bought: each choice against the first config and the default, and the spread of all configs.
+    """Show what tuning bought.
+
+    That is each choice against the first config and the default, and the spread of all configs. Those that come with
+    this package are shown only by a kernel's name.
 
     JSON: `cases`, `totals` and `coverage` (null without --calls). Each case has the fields of `list --json`, and
     `vs_first` and `vs_default` (speed-ups), `spread` (slowest over fastest), `failed`, `wrong`, `seconds` (of the
@@ -41,7 +44,7 @@ def report(
     """
     made = calls.read(recorded) if recorded is not None else None
     counts = None if made is None else _counts(made)
-    found = [case for name in _names(kernel) for case in cases(name, counts)]
+    found = [case for name in _names(kernel) for case in cases(name, counts, own=kernel is not None)]
     covered = None if made is None else coverage(made)
     if out is not None:
         _write(out, found, covered)
@@ -60,7 +63,7 @@ def _counts(made: Sequence[Recorded]) -> Counter[str]:
 
 
 def _names(kernel: str | None) -> list[str]:
-    names = kernels()
+    names = kernels(own=kernel is not None)
     return names if kernel is None else all_of(names, kernel)
 
 

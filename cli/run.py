@@ -20,9 +20,10 @@ def run(
     ] = False,
     as_json: output.AsJson = False,
 ) -> None:
-    """Run a command with `autotuned.install()` in each of its Python processes.
+    """Run a command whose Triton kernels remember what was measured.
 
-    The command takes the place of this process: output, signals and the exit code are its own.
+    `autotuned.install()` runs in each of its Python processes. The command takes the place of this process: output,
+    signals and the exit code are its own.
 
     JSON: on stderr, before the command starts, `command` and `install` ("seed" or "replace").
     """

@@ -47,8 +47,8 @@ class Stored:
 
     @property
     def place(self) -> str:
-        """The same in a word: of a file its name."""
-        return STORE if self.record is not None else os.path.basename(self.path)
+        """The same in a word; a file's name would say the kernel's once more."""
+        return STORE if self.record is not None else "file"
 
     @property
     def digest(self) -> str:
@@ -112,7 +112,7 @@ def kernels(quietly: bool = False, own: bool = True) -> list[str]:
     return sorted({key.kernel for _, key, _ in store.shipped(own=own)} | store.kernels(quietly=quietly))
 
 
-def of_kernel(kernel: str, heads: bool = False, quietly: bool = False) -> Iterator[Stored]:
+def of_kernel(kernel: str, heads: bool = False, quietly: bool = False, own: bool = True) -> Iterator[Stored]:
     """A kernel's records and entries of config files, by device, call and place.
 
     Of a kernel with more than `store.BLOCK` of them each block of so many is in order: no more are held at a time.
@@ -121,8 +121,9 @@ def of_kernel(kernel: str, heads: bool = False, quietly: bool = False) -> Iterat
         kernel: Its whole name.
         heads: Without the timings and the provenance of records, which is far quicker.
         quietly: Leave damaged records where they are.
+        own: With what the config files of this package have.
     """
-    found = itertools.chain(_entries(kernel), _records(kernel, heads, quietly))
+    found = itertools.chain(_entries(kernel, own), _records(kernel, heads, quietly))
     while block := list(itertools.islice(found, store.BLOCK)):
         places = [_place(stored) for stored in block]
         in_order = sorted((n for n in range(len(block)) if places[n]), key=places.__getitem__)
@@ -144,8 +145,8 @@ def _records(kernel: str, heads: bool, quietly: bool) -> Iterator[Stored]:
         yield Stored(record.key, record.winner, record.median_us, record.quality, None, os.fspath(path), record)
 
 
-def _entries(kernel: str) -> Iterator[Stored]:
-    for path, key, entry in store.shipped(kernel):
+def _entries(kernel: str, own: bool) -> Iterator[Stored]:
+    for path, key, entry in store.shipped(kernel, own=own):
         yield Stored(key, entry.config, entry.median_us, None, entry.vs_default, path)
 
 

@@ -18,9 +18,10 @@ def warmup(
     path: Annotated[Path, typer.Argument(metavar="CALLS.jsonl", help="What `autotuned record` wrote.")],
     as_json: output.AsJson = False,
 ) -> None:
-    """Decide and compile every call of a recording, without launching or searching.
+    """Compile what the calls of a recording need.
 
-    The binaries are in Triton's cache afterwards. Exit codes: 0 all are ready; 3 some are not tuned or failed; 1 all.
+    Each is decided and compiled, without launching or searching; the binaries are in Triton's cache afterwards. Exit
+    codes: 0 all are ready; 3 some are not tuned or failed; 1 all.
 
     JSON: `calls`, each with `kernel`, `call`, `count`, `config` (null if it is not ready) and `reason`.
     """

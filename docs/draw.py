@@ -13,7 +13,7 @@ from typing import Any
 from xml.sax.saxutils import escape
 
 DOCS = Path(__file__).resolve().parent
-WIDTH, LABEL, ROW, BAR, TOP = 760, 300, 34, 20, 64
+WIDTH, LABEL, ROW, BAR, TOP = 600, 240, 34, 20, 64  # narrow, so that a telephone shows letters that can be read
 OURS, OTHER, FLOOR = "#2a78d6", "#9aa3ad", "#5c6670"
 # One file for light and dark pages: text takes the page's scheme.
 STYLE = (
@@ -42,7 +42,7 @@ def chart(title: str, note: str, bars: Sequence[Bar], unit: str) -> str:
         unit: Written behind each value.
     """
     height = TOP + ROW * len(bars) + 12
-    scale = (WIDTH - LABEL - 110) / max(bar.value for bar in bars)
+    scale = (WIDTH - LABEL - 80) / max(bar.value for bar in bars)
     box = f'viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{escape(title)}"'
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" {box}>',
@@ -125,7 +125,7 @@ ARROWS = (  # from, to, and what the arrow says
 
 def path() -> str:
     """From a call to its launch: the table answers, or the places in their order."""
-    width, height = WIDTH, 330
+    width, height = 760, 330
     head = '<marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img" '

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-FENCED = re.compile(r"^```(\w*)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+# The mark of a block that is not run stands above it: the site takes nothing but the language behind the fence.
+FENCED = re.compile(r"^(<!-- not run -->\n)?```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def read(path: str) -> str:
@@ -35,12 +36,12 @@ def steps(path: str) -> list[Step]:
     """What a page asks for, in order. A program is all blocks of Python between two commands."""
     text, found = read(path), []
     for match in FENCED.finditer(text):
-        language, mark, body = match.groups()
+        mark, language, body = match.groups()
         line = text[: match.start()].count("\n") + 1
-        if language == "python" and "notest" not in mark:
+        if language == "python" and not mark:
             name = re.match(r"# (\w+\.py)\n", body)
             found.append(Step(name[1] if name else "program", body, line))
-        elif language == "sh" and "notest" not in mark:
+        elif language == "sh" and not mark:
             commands = [command for command in body.splitlines() if command.startswith("autotuned ")]
             found += [Step("command", command, line) for command in commands]
     if path == "README.md":  # which has no block for it: only its two commands are in blocks

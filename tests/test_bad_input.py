@@ -80,6 +80,13 @@ def test_a_bucket_of_what_is_not_in_the_key():
         says(caught, "bucket: 'n_cols' must be listed in key=[...]")
 
 
+def test_a_toolchain_of_a_kernel():
+    """It would be left out of account."""
+    with pytest.raises(DecorationError) as caught:
+        autotune(CONFIGS, toolchain=["numpy"])(double)
+    says(caught, "toolchain: expected none for a kernel", "got ['numpy']", "goes into version=")
+
+
 # -- configs ---------------------------------------------------------------------------------------------------------
 
 

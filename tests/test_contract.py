@@ -1,4 +1,4 @@
-"""The contract in docs/drop-in.md, held against the tests: each MUST and each SHOULD has tests that carry its number."""
+"""The contract in docs/contract.md, held against the tests: each MUST and each SHOULD has tests that carry its number."""
 
 import ast
 import re
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).parent
-PAGE = (TESTS.parent / "docs" / "drop-in.md").read_text()
+PAGE = (TESTS.parent / "docs" / "contract.md").read_text()
 ROWS = dict(re.findall(r"^\| ([MSC]\d+) \| (.+) \|$", PAGE, re.MULTILINE))
 MUST, SHOULD, CANNOT = ([number for number in ROWS if number[0] == kind] for kind in "MSC")
 ALL = {"triton", "seeded", "beside", "replaced", "autotuned"}

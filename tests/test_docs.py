@@ -17,6 +17,7 @@ import triton
 import typer.main
 from pages import FENCED, ROOT, follow, read, steps
 from test_architecture import RANKS
+from typer.testing import CliRunner
 
 import autotuned
 from autotuned import device, env, errors, explain, function, measure, race, tuned
@@ -34,6 +35,12 @@ def prose(text: str) -> str:
 
 def section(text: str, heading: str) -> str:
     return text.split(f"\n{heading}\n", 1)[1].split("\n## ", 1)[0]
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_every_fence_belongs_to_a_block(path):
+    """What follows a fence that the site does not know, up to the end of the page, would be shown as code."""
+    assert [line for line in prose(read(path)).splitlines() if line.lstrip().startswith("```")] == []
 
 
 # -- links --------------------------------------------------------------------------------------------------------
@@ -58,6 +65,7 @@ def test_links_lead_somewhere(path):
 
 def test_the_index_has_every_page():
     linked = {link.partition("#")[0] for link in LINK.findall(read("docs/index.md"))}
+    linked |= {f"decisions/{link}" for link in LINK.findall(read("docs/decisions/index.md"))}
     pages = {page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md")}
     assert linked & pages == pages - {"index.md"}
 
@@ -70,7 +78,7 @@ def test_pages_hold_no_line_longer_than_the_code_may(path):
 
 def test_the_site_has_every_page():
     nav = set(re.findall(r"[\w/-]+\.md", read("mkdocs.yml").split("\nnav:\n")[1]))
-    assert nav == {page.relative_to(DOCS).as_posix() for page in DOCS.glob("*.md")}
+    assert nav == {page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md")}
 
 
 def test_charts_are_drawn_from_the_numbers_that_are_kept():
@@ -86,6 +94,20 @@ def test_the_table_of_tuning_has_the_numbers_that_are_drawn():
         row = rows[name]
         assert f"| {label} | {row['runs']} | {row['cold_s']:.2f} | " in table
         assert f" | {row['further_s']:.2f} | " in table
+
+
+def test_the_numbers_that_stand_first_are_those_that_are_drawn():
+    """README and the first screen of the page on performance, beside the data behind their charts."""
+    launch = json.loads((DOCS / "data" / "launch-h200-triton-3.9.0.json").read_text())["rows"]
+    first = json.loads((DOCS / "data" / "tuning-h200-triton-3.6.0.json").read_text())["rows"]
+    ours, stock = (f"{launch[f'3 tensors: {name}, lambda grid']['us']:.1f}" for name in ("ours", "triton.autotune"))
+    summary = read("docs/performance.md").split("\n## ", 1)[0]
+    assert f"| {ours} us | {stock} us |" in summary
+    assert f"| {first['ours']['cold_s']:.1f} s | {first['stock']['cold_s']:.1f} s |" in summary
+    assert f"| {first['ours']['further_s']:.2f} s | {first['stock']['further_s']:.2f} s |" in summary
+    readme = " ".join(read("README.md").split())
+    assert f"costs {ours} us of host time with a callable as grid, where `triton.autotune` takes {stock}" in readme
+    assert f"took {first['ours']['cold_s']:.1f} s instead of {first['stock']['cold_s']:.0f}" in readme
 
 
 # -- the map of files ---------------------------------------------------------------------------------------------
@@ -277,8 +299,15 @@ def test_every_command_has_a_section_with_an_example_that_is_run_and_its_options
     assert documented == commands().keys()
 
 
+def test_the_list_of_commands_has_whole_sentences_on_a_narrow_terminal():
+    [script] = entry_points(group="console_scripts", name="autotuned")
+    shown = CliRunner().invoke(script.load(), ["--help"], terminal_width=80).stdout
+    lines = shown.split("Commands:\n")[1].splitlines()
+    assert len(lines) == len(commands()) and [line for line in lines if not line.endswith(".") or "..." in line] == []
+
+
 def test_readme_has_exactly_two_commands():
-    blocks = [body for language, _, body in FENCED.findall(read("README.md")) if language != "python"]
+    blocks = [body for _, language, body in FENCED.findall(read("README.md")) if language != "python"]
     assert blocks == [
         "pip install . && autotuned tune autotuned.kernels.rmsnorm --out tuned/\n",
         "pip install '.[test]' && pytest\n",
@@ -310,7 +339,7 @@ def test_examples_run(path, request, tmp_path):
 
 def test_examples_of_files_on_disk_have_the_fields_of_the_schema():
     for page, name in (("docs/config-files.md", "config-file"), ("docs/store.md", "record")):
-        [text] = [body for language, _, body in FENCED.findall(read(page)) if language == "json"]
+        [text] = [body for _, language, body in FENCED.findall(read(page)) if language == "json"]
         example = json.loads(text.replace("{...}", "{}"))
         schema = json.loads(read(f"configs/schema/{name}.json"))
         assert list(example) == list(schema["properties"])

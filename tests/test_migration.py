@@ -195,7 +195,7 @@ def readers(tmp_path_factory):
         patch.setattr(autotuned, "Config", FakeConfig, raising=False)
         code = PAGE.split("\n## Files that other tuners wrote\n")[1]
         names = {}
-        exec("\n".join(body for language, _, body in FENCED.findall(code) if language == "python"), names)
+        exec("\n".join(body for _, language, body in FENCED.findall(code) if language == "python"), names)
         return SimpleNamespace(**names)
 
 

@@ -9,7 +9,7 @@ import pytest
 from fakes import FakeConfig, form, make_key
 from typer.testing import CliRunner
 
-from autotuned import calls, store
+from autotuned import calls, files, policy, store
 from autotuned.calls import Recorded, Writer
 from autotuned.recordfile import Record, Timing
 
@@ -62,6 +62,25 @@ def test_totals_are_geometric_means():
     assert totals["vs_first"] == pytest.approx((3 * 12) ** 0.5)
     expected = {"kernels": 1, "cases": 2, "configs": 10, "failed": 4, "tied": 1, "noisy": 0, "seconds": 3.0}
     assert {name: totals[name] for name in expected} == expected
+
+
+@pytest.mark.parametrize("command", ["list", "report"])
+def test_what_comes_with_this_package_is_shown_only_by_a_name(command, tmp_path, monkeypatch):
+    """Also of a kernel with records; and a table, whose heading names the kernel, says `file` and not the file's name."""
+    keep()
+    keep(2048)
+    CliRunner().invoke(ENTRY.load(), ["export", "--out", str(tmp_path)])
+    store.clear()
+    keep(4096)
+    monkeypatch.setitem(files._packages, "own", [files.Folder(tmp_path, policy.DEFAULTS)])
+    counts, rows = {}, {}
+    for names in ((), ("k",)):
+        result = [CliRunner().invoke(ENTRY.load(), [command, *names, *more]).stdout for more in (["--json"], [])]
+        found = json.loads(result[0])
+        counts[names] = len(found["choices" if command == "list" else "cases"])
+        rows[names] = [line.split() for line in result[1].splitlines() if line.startswith("n=")]
+    assert counts == {(): 1, ("k",): 3}
+    assert ["file" in row for row in rows["k",]] == [True, True, False] and "app.k.json" not in result[1]
 
 
 def test_the_table_and_its_last_line():

@@ -51,7 +51,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def blocks() -> list[tuple[str, str]]:
     """The commands of the page and what it says of their output: "sh" or "text", and the block."""
-    return [(language, body) for language, _, body in FENCED.findall(read(PAGE)) if language in ("sh", "text")]
+    return [(language, body) for _, language, body in FENCED.findall(read(PAGE)) if language in ("sh", "text")]
 
 
 def says(output: str, line: str) -> bool:

@@ -1,4 +1,4 @@
-"""What libraries rely on, one test or more for a MUST of the contract in docs/drop-in.md, with its number: M1 to M5, M9, M15."""
+"""What libraries rely on, one test or more for a MUST of docs/contract.md, with its number: M1 to M5, M9, M15."""
 
 import copy
 import inspect

@@ -1,4 +1,4 @@
-"""The contract in docs/drop-in.md while it tunes and keys: M6 to M8, M11 and M13, with their numbers."""
+"""The contract in docs/contract.md while it tunes and keys: M6 to M8, M11 and M13, with their numbers."""
 
 import enum
 
