@@ -989,6 +989,16 @@ static int table_init(Table *t, PyObject *args, PyObject *keywords) {
   return fill_table(t, names, defaults, roles, buckets);
 }
 
+/* What a launch holds: through a config's hook, or what the hook is a method of, it may lead back to its own table. */
+static int direct_traverse(const Direct *d, visitproc visit, void *arg) {
+  Py_VISIT(d->kernel); Py_VISIT(d->cache); Py_VISIT(d->pre_run); Py_VISIT(d->entering); Py_VISIT(d->leaving);
+  Py_VISIT(d->holds); Py_VISIT(d->constants); Py_VISIT(d->hook); Py_VISIT(d->hook_constants);
+#if !HAVE_WATCHERS
+  Py_VISIT(d->watched);
+#endif
+  return 0;
+}
+
 static int table_traverse(Table *t, visitproc visit, void *arg) {
   Py_VISIT(t->functions);
   Py_VISIT(t->device);
@@ -996,8 +1006,9 @@ static int table_traverse(Table *t, visitproc visit, void *arg) {
   for (size_t i = 0; i < t->used; i++) {
     Entry *e = t->order[i];
     if (e->references != 1) continue; /* also held by a running call */
-    Py_VISIT(e->bound); Py_VISIT(e->config); Py_VISIT(e->before);
-    if (e->direct) { Py_VISIT(e->direct->kernel); Py_VISIT(e->direct->holds); Py_VISIT(e->direct->constants); }
+    Py_VISIT(e->bound); Py_VISIT(e->config); Py_VISIT(e->before); Py_VISIT(e->fields);
+    int stop = e->direct ? direct_traverse(e->direct, visit, arg) : 0;
+    if (stop) return stop;
   }
   return 0;
 }

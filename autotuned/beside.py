@@ -7,9 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from autotuned import failures, seed, source
-from autotuned.job import Hooks
 from autotuned.replaced import Given, Replaced
-from autotuned.target import KernelTarget
+from autotuned.target import Hooks, KernelTarget
 from autotuned.tuned import Tuned
 
 log = logging.getLogger("autotuned")

@@ -17,7 +17,7 @@ log = logging.getLogger("autotuned")
 
 # Every field of triton.Config in 3.6 to 3.9, with its default. A field that is not here must be an error: dropping
 # it would give two different configs one identity.
-_FIELDS = {"num_warps": 4, "num_stages": 3, "num_ctas": 1, "maxnreg": None, "ir_override": None}
+OPTIONS = {"num_warps": 4, "num_stages": 3, "num_ctas": 1, "maxnreg": None, "ir_override": None}
 Config = Any
 
 
@@ -44,14 +44,14 @@ def to_json(config: Config, kernel: str, fallback: Fallback | None = None) -> di
     fields = dict(vars(config))
     kwargs = fields.pop("kwargs")
     hook = fields.pop("pre_hook")
-    unknown = {name for name, value in fields.items() if name not in _FIELDS and value is not None}
+    unknown = {name for name, value in fields.items() if name not in OPTIONS and value is not None}
     if unknown:
         raise ConfigError(
-            f"`{kernel}`: expected configs with the fields kwargs, {', '.join(_FIELDS)} and pre_hook, "
+            f"`{kernel}`: expected configs with the fields kwargs, {', '.join(OPTIONS)} and pre_hook, "
             f"got also {', '.join(sorted(unknown))}. Upgrade autotuned, or put options into kwargs.",
             kernel=kernel,
         )
-    form = {name: fields.get(name, default) for name, default in _FIELDS.items()}
+    form = {name: fields.get(name, default) for name, default in OPTIONS.items()}
     if form["ir_override"] is not None:
         form["ir_override"] = _content(form["ir_override"])
     values = {name: encode(value, f"config of '{kernel}', {name}", fallback) for name, value in kwargs.items()}
@@ -92,7 +92,7 @@ def label(form: Mapping[str, Json], options: bool = True) -> str:
     words += [f"{name}={form[name]}" for name in ("num_warps", "num_stages")]
     words += [
         f"{name}={form[name]}"
-        for name, default in _FIELDS.items()
+        for name, default in OPTIONS.items()
         if name not in ("num_warps", "num_stages") and form[name] != default
     ]
     return " ".join(words + ["pre_hook"] * bool(form["pre_hook"]))

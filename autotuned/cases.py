@@ -18,7 +18,6 @@ from types import ModuleType
 from typing import Any
 
 from autotuned import source, toolchain
-from autotuned.decorator import CaseGenerator as CaseGenerator
 from autotuned.errors import CallError, TargetError
 from autotuned.function import TunedFunction
 from autotuned.target import Call

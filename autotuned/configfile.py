@@ -17,6 +17,7 @@ from autotuned.recordfile import typed
 from autotuned.values import Json, canonical
 
 SCHEMA = 1
+SCHEMAS = "schema"  # the folder of JSON schemas beside the files of this package; none of its files is a config file
 WARPS = (1, 2, 4, 8, 16, 32, 64)  # Triton takes powers of two only
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
+import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ from autotuned.immutable import Frozen
 from autotuned.key import KeySpec
 from autotuned.later import later
 from autotuned.names import Names, checked_names
-from autotuned.question import Options, checked_budget, checked_searches
+from autotuned.question import Options
 from autotuned.target import Hooks, KernelTarget, Target
 
 if TYPE_CHECKING:
@@ -198,7 +199,7 @@ class _Given(Frozen):
             target,
             names,
             self._checked_configs(target),
-            lambda configs: self._options(target, names, configs, lambda: pruner_of(self.prune)),
+            lambda configs: self._options(target, names, configs, lambda: _pruner_of(self.prune)),
         )
 
     def _refuse_shared_name(self, target: Target) -> None:
@@ -268,11 +269,31 @@ class _Given(Frozen):
             default=self.default,
             version=self.version,
             stored=self.stored,
-            budget_s=checked_budget(self.budget_s),
+            budget_s=_checked_budget(self.budget_s),
             check=None if self.check is None else checks.as_check(self.check, target.name),
-            max_searches=checked_searches(self.max_searches),
+            max_searches=_checked_searches(self.max_searches),
             nearest=self.nearest,
         )
+
+
+def _checked_searches(max_searches: Any) -> float:
+    """`max_searches=` as a number; DecorationError if it is none."""
+    if max_searches is None:
+        return math.inf
+    if type(max_searches) is not int or max_searches < 0:
+        raise DecorationError(f"@autotune: max_searches: expected a number of searches or None, got {max_searches!r}.")
+    return max_searches
+
+
+def _checked_budget(budget_s: Any) -> float | None:
+    """`budget_s=`, which may be None for no limit; DecorationError if it is no number above 0."""
+    is_number = isinstance(budget_s, (int, float)) and not isinstance(budget_s, bool)
+    if budget_s is not None and not (is_number and budget_s > 0):
+        raise DecorationError(
+            f"@autotune: budget_s: expected seconds above 0 or None, got {budget_s!r}. default= keeps a kernel from "
+            "searching, mode 'off' a whole program."
+        )
+    return None if budget_s is None else float(budget_s)
 
 
 def _one_config() -> Any:
@@ -281,7 +302,7 @@ def _one_config() -> Any:
     return triton.Config({}, num_warps=4, num_stages=3, num_ctas=1)
 
 
-def pruner_of(prune: Mapping[str, Any] | None) -> candidates.Pruner:
+def _pruner_of(prune: Mapping[str, Any] | None) -> candidates.Pruner:
     """`prune_configs_by` as a pruner."""
     given = prune or {}
     return candidates.Pruner(given.get("early_config_prune"), given.get("perf_model"), given.get("top_k", 1.0))

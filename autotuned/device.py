@@ -131,7 +131,7 @@ def cuda(index: int | None = None) -> Device:
     if is_original and index is not None and (index, id(query)) in _seen:
         return _seen[index, id(query)]
     if not torch.cuda.is_available():
-        raise no_device()
+        raise _no_device()
     index = torch.cuda.current_device() if index is None else index
     found = _device(query(index))
     if is_original:
@@ -145,7 +145,7 @@ def _device(properties: Any) -> Device:
     return Device("cuda", PRODUCTS.get(name, name), arch, sm_count, mig.strip() or None)
 
 
-def no_device() -> NoDeviceError:
+def _no_device() -> NoDeviceError:
     """The error for a compiled kernel where there is no GPU."""
     return NoDeviceError(
         "Expected a GPU to launch a compiled Triton kernel on, and torch.cuda sees none. To run on the CPU, set "

@@ -105,7 +105,7 @@ def files_in(paths: Iterable[Path]) -> list[Path]:
     found: list[Path] = []
     for path in paths:
         below = [path] if path.is_file() else sorted(path.rglob("*.json")) if path.is_dir() else []
-        below = [file for file in below if file == path or file.parent.name != "schema"]
+        below = [file for file in below if file == path or file.parent.name != configfile.SCHEMAS]
         if not below:
             what = "there is no config file in it" if path.is_dir() else "there is no such file or folder"
             raise ConfigFileError(f"{path}: expected a config file, or a folder of them, and {what}.", path=str(path))

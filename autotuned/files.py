@@ -41,7 +41,7 @@ class Read(NamedTuple):
     faults: list[Fault]
 
 
-class Asked(NamedTuple):
+class ShippedFile(NamedTuple):
     """A file that is asked, and what of it serves in another context.
 
     Attributes:
@@ -65,18 +65,18 @@ class Offer(NamedTuple):
     verdict: Verdict
     entry: Entry
     context: Json
-    place: Asked
+    held: ShippedFile
     note: str
 
     @property
     def key(self) -> Key:
         """The key it was tuned for."""
-        return self.place.file.key_of(self.context, self.entry)
+        return self.held.file.key_of(self.context, self.entry)
 
     @property
     def path(self) -> str:
         """The file it is in."""
-        return self.place.path
+        return self.held.path
 
 
 _registered: list[Folder] = []
@@ -207,7 +207,7 @@ def _paths_in(folder: Traversable, kernel: str | None) -> Iterator[Traversable]:
     for device in _device_folders(folder):
         if kernel is not None:
             yield device / configfile.file_name(kernel)
-        elif device.name != "schema":  # in the packaged folder: the JSON schema of these files
+        elif device.name != configfile.SCHEMAS:
             yield from (file for file in _entries(device) if file.name.endswith(".json"))
 
 
@@ -325,11 +325,11 @@ def _ladder(key: Key) -> list[Offer]:
     """What there is for the call in other contexts, the best first."""
     call = canonical(key.call)
     offers = []
-    for place in _files_for(key):
-        for context, entry in place.file.in_all_contexts(call):
-            verdict = place.judge(key, context)
+    for held in _files_for(key):
+        for context, entry in held.file.in_all_contexts(call):
+            verdict = held.judge(key, context)
             if verdict is not None and verdict.notes:  # without notes it is the same context
-                offers.append(Offer((verdict.rank, place.number), verdict, entry, context, place, verdict.words))
+                offers.append(Offer((verdict.rank, held.number), verdict, entry, context, held, verdict.words))
     return sorted(offers, key=lambda offer: offer.rank)
 
 
@@ -339,22 +339,22 @@ def _neighbours(key: Key, factors: nearest.Factors) -> Iterator[Offer]:
     if not ours.sizes:
         return iter(())
     found = [
-        _outwards(verdict, place, alike, ours.sizes, factors)
-        for place in _files_for(key)
-        for alike in _alike(place.file, ours.rest, factors)
-        if (verdict := place.judge(key, alike.context)) is not None
+        _outwards(verdict, held, alike, ours.sizes, factors)
+        for held in _files_for(key)
+        for alike in _alike(held.file, ours.rest, factors)
+        if (verdict := held.judge(key, alike.context)) is not None
     ]
     return heapq.merge(*found, key=lambda offer: offer.rank)
 
 
 def _outwards(
-    verdict: Verdict, place: Asked, alike: Alike, ours: nearest.Sizes, factors: nearest.Factors
+    verdict: Verdict, held: ShippedFile, alike: Alike, ours: nearest.Sizes, factors: nearest.Factors
 ) -> Iterator[Offer]:
     for far, sizes, entry in alike.entries.around(ours, factors):
         if sizes != ours:  # the same are the ladder's
-            rank = (verdict.rank, far, sizes, place.number)
+            rank = (verdict.rank, far, sizes, held.number)
             note = "; ".join([nearest.words(ours, sizes, far), *verdict.notes])
-            yield Offer(rank, verdict, entry, alike.context, place, note)
+            yield Offer(rank, verdict, entry, alike.context, held, note)
 
 
 class Alike(NamedTuple):
@@ -386,13 +386,13 @@ def _index(file: ConfigFile, axes: Iterable[str]) -> dict[str, list[Alike]]:
     return index
 
 
-def _files_for(key: Key) -> Iterator[Asked]:
+def _files_for(key: Key) -> Iterator[ShippedFile]:
     """A kernel's files for this device and for others of its architecture."""
     ours = key.context["device"]
     for number, folder in enumerate(folders()):
         for path, file in _files_of(folder.path, key.kernel):
             if (file.device.kind, file.device.arch) == (ours["kind"], ours["arch"]):
-                yield Asked(number, path, file, folder.policy)
+                yield ShippedFile(number, path, file, folder.policy)
 
 
 def _files_of(folder: Traversable, kernel: str) -> list[tuple[str, ConfigFile]]:

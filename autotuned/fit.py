@@ -6,10 +6,8 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from autotuned.candidates import label, suggestion
+from autotuned.candidates import OPTIONS, label, suggestion
 from autotuned.values import Json
-
-OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg", "ir_override")
 
 
 def misfit(form: Mapping[str, Json], identities: Iterable[str]) -> str:

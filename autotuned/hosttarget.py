@@ -47,7 +47,7 @@ class HostTarget:
     def device(self, call: Call) -> Device:
         """The GPU of the first GPU array among the arguments, else this machine's CPU."""
         for value in call.arguments.values():
-            if is_tensor(value) and (index := gpu_index(value)) is not None:
+            if is_tensor(value) and (index := _gpu_index(value)) is not None:
                 return device.cuda(index)
         return device.cpu()
 
@@ -100,7 +100,7 @@ class HostTarget:
         return make_timer(where)
 
 
-def gpu_index(array: Any) -> int | None:
+def _gpu_index(array: Any) -> int | None:
     """Index of the GPU an array lies on; None for one in host memory."""
     if hasattr(array, "is_cuda"):
         return array.get_device() if array.is_cuda else None

@@ -15,8 +15,7 @@ from autotuned.journal import Journal
 from autotuned.key import Key
 from autotuned.measure import GivenTimer, Timer
 from autotuned.recordfile import Record, Timing
-from autotuned.target import Call, Target
-from autotuned.target import Hooks as Hooks
+from autotuned.target import Call, Hooks, Target
 from autotuned.values import Json
 
 log = logging.getLogger("autotuned")

@@ -159,7 +159,7 @@ def _acquire(lock: FileLock, path: Path, message_at: float, end: float) -> bool:
         return True
     if message_at >= end:
         return False
-    _say(holder_of(path), path)
+    _say(_holder_of(path), path)
     return _try_until(lock, end)
 
 
@@ -197,7 +197,7 @@ def _host() -> str:
     return os.uname().nodename if hasattr(os, "uname") else ""
 
 
-def holder_of(path: Path) -> str:
+def _holder_of(path: Path) -> str:
     """Who holds a lock, in words; whatever stands in the file."""
     try:
         who = disk.parse_json(disk.read_head(holder_path(path), 1024))

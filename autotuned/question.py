@@ -8,7 +8,6 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from autotuned import candidates, objects
-from autotuned.errors import DecorationError
 from autotuned.immutable import Frozen
 from autotuned.key import Key, KeySpec
 from autotuned.look import Choice, Rung
@@ -55,26 +54,6 @@ class Options(Frozen):
     def timer(self) -> str:
         """The way of measuring, as the provenance of records names it."""
         return objects.name_of(self.do_bench) if self.do_bench else "race-1"
-
-
-def checked_searches(max_searches: Any) -> float:
-    """`max_searches=` as a number; DecorationError if it is none."""
-    if max_searches is None:
-        return math.inf
-    if type(max_searches) is not int or max_searches < 0:
-        raise DecorationError(f"@autotune: max_searches: expected a number of searches or None, got {max_searches!r}.")
-    return max_searches
-
-
-def checked_budget(budget_s: Any) -> float | None:
-    """`budget_s=`, which may be None for no limit; DecorationError if it is no number above 0."""
-    is_number = isinstance(budget_s, (int, float)) and not isinstance(budget_s, bool)
-    if budget_s is not None and not (is_number and budget_s > 0):
-        raise DecorationError(
-            f"@autotune: budget_s: expected seconds above 0 or None, got {budget_s!r}. default= keeps a kernel from "
-            "searching, mode 'off' a whole program."
-        )
-    return None if budget_s is None else float(budget_s)
 
 
 class Question(Frozen):

@@ -145,7 +145,7 @@ def contest(tuner: Tuner, call: Call, key: Key, entry: Entry) -> Contest:
         return Contest(key, entry.config, None, None, None, "", fit.misfit(entry.config, live))
     others = _rivals(key, live, shipped, default)
     chosen = {name: live[name] for name in live if name in {shipped, default, *others}}
-    timings = {timing.identity: timing for timing in retime(tuner, call, chosen)}
+    timings = {timing.identity: timing for timing in _retime(tuner, call, chosen)}
     best = min((timings[name] for name in others if timings[name].usable), key=_median, default=None)
     mine = timings[shipped]
     return Contest(
@@ -173,7 +173,7 @@ def _rivals(key: Key, live: Mapping[str, Any], shipped: str, default: str) -> li
     return ranked[:1] if ranked else [name for name in live if name not in (shipped, default)]
 
 
-def retime(tuner: Tuner, call: Call, live: Mapping[str, Any]) -> list[Timing]:
+def _retime(tuner: Tuner, call: Call, live: Mapping[str, Any]) -> list[Timing]:
     """Time some configs of a call, as a search does; nothing is stored.
 
     Raises:

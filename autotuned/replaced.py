@@ -15,12 +15,11 @@ from autotuned import bound, candidates, env, explain, seed, source, toolchain
 from autotuned.decorator import measured_by
 from autotuned.errors import AutotunedError, CallError, DecorationError, EncodingError, NotTunedError
 from autotuned.explain import Explanation
-from autotuned.job import Hooks
 from autotuned.key import KeySpec
 from autotuned.names import Names
 from autotuned.question import Options
 from autotuned.store import Choice, Rung
-from autotuned.target import KernelTarget
+from autotuned.target import Hooks, KernelTarget
 from autotuned.tuned import Tuned
 from autotuned.tuner import Tuner
 

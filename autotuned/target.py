@@ -10,7 +10,7 @@ from pathlib import Path
 from types import FunctionType, MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from autotuned import device, source, toolchain
+from autotuned import device, fingerprint, source, toolchain
 from autotuned.candidates import suggestion
 from autotuned.device import Device
 from autotuned.errors import CallError
@@ -226,7 +226,7 @@ class KernelTarget:
 
     def toolchain(self, where: Device, cache_dir: Path) -> dict[str, Json]:
         """Version of Triton, hash of all of it, version of ptxas."""
-        return toolchain.fingerprint(where.arch, cache_dir)
+        return fingerprint.of(where.arch, cache_dir)
 
     def environment(self) -> dict[str, str]:
         """Triton's cache-invalidating variables."""

@@ -1,29 +1,20 @@
-"""Triton as decorating and keys see it: kernels, parameters, its version and files (one row a version in docs)."""
+"""Triton as decorating and keys see it: kernels, parameters, options, environment (one row a version in docs)."""
 
 from __future__ import annotations
 
-import hashlib
 import inspect
 import logging
 import os
-import re
-import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from functools import lru_cache
-from pathlib import Path
-from types import FunctionType, SimpleNamespace
 from typing import Any
 
-from autotuned import disk, env
+from autotuned import env
 from autotuned.errors import DecorationError
 from autotuned.immutable import Frozen
-from autotuned.values import Json
 
 log = logging.getLogger("autotuned")
-# Triton's two: the variable that names another, and its name.
-_PTXAS = (("TRITON_PTXAS_PATH", "ptxas"), ("TRITON_PTXAS_BLACKWELL_PATH", "ptxas-blackwell"))
 
 
 class Parameter(Frozen):
@@ -185,209 +176,11 @@ def version() -> str:
     return str(triton.__version__)
 
 
-def fingerprint(arch: str, cache_dir: Path) -> dict[str, Json]:
-    """What compiles kernels for `arch`: Triton's version, a hash of all of it, and the version of ptxas.
-
-    Hashing libtriton takes a third of a second, so the answer is remembered in `cache_dir` with the sizes and times of
-    the files it was computed from; any change of these computes it anew. Within a process Triton is what was imported,
-    and only ptxas, which is run for each kernel, is looked at again. Errors are not swallowed: an unknown fingerprint
-    must never equal another unknown one.
-
-    Args:
-        arch: "sm_90" and the like; anything else has no ptxas.
-        cache_dir: Where to remember; an unwritable folder only costs time.
-    """
-    tool = _ptxas(arch)
-    now = _stat(tool) if tool else None
-    if now not in _fingerprints:
-        _fingerprints[now] = _remembered(_place(cache_dir, tool), now)
-    return _fingerprints[now]
-
-
-_fingerprints: dict[tuple[str, int, int] | None, dict[str, Json]] = {}
-
-
-def hash_ahead(cache_dir: Path) -> None:
-    """Begin to hash Triton's files on another thread, if nothing that `fingerprint` could remember is there.
-
-    Which device it is for is known only from Triton's driver, and that takes the C compiler 0.4 s at its first use; on
-    the same host, with an H200, the hash took 0.45 s.
-    """
-    tools = [None, *(env.triton_tool(variable) or _own_tool(name) for variable, name in _PTXAS)]
-    if not (os.getpid() in _ahead or _fingerprints or any(_place(cache_dir, tool).exists() for tool in tools)):
-        future = _ahead[os.getpid()] = _future()
-        threading.Thread(target=_settle, args=(future,), name="autotuned-hash", daemon=True).start()
-
-
-_ahead: dict[int, Any] = {}  # what a thread of a process will know; a fork of it has no such thread
-
-
-def _future() -> Any:
-    from concurrent.futures import Future
-
-    return Future()
-
-
-def _settle(future: Any) -> None:
-    try:
-        future.set_result(_hashed())
-    except BaseException as error:
-        future.set_exception(error)
-
-
-def _place(cache_dir: Path, tool: str | None) -> Path:
-    """Where a fingerprint is remembered."""
-    name = hashlib.sha256(f"3 {version()} {_triton_folder()} {tool}".encode("utf-8", "surrogateescape"))
-    return cache_dir / "toolchain" / f"{name.hexdigest()[:32]}.json"
-
-
-def _remembered(path: Path, tool: tuple[str, int, int] | None) -> dict[str, Json]:
-    try:
-        data = disk.read_json(path)
-        if _is_made_of(data, tool) and data["is"].keys() == {"triton", "triton_key", "ptxas"}:
-            found: dict[str, Json] = data["is"]
-            return found
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
-        pass  # there is none, it is damaged, or a file is gone
-    begun = _ahead.pop(os.getpid(), None)
-    before, whole = begun.result() if begun else _hashed()
-    known = tool and f"{_ptxas_version(tool[0])} {_sha256(tool[0])[:12]}"
-    fresh: dict[str, Json] = {"triton": version(), "triton_key": whole, "ptxas": known}
-    # Else somebody is installing it: what was read may be a mixture.
-    if _parts() == before and (tool is None or _stat(tool[0]) == tool):
-        try:
-            disk.write_text(path, disk.text({"ptxas": list(tool) if tool else None, **before, "is": fresh}))
-        except OSError as error:
-            log.debug("cannot remember the toolchain fingerprint: %s", error)
-    return fresh
-
-
-def _parts() -> dict[str, Json]:
-    """What is hashed: the files, and the folders, whose times say whether there are others."""
-    root = _triton_folder()
-    folders = {folder: os.stat(_below(root, folder)).st_mtime_ns for folder in _folders(root)}
-    files = {file: _size_and_time(_below(root, file)) for folder in folders for file in _files(root, folder)}
-    return {"folders": folders, "files": files}
-
-
-def _is_made_of(data: Json, tool: tuple[str, int, int] | None) -> bool:
-    """Whether what is remembered was computed from what is there now; half a millisecond for 150 files."""
-    root = _triton_folder()
-    return (
-        data["ptxas"] == (list(tool) if tool else None)
-        and all(os.stat(_below(root, folder)).st_mtime_ns == time for folder, time in data["folders"].items())
-        and all(_size_and_time(_below(root, file)) == there for file, there in data["files"].items())
-    )
-
-
-def _below(root: str, path: str) -> str:
-    return f"{root}/{path}"  # os.path.join takes a microsecond
-
-
-def _size_and_time(path: str) -> list[int]:
-    info = os.stat(path)
-    return [info.st_size, info.st_mtime_ns]
-
-
-def _hashed() -> tuple[dict[str, Json], str]:
-    """What Triton is made of, and a hash of all that."""
-    from concurrent.futures import ThreadPoolExecutor
-
-    from triton.runtime.cache import triton_key
-
-    # Triton's own key leaves out its runtime, Gluon, plug-ins and what it links into kernels.
-    root, parts = _triton_folder(), _parts()
-    files = sorted(_below(root, file) for file in parts["files"])
-    files = [path for path in files if not os.path.basename(path).startswith("libtriton")]
-    # Nothing can be compiled before this is known, and Python's lock is free while a file is read or hashed.
-    with ThreadPoolExecutor(4, "autotuned-hash") as threads:
-        whole = threads.submit(triton_key)
-        hashes = threads.map(_sha256, files)
-        lines = [f"{os.path.relpath(path, root)} {digest}" for path, digest in zip(files, hashes)]
-        lines.insert(0, whole.result())
-    return parts, hashlib.sha256("\n".join(lines).encode("utf-8", "surrogateescape")).hexdigest()
-
-
-def _sha256(path: str) -> str:
-    with open(path, "rb") as file:
-        return hashlib.sha256(file.read()).hexdigest()
-
-
-def _triton_folder() -> str:
+def folder() -> str:
+    """The folder that Triton is installed in."""
     import triton
 
     return os.path.dirname(os.path.abspath(str(triton.__file__)))
-
-
-def _folders(root: str, folder: str = "") -> Iterator[str]:
-    """The folders of Triton that hold what decides code, from `root` on; each ends with a slash but for the first."""
-    yield folder
-    for entry in os.scandir(_below(root, folder)):
-        if "." not in entry.name and entry.name not in _NO_CODE and entry.is_dir():
-            yield from _folders(root, f"{folder}{entry.name}/")
-
-
-def _files(root: str, folder: str) -> Iterator[str]:
-    """What Triton is made of in one folder: Python, libraries, and bit code linked into kernels."""
-    for entry in os.scandir(_below(root, folder)):
-        if entry.name.endswith((".py", ".so", ".pyd", ".bc")):
-            yield f"{folder}{entry.name}"
-
-
-_NO_CODE = {"__pycache__", "profiler", "include", "bin"}  # folders without anything that decides what is compiled
-
-
-def _stat(path: str) -> tuple[str, int, int]:
-    info = os.stat(path)
-    return path, info.st_size, info.st_mtime_ns
-
-
-def _ptxas(arch: str) -> str | None:
-    """The ptxas that Triton runs for `arch`, found without running it."""
-    variable, default = _ptxas_places(arch)
-    override = env.triton_tool(variable) if variable else ""
-    return override if override and _is_tool(override) else default
-
-
-@lru_cache
-def _ptxas_places(arch: str) -> tuple[str, str | None]:
-    """The variable that names another ptxas for `arch`, and Triton's own."""
-    kind, _, number = arch.partition("_")
-    if kind != "sm" or not (number.isascii() and number.isdigit()):
-        return "", None
-    variable, name = _PTXAS[_second_ptxas(int(number))]
-    return variable, _own_tool(name)
-
-
-def _own_tool(name: str) -> str:
-    return os.path.join(_triton_folder(), "backends", "nvidia", "bin", name)
-
-
-def _second_ptxas(arch: int) -> bool:
-    """Whether Triton takes its second ptxas for `arch`: by its own rule, which differs between versions.
-
-    Its function runs the tool to see that it is one; here the same code is given the names in the tools' place.
-    """
-    from triton.backends.nvidia.compiler import get_ptxas
-
-    tools = SimpleNamespace(ptxas=False, ptxas_blackwell=True)
-    try:
-        return bool(FunctionType(inspect.unwrap(get_ptxas).__code__, {"knobs": SimpleNamespace(nvidia=tools)})(arch))
-    except (AttributeError, TypeError, NameError):
-        return arch >= 100
-
-
-def _is_tool(path: str) -> bool:
-    """Whether Triton would take this file for ptxas; what does not run it passes over."""
-    from triton import knobs
-
-    return knobs.NvidiaTool.from_path(path) is not None
-
-
-def _ptxas_version(path: str) -> str:
-    text = subprocess.run([path, "--version"], capture_output=True, text=True, check=True).stdout
-    match = re.search(r"\bV(\d+\.\d+\.\d+)", text)
-    return match[1] if match else text.strip()
 
 
 def capturing() -> bool:
@@ -440,7 +233,7 @@ def own_run() -> Any:
 def is_tritons(function: Any) -> bool:
     """Whether a function is Triton's own, and not one that somebody put in its place."""
     code = getattr(function, "__code__", None)
-    return code is not None and code.co_filename.startswith(_triton_folder())
+    return code is not None and code.co_filename.startswith(folder())
 
 
 def of_constexpr_function(function: Any) -> Any:

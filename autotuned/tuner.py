@@ -12,7 +12,7 @@ from functools import lru_cache
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
-from autotuned import candidates, codegen, env, launch, store, switched, toolchain
+from autotuned import candidates, codegen, env, fingerprint, launch, store, switched, toolchain
 from autotuned.choose import Chooser
 from autotuned.later import later
 from autotuned.question import Options, Question
@@ -306,7 +306,7 @@ class _LazyDevice:
     def getter(self) -> Callable[[], int]:
         """What tells the index, for those who ask often."""
         if self._get is None:
-            toolchain.hash_ahead(store.root())
+            fingerprint.begin(store.root())
             self._get = toolchain.current_device_getter()
         return self._get
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import autotuned
-from autotuned import env, store, supported
+from autotuned import configfile, env, store, supported
 from autotuned.values import Json
 
 from . import output
@@ -112,9 +112,9 @@ def _triton_version() -> str:
 
 
 def _ptxas_version(arch: str) -> Json:
-    from autotuned import toolchain
+    from autotuned import fingerprint
 
-    return toolchain.fingerprint(arch, store.root())["ptxas"]
+    return fingerprint.of(arch, store.root())["ptxas"]
 
 
 def _launcher() -> tuple[str, str]:
@@ -156,7 +156,7 @@ def _config_folders() -> list[dict[str, Json]]:
 
 
 def _count(folder: Any) -> int:
-    devices = [device for device in folder.iterdir() if device.is_dir() and device.name != "schema"]
+    devices = [device for device in folder.iterdir() if device.is_dir() and device.name != configfile.SCHEMAS]
     return sum(file.name.endswith(".json") for device in devices for file in device.iterdir())
 
 

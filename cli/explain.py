@@ -85,9 +85,9 @@ def _present(context: Mapping[str, Json]) -> dict[str, Json]:
     where = device.INTERPRETER if name == "interpreter" else device.cuda() if kind == "cuda" else device.cpu()
     now: dict[str, Json] = {"device": where.to_json()}
     if "triton" in context:
-        from autotuned import toolchain
+        from autotuned import fingerprint, toolchain
 
-        now |= {**toolchain.fingerprint(where.arch, store.root()), "environment": toolchain.environment()}
+        now |= {**fingerprint.of(where.arch, store.root()), "environment": toolchain.environment()}
     for distribution in context.get("distributions", {}):
         now.setdefault("distributions", {})[distribution] = _installed(distribution)
     return now

@@ -21,6 +21,7 @@ from .deal import Queue, Task
 from .isolation import Doing, Ending
 from .progress import Display
 from .rows import Row, Wishes
+from .units import share
 
 TICK_S = 0.2
 BLAMELESS = 3  # ends with no config to blame: of a device in a row, or of a unit, after which either is given up
@@ -231,13 +232,12 @@ class Pool:
         if task is None:
             return
         assert seat.process is not None
-        share = task.count / max(open_count, task.count) if task.count else 1.0
         together = len(self._like(seat))
         seen = (seat.model or "", task.digest)
         seat.process.send({
             "do": "measure", "number": task.number, "digest": task.digest, "seen": seen in self._seen,
             "condemned": self._condemned.get(task.digest, {}), "known": self._known(task),
-            "budget_s": None if left_s is None else min(left_s, left_s * together * share),
+            "budget_s": None if left_s is None else min(left_s, left_s * together * share(task.count, open_count)),
         })  # fmt: skip
         self._display.begin(task.row["kernel"], Row(**task.row).words, seat.name)
 
@@ -319,8 +319,7 @@ class Pool:
         self._kernels.add(kernel)
         task = Task(message["number"], message["row"], message["group"], message["count"], message["key"])
         if self._queue(seat).add(task):
-            queues = self._queues.values()
-            self._display.count(sum(len(queue.rows) for queue in queues), sum(queue.known for queue in queues))
+            self._show_count()
 
     def _take_row(self, seat: Seat, message: dict[str, Json]) -> None:
         seat.doing.nothing()
@@ -330,9 +329,12 @@ class Pool:
         self._seen.add((seat.model or "", task.digest))
         queue.done(seat.name, message["row"])
         self._keep(message)
+        self._show_count()
+        self._display.keep(self._said(seat, row.line))
+
+    def _show_count(self) -> None:
         queues = self._queues.values()
         self._display.count(sum(len(queue.rows) for queue in queues), sum(queue.known for queue in queues))
-        self._display.keep(self._said(seat, row.line))
 
     def _said(self, seat: Seat, line: str) -> str:
         return f"{seat.name}: {line}" if len(self._seats) > 1 else line

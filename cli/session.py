@@ -33,7 +33,7 @@ from .local import Local
 from .pool import Executor, Pool, check_files
 from .progress import Display
 from .rows import HEADERS, Result, Row, Wishes, cells
-from .units import Unit, Units, reason, tensors_on
+from .units import Unit, Units, reason, share, tensors_on
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 CASE_HINT = "Register some: @kernel.case over a generator fn(device) of dict(args=(...), kwargs={...}, grid=...)."
@@ -166,9 +166,8 @@ class Session:
         for unit in self.units:
             if self.units.known:
                 self._display.count(unit.number, self.units.known)
-            # Of the time that is left, a recorded call gets what it was called of all that is open.
-            share = unit.count / max(open_count, unit.count) if unit.count else 1.0
-            result = self.measure(unit, None if self._wishes.budget_s is None else self.left_s() * share)
+            left_s = None if self._wishes.budget_s is None else self.left_s() * share(unit.count, open_count)
+            result = self.measure(unit, left_s)
             if self._wishes.out is not None and result.key is not None and result.entry is not None:
                 self.files.add(str(store.ship(result.key, result.entry, self._wishes.out)))
             self._add(result.row)

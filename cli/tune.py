@@ -83,7 +83,10 @@ def tune(
         raise output.cannot_write(out, reason)
     from . import rows, session  # need the measuring half of the library, which the other commands do without
 
-    wishes = rows.Wishes(out, force, budget, isolate, timeout, devices, executor, ray_address)
+    wishes = rows.Wishes(
+        out=out, force=force, budget_s=budget, isolate=isolate, timeout_s=timeout, devices=devices, executor=executor,
+        ray_address=ray_address,
+    )  # fmt: skip
     try:
         raise typer.Exit(session.run(targets, wishes, as_json))
     except DeviceChoiceError as error:

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from autotuned.cases import CaseGenerator, Found
+from autotuned.cases import Found
+from autotuned.decorator import CaseGenerator
 from autotuned.errors import AutotunedError
 from autotuned.replay import Replayed
 
@@ -86,6 +87,16 @@ def _recorded(found: Replayed) -> Iterator[tuple[Found, Any, str, int]]:
         return
     for call in found.calls:
         yield found, call, "", call.count
+
+
+def share(count: int, open_count: int) -> float:
+    """What a case gets of the time that is left: a recorded call what it was called of all that is open, others all.
+
+    Args:
+        count: How often it was called; 0 for a generator's case.
+        open_count: How often all recorded calls that nobody has begun were made.
+    """
+    return count / max(open_count, count) if count else 1.0
 
 
 def tensors_on(device: str) -> str:

@@ -52,9 +52,9 @@ def test_doctor_shows_every_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_doctor_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AUTOTUNED_CACHE_DIR", str(tmp_path / "a" / "b"))
-    from autotuned import toolchain
+    from autotuned import fingerprint
 
-    monkeypatch.setattr(toolchain, "fingerprint", lambda arch, folder: {"ptxas": "1"})  # this one is remembered there
+    monkeypatch.setattr(fingerprint, "of", lambda arch, folder: {"ptxas": "1"})  # this one is remembered there
     assert _json("doctor")["cache"]["unwritable"] is None
     assert list(tmp_path.iterdir()) == []
 

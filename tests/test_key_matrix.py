@@ -16,7 +16,7 @@ from fakes import FakeConfig as Config
 from fakes import FakeDescriptor
 from triton import Config as KernelConfig
 
-from autotuned import autotune, decorator, device, hosttarget, key, measure, recordfile, store, toolchain
+from autotuned import autotune, decorator, device, fingerprint, hosttarget, key, measure, recordfile, store
 
 CONFIGS = [Config({"step": step}) for step in (8, 16)]
 X = np.zeros((8, 8))
@@ -251,10 +251,10 @@ def axis_ptxas(patch, load):
 
 
 def with_fingerprint(patch, name, value):
-    real = toolchain.fingerprint
+    real = fingerprint.of
 
     def under(**change):
-        patch.setattr(toolchain, "fingerprint", lambda *arguments: {**real(*arguments), **change})
+        patch.setattr(fingerprint, "of", lambda *arguments: {**real(*arguments), **change})
         return launch()
 
     return under, lambda: under(), lambda: under(**{name: value})

@@ -157,8 +157,10 @@ def test_bound_objects_die_with_the_table():
     table_ = table(("a",), (2,), {})
     for n in range(100):
         Mark.alive += 1
-        table_.bind((n,), Mark(config=n, before=None, direct=None, table=table_))  # a cycle through the table
-    del table_
+        mark = Mark(config=n, before=None, direct=None, table=table_)  # a cycle through the table
+        mark.direct = (mark,)  # and one through what is launched directly
+        table_.bind((n,), mark)
+    del table_, mark
     gc.collect()
     assert Mark.alive == 0
 

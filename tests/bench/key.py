@@ -19,7 +19,7 @@ import triton
 import triton.language as tl
 from triton import Config
 
-from autotuned import autotune, env, toolchain
+from autotuned import autotune, env, fingerprint, toolchain
 
 CONFIGS = [Config({"BLOCK": 16}), Config({"BLOCK": 32})]
 NAMES = ["a", "b", "c", "d", "e", "f", "g", "h"]
@@ -60,14 +60,14 @@ def rows():
         yield f"  of this the context part, {what}", best_us(lambda: chooser._context.of(call))
         yield f"  of this the source, {what}", best_us(lambda: tuned.tuner.target.source)
     with tempfile.TemporaryDirectory() as folder:
-        toolchain.fingerprint("sm_90", Path(folder))
+        fingerprint.of("sm_90", Path(folder))
 
         def warm():
-            toolchain._fingerprints.clear()
-            return toolchain.fingerprint("sm_90", Path(folder))
+            fingerprint._known.clear()
+            return fingerprint.of("sm_90", Path(folder))
 
         yield "toolchain fingerprint, warm, new process", best_us(warm, 2)
-        yield "toolchain fingerprint, same process", best_us(lambda: toolchain.fingerprint("sm_90", Path(folder)))
+        yield "toolchain fingerprint, same process", best_us(lambda: fingerprint.of("sm_90", Path(folder)))
     yield "environment that changes code", best_us(toolchain.environment)
     values = tuple(tensors) + (4096,)
     launcher = function.tuner.launcher

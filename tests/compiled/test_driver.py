@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import resource
 import shutil
 import struct
 import subprocess
 import threading
 import time
+import weakref
 
 import fake_cuda
 import pytest
@@ -325,6 +327,23 @@ def test_a_hook_that_clears_the_cache_does_not_pull_the_entry_away(device):
         "launch"
     ] * 2  # every other call: the hook of a hit clears its entry
     assert (kernel.cache_info().hits, kernel.cache_info().searches) == (2, 1)
+
+
+def test_an_object_with_a_kernel_whose_hook_is_its_own_method_is_freed(device):
+    class Layer:
+        def __init__(self):
+            configs = [Config({"BLOCK": block}, pre_hook=self.hook) for block in (64, 128)]
+            self.kernel, self.hooked = tuned(configs=configs), 0
+
+        def hook(self, arguments):
+            self.hooked += 1
+
+    layer = Layer()
+    twice(device, layer.kernel, (1,), torch.zeros(256), None, 100, 1.0, False, ACT="none")
+    assert len(device.calls) == 1 and layer.hooked > 2
+    layer, gone = None, weakref.ref(layer)
+    gc.collect()
+    assert gone() is None
 
 
 def test_kernels_that_need_more_go_through_triton(device):

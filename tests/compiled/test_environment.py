@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from triton import Config
 
-from autotuned import autotune, env, store, toolchain
+from autotuned import autotune, env, fingerprint, store, toolchain
 
 VARIABLES = ["DISABLE_LLVM_OPT", "TRITON_DEFAULT_FP_FUSION", "TRITON_F32_DEFAULT", "USE_IR_LOC", "LLVM_ENABLE_TIMING",
              "MLIR_ENABLE_TIMING", "NVPTX_ENABLE_DUMP", "AMDGCN_USE_BUFFER_OPS", "ALLOW_LHS_TMEM_LAYOUT_CONVERSION",
@@ -85,11 +85,11 @@ def test_triton_names_no_variable_that_is_not_watched():
 def test_another_ptxas_is_noticed_by_bound_calls(tuned, bench, monkeypatch, tmp_path):
     x = torch.zeros(100)
     tuned[(4,)](x, 100)
-    own = toolchain._ptxas("sm_90")
+    own = fingerprint._ptxas("sm_90")
     wrapper = tmp_path / "ptxas"
     wrapper.write_text(f'#!/bin/sh\nexec "{own}" "$@"\n')
     wrapper.chmod(0o755)
-    monkeypatch.setenv(toolchain._ptxas_places("sm_90")[0], str(wrapper))
+    monkeypatch.setenv(fingerprint._ptxas_places("sm_90")[0], str(wrapper))
     found = tuned.explain(x, 100, grid=(4,))
     assert found.reason == "other toolchain"
     assert [change.path for change in found.changes] == ["context.ptxas"]
@@ -99,10 +99,10 @@ def test_another_ptxas_is_noticed_by_bound_calls(tuned, bench, monkeypatch, tmp_
 
 def test_a_record_of_another_triton_is_a_miss_and_explain_says_so(tuned, bench, monkeypatch):
     x = torch.zeros(100)
-    real = toolchain.fingerprint
-    monkeypatch.setattr(toolchain, "fingerprint", lambda *a: {**real(*a), "triton": "3.5.0", "triton_key": "00"})
+    real = fingerprint.of
+    monkeypatch.setattr(fingerprint, "of", lambda *a: {**real(*a), "triton": "3.5.0", "triton_key": "00"})
     tuned[(4,)](x, 100)
-    monkeypatch.setattr(toolchain, "fingerprint", real)
+    monkeypatch.setattr(fingerprint, "of", real)
     found = tuned.explain(x, 100, grid=(4,))
     assert (found.reason, found.answer) == ("other toolchain", "search")
     assert f'context.triton: "3.5.0" -> "{triton.__version__}"' in str(found)

@@ -10,7 +10,7 @@ import torch
 import triton
 import triton.language as tl
 
-from autotuned import Config, autotune, store, toolchain
+from autotuned import Config, autotune, fingerprint, store
 
 pytestmark = pytest.mark.gpu
 CONFIGS = [Config({"BLOCK": block}) for block in (128, 256)]
@@ -49,10 +49,10 @@ def test_explain_before_and_after_a_launch_and_that_it_launches_nothing():
 
 def test_a_record_of_another_triton_is_a_miss_and_explain_says_so(monkeypatch):
     """Of a pretended version; `two_tritons.sh` does it with two real ones."""
-    real = toolchain.fingerprint
-    monkeypatch.setattr(toolchain, "fingerprint", lambda *a: {**real(*a), "triton": "0.0", "triton_key": "00"})
+    real = fingerprint.of
+    monkeypatch.setattr(fingerprint, "of", lambda *a: {**real(*a), "triton": "0.0", "triton_key": "00"})
     autotune(CONFIGS, key=["n"], name="gpu_key.versions")(_add)[grid](*xy(), 4096)
-    monkeypatch.setattr(toolchain, "fingerprint", real)
+    monkeypatch.setattr(fingerprint, "of", real)
     [record] = [record for _, record in store.all_records("gpu_key.versions")]
     kernel = autotune(CONFIGS, key=["n"], name="gpu_key.versions")(_add)
     found = kernel.explain(*xy(), 4096, grid=grid)
