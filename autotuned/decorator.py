@@ -21,6 +21,8 @@ from autotuned.question import Options
 from autotuned.target import Hooks, KernelTarget, Target
 
 if TYPE_CHECKING:
+    from typing_extensions import Self
+
     from autotuned import check as checks
     from autotuned import nearest as neighbours
     from autotuned.function import TunedFunction
@@ -350,3 +352,29 @@ def _function_name(function: Callable[..., Any], index: int) -> str:
 def by_name(module: str, qualname: str) -> Any:
     """What a module calls so: how a tuned object comes out of a pickle, as functions do."""
     return functools.reduce(getattr, qualname.split("."), importlib.import_module(module))
+
+
+class Named:
+    """Copied and pickled as functions are: a copy is the object itself, and a pickle is its name."""
+
+    fn: Any
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        function: Any = source.python_function(self.fn)
+        place = function.__module__, function.__qualname__
+        try:
+            found = by_name(*place)
+        except (AttributeError, ImportError):
+            found = None
+        if found is not self and not any(layer is self for layer in triton_names.layers(found)):
+            raise DecorationError(
+                f"`{'.'.join(place)}`: a tuned object is pickled by the name of its function: expected it there, got "
+                f"{found!r:.80}. Give it that name in its module."
+            )
+        return by_name, place

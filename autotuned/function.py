@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from autotuned.decorator import CaseGenerator, by_name
+from autotuned.decorator import CaseGenerator, Named
 from autotuned.errors import DecorationError
 from autotuned.hosttarget import HostTarget
 from autotuned.look import Choice
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from autotuned.explain import Explanation
 
 
-class TunedFunction:
+class TunedFunction(Named):
     """A plain callable with its tunables chosen; used as `f(*args)`, without a grid."""
 
     def __init__(
@@ -65,9 +65,6 @@ class TunedFunction:
             return tuner.miss(args, kwargs, None)
         self._local.best_config = bound.config
         return bound.run(values, None)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return by_name, (self.fn.__module__, self.fn.__qualname__)
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
         """What Triton's `kernel[grid]` and heuristics over this would call: no kernel is here.

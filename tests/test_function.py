@@ -1,5 +1,6 @@
 """Plain callables with their tunables chosen: NumPy functions stand for whatever a host function may launch."""
 
+import copy
 import gc
 import threading
 import weakref
@@ -243,3 +244,8 @@ def test_arguments_that_do_not_fit_are_one_error_and_not_an_error_within_another
     with pytest.raises(CallError, match="is missing") as caught:
         tuned(np.ones(4))
     assert caught.value.__context__ is None
+
+
+def test_a_copy_of_a_function_that_no_module_calls_so_is_itself():
+    function = make(scale)(CONFIGS)
+    assert copy.deepcopy([function])[0] is copy.copy(function) is function
