@@ -165,6 +165,7 @@ class _Given(Frozen):
     def decorate(self, fn: Any) -> Any:
         """Wrap `fn`."""
         function = _decorated_function(fn)
+        _check_prune(self.prune)
         name = self.name or source.public_name(function)
         if triton_names.is_kernel(fn):
             return self._kernel(KernelTarget(fn, function, name, self.name is not None))
@@ -304,6 +305,26 @@ def _one_config() -> Any:
     return triton.Config({}, num_warps=4, num_stages=3, num_ctas=1)
 
 
+def _check_prune(prune: Any) -> None:
+    """Refuse what would prune nothing, without a word.
+
+    Raises:
+        DecorationError: It is no dict, or has an entry that is no part of a pruner.
+    """
+    if prune is not None and not isinstance(prune, Mapping):
+        raise DecorationError(
+            f"@autotune: prune_configs_by: expected a dict of {', '.join(_PRUNERS)}, got {prune!r:.80}."
+        )
+    if unknown := [name for name in prune or () if name not in _PRUNERS]:
+        raise DecorationError(
+            f"@autotune: prune_configs_by: expected {', '.join(_PRUNERS)}, got {unknown[0]!r}. Remove it or correct "
+            "its name."
+        )
+
+
+_PRUNERS = ("early_config_prune", "perf_model", "top_k")
+
+
 def _pruner_of(prune: Mapping[str, Any] | None) -> candidates.Pruner:
     """`prune_configs_by` as a pruner."""
     given = prune or {}
@@ -336,7 +357,15 @@ def _decorated_function(fn: Any) -> Any:
     function = source.python_function(fn)
     if function is None:
         raise DecorationError(f"@autotune: expected something with a Python function inside, got {fn!r:.80}.")
+    if not is_kernel and function.__code__.co_flags & _LATER:
+        raise DecorationError(
+            f"@autotune: expected a function that does its work when called, got {fn!r:.80}, which is async or a "
+            "generator: only making it would be measured. Tune the plain function inside."
+        )
     return function
+
+
+_LATER = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
 def _is_tuned_function(fn: Any) -> bool:
