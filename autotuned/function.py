@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable
+from types import MethodType
 from typing import TYPE_CHECKING, Any
 
 from autotuned.decorator import CaseGenerator, Named
@@ -65,6 +66,12 @@ class TunedFunction(Named):
             return tuner.miss(args, kwargs, None)
         self._local.best_config = bound.config
         return bound.run(values, None)
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        """The function as an attribute of a class is a method, as any function is; one under `staticmethod` is not."""
+        if instance is None or isinstance(self.fn, staticmethod):
+            return self
+        return MethodType(self, instance)
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
         """What Triton's `kernel[grid]` and heuristics over this would call: no kernel is here.
