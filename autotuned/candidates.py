@@ -229,5 +229,14 @@ def _fastest_by_model(
     keep = int(top_k) if is_count else max(1, int(len(configs) * top_k))
     if len(configs) <= keep:
         return configs
-    times = {index: model(**named, **keywords, **config.all_kwargs()) for index, config in enumerate(configs)}
-    return [configs[index] for index in sorted(times, key=lambda index: times[index])[:keep]]
+    times = [model(**named, **keywords, **config.all_kwargs()) for config in configs]
+    for time in times:
+        if not hasattr(time, "__float__"):
+            raise PruningError(
+                f"`{kernel}`: perf_model: expected a number for each config, got {time!r:.60}. Return the time that it "
+                "is expected to take.",
+                kernel=kernel,
+            )
+    # A NaN goes last: nothing is less than it, so that sorting would leave what stands around it in any order.
+    order = sorted(range(len(configs)), key=lambda index: (times[index] != times[index], times[index]))
+    return [configs[index] for index in order[:keep]]

@@ -7,9 +7,9 @@ from typing import Any
 
 from triton.runtime.autotuner import Heuristics as TritonHeuristics
 
-from autotuned import launch, source, toolchain
+from autotuned import launch, toolchain
 from autotuned.candidates import suggestion
-from autotuned.decorator import by_name
+from autotuned.decorator import Named
 from autotuned.errors import ArgumentNameError, DecorationError
 from autotuned.tuned import Tuned
 
@@ -58,7 +58,7 @@ def heuristics(values: Mapping[str, Callable[[dict[str, Any]], Any]]) -> Callabl
     return decorate
 
 
-class Heuristics(launch.heuristics_base(), TritonHeuristics):  # type: ignore[misc]  # Triton is untyped
+class Heuristics(launch.heuristics_base(), TritonHeuristics, Named):  # type: ignore[misc]  # Triton is untyped
     """A kernel with parameters computed at every launch; `.fn` is the kernel, `.values` the functions.
 
     `run` is Triton's own, which torch.compile traces and others replace.
@@ -80,10 +80,6 @@ class Heuristics(launch.heuristics_base(), TritonHeuristics):  # type: ignore[mi
     def _still_ours(self) -> bool:
         """Whether values may be computed in C: `run` is Triton's, and the kernel has a C path of its own."""
         return type(self).run is _TRITON_RUN and type(self.fn) in (Tuned, Heuristics)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        function: Any = source.python_function(self.fn)
-        return by_name, (function.__module__, function.__qualname__)
 
 
 Heuristics._native()

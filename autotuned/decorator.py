@@ -21,6 +21,8 @@ from autotuned.question import Options
 from autotuned.target import Hooks, KernelTarget, Target
 
 if TYPE_CHECKING:
+    from typing_extensions import Self
+
     from autotuned import check as checks
     from autotuned import nearest as neighbours
     from autotuned.function import TunedFunction
@@ -163,6 +165,7 @@ class _Given(Frozen):
     def decorate(self, fn: Any) -> Any:
         """Wrap `fn`."""
         function = _decorated_function(fn)
+        _check_prune(self.prune)
         name = self.name or source.public_name(function)
         if triton_names.is_kernel(fn):
             return self._kernel(KernelTarget(fn, function, name, self.name is not None))
@@ -302,6 +305,26 @@ def _one_config() -> Any:
     return triton.Config({}, num_warps=4, num_stages=3, num_ctas=1)
 
 
+def _check_prune(prune: Any) -> None:
+    """Refuse what would prune nothing, without a word.
+
+    Raises:
+        DecorationError: It is no dict, or has an entry that is no part of a pruner.
+    """
+    if prune is not None and not isinstance(prune, Mapping):
+        raise DecorationError(
+            f"@autotune: prune_configs_by: expected a dict of {', '.join(_PRUNERS)}, got {prune!r:.80}."
+        )
+    if unknown := [name for name in prune or () if name not in _PRUNERS]:
+        raise DecorationError(
+            f"@autotune: prune_configs_by: expected {', '.join(_PRUNERS)}, got {unknown[0]!r}. Remove it or correct "
+            "its name."
+        )
+
+
+_PRUNERS = ("early_config_prune", "perf_model", "top_k")
+
+
 def _pruner_of(prune: Mapping[str, Any] | None) -> candidates.Pruner:
     """`prune_configs_by` as a pruner."""
     given = prune or {}
@@ -334,7 +357,15 @@ def _decorated_function(fn: Any) -> Any:
     function = source.python_function(fn)
     if function is None:
         raise DecorationError(f"@autotune: expected something with a Python function inside, got {fn!r:.80}.")
+    if not is_kernel and function.__code__.co_flags & _LATER:
+        raise DecorationError(
+            f"@autotune: expected a function that does its work when called, got {fn!r:.80}, which is async or a "
+            "generator: only making it would be measured. Tune the plain function inside."
+        )
     return function
+
+
+_LATER = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
 def _is_tuned_function(fn: Any) -> bool:
@@ -350,3 +381,29 @@ def _function_name(function: Callable[..., Any], index: int) -> str:
 def by_name(module: str, qualname: str) -> Any:
     """What a module calls so: how a tuned object comes out of a pickle, as functions do."""
     return functools.reduce(getattr, qualname.split("."), importlib.import_module(module))
+
+
+class Named:
+    """Copied and pickled as functions are: a copy is the object itself, and a pickle is its name."""
+
+    fn: Any
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        function: Any = source.python_function(self.fn)
+        place = function.__module__, function.__qualname__
+        try:
+            found = by_name(*place)
+        except (AttributeError, ImportError):
+            found = None
+        if found is not self and not any(layer is self for layer in triton_names.layers(found)):
+            raise DecorationError(
+                f"`{'.'.join(place)}`: a tuned object is pickled by the name of its function: expected it there, got "
+                f"{found!r:.80}. Give it that name in its module."
+            )
+        return by_name, place

@@ -5,9 +5,10 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable
+from types import MethodType
 from typing import TYPE_CHECKING, Any
 
-from autotuned.decorator import CaseGenerator, by_name
+from autotuned.decorator import CaseGenerator, Named
 from autotuned.errors import DecorationError
 from autotuned.hosttarget import HostTarget
 from autotuned.look import Choice
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from autotuned.explain import Explanation
 
 
-class TunedFunction:
+class TunedFunction(Named):
     """A plain callable with its tunables chosen; used as `f(*args)`, without a grid."""
 
     def __init__(
@@ -66,8 +67,11 @@ class TunedFunction:
         self._local.best_config = bound.config
         return bound.run(values, None)
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return by_name, (self.fn.__module__, self.fn.__qualname__)
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        """The function as an attribute of a class is a method, as any function is; one under `staticmethod` is not."""
+        if instance is None or isinstance(self.fn, staticmethod):
+            return self
+        return MethodType(self, instance)
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
         """What Triton's `kernel[grid]` and heuristics over this would call: no kernel is here.

@@ -53,5 +53,5 @@ def _apart(one: Json, other: Json) -> float:
     if one == other and type(one) is type(other):
         return 0.0
     if type(one) is int and type(other) is int:
-        return abs(math.log2(1 + abs(one)) - math.log2(1 + abs(other))) + (one < 0) * (other >= 0)
+        return abs(math.log2(1 + abs(one)) - math.log2(1 + abs(other))) + ((one < 0) != (other < 0))
     return OTHER

@@ -7,6 +7,7 @@ import enum
 import functools
 import hashlib
 import inspect
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FunctionType, MethodType, ModuleType
@@ -181,6 +182,8 @@ class _Walk:
     def value(self, name: str, value: Any) -> None:
         """Note a used value, following functions and containers."""
         if value is None or isinstance(value, ModuleType) or _is_toolchain(_home(value)):
+            return
+        if value is sys.modules:  # grows with every import, and says nothing of the code
             return
         function = python_function(value)
         if isinstance(value, functools.partial):

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from triton.runtime.autotuner import Autotuner, AutotunerError
 
-from autotuned import launch, source, toolchain
+from autotuned import launch, toolchain
 from autotuned.announce import announce
 from autotuned.candidates import Pruner
-from autotuned.decorator import CaseGenerator, by_name
+from autotuned.decorator import CaseGenerator, Named
 from autotuned.errors import CallError, PruningError
 from autotuned.key import is_tensor
 from autotuned.later import later
@@ -105,7 +105,7 @@ class TritonPruningError(PruningError, AutotunerError):  # type: ignore[misc]  #
         return TritonPruningError, (PruningError(self.message, kernel=self.kernel),)
 
 
-class Tuned(launch.base(), Autotuner):  # type: ignore[misc]  # Triton is untyped
+class Tuned(launch.base(), Autotuner, Named):  # type: ignore[misc]  # Triton is untyped
     """A Triton kernel whose config is chosen, stored and launched by this package.
 
     A subclass of Triton's `Autotuner`, one level deep, because torch.compile, vLLM and others accept a tuner by
@@ -188,10 +188,6 @@ class Tuned(launch.base(), Autotuner):  # type: ignore[misc]  # Triton is untype
             return self._miss(args, kwargs, grid)
         self.best_config = bound.config
         return bound.run(values, grid)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        function: Any = source.python_function(self.fn)
-        return by_name, (function.__module__, function.__qualname__)
 
     @staticmethod
     def _still_ours() -> bool:

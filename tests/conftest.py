@@ -54,9 +54,10 @@ _LONGEST = ["test_compiled", "test_workflow", "test_app", "test_agree"]  # begun
 _SLOW_FILES = {
     "test_acceptance", "test_agree", "test_app", "test_arrange", "test_cli", "test_cli_clear", "test_cli_device",
     "test_cli_doctor", "test_cli_files", "test_cli_stored", "test_cli_terminal", "test_cli_tune", "test_commands",
-    "test_compiled", "test_core_alone", "test_devices", "test_interpreted_autotuner", "test_isolation", "test_kernels",
-    "test_libraries", "test_packaged", "test_packaging", "test_paths", "test_processes", "test_ray", "test_replay",
-    "test_single_flight", "test_start", "test_stress", "test_tuned", "test_workflow",
+    "test_compiled", "test_core_alone", "test_devices", "test_environments", "test_git_merge",
+    "test_interpreted_autotuner", "test_isolation", "test_kernels", "test_libraries", "test_packaged", "test_packaging",
+    "test_paths", "test_processes", "test_ray", "test_replay", "test_single_flight", "test_start", "test_stress",
+    "test_tuned", "test_workflow",
 }  # fmt: skip
 _SLOW_TESTS = {
     "test_a_case_becomes_a_call", "test_a_kernel", "test_a_kernel_has_one_name_and_key_however_it_is_reached",
@@ -71,11 +72,14 @@ _SLOW_TESTS = {
     "test_b62_a_run_that_died_is_not_repeated",
     "test_b62_b42_what_a_killed_job_had_skipped_is_measured_when_it_is_tuned",
     "test_b62_what_ended_two_processes_has_failed_for_good",
-    "test_b96_eight_workers_of_a_thousand_calls_write_at_most_eight_lines", "test_doctor_names_what_is_too_old",
-    "test_examples_run", "test_import_and_decoration_look_for_no_folder_and_never_initialise_cuda",
-    "test_lists_are_read_as_torch_reads_them", "test_no_gpu_and_no_interpreter",
+    "test_b96_eight_workers_of_a_thousand_calls_write_at_most_eight_lines",
+    "test_digests_agree_between_versions_of_python", "test_doctor_names_what_is_too_old", "test_examples_run",
+    "test_import_and_decoration_look_for_no_folder_and_never_initialise_cuda",
+    "test_lists_are_read_as_torch_reads_them",
+    "test_neighbours_among_10_000_entries_are_found_by_an_index_that_is_made_once", "test_no_gpu_and_no_interpreter",
     "test_the_exit_code_is_the_commands_and_a_second_run_is_added",
-    "test_the_files_pass_check_with_the_kernels_as_they_are", "test_without_the_extension_everything_works_and_says_so",
+    "test_the_files_pass_check_with_the_kernels_as_they_are", "test_the_nearest_of_10_000_sizes_on_one_axis_is_found",
+    "test_without_the_extension_everything_works_and_says_so",
 }  # fmt: skip
 
 

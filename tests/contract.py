@@ -1,4 +1,4 @@
-"""The kernel that tests of docs/drop-in.md's contract tune, and how they decorate it."""
+"""The kernel that tests of docs/contract.md tune, and how they decorate it."""
 
 import fake_cuda
 import pytest

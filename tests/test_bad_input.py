@@ -313,3 +313,27 @@ def test_an_accumulator_that_is_an_input(xy):
     with pytest.raises(ValueError, match="reset_to_zero names 'y_ptr'"):
         tuned[(4,)](x, x[10:], 50)
     assert torch.equal(x, torch.ones_like(x))
+
+
+@pytest.mark.parametrize(
+    ("prune", "says"),
+    [({"early_prune": lambda c, a: c}, "got 'early_prune'"), ([1], r"expected a dict of .* got \[1\]")],
+)
+def test_a_pruner_that_would_not_prune_is_refused(prune, says):
+    with pytest.raises(DecorationError, match=f"prune_configs_by: .*{says}"):
+        autotune(CONFIGS, prune_configs_by=prune)(double)
+
+
+def test_what_does_its_work_later_cannot_be_measured():
+    async def coroutine(x, *, step):
+        return x
+
+    def generator(x, *, step):
+        yield x
+
+    async def both(x, *, step):
+        yield x
+
+    for function in (coroutine, generator, both):
+        with pytest.raises(DecorationError, match="expected a function that does its work when called, got"):
+            autotune(STEPS)(function)

@@ -342,3 +342,13 @@ def test_the_model_sees_arguments_keywords_and_the_config_and_only_what_the_earl
 
 def test_equal_times_of_the_model_keep_the_order_of_the_list() -> None:
     assert prune(TEN, Pruner(None, lambda **kw: 1.0, 2), {}, {}, KERNEL) == TEN[:2]
+
+
+def test_a_model_without_an_answer_for_some_configs_keeps_the_fastest_of_the_others() -> None:
+    times = iter([5.0, float("nan"), 3.0, float("nan"), 1.0, 4.0, float("nan"), 2.0, 6.0, 7.0])
+    assert prune(TEN, Pruner(None, lambda **arguments: next(times), 3), {}, {}, KERNEL) == [TEN[4], TEN[7], TEN[2]]
+
+
+def test_a_model_that_gives_no_number_is_named() -> None:
+    with pytest.raises(PruningError, match=r"`app\.k`: perf_model: expected a number for each config, got None"):
+        prune(TEN, Pruner(None, lambda **arguments: None, 1), {}, {}, KERNEL)

@@ -115,12 +115,20 @@ def test_a_device_that_ends_every_process_is_given_up_and_the_other_does_its_sha
 
 
 def test_a_case_that_ends_every_process_fails_alone(tmp_path, fake):
+    ends = "if n == 1: os.kill(os.getpid(), signal.SIGKILL)"
+    found = tune(tmp_path, fake(fake_gpus.TWO), "--devices", "0", count=4, wait=ends, code=3)
+    assert [case["status"] for case in found["cases"]] == ["done", "failed", "done", "done"]
+    assert "Crashed: the process ended by SIGKILL while it was launched" in found["cases"][1]["reason"]
+
+
+def test_what_lies_behind_a_case_that_no_process_survives_making_fails_too(tmp_path, fake):
+    """Whoever is to measure a later case must let the generator make this one first."""
     listed = "if n == 1 and (HERE / 'listed').exists(): os.kill(os.getpid(), signal.SIGKILL)"
     listed += "\n        if n == 3: (HERE / 'listed').touch()"
     found = tune(tmp_path, fake(fake_gpus.TWO), "--devices", "0", count=4, before=listed, code=3)
-    assert [case["status"] for case in found["cases"]] == ["done", "failed", "done", "done"] or [
-        case["status"] for case in found["cases"]
-    ][:2] == ["done", "failed"]
+    assert [case["status"] for case in found["cases"]] == ["done", "failed", "failed", "failed"]
+    for case in found["cases"][1:]:
+        assert case["reason"].startswith("the measuring process ended 3 times with it, and no config can be blamed")
 
 
 def test_ctrl_c_ends_all_processes_and_keeps_what_was_measured(tmp_path, fake):

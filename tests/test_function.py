@@ -1,5 +1,6 @@
 """Plain callables with their tunables chosen: NumPy functions stand for whatever a host function may launch."""
 
+import copy
 import gc
 import threading
 import weakref
@@ -243,3 +244,41 @@ def test_arguments_that_do_not_fit_are_one_error_and_not_an_error_within_another
     with pytest.raises(CallError, match="is missing") as caught:
         tuned(np.ones(4))
     assert caught.value.__context__ is None
+
+
+def test_a_copy_of_a_function_that_no_module_calls_so_is_itself():
+    function = make(scale)(CONFIGS)
+    assert copy.deepcopy([function])[0] is copy.copy(function) is function
+
+
+def test_a_method_is_bound_to_its_object_and_a_static_one_to_none():
+    class Layer:
+        def __init__(self, factor):
+            self.factor = factor
+
+        @autotune([Config({"step": 8}), Config({"step": 16})])
+        def apply(self, x, *, step):
+            return self.factor * x
+
+        @classmethod
+        @autotune([Config({"step": 8}), Config({"step": 16})])
+        def name(cls, x, *, step):
+            return cls.__name__
+
+        @staticmethod
+        @autotune([Config({"step": 8}), Config({"step": 16})])
+        def inside(x, *, step):
+            return x
+
+        @autotune([Config({"step": 8}), Config({"step": 16})])
+        @staticmethod
+        def outside(x, *, step):
+            return x
+
+    for factor in (2, 3, 2):  # one key: the second object must not be taken for the first
+        layer = Layer(factor)
+        assert (layer.apply(np.ones(3)) == factor).all()
+        assert (Layer.apply(layer, np.ones(3)) == factor).all()
+    assert Layer.apply.cache_info().searches == 1
+    assert layer.name(np.ones(3)) == Layer.name(np.ones(3)) == "Layer"
+    assert all(f(1) == 1 for f in (layer.inside, Layer.inside, layer.outside, Layer.outside))

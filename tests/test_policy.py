@@ -124,6 +124,16 @@ def test_the_same_minor_version_comes_before_the_nearest_older_and_that_before_n
     assert best_of(running, *reversed(stored)) == best
 
 
+def test_another_build_of_the_same_version_comes_before_another_patch() -> None:
+    verdicts = [
+        judge(context(triton="3.4.5"), context(triton=triton, triton_key=key), policy.policy("accept"))
+        for triton, key in (("3.4.5", "zz"), ("3.4.4", "zz"), ("3.4.6", "zz"))
+    ]
+    ranks = [verdict.rank for verdict in verdicts if verdict is not None]
+    assert len(ranks) == 3
+    assert ranks == sorted(ranks)
+
+
 def test_a_variable_that_says_what_holds_without_it_is_no_difference_in_meaning() -> None:
     said = context(environment={"TRITON_DEFAULT_FP_FUSION": "true"})
     verdict = judge(CONTEXT, said, DEFAULTS)

@@ -154,6 +154,7 @@ def packaged() -> list[Path]:
 
 def test_packaged_config_files_are_valid():
     check = schema("config-file")
+    assert packaged()
     for path in packaged():
         document = json.loads(path.read_text())
         check.validate(document)

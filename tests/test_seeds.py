@@ -37,6 +37,8 @@ def test_sizes_are_compared_by_their_ratio_and_other_values_by_being_the_same():
     assert seeds.distance(near, far) == pytest.approx(2, abs=0.01)
     assert seeds.distance(near, {"n": 1000, "dtype": "bf16"}) > seeds.distance(near, far)
     assert seeds.distance({"n": 1}, {"n": True}) > 0
+    for one, other in ((-5, 5), (5, -5)):
+        assert seeds.distance({"n": one}, {"n": other}) > seeds.distance({"n": 5}, {"n": 6})
 
 
 def searching(launched, **options):

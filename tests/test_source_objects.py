@@ -1,5 +1,6 @@
 """What of objects counts in a fingerprint: methods, attributes, and what is bound anew while the process runs."""
 
+import sys
 from collections.abc import Callable
 from types import ModuleType
 
@@ -104,6 +105,15 @@ def test_what_is_bound_anew_in_the_process_is_noticed(load: Load) -> None:
     assert kept.value() == first
     module.kernel.__code__ = (lambda x: x).__code__
     assert kept.value() != first
+
+
+def test_what_was_imported_meanwhile_counts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def kernel(x: int) -> int:
+        return x if "torch" in sys.modules else -x
+
+    before = fingerprint(kernel)
+    monkeypatch.setitem(sys.modules, "imported_meanwhile", sys)
+    assert fingerprint(kernel) == before
 
 
 def test_a_cell_that_changes_is_noticed() -> None:

@@ -12,6 +12,7 @@ from paths import PATHS, check_path, on_path, quick
 from triton import Config
 
 from autotuned import autotune, store
+from autotuned.errors import DecorationError
 from autotuned.kernels import softmax
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -413,3 +414,10 @@ def test_b72_a_copy_of_a_tuned_kernel_is_the_kernel_itself():
     assert copy.deepcopy(kernel) is kernel
     assert copy.copy(kernel) is kernel
     assert pickle.loads(pickle.dumps(kernel)) is kernel
+
+
+def test_a_copy_of_a_kernel_that_no_module_calls_so_is_itself_and_a_pickle_of_it_is_refused():
+    kernel = make(scale)(CONFIGS)  # `scale` is the name of the kernel without tuning
+    assert copy.deepcopy([kernel])[0] is copy.copy(kernel) is kernel
+    with pytest.raises(DecorationError, match="pickled by the name of its function: expected it there, got"):
+        pickle.dumps(kernel)
