@@ -44,9 +44,7 @@ typedef struct Entry {
   Direct *direct;    /* counted, or NULL */
 } Entry;
 
-/* May run Python code (destructors) when the last reference goes. */
-static void release_direct(Direct *d) {
-  if (!d || --d->references) return;
+static __attribute__((noinline)) void free_direct(Direct *d) {
   Py_XDECREF(d->kernel); Py_XDECREF(d->cache); Py_XDECREF(d->cache_key); Py_XDECREF(d->pre_run);
   Py_XDECREF(d->entering); Py_XDECREF(d->leaving); Py_XDECREF(d->holds); Py_XDECREF(d->constants);
   Py_XDECREF(d->hook); Py_XDECREF(d->hook_constants);
@@ -56,6 +54,9 @@ static void release_direct(Direct *d) {
 #endif
   PyMem_Free(d);
 }
+
+/* May run Python code (destructors) when the last reference goes. */
+static inline void release_direct(Direct *d) { if (d && !--d->references) free_direct(d); }
 
 /* May run Python code (destructors) when the last reference goes. */
 static void release(Entry *e) {
