@@ -19,7 +19,7 @@ _COOPERATIVE, _CLUSTER, _SCHEDULING, _PROGRAMMATIC = 2, 4, 5, 6
 def fields(
     found: Handle, names: Sequence[str], constants: Mapping[str, Any], prologue: tuple[Any, Mapping[str, Any], Any]
 ) -> tuple[Any, ...] | None:
-    """What the C launcher needs to call the driver itself, in the order of `direct_of` in `_launch.c`.
+    """What the C launcher needs to call the driver itself, in the order of `direct_of` in `_launch_entries.h`.
 
     None for a kernel that needs more than parameters in a buffer: scratch memory, tensor descriptors, tuples,
     half-precision scalars, tuned run-time parameters, more shared memory than is usual. It goes through Triton's C

@@ -26,7 +26,7 @@ except ImportError as error:  # built without a C compiler: everything works, la
     _why_not = f"the C extension is not there ({error})"
 
 _MAX_NAMES = 128  # MAX_ARGS of _launch.c
-_SHAPE, _VALUE, _CONSTEXPR, _INTEGER = 1, 2, 4, 8  # ROLE_ of _launch.c
+_SHAPE, _VALUE, _CONSTEXPR, _INTEGER = 1, 2, 4, 8  # ROLE_ of _launch_words.h
 
 
 class Launcher(Protocol):

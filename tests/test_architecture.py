@@ -11,6 +11,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 LIBRARY = sorted((ROOT / "autotuned").glob("*.py"))
+LAUNCHER = ROOT / "autotuned" / "_launch.c"
+C_FILES = sorted((ROOT / "autotuned").glob("*.[ch]"))
 EVERYTHING = sorted([*LIBRARY, *(ROOT / "autotuned" / "kernels").glob("*.py"), *(ROOT / "cli").glob("*.py")])
 
 # Each module may import those of its own rank only where listed together, and of lower ranks freely.
@@ -162,8 +164,17 @@ def test_the_library_never_prints():
 
 
 def test_no_file_holds_more_than_one_concern_can_need():
-    long = {path.relative_to(ROOT).as_posix(): len(path.read_text().splitlines()) for path in EVERYTHING}
+    long = {path.relative_to(ROOT).as_posix(): len(path.read_text().splitlines()) for path in [*EVERYTHING, *C_FILES]}
     assert {name: lines for name, lines in long.items() if lines > 460} == {}
+
+
+def test_the_c_launcher_includes_each_part_after_those_that_it_says_it_relies_on():
+    included = re.findall(r'^#include "(\w+\.h)"$', LAUNCHER.read_text(), re.MULTILINE)
+    assert sorted(included) == [path.name for path in C_FILES if path != LAUNCHER]
+    for path in C_FILES:
+        head = path.read_text().split("*/", 1)[0]
+        for other in re.findall(r"`(_launch\w*\.h)`", head):
+            assert included.index(other) < included.index(path.name), f"{path.name} relies on {other}"
 
 
 def test_functions_are_short():

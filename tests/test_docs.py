@@ -132,9 +132,16 @@ def row_of(path: str, rows: dict[str, str]) -> str | None:
     return next((name for name in names if name in rows), None)
 
 
+def first_paragraph(path: Path) -> str:
+    """Of the docstring of a Python file, or of the comment that a C file opens with; else nothing."""
+    if path.suffix == ".py":
+        return (ast.get_docstring(ast.parse(path.read_text())) or "").split("\n\n")[0]
+    comment = re.match(r"/\*(.*?)(\n \*\n|\*/)", path.read_text(), re.DOTALL) if path.suffix in (".c", ".h") else None
+    return comment[1].replace("\n *", "\n") if comment else ""
+
+
 def first_sentence(path: Path) -> str | None:
-    docstring = ast.get_docstring(ast.parse(path.read_text()))
-    return re.split(r"(?<=\.)\s", " ".join(docstring.split("\n\n")[0].split()))[0] if docstring else None
+    return re.split(r"(?<=\.)\s", " ".join(first_paragraph(path).split()))[0] or None
 
 
 def map_of_files() -> dict[str, str]:
@@ -151,13 +158,13 @@ def test_design_names_every_file_and_no_other():
 
 
 def _text_for(path: str) -> str:
-    return (first_sentence(ROOT / path) if path.endswith(".py") else None) or "..."
+    return first_sentence(ROOT / path) or "..."
 
 
-def test_the_row_of_a_module_is_the_first_sentence_of_its_docstring():
+def test_the_row_of_a_module_is_the_first_sentence_of_its_docstring_or_first_comment():
     rows = map_of_files()
     for path in tree():
-        text = first_sentence(ROOT / path) if path.endswith(".py") and path in rows else None
+        text = first_sentence(ROOT / path) if path in rows else None
         assert text is None or rows[path] == text, f"docs/design.md: the row of {path} should be: {text}"
 
 

@@ -20,7 +20,8 @@ from autotuned.key import KeySpec, call_part, pow2
 from autotuned.values import canonical
 
 _launch = pytest.importorskip("autotuned._launch")
-SOURCE = (Path(__file__).resolve().parent.parent / "autotuned" / "_launch.c").read_text()
+LAUNCHER = Path(__file__).resolve().parent.parent / "autotuned" / "_launch.c"
+SOURCE = "\n".join(path.read_text() for path in [LAUNCHER, *sorted(LAUNCHER.parent.glob("_launch*.h"))])
 NAMES = ("a", "b", "c")
 SPEC = KeySpec(names=("a", "b"), buckets={"b": pow2}, constexprs=frozenset({"c"}))
 

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -63,25 +64,34 @@ def test_no_module_hides_a_public_name():
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory) -> Path:
-    """The wheel that CI made; without one, built without network by the setuptools of this environment."""
+def source_distribution(tmp_path_factory) -> Path:
+    """That which CI made, beside its wheel; without one, built without network by the setuptools of this environment."""
+    if given := os.environ.get("AUTOTUNED_TESTS_WHEEL"):
+        return next(Path(given).parent.glob("*.tar.gz"))
+    pytest.importorskip("setuptools", minversion="77")
+    return build_source_distribution(tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("sdist"))
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory, source_distribution) -> Path:
+    """The wheel that CI made; without one, built from the source distribution, so that what it lacks shows."""
     if given := os.environ.get("AUTOTUNED_TESTS_WHEEL"):
         return Path(given)
-    pytest.importorskip("setuptools", minversion="77")
-    return build_wheel(tmp_path_factory)
-
-
-def build_wheel(tmp_path_factory) -> Path:
-    """A wheel of what is in this checkout, whatever lies about in it."""
     folder = tmp_path_factory.mktemp("wheel")
-    source = tmp_path_factory.mktemp("source")
+    command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", folder]
+    subprocess.run([*command, source_distribution], check=True, capture_output=True, text=True)
+    return next(folder.glob("*.whl"))
+
+
+def build_source_distribution(source: Path, folder: Path) -> Path:
+    """Of what is in this checkout, whatever lies about in it."""
     for name in ("autotuned", "cli", "configs"):
         copy_sources(ROOT / name, source / name)
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         (source / name).write_bytes((ROOT / name).read_bytes())
-    command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", folder, source]
-    subprocess.run(command, check=True, capture_output=True, text=True)
-    return next(folder.glob("*.whl"))
+    code = "import sys; from setuptools import build_meta; build_meta.build_sdist(sys.argv[1])"
+    subprocess.run([sys.executable, "-c", code, folder], cwd=source, check=True, capture_output=True, text=True)
+    return next(folder.glob("*.tar.gz"))
 
 
 def copy_sources(source: Path, target: Path) -> None:
@@ -90,6 +100,20 @@ def copy_sources(source: Path, target: Path) -> None:
         if path.is_file() and "__pycache__" not in path.parts and path.suffix not in (".so", ".pyc"):
             (target / path.relative_to(source)).parent.mkdir(parents=True, exist_ok=True)
             (target / path.relative_to(source)).write_bytes(path.read_bytes())
+
+
+def test_source_distribution_holds_every_file_of_the_extension(source_distribution):
+    """Without one of its headers the extension, which is optional, would not be built, and nobody told."""
+    with tarfile.open(source_distribution) as archive:
+        names = {name.split("/", 1)[-1] for name in archive.getnames()}
+    files = {path.relative_to(ROOT).as_posix() for path in (ROOT / "autotuned").glob("*.[ch]")}
+    assert files - names == set()
+
+
+def test_the_extension_is_made_anew_when_any_of_its_headers_changes():
+    text = (ROOT / "pyproject.toml").read_text()
+    declared = re.findall(r'"([^"]+)"', re.search(r"depends = \[(.*?)\]", text, re.DOTALL)[1])
+    assert declared == sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "autotuned").glob("*.h"))
 
 
 def test_wheel_holds_every_source_file_and_schema(wheel):

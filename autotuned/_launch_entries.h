@@ -1,0 +1,184 @@
+/* Entries of a table: words, the bound object for them, and how to launch it directly; how they are found and kept.
+ *
+ * Part of `_launch.c`, after `_launch_words.h`. */
+
+/* How a value is written into the kernel's parameter buffer; SKIP is compiled in. */
+enum { SKIP = '-', POINTER = 'p', INT1 = 'b', INT8 = '1', INT16 = '2', INT32 = '4', INT64 = '8', FP32 = 'f', FP64 = 'd' };
+
+typedef struct {
+  PyObject *kernel;    /* strong weak reference: Triton's cache owns the kernel, and whoever evicts it unloads it */
+  void *function;
+  int32_t device; /* index of the one it was loaded on, whose context is among the words */
+  unsigned threads, shared_bytes, ctas; /* threads of a block, bytes of shared memory, blocks of a cluster */
+  char kinds[MAX_ARGS];
+  uint8_t passed[MAX_ARGS]; /* indexes of what is not compiled in, in order */
+  int passed_count, narrowed; /* and how many; whether a float among them is passed as 32 bits */
+  CuAttribute attributes[4];
+  unsigned attribute_count;
+  PyObject *cache, *cache_key;        /* strong: the kernel must still be what Triton's own look-up finds */
+  PyObject *pre_run, *entering, *leaving; /* strong lists; anything in them sends the call to Triton */
+  PyObject *holds;     /* strong callable: compares everything that is watched */
+  PyObject *constants; /* strong dict: None for each free parameter, then the config's values; for grid callables */
+  PyObject *hook, *hook_constants; /* strong, or NULL: the config's hook, and such a dict of all that it is given */
+  uint8_t zeroed[MAX_ARGS];        /* which parameters are zeroed before every launch */
+  int zeroes;                      /* how many of them */
+  uint64_t generation; /* the shared one when `holds` last said yes */
+#if !HAVE_WATCHERS
+  PyObject *watched;  /* strong tuple of dicts */
+  uint64_t *versions; /* owned; theirs when `holds` last said yes */
+#endif
+} Direct;
+
+typedef struct Entry {
+  int references;
+  uint64_t hash;
+  int count, objects, on_host;
+  uint64_t *words;
+  PyObject **object; /* strong: what counts by identity must stay alive */
+  PyObject *bound;   /* strong: runs the launch in Python where `direct` is NULL or its guards say no */
+  PyObject *config;  /* strong */
+  PyObject *before;  /* strong or NULL: zeroing and the config's hook */
+  PyObject *fields;  /* strong or NULL: the tuple that `direct` was made from */
+  Direct *direct;    /* owned, or NULL */
+} Entry;
+
+static void free_direct(Direct *d) {
+  if (!d) return;
+  Py_XDECREF(d->kernel); Py_XDECREF(d->cache); Py_XDECREF(d->cache_key); Py_XDECREF(d->pre_run);
+  Py_XDECREF(d->entering); Py_XDECREF(d->leaving); Py_XDECREF(d->holds); Py_XDECREF(d->constants);
+  Py_XDECREF(d->hook); Py_XDECREF(d->hook_constants);
+#if !HAVE_WATCHERS
+  Py_XDECREF(d->watched);
+  PyMem_Free(d->versions);
+#endif
+  PyMem_Free(d);
+}
+
+/* May run Python code (destructors) when the last reference goes. */
+static void release(Entry *e) {
+  if (--e->references) return;
+  for (int i = 0; i < e->objects; i++) Py_DECREF(e->object[i]);
+  Py_XDECREF(e->bound); Py_XDECREF(e->config); Py_XDECREF(e->before); Py_XDECREF(e->fields);
+  free_direct(e->direct);
+  PyMem_Free(e->words);
+  PyMem_Free(e->object);
+  PyMem_Free(e);
+}
+
+static int equal_words(const Entry *e, const Words *w, uint64_t hash) {
+  return e->hash == hash && e->count == w->count && !memcmp(e->words, w->word, sizeof(uint64_t) * (size_t)w->count);
+}
+
+/* hot path. Borrowed entry, or NULL. */
+static Entry *look_up(const Table *t, const Words *w, uint64_t hash) {
+  if (!t->used) return NULL;
+  for (size_t i = hash & (t->capacity - 1);; i = (i + 1) & (t->capacity - 1)) {
+    Entry *e = t->slots[i];
+    if (!e || equal_words(e, w, hash)) return e;
+  }
+}
+
+static void place(Entry **slots, size_t capacity, Entry *e) {
+  size_t i = e->hash & (capacity - 1);
+  while (slots[i]) i = (i + 1) & (capacity - 1);
+  slots[i] = e;
+}
+
+/* Rebuild the slots from `order`; -1 with MemoryError. */
+static int rehash(Table *t, size_t capacity) {
+  Entry **slots = PyMem_Calloc(capacity, sizeof *slots);
+  if (!slots) { PyErr_NoMemory(); return -1; }
+  for (size_t i = 0; i < t->used; i++) place(slots, capacity, t->order[i]);
+  PyMem_Free(t->slots);
+  t->slots = slots;
+  t->capacity = capacity;
+  return 0;
+}
+
+static int make_room(Table *t) {
+  if (t->used == LIMIT) {
+    size_t gone = LIMIT / 2;
+    Entry *old[LIMIT / 2];
+    memcpy(old, t->order, sizeof old);
+    memmove(t->order, t->order + gone, sizeof *t->order * (t->used - gone));
+    t->used -= gone;
+    t->evictions += gone;
+    if (rehash(t, t->capacity)) return -1;
+    for (size_t i = 0; i < gone; i++) release(old[i]); /* last: destructors may call into this table */
+  }
+  return 2 * (t->used + 1) > t->capacity ? rehash(t, t->capacity ? 2 * t->capacity : 16) : 0;
+}
+
+static int insert(Table *t, Entry *e, const Words *w) {
+  Entry *present = look_up(t, w, e->hash);
+  if (present) {
+    for (size_t i = 0; i < t->capacity; i++) if (t->slots[i] == present) t->slots[i] = e;
+    for (size_t i = 0; i < t->used; i++) if (t->order[i] == present) t->order[i] = e;
+    release(present);
+    return 0;
+  }
+  if (make_room(t)) return -1;
+  t->order[t->used++] = e;
+  place(t->slots, t->capacity, e);
+  return 0;
+}
+
+/* Field of a tuple given by Python as a new reference to keep. */
+static PyObject *kept(PyObject *tuple, int i) { PyObject *o = PyTuple_GET_ITEM(tuple, i); Py_INCREF(o); return o; }
+
+static void take_kinds(Direct *d, const char *kinds, int n) {
+  memcpy(d->kinds, kinds, (size_t)n);
+  for (int i = 0; i < n; i++) {
+    if (kinds[i] != SKIP) d->passed[d->passed_count++] = (uint8_t)i;
+    d->narrowed |= kinds[i] == FP32;
+  }
+}
+
+/* Take over `Bound.direct`: a tuple (kernel's weak reference, function, threads, shared bytes, kinds, attributes, cache,
+ * cache key, pre-run hooks, enter hooks, leave hooks, holds, constants, watched dicts, ctas, hook, its constants, indexes
+ * of zeroed parameters, device). NULL with an error set. */
+static Direct *direct_of(PyObject *tuple, int n) {
+  if (!PyTuple_Check(tuple) || PyTuple_GET_SIZE(tuple) != 19) {
+    PyErr_SetString(PyExc_TypeError, "Bound.direct: expected a tuple of 19 fields");
+    return NULL;
+  }
+  Direct *d = PyMem_Calloc(1, sizeof *d);
+  if (!d) { PyErr_NoMemory(); return NULL; }
+  d->kernel = kept(tuple, 0);
+  d->function = (void *)(uintptr_t)PyLong_AsUnsignedLongLong(PyTuple_GET_ITEM(tuple, 1));
+  d->threads = (unsigned)PyLong_AsUnsignedLong(PyTuple_GET_ITEM(tuple, 2));
+  d->shared_bytes = (unsigned)PyLong_AsUnsignedLong(PyTuple_GET_ITEM(tuple, 3));
+  d->hook = kept(tuple, 15);
+  if (d->hook == Py_None) Py_CLEAR(d->hook);
+  d->hook_constants = kept(tuple, 16);
+  PyObject *zeroed = PyTuple_GET_ITEM(tuple, 17);
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(zeroed); i++, d->zeroes++) {
+    long index = PyLong_AsLong(PyTuple_GET_ITEM(zeroed, i));
+    if (index < 0 || index >= n) PyErr_SetString(PyExc_ValueError, "Bound.direct: a zeroed index is out of range");
+    else d->zeroed[index] = 1;
+  }
+  d->ctas = (unsigned)PyLong_AsUnsignedLong(PyTuple_GET_ITEM(tuple, 14));
+  d->device = (int32_t)PyLong_AsLong(PyTuple_GET_ITEM(tuple, 18));
+  Py_ssize_t length = 0;
+  const char *kinds = PyUnicode_AsUTF8AndSize(PyTuple_GET_ITEM(tuple, 4), &length);
+  if (kinds && length == n) take_kinds(d, kinds, n);
+  else if (!PyErr_Occurred()) PyErr_SetString(PyExc_ValueError, "Bound.direct: expected one kind a parameter");
+  PyObject *attributes = PyTuple_GET_ITEM(tuple, 5); /* tuple of (id, x, y, z) */
+  for (Py_ssize_t i = 0; !PyErr_Occurred() && i < PyTuple_GET_SIZE(attributes) && i < 4; i++) {
+    CuAttribute *a = &d->attributes[d->attribute_count++];
+    PyArg_ParseTuple(PyTuple_GET_ITEM(attributes, i), "iIII", &a->id, &a->value.dims[0], &a->value.dims[1],
+                     &a->value.dims[2]);
+  }
+  d->cache = kept(tuple, 6); d->cache_key = kept(tuple, 7); d->pre_run = kept(tuple, 8);
+  d->entering = kept(tuple, 9); d->leaving = kept(tuple, 10); d->holds = kept(tuple, 11); d->constants = kept(tuple, 12);
+  if (!PyErr_Occurred() && !(PyDict_Check(d->cache) && PyList_Check(d->pre_run) && PyList_Check(d->entering) &&
+                             PyList_Check(d->leaving) && PyDict_Check(d->constants) && PyWeakref_Check(d->kernel)))
+    PyErr_SetString(PyExc_TypeError, "Bound.direct: expected a dict, three lists and a dict of constants");
+#if !HAVE_WATCHERS
+  d->watched = kept(tuple, 13);
+  d->versions = PyMem_Calloc((size_t)PyTuple_GET_SIZE(d->watched) + 1, sizeof *d->versions);
+  if (!d->versions) PyErr_NoMemory();
+#endif
+  if (PyErr_Occurred()) { free_direct(d); return NULL; }
+  return d;
+}

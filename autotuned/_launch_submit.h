@@ -1,0 +1,218 @@
+/* The launch of a found entry: its grid, what comes before it (accumulators zeroed, the config's hook), and itself.
+ *
+ * Part of `_launch.c`, after `_launch_guards.h`, `_launch_table.h` and `_launch_grids.h`. */
+
+/* One size of a grid; -1 with an error set. */
+static long grid_size(PyObject *x) {
+  long value = PyLong_Check(x) ? PyLong_AsLong(x) : -1;
+  if (PyLong_Check(x)) {
+    if (value == -1 && PyErr_Occurred()) return -1;
+    if (value < 0 || value > INT32_MAX) {
+      PyErr_Format(PyExc_ValueError, "grid: expected sizes from 0 to 2147483647, got %ld", value);
+      return -1;
+    }
+    return value;
+  }
+  PyObject *index = PyNumber_Index(x); /* NumPy integers, tl.constexpr */
+  if (!index) return -1;
+  value = PyLong_AsLong(index);
+  Py_DECREF(index);
+  if (value < 0 && !PyErr_Occurred()) PyErr_Format(PyExc_ValueError, "grid: expected sizes of 0 or more, got %ld", value);
+  return PyErr_Occurred() ? -1 : value;
+}
+
+/* A dict of all arguments by name: a copy of `constants`, which holds every name already, so that nothing is resized. */
+static PyObject *arguments_by_name(const Table *t, PyObject *constants, PyObject *const *values) {
+  PyObject *all = PyDict_Copy(constants);
+  for (int i = 0; all && i < t->n; i++)
+    if (PyDict_SetItem(all, t->names[i], values[i])) Py_CLEAR(all);
+  return all;
+}
+
+/* hot path. A tuple of 1 to 3 ordinary sizes; 0 if it is anything else, which `evaluate_grid` takes or refuses. */
+static int plain_grid(PyObject *grid, long out[3]) {
+  if (!PyTuple_CheckExact(grid)) return 0;
+  Py_ssize_t count = PyTuple_GET_SIZE(grid);
+  if (count < 1 || count > 3) return 0;
+  out[1] = out[2] = 1;
+  for (Py_ssize_t i = 0; i < count; i++) {
+    PyObject *size = PyTuple_GET_ITEM(grid, i);
+    int overflow = 0;
+    if (!PyLong_CheckExact(size)) return 0;
+    out[i] = PyLong_AsLongAndOverflow(size, &overflow);
+    if (overflow || out[i] < 0 || out[i] > INT32_MAX) return 0;
+  }
+  return 1;
+}
+
+/* The grid as three sizes; a callable is asked with all arguments by name, or computed. Runs Python code if it is one. */
+static int evaluate_grid(Table *t, const Direct *d, PyObject *grid, PyObject *const *values, long out[3]) {
+  PyObject *owned = NULL;
+  if (plain_grid(grid, out)) return 0;
+  if (!PyTuple_CheckExact(grid) && PyCallable_Check(grid)) {
+    if (compute_grid(t, d->constants, grid, values, out)) return 0;
+    PyObject *meta = arguments_by_name(t, d->constants, values);
+    if (!meta) return -1;
+    owned = PyObject_CallOneArg(grid, meta);
+    Py_DECREF(meta);
+    if (!owned) return -1;
+    if (plain_grid(owned, out)) { Py_DECREF(owned); return 0; }
+    grid = owned;
+  }
+  PyObject *sizes = PySequence_Fast(grid, "grid: expected a tuple or list of 1 to 3 sizes, or a callable returning one");
+  Py_XDECREF(owned);
+  if (!sizes) return -1;
+  Py_ssize_t count = PySequence_Fast_GET_SIZE(sizes);
+  if (!count) PyErr_SetString(PyExc_IndexError, "grid: expected 1 to 3 sizes, got none");
+  out[0] = out[1] = out[2] = 1;
+  for (Py_ssize_t i = 0; i < count && i < 3 && !PyErr_Occurred(); i++) out[i] = grid_size(PySequence_Fast_GET_ITEM(sizes, i));
+  Py_DECREF(sizes);
+  return PyErr_Occurred() ? -1 : 0;
+}
+
+/* A double as a float, in the low bytes of its 64 bits. */
+static void narrow(uint64_t *raw) {
+  double wide;
+  float low;
+  memcpy(&wide, raw, sizeof wide);
+  low = (float)wide;
+  memcpy(raw, &low, sizeof low);
+}
+
+/* hot path. Point at the arguments as the kernel takes them; returns how many. A narrower integer is the low bytes of the
+ * 64: little endian. */
+static int pack(const Direct *d, int n, uint64_t *raw, void **params) {
+  for (int i = 0; d->narrowed && i < n; i++) if (d->kinds[i] == FP32) narrow(&raw[i]);
+  for (int i = 0; i < d->passed_count; i++) params[i] = &raw[d->passed[i]];
+  return d->passed_count;
+}
+
+static int raise_cuda(int error) {
+  const char *text = NULL;
+  if (cu_error) cu_error(error, &text);
+  PyErr_Format(PyExc_RuntimeError, "Triton Error [CUDA]: %s", text ? text : "unknown error");
+  return -1;
+}
+
+/* hot path. torch's current stream of the device that is launched on, into the words; -1 with an error set. */
+static int find_stream(const Direct *d, Words *w) {
+  if (w->has_stream) return 0;
+  w->has_stream = 1;
+  return stream_of(w->device_type, d->device, &w->stream) ? -1 : 0;
+}
+
+/* hot path. Submit on torch's current stream; the GIL is released, since a full queue blocks. */
+static int submit(const Direct *d, int n, Words *w, const long grid[3]) {
+  static uint64_t no_scratch = 0;
+  void *params[MAX_ARGS + 2];
+  if (!grid[0] || !grid[1] || !grid[2]) return 0;
+  if (find_stream(d, w)) return -1;
+  int count = pack(d, n, w->raw, params);
+  params[count] = params[count + 1] = &no_scratch; /* global and profile scratch */
+  CuLaunchConfig c = {(unsigned)grid[0] * d->ctas, (unsigned)grid[1], (unsigned)grid[2], d->threads, 1, 1, d->shared_bytes, w->stream,
+                      d->attribute_count ? (CuAttribute *)d->attributes : NULL, d->attribute_count};
+  int error;
+  Py_BEGIN_ALLOW_THREADS
+  error = cu_launch(&c, d->function, params, NULL);
+  Py_END_ALLOW_THREADS
+  return error ? raise_cuda(error) : 0;
+}
+
+static PyObject *tuple_of(PyObject *const *values, int n) {
+  PyObject *tuple = PyTuple_New(n);
+  for (int i = 0; tuple && i < n; i++) { Py_INCREF(values[i]); PyTuple_SET_ITEM(tuple, i, values[i]); }
+  return tuple;
+}
+
+/* Launch in Python: `bound.run(values, grid)`, which includes the prologue. New reference. */
+static PyObject *run_in_python(Entry *e, PyObject *const *values, int n, PyObject *grid) {
+  PyObject *tuple = tuple_of(values, n);
+  if (!tuple) return NULL;
+  PyObject *result = PyObject_CallMethodObjArgs(e->bound, s_run, tuple, grid, NULL);
+  Py_DECREF(tuple);
+  if (result && take_direct(e, n)) Py_CLEAR(result);
+  return result;
+}
+
+typedef struct { uint64_t start, end, bytes; int zeroed; } Span; /* bytes: 0 unless the tensor is contiguous */
+
+/* Where a tensor lies; 0 if that cannot be told here. */
+static int span_of(PyObject *x, Span *s) {
+  View v;
+  if (!view(x, &v)) return 0;
+  int64_t reach = 0, dense = 1, contiguous = 1;
+  for (int64_t d = v.ndim - 1; d >= 0; d--) {
+    if (v.shape[d] == 0) { s->start = s->end = s->bytes = 0; return 1; }
+    int64_t stride = v.strides ? v.strides[d] : dense;
+    contiguous &= v.shape[d] == 1 || stride == dense;
+    reach += (v.shape[d] - 1) * stride;
+    dense *= v.shape[d];
+  }
+  uint64_t size = (uint64_t)v.dtype.bits * v.dtype.lanes / 8;
+  s->start = v.address;
+  s->end = s->start + (uint64_t)(reach + 1) * size;
+  s->bytes = contiguous && reach >= 0 ? (uint64_t)dense * size : 0;
+  return size > 0;
+}
+
+/* Zero what is to be zeroed by the driver: 1 done; 0 if Python must do it, which knows all layouts and has the error for
+ * an alias of an input; -1 with an error set. */
+static int zero_directly(const Direct *d, const Table *t, Words *w, PyObject *const *values) {
+  Span spans[MAX_ARGS];
+  int count = 0;
+  if (!cu_memset || find_stream(d, w)) return cu_memset ? -1 : 0;
+  for (int i = 0; i < t->n; i++) {
+    if (Py_TYPE(values[i]) != tensor_type && Py_TYPE(values[i]) != parameter_type) {
+      if (d->zeroed[i] && values[i] != Py_None) return 0;
+      continue;
+    }
+    if (!span_of(values[i], &spans[count])) return 0;
+    spans[count].zeroed = d->zeroed[i];
+    if (spans[count].zeroed && spans[count].start != spans[count].end && !spans[count].bytes) return 0;
+    count++;
+  }
+  for (int i = 0; i < count; i++)
+    for (int j = 0; spans[i].zeroed && j < count; j++)
+      if (!spans[j].zeroed && spans[i].start < spans[j].end && spans[j].start < spans[i].end) return 0;
+  int error = 0;
+  Py_BEGIN_ALLOW_THREADS /* a full queue blocks here as at a launch */
+  for (int i = 0; i < count && !error; i++)
+    if (spans[i].zeroed && spans[i].bytes) error = cu_memset(spans[i].start, 0, spans[i].bytes, w->stream);
+  Py_END_ALLOW_THREADS
+  return error ? raise_cuda(error) : 1;
+}
+
+/* Zeroing and the config's hook, in Python; -1 with an error set. */
+static int run_prologue(const Entry *e, PyObject *const *values, int n) {
+  PyObject *tuple = tuple_of(values, n);
+  PyObject *done = tuple ? PyObject_CallOneArg(e->before, tuple) : NULL;
+  Py_XDECREF(tuple);
+  Py_XDECREF(done);
+  return done ? 0 : -1;
+}
+
+/* What comes before every launch: accumulators zeroed, then the config's hook; -1 with an error set. */
+static int prepare(const Entry *e, const Table *t, Words *w, PyObject *const *values) {
+  const Direct *d = e->direct;
+  int zeroed = d->zeroes ? zero_directly(d, t, w, values) : 1;
+  if (zeroed <= 0) return zeroed ? -1 : run_prologue(e, values, t->n);
+  if (!d->hook) return 0;
+  PyObject *all = arguments_by_name(t, d->hook_constants, values);
+  PyObject *done = all ? PyObject_CallOneArg(d->hook, all) : NULL;
+  Py_XDECREF(all);
+  Py_XDECREF(done);
+  return done ? 0 : -1;
+}
+
+/* hot path. Launch a found entry. Runs Python code: prologue, grid callable. New reference to the compiled kernel. */
+static PyObject *launch_entry(Table *t, Entry *e, Words *w, PyObject *const *values, PyObject *grid) {
+  long sizes[3];
+  PyObject *kernel = NULL;
+  int direct = e->direct ? guards_hold(e->direct, &kernel) : 0;
+  if (direct < 0) return NULL;
+  if (!direct) return run_in_python(e, values, t->n, grid);
+  if ((e->before && prepare(e, t, w, values)) || evaluate_grid(t, e->direct, grid, values, sizes) ||
+      submit(e->direct, t->n, w, sizes))
+    Py_CLEAR(kernel);
+  return kernel;
+}

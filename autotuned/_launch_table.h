@@ -1,0 +1,220 @@
+/* `Table`: from argument values to the object bound for them.
+ *
+ * Part of `_launch.c`, after `_launch_entries.h`. */
+
+static void table_forget(Table *t) {
+  size_t used = t->used;
+  Entry **order = t->order, **slots = t->slots;
+  t->used = t->capacity = 0;
+  t->slots = NULL;
+  t->order = PyMem_Calloc(LIMIT, sizeof *t->order);
+  for (size_t i = 0; i < used; i++) release(order[i]);
+  PyMem_Free(order);
+  PyMem_Free(slots);
+}
+
+static int fill_table(Table *t, PyObject *names, PyObject *defaults, PyObject *roles, PyObject *buckets) {
+  size_t n = (size_t)t->n;
+  t->names = PyMem_Calloc(n + 1, sizeof *t->names);
+  t->defaults = PyMem_Calloc(n + 1, sizeof *t->defaults);
+  t->buckets = PyMem_Calloc(n + 1, sizeof *t->buckets);
+  t->roles = PyMem_Calloc(n + 1, 1);
+  t->order = PyMem_Calloc(LIMIT, sizeof *t->order);
+  if (!t->names || !t->defaults || !t->buckets || !t->roles || !t->order) { PyErr_NoMemory(); return -1; }
+  for (int i = 0; i < t->n; i++) {
+    PyObject *name = PyTuple_GET_ITEM(names, i);
+    Py_INCREF(name);
+    PyUnicode_InternInPlace(&name);
+    t->names[i] = name;
+    t->defaults[i] = PyDict_GetItemWithError(defaults, name);
+    t->buckets[i] = PyDict_GetItemWithError(buckets, name);
+    Py_XINCREF(t->defaults[i]);
+    Py_XINCREF(t->buckets[i]);
+    t->roles[i] = (uint8_t)PyLong_AsLong(PyTuple_GET_ITEM(roles, i));
+    if (PyErr_Occurred()) return -1;
+  }
+  return 0;
+}
+
+static int table_init(Table *t, PyObject *args, PyObject *keywords) {
+  PyObject *names, *defaults, *roles, *buckets, *functions, *device;
+  static char *list[] = {"names", "places", "defaults", "roles", "buckets", "functions", "device", NULL};
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "O!iO!O!O!O!O", list, &PyTuple_Type, &names, &t->places,
+                                   &PyDict_Type, &defaults, &PyTuple_Type, &roles, &PyDict_Type, &buckets,
+                                   &PyTuple_Type, &functions, &device))
+    return -1;
+  if (t->names) { PyErr_SetString(PyExc_TypeError, "Table: initialised already"); return -1; }
+  t->n = (int)PyTuple_GET_SIZE(names);
+  if (t->n > MAX_ARGS || PyTuple_GET_SIZE(roles) != t->n) {
+    t->n = 0;
+    PyErr_Format(PyExc_ValueError, "Table: expected at most %d names and one role each", MAX_ARGS);
+    return -1;
+  }
+  Py_INCREF(functions); t->functions = functions;
+  Py_INCREF(device); t->device = device;
+  return fill_table(t, names, defaults, roles, buckets);
+}
+
+/* What a launch holds: through a config's hook, or what the hook is a method of, it may lead back to its own table. */
+static int direct_traverse(const Direct *d, visitproc visit, void *arg) {
+  Py_VISIT(d->kernel); Py_VISIT(d->cache); Py_VISIT(d->pre_run); Py_VISIT(d->entering); Py_VISIT(d->leaving);
+  Py_VISIT(d->holds); Py_VISIT(d->constants); Py_VISIT(d->hook); Py_VISIT(d->hook_constants);
+#if !HAVE_WATCHERS
+  Py_VISIT(d->watched);
+#endif
+  return 0;
+}
+
+static int table_traverse(Table *t, visitproc visit, void *arg) {
+  Py_VISIT(t->functions);
+  Py_VISIT(t->device);
+  for (int i = 0; t->buckets && i < t->n; i++) { Py_VISIT(t->buckets[i]); Py_VISIT(t->defaults[i]); }
+  for (size_t i = 0; i < t->used; i++) {
+    Entry *e = t->order[i];
+    if (e->references != 1) continue; /* also held by a running call */
+    Py_VISIT(e->bound); Py_VISIT(e->config); Py_VISIT(e->before); Py_VISIT(e->fields);
+    int stop = e->direct ? direct_traverse(e->direct, visit, arg) : 0;
+    if (stop) return stop;
+  }
+  return 0;
+}
+
+static int table_clear_references(Table *t) {
+  if (t->order) table_forget(t);
+  Py_CLEAR(t->functions);
+  Py_CLEAR(t->device);
+  return 0;
+}
+
+static void table_dealloc(Table *t) {
+  PyObject_GC_UnTrack(t);
+  table_clear_references(t);
+  for (int i = 0; t->names && i < t->n; i++) { Py_XDECREF(t->names[i]); Py_XDECREF(t->defaults[i]); Py_XDECREF(t->buckets[i]); }
+  PyMem_Free(t->names); PyMem_Free(t->defaults); PyMem_Free(t->buckets); PyMem_Free(t->roles); PyMem_Free(t->order);
+  PyTypeObject *type = Py_TYPE(t);
+  type->tp_free((PyObject *)t);
+}
+
+/* The values of a call as an array; 0 if they are not as many as the parameters. */
+static int as_values(const Table *t, PyObject *tuple, PyObject ***out) {
+  if (!PyTuple_Check(tuple) || PyTuple_GET_SIZE(tuple) != t->n) return 0;
+  *out = ((PyTupleObject *)tuple)->ob_item;
+  return 1;
+}
+
+static PyObject *table_find(Table *t, PyObject *tuple) {
+  PyObject **values;
+  Words w;
+  if (!as_values(t, tuple, &values)) Py_RETURN_NONE;
+  int result = make_words(t, &w, values);
+  if (result == WORDS_ERROR) PyErr_Clear(); /* the safe path meets the same error and raises it */
+  Entry *e = result ? NULL : look_up(t, &w, hash_words(&w));
+  if (!e) Py_RETURN_NONE;
+  t->hits++;
+  Py_INCREF(e->bound);
+  return e->bound;
+}
+
+/* Attribute of the bound object, None taken as absent; -1 on error. */
+static int optional(PyObject *bound, const char *name, PyObject **out) {
+  *out = PyObject_GetAttrString(bound, name);
+  if (!*out) return -1;
+  if (*out == Py_None) Py_CLEAR(*out);
+  return 0;
+}
+
+/* Make `direct` anew if `bound.direct` is another tuple than before: Triton has chosen another kernel. -1 on error.
+ * Memory of the host never goes to the driver from here: pinned memory may be launched with and other memory may not, in
+ * words they are alike, and Triton's launcher tells them apart. */
+static int take_direct(Entry *e, int n) {
+  PyObject *fields = NULL;
+  if (optional(e->bound, "direct", &fields)) return -1;
+  if (fields == e->fields) { Py_XDECREF(fields); return 0; }
+  Direct *made = fields && cu_launch && dl && (!e->on_host || takes_host_memory) ? direct_of(fields, n) : NULL;
+  if (PyErr_Occurred()) { Py_XDECREF(fields); return -1; }
+  free_direct(e->direct);
+  Py_XDECREF(e->fields);
+  e->direct = made;
+  e->fields = fields;
+  return 0;
+}
+
+static Entry *new_entry(const Table *t, const Words *w, PyObject *bound) {
+  Entry *e = PyMem_Calloc(1, sizeof *e);
+  if (!e) { PyErr_NoMemory(); return NULL; }
+  e->references = 1;
+  e->hash = hash_words(w);
+  e->count = w->count;
+  e->on_host = w->on_host;
+  e->words = PyMem_Malloc(sizeof(uint64_t) * (size_t)(w->count + 1));
+  e->object = PyMem_Calloc((size_t)w->objects + 1, sizeof *e->object);
+  if (!e->words || !e->object) { PyErr_NoMemory(); release(e); return NULL; }
+  memcpy(e->words, w->word, sizeof(uint64_t) * (size_t)w->count);
+  for (; e->objects < w->objects; e->objects++) { e->object[e->objects] = w->object[e->objects]; Py_INCREF(e->object[e->objects]); }
+  Py_INCREF(bound);
+  e->bound = bound;
+  e->config = PyObject_GetAttr(bound, s_config);
+  if (!e->config || optional(bound, "before", &e->before) || take_direct(e, t->n)) { release(e); return NULL; }
+  return e;
+}
+
+static PyObject *table_bind(Table *t, PyObject *args) {
+  PyObject *tuple, *bound, **values;
+  Words w;
+  if (!PyArg_ParseTuple(args, "OO", &tuple, &bound)) return NULL;
+  if (find_torch()) return NULL;
+  find_driver();
+  if (!as_values(t, tuple, &values)) Py_RETURN_FALSE;
+  compare_shims(values, t->n);
+  int result = make_words(t, &w, values);
+  if (result == WORDS_ERROR) PyErr_Clear();
+  if (result) Py_RETURN_FALSE;
+  Entry *e = new_entry(t, &w, bound);
+  if (!e) return NULL;
+  if (insert(t, e, &w)) { release(e); return NULL; }
+  Py_RETURN_TRUE;
+}
+
+static PyObject *table_words(Table *t, PyObject *tuple) {
+  PyObject **values;
+  Words w;
+  if (find_torch()) return NULL;
+  if (!as_values(t, tuple, &values)) Py_RETURN_NONE;
+  int result = make_words(t, &w, values);
+  if (result == WORDS_ERROR) return NULL;
+  if (result) Py_RETURN_NONE;
+  return PyBytes_FromStringAndSize((const char *)w.word, (Py_ssize_t)sizeof(uint64_t) * w.count);
+}
+
+static PyObject *table_clear(Table *t, PyObject *unused) {
+  (void)unused;
+  table_forget(t);
+  if (!t->order) return PyErr_NoMemory();
+  Py_RETURN_NONE;
+}
+
+static Py_ssize_t table_length(Table *t) { return (Py_ssize_t)t->used; }
+static PyObject *get_hits(Table *t, void *c) { (void)c; return PyLong_FromUnsignedLongLong(t->hits); }
+static PyObject *get_evictions(Table *t, void *c) { (void)c; return PyLong_FromUnsignedLongLong(t->evictions); }
+static PyObject *get_computed(Table *t, void *c) { (void)c; return PyLong_FromUnsignedLongLong(t->computed); }
+static PyObject *get_name(Table *t, void *c) { (void)t; (void)c; return PyUnicode_FromString("c"); }
+
+static PyMethodDef table_methods[] = {
+    {"find", (PyCFunction)table_find, METH_O, "The bound object for these argument values, or None."},
+    {"bind", (PyCFunction)table_bind, METH_VARARGS, "Bind argument values; False if they have no words."},
+    {"words", (PyCFunction)table_words, METH_O, "The words of these argument values as bytes, or None; for tests."},
+    {"clear", (PyCFunction)table_clear, METH_NOARGS, "Forget everything bound."},
+    {NULL, NULL, 0, NULL}};
+static PyGetSetDef table_fields[] = {{"hits", (getter)get_hits, NULL, "Calls answered.", NULL},
+                                     {"evictions", (getter)get_evictions, NULL, "Entries dropped for room.", NULL},
+                                     {"computed", (getter)get_computed, NULL, "Grid callables computed, not called.", NULL},
+                                     {"name", (getter)get_name, NULL, "Which launcher this is.", NULL},
+                                     {NULL, NULL, NULL, NULL, NULL}};
+static PySequenceMethods table_sequence = {.sq_length = (lenfunc)table_length};
+static PyTypeObject TableType = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "autotuned._launch.Table",
+    .tp_doc = "Table(names, places, defaults, roles, buckets, functions, device): words of arguments to bound kernels.",
+    .tp_basicsize = sizeof(Table), .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, .tp_new = PyType_GenericNew,
+    .tp_init = (initproc)table_init, .tp_dealloc = (destructor)table_dealloc, .tp_traverse = (traverseproc)table_traverse,
+    .tp_clear = (inquiry)table_clear_references, .tp_methods = table_methods, .tp_getset = table_fields,
+    .tp_as_sequence = &table_sequence};

@@ -1,0 +1,217 @@
+/* `Base`, the base of `Tuned`: one call of a kernel, from its arguments to the launch or to the Python path.
+ *
+ * Part of `_launch.c`, after `_launch_submit.h` and `_launch_gridded.h`. */
+
+typedef struct Best { unsigned long thread; PyObject *config; struct Best *next; } Best;
+
+typedef struct {
+  PyObject_HEAD
+  Table *table;          /* strong or NULL: then every call takes the Python path */
+  PyObject *configs;     /* strong: the live list */
+  PyObject *seen;        /* strong: the list that the table was built for, and its length */
+  Py_ssize_t seen_length;
+  uint64_t generation;   /* the shared one when `_still_ours` last said yes */
+  Best *best;            /* config of each thread's last launch, most recent thread first */
+} Base;
+
+/* hot path. Note the config of this thread's launch. */
+static int set_best(Base *b, PyObject *config) {
+  unsigned long me = PyThread_get_thread_ident();
+  Best *slot = b->best;
+  while (slot && slot->thread != me) slot = slot->next;
+  if (!slot) {
+    slot = PyMem_Malloc(sizeof *slot);
+    if (!slot) { PyErr_NoMemory(); return -1; }
+    *slot = (Best){me, NULL, b->best};
+    b->best = slot;
+  }
+  if (slot->config != config) {
+    PyObject *old = slot->config;
+    Py_INCREF(config);
+    slot->config = config;
+    Py_XDECREF(old);
+  }
+  return 0;
+}
+
+/* The call as Python's `_slow_run(args, kwargs, grid, warmup)`; grid or warmup NULL where absent. New reference. */
+static PyObject *slow_run(PyObject *self, PyObject *const *args, Py_ssize_t positional, PyObject *names, PyObject *grid,
+                          PyObject *warmup) {
+  PyObject *result = NULL, *tuple = PyTuple_New(positional), *keywords = PyDict_New();
+  if (!tuple || !keywords) goto done;
+  for (Py_ssize_t i = 0; i < positional; i++) { Py_INCREF(args[i]); PyTuple_SET_ITEM(tuple, i, args[i]); }
+  for (Py_ssize_t i = 0; names && i < PyTuple_GET_SIZE(names); i++) {
+    PyObject *name = PyTuple_GET_ITEM(names, i);
+    if (grid == args[positional + i] && PyUnicode_Compare(name, s_grid) == 0) continue;
+    if (PyUnicode_Compare(name, s_warmup) == 0) continue;
+    if (PyUnicode_Compare(name, s_grid) == 0) continue;
+    if (PyDict_SetItem(keywords, name, args[positional + i])) goto done;
+  }
+  result = PyObject_CallMethodObjArgs(self, s_slow_run, tuple, keywords, grid ? grid : Py_Ellipsis,
+                                      warmup ? warmup : Py_False, NULL);
+done:
+  Py_XDECREF(tuple);
+  Py_XDECREF(keywords);
+  return result;
+}
+
+/* hot path. Arguments in parameter order, defaults filled in (all borrowed), in `values`, or where they lie if all came
+ * by place; NULL if they do not fit. */
+static PyObject *const *order_arguments(const Table *t, PyObject *const *args, Py_ssize_t positional, PyObject *names,
+                                        PyObject **values) {
+  if (positional > t->places) return NULL;
+  Py_ssize_t keywords = names ? PyTuple_GET_SIZE(names) : 0;
+  if (positional == t->n && !keywords) return args;
+  memcpy(values, args, sizeof *values * (size_t)positional);
+  memset(values + positional, 0, sizeof *values * (size_t)(t->n - positional));
+  int next = (int)positional; /* keywords mostly come in signature order */
+  for (Py_ssize_t k = 0; k < keywords; k++) {
+    PyObject *name = PyTuple_GET_ITEM(names, k);
+    if (name == s_grid || name == s_warmup) continue;
+    int i = next < t->n && t->names[next] == name ? next : -1;
+    for (int j = (int)positional; i < 0 && j < t->n; j++) if (t->names[j] == name) i = j;
+    if (i < 0) {
+      if (PyUnicode_Compare(name, s_grid) == 0 || PyUnicode_Compare(name, s_warmup) == 0) continue;
+      for (int j = (int)positional; i < 0 && j < t->n; j++) if (PyUnicode_Compare(t->names[j], name) == 0) i = j;
+    }
+    if (i < 0 || values[i]) return NULL;
+    values[i] = args[positional + k];
+    next = i + 1;
+  }
+  for (int i = (int)positional; i < t->n; i++)
+    if (!values[i] && !(values[i] = t->defaults[i])) return NULL;
+  return values;
+}
+
+/* Whether the base class and its list of configs are as when the table was built; -1 on error. */
+static int base_holds(Base *b) {
+  if (b->configs != b->seen || !PyList_CheckExact(b->configs) || PyList_GET_SIZE(b->configs) != b->seen_length) return 0;
+  look_at_types();
+  if (b->generation == generation) return 1;
+  uint64_t now = generation;
+  PyObject *ours = PyObject_CallMethodNoArgs((PyObject *)b, s_still_ours);
+  if (!ours) return -1;
+  int yes = PyObject_IsTrue(ours);
+  Py_DECREF(ours);
+  b->generation = yes == 1 ? now : 0;
+  return yes;
+}
+
+/* hot path. One call of the kernel. New reference. */
+static PyObject *call_kernel(PyObject *self, PyObject *const *args, Py_ssize_t positional, PyObject *names, PyObject *grid) {
+  Base *b = (Base *)self;
+  PyObject *ordered[MAX_ARGS], *const *values;
+  Words w;
+  Table *t = b->table;
+  int ours = t ? base_holds(b) : 0;
+  if (ours < 0) return NULL;
+  if (!ours || !(values = order_arguments(t, args, positional, names, ordered))) goto slow;
+  int result = make_words(t, &w, values);
+  if (result == WORDS_ERROR) PyErr_Clear();
+  Entry *e = result ? NULL : look_up(t, &w, hash_words(&w));
+  if (!e) goto slow;
+  t->hits++;
+  e->references++;
+  Py_INCREF(t);
+  PyObject *launched = set_best(b, e->config) ? NULL : launch_entry(t, e, &w, values, grid);
+  release(e);
+  Py_DECREF(t);
+  return launched;
+slow:
+  return slow_run(self, args, positional, names, grid, Py_False);
+}
+
+static PyObject *base_run(PyObject *self, PyObject *const *args, Py_ssize_t positional, PyObject *names) {
+  PyObject *grid = NULL, *warmup = NULL;
+  for (Py_ssize_t i = 0; names && i < PyTuple_GET_SIZE(names); i++) {
+    PyObject *name = PyTuple_GET_ITEM(names, i);
+    if (name == s_grid || (name != s_warmup && PyUnicode_Compare(name, s_grid) == 0)) grid = args[positional + i];
+    else if (name == s_warmup || PyUnicode_Compare(name, s_warmup) == 0) warmup = args[positional + i];
+  }
+  if (!grid || (warmup && warmup != Py_False)) return slow_run(self, args, positional, names, grid, warmup);
+  return call_kernel(self, args, positional, names, grid);
+}
+
+static PyObject *base_subscript(PyObject *self, PyObject *grid) { return gridded(self, grid, call_kernel); }
+
+static PyObject *base_attach(Base *b, PyObject *table) {
+  if (table != Py_None && !PyObject_TypeCheck(table, &TableType)) {
+    PyErr_SetString(PyExc_TypeError, "_attach: expected a Table or None");
+    return NULL;
+  }
+  Table *old = b->table;
+  PyObject *seen = b->seen;
+  b->table = table == Py_None ? NULL : (Table *)table;
+  Py_XINCREF(b->table);
+  Py_XINCREF(b->configs);
+  b->seen = b->configs;
+  b->seen_length = b->configs && PyList_Check(b->configs) ? PyList_GET_SIZE(b->configs) : -1;
+  b->generation = 0;
+  Py_XDECREF(old);
+  Py_XDECREF(seen);
+  Py_RETURN_NONE;
+}
+
+static PyObject *get_configs(Base *b, void *c) {
+  (void)c;
+  if (!b->configs) { PyErr_SetString(PyExc_AttributeError, "configs"); return NULL; }
+  Py_INCREF(b->configs);
+  return b->configs;
+}
+static int set_configs(Base *b, PyObject *value, void *c) {
+  (void)c;
+  PyObject *old = b->configs;
+  Py_XINCREF(value);
+  b->configs = value;
+  Py_XDECREF(old);
+  return 0;
+}
+static PyObject *get_best(Base *b, void *c) {
+  (void)c;
+  for (Best *slot = b->best; slot; slot = slot->next)
+    if (slot->thread == PyThread_get_thread_ident()) { Py_INCREF(slot->config); return slot->config; }
+  PyErr_SetString(PyExc_AttributeError, "best_config: nothing was launched on this thread yet");
+  return NULL;
+}
+static int set_best_config(Base *b, PyObject *value, void *c) {
+  (void)c;
+  if (!value) { PyErr_SetString(PyExc_AttributeError, "best_config cannot be deleted"); return -1; }
+  return set_best(b, value);
+}
+
+static int base_traverse(Base *b, visitproc visit, void *arg) {
+  Py_VISIT(b->table); Py_VISIT(b->configs); Py_VISIT(b->seen);
+  for (Best *slot = b->best; slot; slot = slot->next) Py_VISIT(slot->config);
+  return 0;
+}
+static int base_clear(Base *b) {
+  Py_CLEAR(b->table); Py_CLEAR(b->configs); Py_CLEAR(b->seen);
+  while (b->best) {
+    Best *slot = b->best;
+    b->best = slot->next;
+    Py_XDECREF(slot->config);
+    PyMem_Free(slot);
+  }
+  return 0;
+}
+static void base_dealloc(Base *b) {
+  PyObject_GC_UnTrack(b);
+  base_clear(b);
+  Py_TYPE(b)->tp_free((PyObject *)b);
+}
+
+static PyMethodDef base_methods[] = {
+    {"run", (PyCFunction)(void (*)(void))base_run, METH_FASTCALL | METH_KEYWORDS,
+     "run($self, /, *args, grid, warmup=False, **kwargs)\n--\n\nLaunch with the config chosen for these arguments."},
+    {"_attach", (PyCFunction)base_attach, METH_O, "Use this table for the present list of configs; None for none."},
+    {NULL, NULL, 0, NULL}};
+static PyGetSetDef base_fields[] = {
+    {"configs", (getter)get_configs, (setter)set_configs, "The live list of configs.", NULL},
+    {"best_config", (getter)get_best, (setter)set_best_config, "The config of this thread's last launch.", NULL},
+    {NULL, NULL, NULL, NULL, NULL}};
+static PyMappingMethods base_mapping = {.mp_subscript = base_subscript};
+static PyTypeObject BaseType = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "autotuned._launch.Base", .tp_doc = "What makes `kernel[grid](...)` fast.",
+    .tp_basicsize = sizeof(Base), .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
+    .tp_new = PyType_GenericNew, .tp_dealloc = (destructor)base_dealloc, .tp_traverse = (traverseproc)base_traverse,
+    .tp_clear = (inquiry)base_clear, .tp_methods = base_methods, .tp_getset = base_fields, .tp_as_mapping = &base_mapping};

@@ -1,0 +1,212 @@
+/* The words of a call: what its arguments are as far as that decides which bound kernel it gets, as 64-bit numbers.
+ *
+ * Part of `_launch.c`, after `_launch_tensors.h`. The fields of a table stand here: they say of each parameter what
+ * counts. */
+
+enum { TAG_TENSOR = 1, TAG_INT, TAG_BOOL, TAG_FLOAT, TAG_NONE, TAG_OBJECT };
+enum { ROLE_SHAPE = 1, ROLE_VALUE = 2, ROLE_CONSTEXPR = 4, ROLE_INTEGER = 8 }; /* what of a parameter is in the key */
+enum { WORDS_OK = 0, WORDS_NONE = 1, WORDS_ERROR = -1 };
+
+typedef struct {
+  int count, objects;
+  uint64_t word[MAX_WORDS];
+  uint64_t raw[MAX_ARGS];         /* address or integer of each argument, for the launch */
+  PyObject *object[MAX_ARGS];     /* borrowed: arguments that count by identity */
+  int32_t device_type;            /* of the last tensor on a GPU */
+  void *stream;                   /* torch's current one, once it was asked for */
+  int has_stream, on_host;        /* and whether a tensor lies in the host's memory */
+} Words;
+
+typedef struct {
+  PyObject_HEAD
+  int n, places;          /* free parameters, and how many of them may be passed by position */
+  PyObject **names;       /* strong, interned */
+  PyObject **defaults;    /* strong, NULL where there is none */
+  uint8_t *roles;
+  PyObject **buckets;     /* strong, NULL where there is none */
+  PyObject *functions;    /* tuple of key callables */
+  PyObject *device;       /* callable giving the device's index where there is no libcuda */
+  struct Entry **slots;   /* open addressing, a power of two */
+  struct Entry **order;   /* oldest first, LIMIT long */
+  size_t capacity, used;
+  unsigned long long hits, evictions, computed; /* calls answered, entries dropped, grid callables not called */
+} Table;
+
+static inline void put(Words *w, uint64_t value) { w->word[w->count++] = value; }
+
+/* '0', '1' or '*' of a stride as two bits. */
+static inline uint64_t stride_bits(int64_t stride) { return 1u + (stride != 0) + ((uint64_t)stride > 1); }
+
+/* The pattern where sizes 0 and 1 occur, which count as in a contiguous tensor. */
+static __attribute__((noinline)) uint64_t normal_pattern(const View *v) {
+  uint64_t pattern = 0;
+  int64_t dense = 1;
+  int empty = 0;
+  for (int64_t d = 0; d < v->ndim; d++) empty |= v->shape[d] == 0;
+  for (int64_t d = v->ndim - 1; d >= 0; d--) {
+    pattern = pattern << 2 | stride_bits((v->shape[d] == 1 || empty || !v->strides) ? dense : v->strides[d]);
+    dense *= v->shape[d] > 1 ? v->shape[d] : 1;
+  }
+  return pattern;
+}
+
+/* hot path. The stride pattern, two bits a dimension. */
+static inline uint64_t stride_pattern(const View *v) {
+  uint64_t pattern = 0;
+  if (!v->strides) return normal_pattern(v);
+  for (int64_t d = v->ndim - 1; d >= 0; d--) {
+    if (v->shape[d] <= 1) return normal_pattern(v);
+    pattern = pattern << 2 | stride_bits(v->strides[d]);
+  }
+  return pattern;
+}
+
+/* hot path. Words of an exact torch.Tensor or Parameter. */
+static inline int words_of_tensor(Words *w, int i, PyObject *x, int role) {
+  View v;
+  if (!view(x, &v)) return WORDS_NONE; /* functorch and others without memory */
+  if (v.ndim > MAX_DIMS || w->count + v.ndim + 4 > MAX_WORDS) return WORDS_NONE;
+  uint64_t *out = w->word + w->count;
+  uint32_t dtype; /* code, bits and lanes, as they lie */
+  memcpy(&dtype, &v.dtype, sizeof dtype);
+  out[0] = TAG_TENSOR | (uint64_t)((v.address & 15) == 0) << 7 | (uint64_t)v.ndim << 8 |
+           (uint64_t)(uint8_t)v.device.type << 16 | (uint64_t)(uint8_t)v.device.id << 24 | (uint64_t)dtype << 32;
+  out[1] = stride_pattern(&v);
+  int dims = role & ROLE_SHAPE ? (int)v.ndim : 0;
+  for (int d = 0; d < dims; d++) out[2 + d] = (uint64_t)v.shape[d];
+  w->count += 2 + dims;
+  w->raw[i] = v.address;
+  if (v.device.type == DL_CPU) w->on_host = 1;
+  else w->device_type = v.device.type;
+  return WORDS_OK;
+}
+
+/* Fills raw and the integer class: is it 1, is it divisible by 16, its width. May run Python code (a bucket). */
+static int words_of_int(const Table *t, Words *w, int i, PyObject *x, int role) {
+  int overflow = 0;
+  long long value = PyLong_AsLongLongAndOverflow(x, &overflow);
+  uint64_t width = 32;
+  if (overflow < 0) return WORDS_NONE;
+  if (overflow > 0) {
+    unsigned long long large = PyLong_AsUnsignedLongLong(x);
+    if (PyErr_Occurred()) { PyErr_Clear(); return WORDS_NONE; }
+    w->raw[i] = large;
+    width = 65;
+  } else {
+    w->raw[i] = (uint64_t)value;
+    if (value < INT32_MIN || value > INT32_MAX) width = 64;
+  }
+  put(w, TAG_INT | width << 8 | (uint64_t)(w->raw[i] == 1) << 16 | (uint64_t)((w->raw[i] & 15) == 0) << 17);
+  if (t->buckets[i]) {
+    PyObject *bucket = PyObject_CallOneArg(t->buckets[i], x);
+    if (!bucket) return WORDS_ERROR;
+    long long edge = PyLong_Check(bucket) ? PyLong_AsLongLongAndOverflow(bucket, &overflow) : (overflow = 1, 0);
+    Py_DECREF(bucket);
+    if (overflow) { PyErr_Clear(); return WORDS_NONE; }
+    put(w, (uint64_t)edge);
+  }
+  /* A bucketed constexpr is compiled in with its true value. */
+  if (role & ROLE_CONSTEXPR || (!t->buckets[i] && role & (ROLE_VALUE | ROLE_INTEGER))) put(w, w->raw[i]);
+  return WORDS_OK;
+}
+
+static int words_of_float(Words *w, int i, PyObject *x, int role) {
+  double value = PyFloat_AS_DOUBLE(x);
+  memcpy(&w->raw[i], &value, sizeof value);
+  put(w, TAG_FLOAT);
+  if (role & (ROLE_VALUE | ROLE_CONSTEXPR)) put(w, value != value ? UINT64_C(0x7ff8000000000000) : w->raw[i]);
+  return WORDS_OK;
+}
+
+/* A value that counts by identity: text, a dtype, a member of an enum; anything else has no words. */
+static int words_of_object(Words *w, int i, PyObject *x) {
+  const char *kind = Py_TYPE(x)->tp_name;
+  const char *dot = strrchr(kind, '.');
+  int known = PyUnicode_CheckExact(x) || !strcmp(dot ? dot + 1 : kind, "dtype");
+  if (!known) return WORDS_NONE;
+  put(w, TAG_OBJECT);
+  put(w, (uint64_t)(uintptr_t)x);
+  w->raw[i] = 0;
+  w->object[w->objects++] = x;
+  return WORDS_OK;
+}
+
+static int words_of_argument(const Table *t, Words *w, int i, PyObject *x) {
+  PyTypeObject *type = Py_TYPE(x);
+  int role = t->roles[i];
+  if (w->count + 4 > MAX_WORDS) return WORDS_NONE;
+  if (tensor_type && (type == tensor_type || type == parameter_type)) return words_of_tensor(w, i, x, role);
+  if (type == &PyLong_Type) return words_of_int(t, w, i, x, role);
+  if (type == &PyBool_Type) {
+    put(w, TAG_BOOL | (uint64_t)(x == Py_True) << 8);
+    w->raw[i] = x == Py_True;
+    return WORDS_OK;
+  }
+  if (type == &PyFloat_Type) return words_of_float(w, i, x, role);
+  if (x == Py_None) { put(w, TAG_NONE); w->raw[i] = 0; return WORDS_OK; }
+  return words_of_object(w, i, x);
+}
+
+/* cold: the value of each key callable, which must be an int, bool, None or text. Runs Python code. */
+static int words_of_functions(const Table *t, Words *w, PyObject *const *values) {
+  Py_ssize_t count = PyTuple_GET_SIZE(t->functions);
+  if (!count) return WORDS_OK;
+  PyObject *arguments = PyDict_New();
+  if (!arguments) return WORDS_ERROR;
+  int result = WORDS_OK;
+  for (int i = 0; i < t->n && result == WORDS_OK; i++)
+    if (PyDict_SetItem(arguments, t->names[i], values[i])) result = WORDS_ERROR;
+  for (Py_ssize_t f = 0; f < count && result == WORDS_OK; f++) {
+    PyObject *value = PyObject_CallOneArg(PyTuple_GET_ITEM(t->functions, f), arguments);
+    int overflow = 0;
+    if (!value) { result = WORDS_ERROR; break; }
+    if (w->count + 2 > MAX_WORDS || !(PyLong_CheckExact(value) || PyBool_Check(value))) {
+      result = WORDS_NONE;
+    } else {
+      put(w, TAG_INT | (uint64_t)PyBool_Check(value) << 8);
+      put(w, (uint64_t)PyLong_AsLongLongAndOverflow(value, &overflow));
+      if (overflow) result = WORDS_NONE;
+    }
+    Py_DECREF(value);
+  }
+  Py_DECREF(arguments);
+  return result;
+}
+
+/* hot path. The words of a call. WORDS_ERROR leaves a Python error set. May run Python code. */
+static int make_words(const Table *t, Words *w, PyObject *const *values) {
+  w->count = w->objects = w->has_stream = w->on_host = 0;
+  w->device_type = DL_CUDA;
+  if (t->device != Py_None && cu_context) {
+    void *context = NULL;
+    if (cu_context(&context)) return WORDS_NONE;
+    put(w, (uint64_t)(uintptr_t)context);
+  } else if (t->device != Py_None) {
+    PyObject *index = PyObject_CallNoArgs(t->device);
+    if (!index) return WORDS_ERROR;
+    put(w, (uint64_t)PyLong_AsLongLong(index));
+    Py_DECREF(index);
+    if (PyErr_Occurred()) return WORDS_ERROR;
+  }
+  for (int i = 0; i < t->n; i++) {
+    int result = words_of_argument(t, w, i, values[i]);
+    if (result) return result;
+  }
+  return words_of_functions(t, w, values);
+}
+
+/* hot path. FNV-1a over words in four lanes: one lane would wait for its multiplication at every word. */
+static uint64_t hash_words(const Words *w) {
+  const uint64_t prime = UINT64_C(1099511628211);
+  uint64_t lane[4] = {UINT64_C(1469598103934665603), 2, 3, 5};
+  int i = 0;
+  for (; i + 4 <= w->count; i += 4)
+    for (int l = 0; l < 4; l++) lane[l] = (lane[l] ^ w->word[i + l]) * prime;
+  for (; i < w->count; i++) lane[0] = (lane[0] ^ w->word[i]) * prime;
+  uint64_t h = 0;
+  for (int l = 0; l < 4; l++) {
+    h = (h ^ lane[l] ^ lane[l] >> 29) * prime;
+    h ^= h >> 32;
+  }
+  return h;
+}
