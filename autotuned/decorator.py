@@ -237,7 +237,12 @@ class _Given(Frozen):
 
     def _check_axes(self, target: Target) -> None:
         """Refuse a bucket, or a factor for neighbours, of what is not in the key."""
-        for argument in self.bucket:
+        for argument, function in self.bucket.items():
+            if not callable(function):
+                raise DecorationError(
+                    f"`{target.name}`: bucket: expected a callable for {argument!r}, such as autotuned.pow2, got "
+                    f"{function!r:.60}."
+                )
             if self.key is None or argument not in self.key:
                 raise DecorationError(
                     f"`{target.name}`: bucket: {argument!r} must be listed in key=[...]; without a list every exact "

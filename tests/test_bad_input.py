@@ -357,3 +357,12 @@ def test_what_is_no_grid(xy, grid, configs, tuned_before):
 def test_a_grid_callable_that_raises_raises_its_own_error(xy):
     with pytest.raises(KeyError, match="BLOK"):
         autotune(CONFIGS, do_bench=quick)(double)[lambda meta: (meta["BLOK"],)](*xy, 50)
+
+
+def test_a_bucket_that_cannot_be_called_and_a_config_of_no_names():
+    with pytest.raises(
+        DecorationError, match="bucket: expected a callable for 'n_cols', such as autotuned.pow2, got 64"
+    ):
+        autotune(CONFIGS, key=["n_cols"], bucket={"n_cols": 64})(double)
+    with pytest.raises(ConfigError, match="a config sets 1, which is no parameter of the kernel"):
+        autotune([Config({1: 16})])(double)
