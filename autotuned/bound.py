@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from autotuned import codegen, compiledkernel, launch
+from autotuned import codegen, compiledkernel, grids, launch
 from autotuned.later import later
 from autotuned.target import Target
 
@@ -87,7 +87,11 @@ def through_triton(target: Target, names: Sequence[str], config: Any) -> Run:
     kernel = target.fn
 
     def launch(**arguments: Any) -> Any:
-        return kernel.run(**arguments)  # looked up at each launch: others replace `JITFunction.run` at any time
+        try:
+            return kernel.run(**arguments)  # looked up at each launch: others replace `JITFunction.run` at any time
+        except Exception:
+            grids.refuse(arguments["grid"], arguments, target.name)
+            raise
 
     return codegen.by_name(launch, names, (), {**config.all_kwargs(), "warmup": False}, takes_grid=True)
 

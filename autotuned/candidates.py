@@ -163,7 +163,7 @@ def check_kwargs(configs: Iterable[Config], kernel: str, allowed: Callable[[str]
             if not allowed(name):
                 raise ConfigError(
                     f"`{kernel}`: a config sets {name!r}, which is no parameter of the kernel."
-                    + suggestion(name, known),
+                    + suggestion(str(name), known),
                     kernel=kernel,
                 )
 

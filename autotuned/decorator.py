@@ -30,7 +30,8 @@ else:
     checks, neighbours = later("check"), later("nearest")
 
 CaseGenerator = Callable[[Any], Iterator[Mapping[str, Any]]]
-_explicit_names: dict[str, str] = {}  # name given by the user -> fingerprint of what has it
+# Name given by the user -> fingerprint and place of what has it.
+_explicit_names: dict[str, tuple[str, tuple[str, str] | None]] = {}
 
 
 def autotune(
@@ -208,7 +209,11 @@ class _Given(Frozen):
     def _refuse_shared_name(self, target: Target) -> None:
         if self.name is None:
             return
-        if _explicit_names.setdefault(self.name, target.source) != target.source:
+        new = target.source, _place(target.fn)
+        taken, place = _explicit_names.setdefault(self.name, new)
+        if place is not None and place == new[1]:
+            _explicit_names[self.name] = new
+        elif taken != target.source:
             raise DecorationError(
                 f"@autotune: name={self.name!r} is taken by a kernel with different source. Names must be unique: "
                 "records and config files are found by them."
@@ -232,7 +237,12 @@ class _Given(Frozen):
 
     def _check_axes(self, target: Target) -> None:
         """Refuse a bucket, or a factor for neighbours, of what is not in the key."""
-        for argument in self.bucket:
+        for argument, function in self.bucket.items():
+            if not callable(function):
+                raise DecorationError(
+                    f"`{target.name}`: bucket: expected a callable for {argument!r}, such as autotuned.pow2, got "
+                    f"{function!r:.60}."
+                )
             if self.key is None or argument not in self.key:
                 raise DecorationError(
                     f"`{target.name}`: bucket: {argument!r} must be listed in key=[...]; without a list every exact "
@@ -297,6 +307,15 @@ def _checked_budget(budget_s: Any) -> float | None:
             "searching, mode 'off' a whole program."
         )
     return None if budget_s is None else float(budget_s)
+
+
+def _place(fn: Any) -> tuple[str, str] | None:
+    """Where a function is defined: one defined there again, as by a reload or a notebook's cell, takes its place.
+
+    None for one inside another function, of which there may be many at once.
+    """
+    function: Any = source.python_function(fn)
+    return None if "<locals>" in function.__qualname__ else (function.__module__, function.__qualname__)
 
 
 def _one_config() -> Any:

@@ -1,10 +1,11 @@
-"""Grids of recorded calls: a callable has no JSON form, so it is asked for every config, and its answers are kept."""
+"""Grids of calls: told from what is none, and of recorded ones a callable's answers for every config."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from autotuned.errors import CallError
 from autotuned.values import Fallback, Json, canonical, encode
 
 
@@ -30,6 +31,29 @@ def describe(grid: Any, arguments: Mapping[str, Any], configs: Sequence[Mapping[
     if len({tuple(sizes) for sizes in found.values()}) == 1 and len(found) == len(configs):
         return {"every": next(iter(found.values())), "configs": list(found)}
     return {"configs": list(found), "sizes_of": list(found.values())}
+
+
+def refuse(grid: Any, arguments: Mapping[str, Any], kernel: str) -> None:
+    """After a launch that failed: say so if it was for its grid, of which Triton speaks in words of its own code.
+
+    Args:
+        arguments: All arguments by name, those that the config sets included; a callable is asked once more.
+
+    Raises:
+        CallError: The grid is no tuple or list of 1 to 3 integers.
+    """
+    try:
+        sizes = grid(arguments) if callable(grid) else grid
+    except Exception:  # the user's code: its own error is the one to show
+        return
+    is_grid = isinstance(sizes, (tuple, list)) and 1 <= len(sizes) <= 3
+    if not is_grid or not all(hasattr(size, "__index__") for size in sizes):
+        got = f"{sizes!r:.60}" + (" from the callable" if callable(grid) else "")
+        raise CallError(
+            f"`{kernel}`: grid: expected a tuple of 1 to 3 integers, or a callable returning one, got {got}. Write "
+            "kernel[(blocks,)](...).",
+            kernel=kernel,
+        ) from None
 
 
 def _sizes(grid: Any) -> list[int]:

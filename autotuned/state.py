@@ -77,12 +77,16 @@ def _elements(tensor: Any) -> Any:
 
 
 def _unconjugated(view: Any) -> Any:
-    """What lies in memory, which a kernel sees: torch conjugates and negates some views when they are read."""
-    if not (view.is_conj() or view.is_neg()):
+    """What lies in memory, which a kernel sees: torch conjugates and negates some views when they are read.
+
+    Of quantized tensors, too, it is the integers: torch crashes where a view of those as bytes is copied.
+    """
+    if not (view.is_conj() or view.is_neg() or view.is_quantized):
         return view
     import torch
 
-    plain = torch.empty(0, dtype=view.dtype, device=view.device)
+    dtype = {1: torch.uint8, 4: torch.int32}[view.itemsize] if view.is_quantized else view.dtype
+    plain = torch.empty(0, dtype=dtype, device=view.device)
     return plain.set_(view.untyped_storage(), view.storage_offset(), view.shape, view.stride())
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import FunctionType, MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from autotuned import device, fingerprint, source, toolchain
+from autotuned import device, fingerprint, grids, source, toolchain
 from autotuned.candidates import suggestion
 from autotuned.device import Device
 from autotuned.errors import CallError
@@ -260,6 +260,7 @@ class KernelTarget:
             return self.fn.run(*call.args, grid=call.grid, warmup=False, **call.kwargs, **self.settings(config))
         except Exception:
             toolchain.forget_failed_loads(self.fn)
+            grids.refuse(call.grid, call.full(config), self.name)
             raise
 
     def compile(self, call: Call, config: Any) -> Any:

@@ -337,3 +337,32 @@ def test_what_does_its_work_later_cannot_be_measured():
     for function in (coroutine, generator, both):
         with pytest.raises(DecorationError, match="expected a function that does its work when called, got"):
             autotune(STEPS)(function)
+
+
+BAD_GRIDS = [(4, 1, 1, 1), 4, 4.0, (4.0,), None, "4", lambda meta: 4, lambda meta: (4.0,), lambda meta: (4, 1, 1, 1)]
+
+
+@pytest.mark.skipif(DEVICE == "cuda", reason="Triton launches a fourth size without a word")
+@pytest.mark.parametrize("tuned_before", [False, True])
+@pytest.mark.parametrize("configs", [CONFIGS[:1], CONFIGS], ids=["one", "two"])
+@pytest.mark.parametrize("grid", BAD_GRIDS, ids=range(len(BAD_GRIDS)))
+def test_what_is_no_grid(xy, grid, configs, tuned_before):
+    kernel = autotune(configs, do_bench=quick)(double)
+    if tuned_before:
+        kernel[(4,)](*xy, 50)
+    with pytest.raises(CallError, match=r"`.*double`: grid: expected a tuple of 1 to 3 integers, or a callable"):
+        kernel[grid](*xy, 50)
+
+
+def test_a_grid_callable_that_raises_raises_its_own_error(xy):
+    with pytest.raises(KeyError, match="BLOK"):
+        autotune(CONFIGS, do_bench=quick)(double)[lambda meta: (meta["BLOK"],)](*xy, 50)
+
+
+def test_a_bucket_that_cannot_be_called_and_a_config_of_no_names():
+    with pytest.raises(
+        DecorationError, match="bucket: expected a callable for 'n_cols', such as autotuned.pow2, got 64"
+    ):
+        autotune(CONFIGS, key=["n_cols"], bucket={"n_cols": 64})(double)
+    with pytest.raises(ConfigError, match="a config sets 1, which is no parameter of the kernel"):
+        autotune([Config({1: 16})])(double)

@@ -220,3 +220,13 @@ def test_a_bucket_is_one_in_memory_on_disk_and_in_files_and_launches_get_the_tru
         assert function.cache_info().searches == 0, where
     function(np.ones(4), 256)
     assert function.cache_info().searches == 1
+
+
+def test_an_edited_cell_of_a_notebook_takes_the_place_of_what_it_defined_before():
+    text = "@autotune(CONFIGS, name='app.kernel')\ndef {}(x, *, step):\n    return {}"
+    scope = {"autotune": autotune, "CONFIGS": CONFIGS, "__name__": "__main__"}
+    for answer in (1, 2, 1):
+        exec(text.format("function", answer), scope)
+        assert scope["function"](np.zeros(4)) == answer
+    with pytest.raises(DecorationError, match="name='app.kernel' is taken by a kernel with different source"):
+        exec(text.format("another", 3), scope)

@@ -391,3 +391,15 @@ def test_a_copy_can_be_moved_to_the_host() -> None:
     x.fill_(2)
     protection.release()
     assert x.tolist() == [1] * 4
+
+
+@pytest.mark.filterwarnings("ignore")  # torch says that quantized tensors will go
+@pytest.mark.parametrize("name", ["qint8", "quint8", "qint32"])
+def test_a_quantized_tensor_is_kept_by_its_integers(name):
+    x = torch.quantize_per_tensor(torch.arange(4.0), 0.5, 0, getattr(torch, name))
+    kept = Snapshot(["x"], x)
+    assert not kept.changed()
+    x.copy_(torch.zeros(4))
+    assert kept.changed()
+    kept.restore()
+    assert x.dequantize().tolist() == [0.0, 1.0, 2.0, 3.0]
