@@ -10,7 +10,7 @@ from pathlib import Path
 from types import FunctionType, MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from autotuned import device, fingerprint, grids, source, toolchain
+from autotuned import device, fingerprint, source, toolchain
 from autotuned.candidates import suggestion
 from autotuned.device import Device
 from autotuned.errors import CallError
@@ -22,11 +22,12 @@ from autotuned.values import Json
 if TYPE_CHECKING:
     from typing import Protocol
 
-    from autotuned import compiledkernel, frontend, measure, scratch
+    from autotuned import compiledkernel, frontend, grids, measure, scratch
     from autotuned.measure import Timer
 else:
     Protocol = object  # defining a protocol takes as long as importing a module
-    compiledkernel, frontend, measure, scratch = map(later, ("compiledkernel", "frontend", "measure", "scratch"))
+    compiledkernel, frontend, grids = map(later, ("compiledkernel", "frontend", "grids"))
+    measure, scratch = map(later, ("measure", "scratch"))
 
 EMPTY = inspect.Parameter.empty
 

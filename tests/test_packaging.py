@@ -77,7 +77,11 @@ def wheel(tmp_path_factory, source_distribution) -> Path:
     """The wheel that CI made; without one, built from the source distribution, so that what it lacks shows."""
     if given := os.environ.get("AUTOTUNED_TESTS_WHEEL"):
         return Path(given)
-    folder = tmp_path_factory.mktemp("wheel")
+    return build_wheel(source_distribution, tmp_path_factory.mktemp("wheel"))
+
+
+def build_wheel(source_distribution: Path, folder: Path) -> Path:
+    """Of a source distribution."""
     command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", folder]
     subprocess.run([*command, source_distribution], check=True, capture_output=True, text=True)
     return next(folder.glob("*.whl"))

@@ -14,7 +14,7 @@ import pytest
 pytest.importorskip("triton")
 pytest.importorskip("setuptools", minversion="77")
 from pages import FENCED, ROOT, read
-from test_packaging import build_wheel
+from test_packaging import build_source_distribution, build_wheel
 
 PAGE = "docs/workflow.md"
 APP = ROOT / "docs" / "examples" / "app"
@@ -42,7 +42,8 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pip = folder / "bin" / "pip"  # of the Python that runs the tests, for the new one
     pip.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m pip --python "{folder}/bin/python" "$@"\n')
     pip.chmod(0o755)
-    wheel = build_wheel(tmp_path_factory)
+    source = build_source_distribution(tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("sdist"))
+    wheel = build_wheel(source, tmp_path_factory.mktemp("wheel"))
     run([str(pip), "install", "-q", "--no-index", "--no-deps", "--force-reinstall", str(wheel)], folder)
     where = run([str(folder / "bin" / "python"), "-c", "import autotuned; print(autotuned.__file__)"], folder)
     assert where.startswith(str(site)), where
