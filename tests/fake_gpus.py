@@ -112,7 +112,7 @@ def interrupted(process: "subprocess.Popen[str]", tmp_path: Path) -> tuple[str, 
     """Ctrl-C for a command once two devices have measured; what it wrote until it ended."""
     end = time.monotonic() + 120
     while len({line[0] for line in log(tmp_path)} if (tmp_path / "log").exists() else ()) < 2:
-        assert time.monotonic() < end and process.poll() is None
+        assert time.monotonic() < end and process.poll() is None, process.communicate()[1]
         time.sleep(0.1)
     time.sleep(1)
     process.send_signal(signal.SIGINT)
