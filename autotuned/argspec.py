@@ -10,6 +10,7 @@ from typing import Any
 
 from autotuned.errors import EncodingError, RecordError
 from autotuned.key import is_descriptor, is_tensor, strides_of
+from autotuned.memory import is_torch
 from autotuned.values import Json, encode
 
 # Small integer tensors are indices, offsets and lengths: made up ones would be read out of bounds.
@@ -107,7 +108,7 @@ class _Memories:
 
 
 def _place(tensor: Any) -> tuple[str, int]:
-    if _is_torch(tensor):
+    if is_torch(tensor):
         return "torch", int(tensor.untyped_storage().data_ptr()) or -id(tensor)
     base = tensor
     while hasattr(getattr(base, "base", None), "__array_interface__"):  # not where an array shows a torch tensor
@@ -115,12 +116,8 @@ def _place(tensor: Any) -> tuple[str, int]:
     return "numpy", int(base.__array_interface__["data"][0])
 
 
-def _is_torch(tensor: Any) -> bool:
-    return type(tensor.dtype).__module__ == "torch"
-
-
 def _address(tensor: Any) -> int:
-    if _is_torch(tensor):
+    if is_torch(tensor):
         return int(tensor.data_ptr())
     if not hasattr(tensor, "__array_interface__") or any(step < 0 for step in tensor.strides):
         raise EncodingError(
@@ -191,7 +188,7 @@ def _pieces(tensor: Any) -> Iterator[Any]:
 def _ordered(piece: Any) -> tuple[Any, int]:
     """A piece's elements in order, in a dtype that torch can compare, and what to add to each."""
     flat = piece.reshape(-1)
-    if not _is_torch(piece):
+    if not is_torch(piece):
         return flat.view("u1") if flat.dtype == bool else flat, 0
     import torch
 
@@ -207,7 +204,7 @@ def _array(tensor: Any) -> Any:
     """A copy in host memory, in C order."""
     import numpy
 
-    return numpy.ascontiguousarray(tensor.detach().cpu().numpy() if _is_torch(tensor) else tensor)
+    return numpy.ascontiguousarray(tensor.detach().cpu().numpy() if is_torch(tensor) else tensor)
 
 
 # -- building ---------------------------------------------------------------------------------------------------------
@@ -331,7 +328,7 @@ def _place_values(view: Any, text: str) -> None:
     raw = zlib.decompress(base64.b64decode(text))
     name = str(view.dtype).removeprefix("torch.")
     array = numpy.frombuffer(raw, dtype=name).reshape(tuple(view.shape)).copy()
-    if not _is_torch(view):
+    if not is_torch(view):
         view[...] = array
         return
     import torch

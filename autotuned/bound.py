@@ -11,9 +11,9 @@ from autotuned.later import later
 from autotuned.target import Target
 
 if TYPE_CHECKING:
-    from autotuned import driver, state
+    from autotuned import driver, memory, state
 else:
-    driver, state = later("driver"), later("state")
+    driver, memory, state = later("driver"), later("memory"), later("state")
 
 Run = Callable[[tuple[Any, ...], Any], Any]
 
@@ -69,7 +69,7 @@ class Prologue:
         """Do it for the arguments of one launch."""
         arguments = self._full(*values)
         if self._zeroed:
-            state.refuse_aliases(arguments, self._zeroed, self._kernel)
+            memory.refuse_aliases(arguments, self._zeroed, self._kernel)
             state.zero_named(arguments, self._zeroed)
         if self._hook is not None:
             self._hook(arguments)

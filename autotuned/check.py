@@ -11,7 +11,7 @@ from typing import Any
 from autotuned.errors import CheckError, DecorationError
 from autotuned.failures import is_memory_error
 from autotuned.key import is_tensor
-from autotuned.state import tensors_in
+from autotuned.memory import tensors_in
 
 # Relative; what is not listed must be equal bit for bit (integers, booleans) or value for value (fp8).
 TOLERANCES = {

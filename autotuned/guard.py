@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import TypeVar
 
-from autotuned import failures
+from autotuned import failures, memory
 from autotuned.compiling import Ahead
 from autotuned.job import Job, Outcome
 from autotuned.state import Protection
@@ -51,13 +51,20 @@ class Guard:
     def _made(self, restore: Sequence[str] | None, watch: bool, known: Collection[str]) -> Protection:
         job = self._job
         try:
-            return Protection(job.call.arguments, restore, job.zero, watch, known=known)
+            return Protection(job.call.arguments, restore, job.zero, watch, known=known, unread=self._unread())
         except Exception as error:
             if not failures.is_memory_error(error):
                 raise
         self.is_short = True
         job.timer.free()
-        return Protection(job.call.arguments, restore, job.zero, watch, True, known)
+        return Protection(job.call.arguments, restore, job.zero, watch, True, known, self._unread())
+
+    def _unread(self) -> Collection[str]:
+        """Arguments that configs write and nothing reads, by any name: what is in them changes no trial."""
+        job, access = self._job, self._ahead.access
+        if access is None or job.restore is not None or job.hooks.before is not None or job.hooks.after is not None:
+            return ()
+        return memory.unshared(job.call.arguments, access.written - access.read)
 
     def begin(self) -> None:
         """A config is launched for the first time: until `learn`, nobody knows what it has written."""
@@ -68,8 +75,12 @@ class Guard:
         self._protection.learn()
 
     def prepare(self) -> None:
-        """Give the next launch what the caller gave."""
+        """Give the next launch what the caller gave, as far as it reads it."""
         self._protection.prepare()
+
+    def renew(self) -> None:
+        """Put back what no launch reads: what the next one leaves is looked at."""
+        self._protection.renew()
 
     def with_room(self, act: Callable[[], Result]) -> Result:
         """Do it; once more with all the memory that can be spared if it runs out."""
@@ -87,7 +98,7 @@ class Guard:
 
     @property
     def restored(self) -> list[str]:
-        """Names of the arguments that are put back before each launch."""
+        """Names of the arguments that are put back."""
         return self._protection.written
 
     @property

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from autotuned import candidates, explain, failures, fallback, job, locks, objects, seeds, state, store, tune
+from autotuned import candidates, explain, failures, fallback, job, locks, memory, objects, seeds, store, tune
 from autotuned.errors import AllConfigsFailedError, OutOfMemoryError
 from autotuned.job import Job, Outcome
 from autotuned.journal import Journal
@@ -66,7 +66,7 @@ class Searcher:
             AllConfigsFailedError: None can be used, and there is no `default=`.
         """
         key = question.key
-        state.refuse_aliases(question.call.arguments, self.options.zero, self.target.name)
+        memory.refuse_aliases(question.call.arguments, self.options.zero, self.target.name)
         if not self._memory.is_due(key.digest):
             return fallback.without_room(self.target, self.options, question)
         left = self._left(question)

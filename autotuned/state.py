@@ -6,24 +6,14 @@ import contextlib
 import logging
 import math
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from autotuned.failures import is_memory_error
-from autotuned.key import is_tensor, strides_of
+from autotuned.key import strides_of
+from autotuned.memory import address, bytes_in, elements, is_torch, tensors_in
 
 log = logging.getLogger("autotuned")
-
-
-def tensors_in(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """The tensors of one argument with the argument's name: itself, or those inside a container or descriptor."""
-    if is_tensor(value):
-        yield name, value
-    elif isinstance(value, (tuple, list, dict)):
-        for item in value.values() if isinstance(value, dict) else value:
-            yield from tensors_in(name, item)
-    elif hasattr(value, "base") and hasattr(value, "block_shape"):
-        yield from tensors_in(name, value.base)
 
 
 class Snapshot:
@@ -36,7 +26,7 @@ class Snapshot:
 
     def __init__(self, names: Iterable[str], tensor: Any, on_host: bool = False) -> None:
         self.names = list(names)
-        self._view = _bytes_in(_elements(tensor)) if _is_torch(tensor) else tensor
+        self._view = bytes_in(elements(tensor)) if is_torch(tensor) else tensor
         self._saved = _copy_of(self._view, on_host)
 
     @property
@@ -54,73 +44,8 @@ class Snapshot:
 
     def move_to_host(self) -> None:
         """Give the device's memory back, and keep the copy in host memory."""
-        if _is_torch(self._saved) and self._saved.is_cuda:
+        if is_torch(self._saved) and self._saved.is_cuda:
             self._saved = _to_host(self._saved)
-
-
-def _is_torch(tensor: Any) -> bool:
-    return type(tensor.dtype).__module__ == "torch"
-
-
-def _elements(tensor: Any) -> Any:
-    """A view of the same memory in which an element appears once, and nothing but elements does.
-
-    An expanded tensor (stride 0) is cut to one element a repeated dimension, and dimensions that overlap become one.
-    """
-    view = _unconjugated(tensor.data)  # its own version counter: restoring must not upset autograd's saved tensors
-    for dim, stride in enumerate(view.stride()):
-        if stride == 0 and view.shape[dim] > 1:
-            view = view.narrow(dim, 0, 1)
-    if view.numel() and _overlaps_itself(tuple(view.shape), tuple(view.stride())):
-        view = view.as_strided(*_merged(view.shape, view.stride()), view.storage_offset())
-    return view
-
-
-def _unconjugated(view: Any) -> Any:
-    """What lies in memory, which a kernel sees: torch conjugates and negates some views when they are read.
-
-    Of quantized tensors, too, it is the integers: torch crashes where a view of those as bytes is copied.
-    """
-    if not (view.is_conj() or view.is_neg() or view.is_quantized):
-        return view
-    import torch
-
-    dtype = {1: torch.uint8, 4: torch.int32}[view.itemsize] if view.is_quantized else view.dtype
-    plain = torch.empty(0, dtype=dtype, device=view.device)
-    return plain.set_(view.untyped_storage(), view.storage_offset(), view.shape, view.stride())
-
-
-def _overlaps_itself(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
-    reach = 0
-    for stride, size in sorted(zip(strides, shape)):
-        if size == 1:
-            continue
-        if stride <= reach:
-            return True
-        reach += stride * (size - 1)
-    return False
-
-
-def _merged(shape: Iterable[int], strides: Iterable[int]) -> tuple[list[int], list[int]]:
-    """Sizes and strides that reach the same elements: steps that fall onto those of the dimension below lengthen it.
-
-    Where steps do not divide each other an element may still appear several times; its copies hold the same bits.
-    """
-    merged: list[tuple[int, int]] = []
-    for stride, size in sorted(zip(strides, shape)):
-        step, count = merged[-1] if merged else (0, 0)
-        if step and stride % step == 0 and stride <= step * count:
-            merged[-1] = step, count + (size - 1) * (stride // step)
-        elif size > 1:
-            merged.append((stride, size))
-    return [count for _, count in merged], [step for step, _ in merged]
-
-
-def _bytes_in(view: Any) -> Any:
-    """As bytes if an element is one: torch copies all of those, and not every dtype that has some bits of them."""
-    import torch
-
-    return view.view(torch.uint8) if view.itemsize == 1 else view
 
 
 # Copies and comparisons across memories go in parts of this size, so that what they need beside the copies is small.
@@ -129,7 +54,7 @@ _said: set[str] = set()
 
 
 def _copy_of(view: Any, on_host: bool) -> Any:
-    if not _is_torch(view):
+    if not is_torch(view):
         return view.copy()
     import torch
 
@@ -175,7 +100,7 @@ def _parts(view: Any, other: Any, limit: int) -> Iterator[tuple[Any, Any]]:
 
 
 def _write(view: Any, saved: Any) -> None:
-    if not _is_torch(view):
+    if not is_torch(view):
         view[...] = saved
         return
     import torch
@@ -206,7 +131,7 @@ def _same_bits(view: Any, saved: Any, limit: int = CHUNK_BYTES) -> bool:
     """Whether two tensors hold the same bits; False, too, where there is no room to tell: what is restored once too
     often is right all the same.
     """
-    if not _is_torch(view):
+    if not is_torch(view):
         return bool(view.tobytes() == saved.tobytes())
     import torch
 
@@ -246,6 +171,7 @@ class Protection:
         watch: Watch every tensor also where `restore` is given; what is seen then changes nothing but `seen`.
         on_host: Keep all copies in host memory.
         known: Names to restore in any case.
+        unread: Names that are not read in a trial: put back at the end, and between trials by `renew` alone.
     """
 
     def __init__(
@@ -256,12 +182,14 @@ class Protection:
         watch: bool = False,
         on_host: bool = False,
         known: Iterable[str] = (),
+        unread: Collection[str] = (),
     ) -> None:
-        known = set(known)
+        known, zero = set(known), list(zero)
         declared = None if restore is None else {*restore, *known}
         self._learning = declared is None
         self._watching = watch or declared is None
         self._zeroed = [tensor for name in zero for _, tensor in tensors_in(name, arguments.get(name))]
+        self._zero, self._unread = set(zero), set(unread)
         names = arguments if declared is None or watch else [name for name in arguments if name in declared]
         self._snapshots = _snapshots(arguments, names, on_host)
         self._written = [s for s in self._snapshots if (declared or known) & set(s.names)]
@@ -273,10 +201,20 @@ class Protection:
         self._is_known = False
 
     def prepare(self) -> None:
-        """Give the next trial what the caller gave: written tensors restored, accumulators zeroed."""
-        for snapshot in self._written:
+        """Give the next trial what the caller gave: tensors written and read restored, accumulators zeroed."""
+        for snapshot in self._to_restore(unread=False):
             snapshot.restore()
         zero(self._zeroed)
+
+    def renew(self) -> None:
+        """Put back what nothing reads too: somebody is going to look at it."""
+        for snapshot in self._to_restore(unread=True):
+            snapshot.restore()
+
+    def _to_restore(self, unread: bool) -> list[Snapshot]:
+        """What is written and not zeroed anyway: either what nothing reads, or the rest."""
+        left = (snapshot for snapshot in self._written if self._zero.isdisjoint(snapshot.names))
+        return [snapshot for snapshot in left if self._unread.issuperset(snapshot.names) is unread]
 
     def learn(self) -> None:
         """After a config's first launch: note which watched tensors it wrote, so that they are restored."""
@@ -331,7 +269,7 @@ def _snapshots(arguments: Mapping[str, Any], names: Iterable[str], on_host: bool
     found: dict[Any, tuple[list[str], Any]] = {}
     for name in names:
         for _, tensor in tensors_in(name, arguments[name]):
-            place = (_address(tensor), tuple(tensor.shape), tuple(strides_of(tensor)), tensor.dtype)
+            place = (address(tensor), tuple(tensor.shape), tuple(strides_of(tensor)), tensor.dtype)
             same = place if place[0] is not None else id(tensor)
             found.setdefault(same, ([], tensor))[0].append(name)
     return [Snapshot(dict.fromkeys(shared), tensor, on_host) for shared, tensor in found.values()]
@@ -340,7 +278,7 @@ def _snapshots(arguments: Mapping[str, Any], names: Iterable[str], on_host: bool
 def zero(tensors: Iterable[Any]) -> None:
     """Set tensors to zero in place, outside autograd's sight."""
     for tensor in tensors:
-        if _is_torch(tensor):
+        if is_torch(tensor):
             _write_zero(tensor)
         else:
             tensor[...] = 0
@@ -375,20 +313,20 @@ def poison(tensors: Iterable[Any]) -> None:
     """Fill tensors with what no kernel should leave: NaN, a pattern for integers, True for booleans."""
     for tensor in tensors:
         value = _poison_of(str(tensor.dtype))
-        if not _is_torch(tensor):
+        if not is_torch(tensor):
             tensor[...] = value
             continue
         import torch
 
         with torch.inference_mode(tensor.is_inference()), torch.no_grad():
-            _fill(_elements(tensor), value)
+            _fill(elements(tensor), value)
 
 
 def _fill(view: Any, value: float | int | bool) -> None:
     try:
         view.fill_(value)
     except NotImplementedError:  # of some dtypes, as of four bits, torch knows the name alone
-        _bytes_in(view).fill_(PATTERN)
+        bytes_in(view).fill_(PATTERN)
 
 
 def _poison_of(dtype: str) -> float | int | bool:
@@ -400,49 +338,3 @@ def _poison_of(dtype: str) -> float | int | bool:
 def zero_named(arguments: Mapping[str, Any], names: Iterable[str]) -> None:
     """Zero the named arguments; None and absent ones are skipped."""
     zero(tensor for name in names for _, tensor in tensors_in(name, arguments.get(name)))
-
-
-def refuse_aliases(arguments: Mapping[str, Any], zeroed: Iterable[str], kernel: str) -> None:
-    """Refuse to zero an argument that shares memory with one that is not zeroed.
-
-    Raises:
-        ValueError: Names the two.
-    """
-    pair = aliases(arguments, zeroed)
-    if pair is not None:
-        raise ValueError(
-            f"`{kernel}`: reset_to_zero names {pair[0]!r}, which shares memory with argument {pair[1]!r} in this call: "
-            "zeroing it would destroy that input. Pass a separate tensor."
-        )
-
-
-def aliases(arguments: Mapping[str, Any], zeroed: Iterable[str]) -> tuple[str, str] | None:
-    """A name among `zeroed` and an argument outside it that share memory, or None."""
-    spans = [
-        (name, *span)
-        for name, value in arguments.items()
-        for _, tensor in tensors_in(name, value)
-        if (span := _span(tensor))
-    ]
-    for name, start, end in spans:
-        for other, other_start, other_end in spans:
-            if name in zeroed and other not in zeroed and start < other_end and other_start < end:
-                return name, other
-    return None
-
-
-def _span(tensor: Any) -> tuple[int, int] | None:
-    """First byte and one past the last byte of a tensor's memory; None where it has none to speak of."""
-    start = _address(tensor)
-    if start is None or 0 in tuple(tensor.shape):
-        return None
-    steps = [(size - 1) * stride for size, stride in zip(tensor.shape, strides_of(tensor))]
-    low, high = sum(min(step, 0) for step in steps), 1 + sum(max(step, 0) for step in steps)
-    return start + low * tensor.itemsize, start + high * tensor.itemsize
-
-
-def _address(tensor: Any) -> int | None:
-    if hasattr(tensor, "data_ptr"):
-        return int(tensor.data_ptr())
-    interface = getattr(tensor, "__array_interface__", None) or getattr(tensor, "__cuda_array_interface__", None)
-    return int(interface["data"][0]) if interface else None

@@ -217,6 +217,7 @@ class _Search:
         self.board.launched += 1
 
     def _launch(self, trial: Trial, poisoned: Sequence[Any] = ()) -> None:
+        self._guard.renew()
         trial.prepare()
         state.poison(poisoned)
         trial.launch()
@@ -243,6 +244,7 @@ class _Search:
         if checker.is_ready:
             return
         written = self._written_or_zeroed()
+        self._guard.renew()
         self._guard.prepare()
         if checker.check.reference != "first":
             checker.ask_reference(written)

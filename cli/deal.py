@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Set
+from collections.abc import Callable, Set
 from dataclasses import dataclass, field
 
 from autotuned.values import Json
@@ -49,7 +49,7 @@ class Queue:
     _open: dict[int, Task] = field(default_factory=dict)
     _doing: dict[str, Task] = field(default_factory=dict)  # by device
     _group_of: dict[str, str] = field(default_factory=dict)  # by device: what it has compiled last
-    _compiled: set[str] = field(default_factory=set)  # groups of which one task is done
+    _compiled: set[str] = field(default_factory=set)  # groups of which one task has been compiled
     _known: set[int] = field(default_factory=set)
 
     def add(self, task: Task) -> bool:
@@ -67,17 +67,22 @@ class Queue:
             device: Its name.
             devices: Those that there are: what a process of one ended in is tried on another one first.
         """
-        task = min(self._fitting(device, devices), key=lambda task: self._rank(task, device), default=None)
+        task = min(self._fitting(device, devices), key=self._ranks(device), default=None)
         if task is not None:
             del self._open[task.number]
             self._doing[device] = task
             self._group_of[device] = task.group
         return task
 
+    def compiled(self, device: str) -> None:
+        """All that a device's task needs is compiled: others of its group find the binaries."""
+        if device in self._doing:
+            self._compiled.add(self._doing[device].group)
+
     def done(self, device: str, row: dict[str, Json]) -> None:
         """A device is done with its task."""
+        self.compiled(device)
         task = self._doing.pop(device)
-        self._compiled.add(task.group)
         self.rows[task.number] = row
 
     def give_back(self, device: str) -> None:
@@ -121,12 +126,14 @@ class Queue:
             and (device not in task.ended_on or devices <= set(task.ended_on))
         ]
 
-    def _rank(self, task: Task, device: str) -> tuple[bool, int, int, int]:
+    def _ranks(self, device: str) -> Callable[[Task], tuple[bool, int, int, int]]:
         """Lower is sooner: what a process ended in; the device's own group; one that is nobody's; the largest."""
+        sizes = Counter(task.group for task in self._open.values())
         owned = {group for other, group in self._group_of.items() if other != device}
-        mine = task.group and task.group == self._group_of.get(device)
-        place = 0 if mine else 1 if task.group not in owned or not task.group else 2
-        return not task.ended_on, place, -self._sizes()[task.group] if place == 2 else 0, task.number
 
-    def _sizes(self) -> Counter[str]:
-        return Counter(task.group for task in self._open.values())
+        def rank(task: Task) -> tuple[bool, int, int, int]:
+            mine = task.group and task.group == self._group_of.get(device)
+            place = 0 if mine else 1 if task.group not in owned or not task.group else 2
+            return not task.ended_on, place, -sizes[task.group] if place == 2 else 0, task.number
+
+        return rank

@@ -291,15 +291,19 @@ class Pool:
                 seat.doing.nothing()
                 seat.doing.digest = message["digest"]
             case "progress":
-                progress = Progress(**message["progress"])
-                seat.doing.note(progress, time.monotonic())
-                self._display.observe(progress, seat.name)
+                self._take_progress(seat, Progress(**message["progress"]))
             case "keep":
                 self._display.keep(self._said(seat, message["line"]))
             case "row":
                 self._take_row(seat, message)
             case "error":
                 raise isolation.raised(message, seat.name if len(self._seats) > 1 else "")
+
+    def _take_progress(self, seat: Seat, progress: Progress) -> None:
+        seat.doing.note(progress, time.monotonic())
+        if progress.stage == "sampling" and not progress.compiling:
+            self._queue(seat).compiled(seat.name)
+        self._display.observe(progress, seat.name)
 
     def _take_ready(self, seat: Seat, message: dict[str, Json]) -> None:
         if message["version"] != autotuned.__version__:

@@ -37,6 +37,15 @@ def test_nobody_begins_a_group_while_another_device_compiles_it_for_the_first_ti
     assert numbers(made, "1", "0") == [1, 2]
 
 
+def test_once_a_group_is_compiled_another_device_need_not_wait_until_it_is_measured():
+    made = queue(("a", "x"), ("b", "x"), ("c", "x"))
+    assert numbers(made, "0", "1") == [0, None]
+    made.compiled("1")  # has no task: a word that came late says nothing
+    assert numbers(made, "1") == [None]
+    made.compiled("0")
+    assert numbers(made, "1") == [1]
+
+
 def test_a_device_without_a_group_of_its_own_helps_with_the_largest():
     made = queue(("a", "x"), ("b", "y"), ("c", "x"), ("d", "y"), ("e", "y"))
     numbers(made, "0", "1")

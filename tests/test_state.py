@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 from fakes import FakeDescriptor, FakeTensor
 
-from autotuned.state import Protection, Snapshot, aliases, tensors_in, zero, zero_named
+from autotuned.memory import aliases, tensors_in, unshared
+from autotuned.state import Protection, Snapshot, zero, zero_named
 
 
 def ones(n: int = 4) -> Any:
@@ -289,6 +290,13 @@ def test_which_arguments_share_memory(out: Any, x: Any, shared: bool) -> None:
 def test_sharing_memory_with_a_name_that_is_not_asked_about_is_nothing() -> None:
     assert aliases({"x": BUFFER, "y": BUFFER, "out": MATRIX}, ["out", "absent"]) is None
     assert aliases({"x": BUFFER, "y": BUFFER}, []) is None
+
+
+def test_which_arguments_share_memory_with_no_other() -> None:
+    arguments = {"x": BUFFER[:32], "y": BUFFER[31:], "out": MATRIX, "again": MATRIX}
+    assert unshared(arguments, ["y", "out"]) == set()
+    assert unshared(arguments, ["out", "again", "absent"]) == {"out", "again", "absent"}
+    assert unshared(arguments, ["x", "y", "out"]) == {"x", "y"}
 
 
 def test_tensors_of_one_argument_may_share_memory() -> None:

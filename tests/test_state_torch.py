@@ -9,7 +9,8 @@ import torch
 from fakes import FakeDescriptor
 
 from autotuned import state
-from autotuned.state import Protection, Snapshot, aliases, poison, zero_named
+from autotuned.memory import aliases, elements
+from autotuned.state import Protection, Snapshot, poison, zero_named
 
 
 def matrix() -> torch.Tensor:
@@ -333,9 +334,9 @@ def test_copies_from_and_to_the_host_take_smaller_parts_where_memory_is_short(
     tensor = VIEWS[view](buffer)
     with monkeypatch.context() as patch:
         patch.setattr(torch.Tensor, "copy_", short)
-        saved = state._to_host(state._elements(tensor))
+        saved = state._to_host(elements(tensor))
         buffer += 100
-        state._across(state._elements(tensor), saved, state.CHUNK_BYTES)
+        state._across(elements(tensor), saved, state.CHUNK_BYTES)
     assert torch.equal(tensor, VIEWS[view](matrix()))
     assert max(parts, default=0) <= most
 

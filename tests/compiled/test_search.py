@@ -49,6 +49,19 @@ def copied(monkeypatch):
 
 
 @pytest.fixture
+def restored(monkeypatch):
+    """The names of what is put back, each time that it is."""
+    names, restore = [], state.Snapshot.restore
+
+    def noted(self):
+        names.append("".join(self.names))
+        restore(self)
+
+    monkeypatch.setattr(state.Snapshot, "restore", noted)
+    return names
+
+
+@pytest.fixture
 def compiles(monkeypatch):
     """The BLOCK of each config that a search or a first launch compiles."""
     blocks, compile_ = [], target.KernelTarget.compile
@@ -87,6 +100,31 @@ def test_everything_is_watched_where_the_code_does_not_tell(copied, why):
     # Nothing runs on the pretended device: what is seen to change is what the hook changed, and that once.
     assert tuned.restore_value == (["x_ptr"] if why == "a hook" else [])
     assert (x == (why == "a hook")).all()
+
+
+ONCE_A_CONFIG_AND_AT_THE_END = len(CONFIGS) + 1
+
+
+@pytest.mark.parametrize("zeroed", [[], ["y_ptr"]], ids=["written", "zeroed"])
+def test_what_nothing_reads_is_not_put_back_between_samples(restored, launches, zeroed):
+    tuned = autotune(CONFIGS, key=["n"], reset_to_zero=zeroed)(triton.jit(add))
+    y = torch.full((100,), 3.0)
+    tuned[grid](torch.zeros(100), y, 100)
+    assert restored == ["y_ptr"] * (1 if zeroed else ONCE_A_CONFIG_AND_AT_THE_END)
+    assert len(launches) > 2 * ONCE_A_CONFIG_AND_AT_THE_END
+    assert (y == (0.0 if zeroed else 3.0)).all()
+
+
+@pytest.mark.parametrize("why", ["an alias is read", "the user's list", "a hook may look"])
+def test_what_may_be_read_is_put_back_before_every_launch(restored, launches, why):
+    hook = (lambda arguments, exception=None: None) if why == "a hook may look" else None
+    listed = ["y_ptr"] if why == "the user's list" else None
+    tuned = autotune(CONFIGS, key=["n"], restore_value=listed, post_hook=hook)(triton.jit(add))
+    memory = torch.zeros(150)
+    x, y = (memory[:100], memory[50:]) if why == "an alias is read" else (torch.zeros(100), torch.zeros(100))
+    tuned[grid](x, y, 100)
+    trials = len(launches) - 1  # the last one is the call's own
+    assert restored == ["y_ptr"] * (trials + 1)
 
 
 def test_one_binary_is_measured_once_and_reported():

@@ -1,0 +1,141 @@
+"""Where the elements of tensors lie: as many as there are in memory, and which arguments share some."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any
+
+from autotuned.key import is_tensor, strides_of
+
+
+def tensors_in(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """The tensors of one argument with the argument's name: itself, or those inside a container or descriptor."""
+    if is_tensor(value):
+        yield name, value
+    elif isinstance(value, (tuple, list, dict)):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from tensors_in(name, item)
+    elif hasattr(value, "base") and hasattr(value, "block_shape"):
+        yield from tensors_in(name, value.base)
+
+
+def is_torch(tensor: Any) -> bool:
+    """Whether it is a tensor of torch's, told without importing torch."""
+    return type(tensor.dtype).__module__ == "torch"
+
+
+def elements(tensor: Any) -> Any:
+    """A view of the same memory in which an element appears once, and nothing but elements does.
+
+    An expanded tensor (stride 0) is cut to one element a repeated dimension, and dimensions that overlap become one.
+    """
+    view = _unconjugated(tensor.data)  # its own version counter: restoring must not upset autograd's saved tensors
+    for dim, stride in enumerate(view.stride()):
+        if stride == 0 and view.shape[dim] > 1:
+            view = view.narrow(dim, 0, 1)
+    if view.numel() and _overlaps_itself(tuple(view.shape), tuple(view.stride())):
+        view = view.as_strided(*_merged(view.shape, view.stride()), view.storage_offset())
+    return view
+
+
+def _unconjugated(view: Any) -> Any:
+    """What lies in memory, which a kernel sees: torch conjugates and negates some views when they are read.
+
+    Of quantized tensors, too, it is the integers: torch crashes where a view of those as bytes is copied.
+    """
+    if not (view.is_conj() or view.is_neg() or view.is_quantized):
+        return view
+    import torch
+
+    dtype = {1: torch.uint8, 4: torch.int32}[view.itemsize] if view.is_quantized else view.dtype
+    plain = torch.empty(0, dtype=dtype, device=view.device)
+    return plain.set_(view.untyped_storage(), view.storage_offset(), view.shape, view.stride())
+
+
+def _overlaps_itself(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    reach = 0
+    for stride, size in sorted(zip(strides, shape)):
+        if size == 1:
+            continue
+        if stride <= reach:
+            return True
+        reach += stride * (size - 1)
+    return False
+
+
+def _merged(shape: Iterable[int], strides: Iterable[int]) -> tuple[list[int], list[int]]:
+    """Sizes and strides that reach the same elements: steps that fall onto those of the dimension below lengthen it.
+
+    Where steps do not divide each other an element may still appear several times; its copies hold the same bits.
+    """
+    merged: list[tuple[int, int]] = []
+    for stride, size in sorted(zip(strides, shape)):
+        step, count = merged[-1] if merged else (0, 0)
+        if step and stride % step == 0 and stride <= step * count:
+            merged[-1] = step, count + (size - 1) * (stride // step)
+        elif size > 1:
+            merged.append((stride, size))
+    return [count for _, count in merged], [step for step, _ in merged]
+
+
+def bytes_in(view: Any) -> Any:
+    """As bytes if an element is one: torch copies all of those, and not every dtype that has some bits of them."""
+    import torch
+
+    return view.view(torch.uint8) if view.itemsize == 1 else view
+
+
+def refuse_aliases(arguments: Mapping[str, Any], zeroed: Collection[str], kernel: str) -> None:
+    """Refuse to zero an argument that shares memory with one that is not zeroed.
+
+    Raises:
+        ValueError: Names the two.
+    """
+    pair = aliases(arguments, zeroed)
+    if pair is not None:
+        raise ValueError(
+            f"`{kernel}`: reset_to_zero names {pair[0]!r}, which shares memory with argument {pair[1]!r} in this call: "
+            "zeroing it would destroy that input. Pass a separate tensor."
+        )
+
+
+def aliases(arguments: Mapping[str, Any], zeroed: Collection[str]) -> tuple[str, str] | None:
+    """A name among `zeroed` and an argument outside it that share memory, or None."""
+    return next(_shared(arguments, zeroed), None)
+
+
+def unshared(arguments: Mapping[str, Any], names: Collection[str]) -> set[str]:
+    """Those of `names` whose memory is that of no argument outside of them."""
+    return set(names) - {name for name, _ in _shared(arguments, names)}
+
+
+def _shared(arguments: Mapping[str, Any], names: Collection[str]) -> Iterator[tuple[str, str]]:
+    """Each of `names` with an argument outside of them that shares memory with it."""
+    spans = [
+        (name, *span)
+        for name, value in arguments.items()
+        for _, tensor in tensors_in(name, value)
+        if (span := _span(tensor))
+    ]
+    for name, start, end in spans:
+        for other, other_start, other_end in spans:
+            if name in names and other not in names and start < other_end and other_start < end:
+                yield name, other
+
+
+def _span(tensor: Any) -> tuple[int, int] | None:
+    """First byte and one past the last byte of a tensor's memory; None where it has none to speak of."""
+    start = address(tensor)
+    if start is None or 0 in tuple(tensor.shape):
+        return None
+    steps = [(size - 1) * stride for size, stride in zip(tensor.shape, strides_of(tensor))]
+    low, high = sum(min(step, 0) for step in steps), 1 + sum(max(step, 0) for step in steps)
+    return start + low * tensor.itemsize, start + high * tensor.itemsize
+
+
+def address(tensor: Any) -> int | None:
+    """Where its first element lies; None for what does not say."""
+    if hasattr(tensor, "data_ptr"):
+        return int(tensor.data_ptr())
+    interface = getattr(tensor, "__array_interface__", None) or getattr(tensor, "__cuda_array_interface__", None)
+    return int(interface["data"][0]) if interface else None
