@@ -11,7 +11,7 @@ from typing import Any
 
 from triton.runtime.autotuner import Autotuner, AutotunerError, Config
 
-from autotuned import bound, candidates, env, explain, seed, source, toolchain
+from autotuned import candidates, env, explain, seed, source, toolchain
 from autotuned.decorator import measured_by
 from autotuned.errors import AutotunedError, CallError, DecorationError, EncodingError, NotTunedError
 from autotuned.explain import Explanation
@@ -298,8 +298,7 @@ class _Through(Tuner):
         if call.options or tuple(call.arguments) != self.names or not self._tuned.is_chosen(config, args, kwargs):
             return
         start = time.perf_counter()
-        before = bound.prologue(self.target, config, self.names, ())
-        self.launcher.bind(tuple(call.arguments.values()), self._bound(config, before, result))
+        self.launcher.bind(tuple(call.arguments.values()), self._bound(config, self._prologue(call, config), result))
         self.chooser.seconds.bind += time.perf_counter() - start
 
 
