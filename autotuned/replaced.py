@@ -16,9 +16,9 @@ from autotuned.decorator import measured_by
 from autotuned.errors import AutotunedError, CallError, DecorationError, EncodingError, NotTunedError
 from autotuned.explain import Explanation
 from autotuned.key import KeySpec
+from autotuned.look import Choice, Rung
 from autotuned.names import Names
 from autotuned.question import Options
-from autotuned.store import Choice, Rung
 from autotuned.target import Hooks, KernelTarget
 from autotuned.tuned import Tuned
 from autotuned.tuner import Tuner

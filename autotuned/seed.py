@@ -15,8 +15,8 @@ from autotuned import candidates, env, failures, objects, source, store, toolcha
 from autotuned.context import Context
 from autotuned.errors import AutotunedError, NotTunedError
 from autotuned.key import Key, is_tensor
+from autotuned.look import Place, Rung
 from autotuned.recordfile import Record, Timing
-from autotuned.store import Rung
 from autotuned.target import Call, KernelTarget
 from autotuned.values import Json, digest, encode
 
@@ -109,7 +109,7 @@ class Seed:
             log.warning(message, self.target.name)
 
 
-def places() -> list[tuple[Rung, Callable[[Key, store.Candidates], store.Look]]]:
+def places() -> list[Place]:
     """Where a stored choice may come from, in order."""
     return [place for place in store.PLACES if place[0] in _EXACT]
 

@@ -9,11 +9,7 @@ from typing import TYPE_CHECKING, Any
 from autotuned import recordfile, records
 from autotuned.key import Key
 from autotuned.later import later
-from autotuned.look import Candidates as Candidates
-from autotuned.look import Choice as Choice
-from autotuned.look import Look as Look
-from autotuned.look import Place
-from autotuned.look import Rung as Rung
+from autotuned.look import Candidates, Choice, Look, Place, Rung
 from autotuned.recordfile import Record
 
 # The rest of the package knows one store: what it asks of the user's records is asked for here too.

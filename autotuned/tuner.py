@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from autotuned import candidates, codegen, env, fingerprint, launch, store, switched, toolchain
 from autotuned.choose import Chooser
 from autotuned.later import later
+from autotuned.look import Choice, Rung
 from autotuned.question import Options, Question
-from autotuned.store import Choice, Rung
 from autotuned.target import Call, KernelTarget, Target, bind
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from stored import config_of, lines
 
 from autotuned import configfile, files, nearest, store
 from autotuned.key import Key
-from autotuned.store import Rung
+from autotuned.look import Rung
 
 SISTER = {**DEVICE, "name": "NVIDIA H200"}
 
