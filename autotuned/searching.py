@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from autotuned import candidates, explain, failures, fallback, job, locks, memory, objects, seeds, store, tune
+from autotuned import candidates, explain, failures, fallback, job, likely, locks, memory, objects, store, tune
 from autotuned.errors import AllConfigsFailedError, OutOfMemoryError
 from autotuned.job import Job, Outcome
 from autotuned.journal import Journal
@@ -144,13 +144,13 @@ class Searcher:
             compile_class=(canonical(dict(key.context)), words) if words is not None else None,
             journal=left.journal,
             condemned=failures.condemned(key.digest),
-            seeds=seeds.nearest(key, self._chooser.records(), self._chooser.keeps(key)),
+            likely=likely.nearest(key, self._chooser.records(), self._chooser.keeps(key)),
             on_timing=on_timing,
         )
 
     def _in_order(self, question: Question) -> Candidates:
         """The candidates of a search that may not get to all of them: first what config files have for elsewhere."""
-        first = store.seed(question.key, question.live, self.options.nearest)
+        first = store.likely(question.key, question.live, self.options.nearest)
         return {first: question.live[first], **question.live} if first is not None else question.live
 
     def _finish(self, question: Question, outcome: Outcome, seconds: float) -> Record:

@@ -32,7 +32,7 @@ RANKS = [
     },
     {"announce", "arithmetic", "driver", "hosttarget", "job", "names", "records", "smem"},
     {"alone", "compiling", "listing"},
-    {"files", "seeds"},
+    {"files", "likely"},
     {"shipping"},
     {"store", "bound", "board", "guard"},
     {"context", "exchange", "explain", "tune"},
