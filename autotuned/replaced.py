@@ -11,7 +11,7 @@ from typing import Any
 
 from triton.runtime.autotuner import Autotuner, AutotunerError, Config
 
-from autotuned import candidates, env, explain, seed, source, toolchain
+from autotuned import candidates, env, explain, seed, toolchain
 from autotuned.decorator import measured_by
 from autotuned.errors import AutotunedError, CallError, DecorationError, EncodingError, NotTunedError
 from autotuned.explain import Explanation
@@ -64,8 +64,7 @@ def autotune(
 
     def decorate(fn: Any) -> Any:
         try:
-            function: Any = source.python_function(fn)
-            target = KernelTarget(fn, function, source.public_name(function))
+            target = KernelTarget.of(fn)
         except (AutotunedError, AttributeError, TypeError) as error:
             log.info("%r is decorated by Triton's own autotune: %s", fn, error)
             return Autotuner(

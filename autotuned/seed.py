@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
-from autotuned import candidates, env, failures, objects, source, store, toolchain
+from autotuned import candidates, env, failures, objects, store, toolchain
 from autotuned.context import Context
 from autotuned.errors import AutotunedError, NotTunedError
 from autotuned.key import Key, is_tensor
@@ -30,8 +30,7 @@ class Seed:
     """What is known of one of Triton's tuners: its kernel's identity, and the keys of its calls."""
 
     def __init__(self, tuner: Any) -> None:
-        function: Any = source.python_function(tuner.fn)
-        self.target = KernelTarget(tuner.fn, function, source.public_name(function))
+        self.target = KernelTarget.of(tuner.fn)
         self._defaults = {p.name: p.default for p in self.target.parameters if p.default is not inspect.Parameter.empty}
         self._context = Context(self.target, None)
         self._warned = False

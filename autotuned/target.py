@@ -212,6 +212,12 @@ class KernelTarget:
         self.bindable = not self.interpreted and toolchain.is_plain_jit(fn)
         self._names = frozenset(parameter.name for parameter in self.parameters)
 
+    @classmethod
+    def of(cls, fn: Any) -> KernelTarget:
+        """A kernel that another decorator than ours has, under the name of its function."""
+        function: Any = source.python_function(fn)
+        return cls(fn, function, source.public_name(function))
+
     def allows(self, name: str) -> bool:
         """A parameter, or a compile option of a back end."""
         return name in self._names or name in toolchain.option_names()
