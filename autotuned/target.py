@@ -205,7 +205,7 @@ class KernelTarget:
         self.function = function
         self.name = name
         self._is_named = is_named  # by the user: then what the function is called does not matter
-        self.parameters: Sequence[toolchain.Parameter] = toolchain.parameters(fn, function)
+        self.parameters: Sequence[toolchain.Parameter] = toolchain.parameters(function)
         self.filled = toolchain.filled(fn)
         self.interpreted = toolchain.is_interpreted(fn)
         self.compiles_ahead = not self.interpreted
