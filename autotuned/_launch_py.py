@@ -7,19 +7,23 @@ one key, never the reverse.
 
 from __future__ import annotations
 
+import numbers
 import threading
 from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from autotuned.codegen import private_prefix
-from autotuned.key import KeySpec
+from autotuned.codegen import MISSING, private_prefix
+from autotuned.key import KeySpec, is_descriptor, is_tensor
 
 if TYPE_CHECKING:
     from autotuned.bound import Bound
 
 LIMIT = 4096  # entries of one kernel; 5,000 distinct shapes must not grow memory without end
 _TENSOR_MODULES = ("torch", "torch.nn.parameter")
+# Of a value of these types a key may hold something; of any other object that a plain callable is given, as of a
+# method's own object, it does not, unless `key=` names the argument.
+_TOLD = (numbers.Number, str, tuple, type(MISSING))
 
 
 def integer_class(value: int) -> tuple[bool, bool, int]:
@@ -31,6 +35,17 @@ def integer_class(value: int) -> tuple[bool, bool, int]:
 def typed(value: Any) -> Any:
     """The answer of a key function as a word: 1, True and 1.0 are three, as they are in the key."""
     return (tuple, *map(typed, value)) if type(value) is tuple else (type(value), value)
+
+
+def opaque(value: Any) -> bool:
+    """The word of an object of which no key holds anything: the same for all of a type.
+
+    Raises:
+        TypeError: This one has what makes an array, as attributes of its own.
+    """
+    if is_tensor(value) or is_descriptor(value):
+        raise TypeError
+    return True
 
 
 class Plan:
@@ -121,8 +136,10 @@ class PyLauncher:
     def _bound_size(self) -> None:
         while len(self) > LIMIT:
             # Of the fullest plan: evicting from the plan just bound to would empty it again and again.
-            table = max(self._plans.values(), key=lambda plan: len(plan.table)).table
-            table.pop(next(iter(table)), None)  # the oldest: insertion order is kept by dict
+            types, plan = max(self._plans.items(), key=lambda item: len(item[1].table))
+            plan.table.pop(next(iter(plan.table)), None)  # the oldest: insertion order is kept by dict
+            if not plan.table:
+                del self._plans[types]  # which holds its types: a program may make classes without end
             self.evictions += 1
 
     def clear(self) -> None:
@@ -209,6 +226,9 @@ class PyLauncher:
             return f"{name}.hex()" if in_key else ""
         if kind in (bool, str) or kind.__name__ == "dtype" or issubclass(kind, Enum):
             return name
+        if self._places and not in_key and not issubclass(kind, _TOLD):
+            scope[f"{ours}opaque"] = opaque
+            return f"{ours}opaque({name})"
         return None
 
 

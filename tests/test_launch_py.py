@@ -28,6 +28,16 @@ def launcher(*names: str, spec: KeySpec = KeySpec(), device: Callable[[], int] =
     return PyLauncher(names, spec, lambda: device)
 
 
+def of_callable(*names: str, spec: KeySpec = KeySpec()) -> PyLauncher:
+    """The table of a plain callable."""
+    return PyLauncher(names, spec)
+
+
+def of_kernel(*names: str) -> PyLauncher:
+    """The table of a Triton kernel."""
+    return PyLauncher(names, KeySpec(), lambda: lambda: 0, places=False)
+
+
 def shares_words(spec: KeySpec, one: Any, other: Any) -> bool:
     """Whether what is bound for one value of the argument `a` is found for another."""
     table = launcher("a", spec=spec)
@@ -213,10 +223,59 @@ def test_which_scalars_share_words(spec: KeySpec, one: Any, other: Any, shared: 
     ids=["tuple", "list", "dict", "bytes", "complex", "object", "numpy int", "numpy float", "descriptor", "cupy"],
 )  # fmt: skip
 def test_values_of_other_types_are_never_bound(value: Any) -> None:
-    table = launcher("n", "a")
+    table = of_kernel("n", "a")
     assert not table.bind((5, value), Bound())
     assert table.find((5, value)) is None
     assert len(table) == 0
+
+
+class Layer:
+    """An object of the user's, as a method gets one."""
+
+
+@pytest.mark.parametrize(
+    "value", [Layer(), Layer, len, [1], {"a": np.zeros(2)}, b"x", object()],
+    ids=["self", "class", "function", "list", "dict", "bytes", "object"],
+)  # fmt: skip
+def test_objects_that_no_key_tells_of_share_words_in_a_plain_callable(value: Any) -> None:
+    table, bound = of_callable("a", "n", spec=NOT_LISTED), Bound()
+    assert table.bind((value, 5), bound)
+    assert table.find((value, 6)) is bound
+    assert table.find((type("Other", (), {})(), 5)) is None
+
+
+@pytest.mark.parametrize(
+    "value", [(1, 2), 1j, np.int64(1), np.float32(1), TorchTensor(2), FakeDescriptor(TorchTensor(2, 2))]
+)
+def test_what_a_key_may_tell_of_has_words_of_its_own_or_none(value: Any) -> None:
+    table = of_callable("a", "n", spec=NOT_LISTED)
+    if isinstance(value, TorchTensor):
+        table.bind((value, 5), Bound())
+        assert table.find((TorchTensor(2, dtype="torch.float16"), 5)) is None
+    else:
+        assert not table.bind((value, 5), Bound())
+
+
+def test_an_object_that_is_in_the_key_is_never_bound() -> None:
+    assert not of_callable("a", spec=LISTED).bind((Layer(),), Bound())
+    assert not of_callable("a", spec=CONSTEXPR).bind((Layer(),), Bound())
+
+
+def test_an_object_that_has_become_an_array_is_left_to_the_safe_path() -> None:
+    table, layer = of_callable("a"), Layer()
+    assert table.bind((layer,), Bound())
+    vars(layer).update(dtype="float32", shape=(4,), strides=(4,))
+    assert table.find((layer,)) is None
+    assert not table.bind((layer,), Bound())
+
+
+def test_classes_without_end_are_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_launch_py, "LIMIT", 8)
+    table = of_callable("a")
+    for number in range(20):
+        assert table.bind((type(f"Made{number}", (), {})(),), Bound())
+    assert len(table) == 8
+    assert len(table._plans) == 8
 
 
 def test_a_subclass_is_another_type() -> None:
@@ -224,8 +283,8 @@ def test_a_subclass_is_another_type() -> None:
 
     class Tensor(TorchTensor): ...  # may be a tracer without memory
 
-    assert not launcher("a").bind((Text("x"),), Bound())
-    assert not launcher("a").bind((Tensor(2),), Bound())
+    assert not of_kernel("a").bind((Text("x"),), Bound())
+    assert not of_kernel("a").bind((Tensor(2),), Bound())
 
 
 # -- tensors ---------------------------------------------------------------------------------------------------------
