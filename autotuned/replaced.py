@@ -299,7 +299,8 @@ class _Through(Tuner):
             return
         start = time.perf_counter()
         before = bound.prologue(self.target, config, self.names, ())
-        self.launcher.bind(tuple(call.arguments.values()), self._bound(config, before, result))
+        ready = self._bound(call, config, before, result)
+        self.launcher.bind(tuple(call.arguments.values()), ready)
         self.chooser.seconds.bind += time.perf_counter() - start
 
 

@@ -1,6 +1,7 @@
 import enum
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -38,9 +39,9 @@ def of_kernel(*names: str) -> PyLauncher:
     return PyLauncher(names, KeySpec(), lambda: lambda: 0, places=False)
 
 
-def shares_words(spec: KeySpec, one: Any, other: Any) -> bool:
+def shares_words(spec: KeySpec, one: Any, other: Any, is_of_kernel: bool = False) -> bool:
     """Whether what is bound for one value of the argument `a` is found for another."""
-    table = launcher("a", spec=spec)
+    table = PyLauncher(("a",), spec, lambda: lambda: 0, places=not is_of_kernel)
     assert table.bind((one,), Bound())
     return table.find((other,)) is not None
 
@@ -218,9 +219,8 @@ def test_which_scalars_share_words(spec: KeySpec, one: Any, other: Any, shared: 
 
 @pytest.mark.parametrize(
     "value",
-    [(1, 2), [1], {"a": 1}, b"x", 1j, object(), np.int64(1), np.float32(1), FakeDescriptor(TorchTensor(2, 2)),
-     named_type("cupy", "ndarray")()],
-    ids=["tuple", "list", "dict", "bytes", "complex", "object", "numpy int", "numpy float", "descriptor", "cupy"],
+    [[1], {"a": 1}, b"x", 1j, object(), np.int64(1), np.float32(1), (1, object()), named_type("cupy", "ndarray")()],
+    ids=["list", "dict", "bytes", "complex", "object", "numpy int", "numpy float", "such a one in a tuple", "cupy"],
 )  # fmt: skip
 def test_values_of_other_types_are_never_bound(value: Any) -> None:
     table = of_kernel("n", "a")
@@ -244,9 +244,7 @@ def test_objects_that_no_key_tells_of_share_words_in_a_plain_callable(value: Any
     assert table.find((type("Other", (), {})(), 5)) is None
 
 
-@pytest.mark.parametrize(
-    "value", [(1, 2), 1j, np.int64(1), np.float32(1), TorchTensor(2), FakeDescriptor(TorchTensor(2, 2))]
-)
+@pytest.mark.parametrize("value", [1j, np.int64(1), np.float32(1), TorchTensor(2), FakeDescriptor(TorchTensor(2, 2))])
 def test_what_a_key_may_tell_of_has_words_of_its_own_or_none(value: Any) -> None:
     table = of_callable("a", "n", spec=NOT_LISTED)
     if isinstance(value, TorchTensor):
@@ -285,6 +283,51 @@ def test_a_subclass_is_another_type() -> None:
 
     assert not of_kernel("a").bind((Text("x"),), Bound())
     assert not of_kernel("a").bind((Tensor(2),), Bound())
+
+
+PAIR = (TorchTensor(4, 8), 3)
+TUPLES = {
+    "the same": ((TorchTensor(4, 8, address=8192), 3), True, True),
+    "another size": ((TorchTensor(4, 9), 3), False, False),
+    "another dtype": ((TorchTensor(4, 8, dtype="torch.float16"), 3), False, False),
+    "not aligned": ((TorchTensor(4, 8, address=4100), 3), False, False),
+    "another number": ((TorchTensor(4, 8), 5), False, True),
+    "a number that is compiled otherwise": ((TorchTensor(4, 8), 16), False, False),
+    "True for 1": ((TorchTensor(4, 8), True), False, False),
+    "a float": ((TorchTensor(4, 8), 3.0), False, False),
+    "None": ((TorchTensor(4, 8), None), False, False),
+    "nested": (((TorchTensor(4, 8), 3),), False, False),
+    "longer": ((TorchTensor(4, 8), 3, 3), False, False),
+}
+
+
+@pytest.mark.parametrize("case", TUPLES)
+def test_which_tuples_share_words(case: str) -> None:
+    other, shared_in_key, shared = TUPLES[case]
+    assert shares_words(LISTED, PAIR, other) is shared_in_key
+    assert shares_words(ALL, PAIR, other) is shared_in_key
+    assert shares_words(NOT_LISTED, PAIR, other) is shared
+    assert shares_words(CONSTEXPR, PAIR, other) is shared_in_key
+
+
+@pytest.mark.parametrize("floats", [(0.0, -0.0), (math.nan, math.inf)])
+def test_floats_in_tuples_are_told_apart_where_they_are_in_the_key(floats: tuple[float, float]) -> None:
+    one, other = [(number,) for number in floats]
+    assert not shares_words(LISTED, one, other)
+    assert shares_words(LISTED, one, one)
+    assert shares_words(NOT_LISTED, one, other)
+
+
+def test_descriptors_share_words_whatever_their_block_is() -> None:
+    def descriptor(rows: int, block: int, dtype: str = "torch.float32") -> FakeDescriptor:
+        return FakeDescriptor(TorchTensor(rows, 8, dtype=dtype), (block, 8))
+
+    shares = partial(shares_words, is_of_kernel=True)
+    for spec in (LISTED, NOT_LISTED):
+        assert shares(spec, descriptor(4, 1), descriptor(4, 2))
+        assert shares(spec, (descriptor(4, 1),), (descriptor(4, 2),))
+        assert not shares(spec, descriptor(4, 1), descriptor(5, 1))
+        assert not shares(spec, descriptor(4, 1), descriptor(4, 1, "torch.float16"))
 
 
 # -- tensors ---------------------------------------------------------------------------------------------------------
