@@ -440,6 +440,7 @@ def test_a_tuple_with_something_unknown_in_it_is_launched_through_triton(launche
     assert tuned.cache_info().hits == 0
     assert len(launches) == 3
 
+
 def copy_block(source, target, n, BLOCK: tl.constexpr):
     target.store([0], source.load([0]))
 
