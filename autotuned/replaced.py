@@ -297,7 +297,8 @@ class _Through(Tuner):
         if call.options or tuple(call.arguments) != self.names or not self._tuned.is_chosen(config, args, kwargs):
             return
         start = time.perf_counter()
-        self.launcher.bind(tuple(call.arguments.values()), self._bound(config, self._prologue(call, config), result))
+        ready = self._bound(call, config, self._prologue(call, config), result)
+        self.launcher.bind(tuple(call.arguments.values()), ready)
         self.chooser.seconds.bind += time.perf_counter() - start
 
 

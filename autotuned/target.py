@@ -15,7 +15,7 @@ from autotuned.candidates import suggestion
 from autotuned.device import Device
 from autotuned.errors import CallError
 from autotuned.immutable import Frozen
-from autotuned.key import is_tensor
+from autotuned.key import is_descriptor, is_tensor
 from autotuned.later import later
 from autotuned.values import Json
 
@@ -51,6 +51,15 @@ class Call(Frozen):
     def full(self, config: Any) -> dict[str, Any]:
         """All arguments by name, the config's values included, as Triton's hooks get them."""
         return {**self.arguments, **self.options, **config.all_kwargs()}
+
+    @property
+    def has_descriptors(self) -> bool:
+        """Whether an argument, or an item of one, is a tensor descriptor."""
+        return any(map(_holds_descriptor, self.arguments.values()))
+
+
+def _holds_descriptor(value: Any) -> bool:
+    return any(map(_holds_descriptor, value)) if isinstance(value, tuple) else is_descriptor(value)
 
 
 class Hooks(Frozen):

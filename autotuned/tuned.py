@@ -219,7 +219,7 @@ class Tuned(launch.base(), Autotuner, Named):  # type: ignore[misc]  # Triton is
         return self.fn.run(*args, grid=grid, warmup=True, **kwargs, **config.all_kwargs())
 
     def _use_table(self, table: launch.Launcher) -> None:
-        self._attach(table if launch.is_c(table) else None)
+        self._attach(launch.in_c(table))
 
     def _configs_changed(self) -> None:
         self._seen = (self.configs, len(self.configs))
