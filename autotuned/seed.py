@@ -355,6 +355,10 @@ class Memory(dict[Any, Any]):
         for key, config in dict(*args, **kwargs).items():
             self[key] = config
 
+    def __ior__(self, other: Any) -> Memory:  # type: ignore[misc]  # dict takes what `update` does
+        self.update(other)
+        return self
+
     def setdefault(self, key: Any, default: Any = None) -> Any:
         """Put in a choice unless there is one."""
         if not super().__contains__(key):

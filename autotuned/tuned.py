@@ -80,6 +80,10 @@ class Mirror(dict[Any, Any]):
         for key, config in dict(*args, **kwargs).items():
             self[key] = config
 
+    def __ior__(self, other: Any) -> Mirror:  # type: ignore[misc]  # dict takes what `update` does
+        self.update(other)
+        return self
+
     def setdefault(self, key: Any, default: Any = None) -> Any:
         """Pin a choice unless there is one."""
         if key not in self:
