@@ -209,8 +209,12 @@ class Pool:
         open_ = [model for model, queue in self._queues.items() if not queue.is_done]
         if any(seat.model in open_ and self._may_work(seat) for seat in self._alive()):
             return False
-        for model in open_:
-            self._abandon(model)
+        unsaid = [model for model in open_ if not self._abandon(model)]
+        if unsaid:
+            raise AutotunedError(
+                f"expected all cases for {', '.join(unsaid)}, got those above: the last device of this kind was given "
+                "up before it had listed the others. Run the same command again to go on."
+            )
         return bool(self._queues)
 
     def _may_work(self, seat: Seat) -> bool:
@@ -218,12 +222,13 @@ class Pool:
         begun_s = time.monotonic() - seat.begun
         return seat.ready or self._executor.is_needed(seat) or begun_s < PATIENCE_S
 
-    def _abandon(self, model: str) -> None:
-        """All else is done, and no device is left for what this kind of device still has to do."""
+    def _abandon(self, model: str) -> bool:
+        """All else is done, and no device is left for what this kind still has to do; whether a row says so."""
         queue, mine = self._queues[model], [seat for seat in self._seats if seat.model == model]
         why = "".join(f"; {seat.name}: {seat.gone or 'waits for its place'}" for seat in mine)
-        queue.listed = True
-        self._skip(queue.drop(), queue, "failed", f"no device of this kind is left{why}")
+        queue.listed, tasks = True, queue.drop()
+        self._skip(tasks, queue, "failed", f"no device of this kind is left{why}")
+        return bool(tasks)
 
     def _start_process(self, seat: Seat) -> None:
         seat.reset(self._executor.start(seat, self._given))

@@ -16,6 +16,7 @@ from fakes import FakeConfig, form, make_key
 
 import autotuned
 from autotuned.configfile import Entry
+from autotuned.errors import AutotunedError
 
 TURNS = 500  # more than any of these takes
 KEY = make_key()
@@ -148,6 +149,23 @@ def test_a_kind_whose_node_is_lost_is_not_waited_for_for_ever(monkeypatch):
     executor = Scripts(one=h100, two=lambda process, command: does("a100", process, command))
     gone = ("failed", "no device of this kind is left; one: waits for its place")
     assert results(run(executor)) == [gone, gone, ("done", None), ("done", None)]
+
+
+def test_a_kind_that_is_gone_before_its_cases_are_known_is_an_error_and_the_others_are_kept(monkeypatch):
+    def h100(process, command):
+        if command["do"] == "list":
+            process.is_over = True
+        else:
+            does("h100", process, command)
+
+    with Display() as display:
+        two = Scripts(one=h100, two=lambda process, command: does("a100", process, command))
+        made = Pool(["t"], Wishes(), False, display, two)
+        with pytest.raises(
+            AutotunedError, match="expected all cases for h100, got those above: the last device of this"
+        ):
+            made.run()
+    assert results(made) == [("done", None)] * 2
 
 
 def test_a_device_that_comes_back_as_another_kind_leaves_nothing_open():
