@@ -237,6 +237,15 @@ def test_what_cannot_be_had_is_said_before_anything_starts(tmp_path, fake, optio
     assert not (tmp_path / "log").exists()
 
 
+@pytest.mark.parametrize("name", ["AUTOTUNED_COMPILE_WORKERS", "AUTOTUNED_DEVICE"])
+@pytest.mark.parametrize("option", ["--devices=all", "--isolate", "--in-process"])
+def test_an_option_in_the_environment_that_says_nothing_is_wrong_usage(tmp_path, fake, name, option):
+    done = run(command(tmp_path, option), tmp_path, COLUMNS="400", **fake(fake_gpus.TWO), **{name: "many"})
+    assert done.returncode == 2, done.stderr
+    assert f"{name}: expected" in done.stderr and "got 'many'" in done.stderr
+    assert not (tmp_path / "log").exists()
+
+
 def test_an_environment_that_hides_all_is_said(tmp_path, fake):
     done = run(command(tmp_path, "--devices", "all"), tmp_path, CUDA_VISIBLE_DEVICES="", **fake(fake_gpus.TWO))
     assert done.returncode == 1
