@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections.abc import Callable, Mapping
 from types import TracebackType
@@ -182,8 +183,11 @@ class Agreement:
         self._ranks.publish(mine, disk.text(recordfile.dump(found.record)))
         records = []
         for rank in range(self._ranks.size):
-            text = self._ranks.wait(f"{name}/record/{rank}", self._ranks.timeout_s, lambda: "the times of all ranks")
-            if text is None:
+            text = self._ranks.wait(
+                f"{name}/record/{rank}", self._ranks.timeout_s, lambda: "the times of all ranks",
+                enough=lambda: "error" in (self._heard(name) or {}),
+            )  # fmt: skip
+            if text is None:  # too late, or a rank has said why it has none: then that is what all raise
                 raise self._too_late(question, f"rank {rank} did not finish measuring")
             records.append(recordfile.load(disk.parse_json(text)))
         merged = slowest(records, question.live)
@@ -313,3 +317,12 @@ def sync(group: Any = None, timeout_s: float = 600.0) -> Agreement:
     switched.agreements.append(agreement)
     switched.tell_change()
     return agreement
+
+
+def _after_fork_in_child() -> None:
+    """What was forked off a rank is none: it chooses by itself, and leaves the rank's connection to the store alone."""
+    switched.agreements.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -31,7 +31,8 @@ class Progress:
         done, total: Configs launched at least once, and all that are to be.
         config: Label of the config under test.
         best, best_us: Label and median of the fastest so far.
-        stage: What is done to it: "compiling", "launching" or "sampling".
+        stage: What is done to it: "compiling", "launching" or "sampling"; "waiting" while nothing is: for another
+            search to end, or for the reference to compute.
         identity: The text that identifies it.
         compiling: What else is being compiled, by identity, and for how many seconds already.
     """

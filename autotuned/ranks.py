@@ -36,15 +36,15 @@ class Ranks:
     def read(self, name: str) -> str | None:
         """What was published under a name; None if nothing was."""
         key = self._key(name)
-        return str(self._store.get(key).decode()) if self._store.check([key]) else None
+        return str(self._ask("get", key).decode()) if self._ask("check", [key]) else None
 
     def publish(self, name: str, text: str) -> str:
         """Publish unless another rank did; returns what all ranks read from now on."""
-        return str(self._store.compare_set(self._key(name), "", text).decode())
+        return str(self._ask("compare_set", self._key(name), "", text).decode())
 
     def count(self, name: str, more: int = 1) -> int:
         """Add to a counter that all ranks share; returns its value."""
-        return int(self._store.add(self._key(name), more))
+        return int(self._ask("add", self._key(name), more))
 
     def wait(
         self, name: str, limit_s: float, what: Callable[[], str], enough: Callable[[], bool] = lambda: False
@@ -71,6 +71,16 @@ class Ranks:
     def _key(self, name: str) -> str:
         return f"{self._prefix}/{name}"
 
+    def _ask(self, method: str, *args: Any) -> Any:
+        try:
+            return getattr(self._store, method)(*args)
+        except RuntimeError as error:  # what torch raises where the rank that holds the store has ended
+            raise SyncError(
+                f"sync: rank {self.rank} expected an answer of its process group's store, got {_first_line(error)!r}. "
+                "Did the rank that holds it end? Call .close() on what autotuned.sync returned to choose by oneself.",
+                kernel="",
+            ) from error
+
 
 def of_group(group: Any, timeout_s: float) -> Ranks:
     """The ranks of a process group of torch.distributed.
@@ -88,7 +98,12 @@ def of_group(group: Any, timeout_s: float) -> Ranks:
         raise SyncError(
             "sync: expected a process group, got none. Call torch.distributed.init_process_group first.", kernel=""
         )
-    rank = dist.get_rank(group)
+    try:
+        rank = dist.get_rank(group)
+    except ValueError as error:
+        raise SyncError(
+            f"sync: expected a process group that is in use, got {group!r}: {_first_line(error)}", kernel=""
+        ) from error
     if rank < 0:
         raise SyncError(
             "sync: expected a group that this process belongs to, got one without it. Call sync on its ranks only.",
@@ -97,6 +112,10 @@ def of_group(group: Any, timeout_s: float) -> Ranks:
     name, store = _store_of(group)
     _opened[name] = number = _opened.get(name, 0) + 1
     return Ranks(store, rank, dist.get_world_size(group), timeout_s, f"autotuned/{name}/{number}")
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]
 
 
 def _store_of(group: Any) -> tuple[str, Any]:

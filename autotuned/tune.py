@@ -126,6 +126,7 @@ class _Search:
         racing = self._worth_racing()
         if racing:
             failures.remember_refused(self._job.compile_class, self._ahead.refused)
+            self.board.report(racing[0], "waiting")  # no config is to blame for how long another search takes
             with alone.timing(self._job.timer.device):
                 self._guard.with_room(self._job.timer.warm_up)
                 self._steady = race.race(racing, self._sample, 0, self._examine, self._job.timer.ran_well)
@@ -246,10 +247,12 @@ class _Search:
         written = self._written_or_zeroed()
         self._guard.renew()
         self._guard.prepare()
+        first = next(trial for trial in self.board.trials if not trial.error and trial.index not in self.board.twins)
         if checker.check.reference != "first":
+            self.board.report(first, "waiting")  # nor for what the reference does
             checker.ask_reference(written)
             return
-        first = next(trial for trial in self.board.trials if not trial.error and trial.index not in self.board.twins)
+        self.board.report(first, "launching")
         self._launch(first, self._poisoned(checker))
         checker.take(outputs_of(self._job.call.arguments, written))
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 import socket
 import sys
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -58,15 +56,6 @@ class Cluster:
                 f"--executor ray: expected a Ray cluster at {address or 'this host'}, and it cannot be reached: {error}"
             ) from error
         self._count = self._devices()
-        self._asked = self._told = False  # to end, by Ctrl-C, and whether `wait` has raised it
-        is_main = threading.current_thread() is threading.main_thread()
-        self._before = signal.signal(signal.SIGINT, self._note) if is_main else None
-
-    def _note(self, number: int, frame: Any) -> None:
-        """The first Ctrl-C is kept for `wait`: one that is raised within Ray's own code may get lost there."""
-        if self._asked:
-            raise KeyboardInterrupt
-        self._asked = True
 
     def _devices(self) -> int:
         """GPUs in the cluster as it is now; where there is none, nodes."""
@@ -88,19 +77,12 @@ class Cluster:
         return {"num_cpus": 1, "scheduling_strategy": "SPREAD"}
 
     def wait(self, processes: Sequence[Process], limit_s: float) -> None:
-        """Return when one of them has said something, or the time is over.
-
-        Raises:
-            KeyboardInterrupt: Ctrl-C was pressed meanwhile, or before.
-        """
+        """Return when one of them has said something, or the time is over."""
         answers = [process.answer for process in processes if isinstance(process, RayProcess) and not process.is_over]
         if answers:
             self._ray.wait(answers, num_returns=1, timeout=limit_s)
         else:
             time.sleep(limit_s)
-        if self._asked and not self._told:
-            self._told = True
-            raise KeyboardInterrupt
 
     def is_needed(self, seat: Seat) -> bool:
         """One that Ray has placed, or can place: not one for which a lost node's GPU would be needed."""
@@ -111,8 +93,6 @@ class Cluster:
 
     def close(self) -> None:
         """Leave the cluster; one that was started here ends."""
-        if self._before is not None:
-            signal.signal(signal.SIGINT, self._before)
         self._ray.shutdown()
 
 

@@ -21,6 +21,8 @@ from typing import Any
 from autotuned import env
 from autotuned.errors import LeftOutError
 
+from .isolation import signal_name
+
 log = logging.getLogger("autotuned")
 # Not by `-m`: see `isolation`.
 _START = (
@@ -223,7 +225,7 @@ class Compilers:
             return LeftOutError(f"TimedOut: not compiled within {self._limit_s:g} s", seconds=seconds)
         if code == -signal.SIGKILL:
             return MemoryError("a compile worker was killed, as it is for want of memory")
-        how = f"by {signal.Signals(-code).name}" if code < 0 else f"with code {code}"
+        how = f"by {signal_name(-code)}" if code < 0 else f"with code {code}"
         return LeftOutError(f"Crashed: the compiler ended {how}", seconds=seconds)
 
 

@@ -18,6 +18,8 @@ from autotuned.errors import AutotunedError
 from autotuned.job import Progress
 from autotuned.values import Json
 
+from .interrupts import held_back
+
 GRACE_S = 3.0  # by how much longer a compilation may take here: the process may have one that it can kill by itself
 END_S = 10.0  # what a process that was asked to end may take
 # Not by `-m`, which would look into the working folder first: in a checkout the package's sources lie there, in other
@@ -114,10 +116,11 @@ class Worker:
         command = [sys.executable, "-c", _START, str(sink), json.dumps(list(path or sys.path))]
         # Where standard output carries JSON, what kernels print must not come into it.
         stdout = sys.__stderr__ if wishes["as_json"] else None
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=stdout, pass_fds=[sink], start_new_session=True, text=True,
-            env=env.changed(settings or {}), cwd=folder,
-        )  # fmt: skip
+        with held_back():  # until it says otherwise: a Ctrl-C that comes while it imports is no traceback
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=stdout, pass_fds=[sink], start_new_session=True, text=True,
+                env=env.changed(settings or {}), cwd=folder,
+            )  # fmt: skip
         os.close(sink)
         self._source, self._rest = source, b""
         self._selector = selectors.DefaultSelector()
@@ -154,14 +157,26 @@ class Worker:
 
     @property
     def is_over(self) -> bool:
-        """Whether it has ended and everything it said has been read."""
-        return self._closed and self._process.wait(END_S) is not None
+        """Whether it has ended and everything it said has been read.
+
+        What the user's code forked may hold the pipe open for longer than the process lives.
+        """
+        if self._closed:
+            self._await_end()
+        return self._closed or (self._process.poll() is not None and not self._selector.select(0))
+
+    def _await_end(self) -> None:
+        """Wait for one that says nothing any more; one that goes on all the same is killed."""
+        try:
+            self._process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            self.kill()
 
     def why(self) -> str:
         """How it ended."""
         code = self._process.returncode
         if code is not None and code < 0:
-            return f"the process ended by {signal.Signals(-code).name}"
+            return f"the process ended by {signal_name(-code)}"
         return "the device was lost" if code == LOST else f"the process ended with code {code}"
 
     def interrupt(self) -> None:
@@ -181,6 +196,14 @@ class Worker:
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
+
+
+def signal_name(number: int) -> str:
+    """What a signal is called; real-time signals have numbers only."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 def is_wanted(asked: bool | None) -> bool:

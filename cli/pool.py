@@ -18,6 +18,7 @@ from autotuned.values import Json
 
 from . import isolation
 from .deal import Queue, Task
+from .interrupts import Interrupts
 from .isolation import Doing, Ending
 from .progress import Display
 from .rows import Row, Wishes
@@ -25,6 +26,7 @@ from .units import share
 
 TICK_S = 0.2
 BLAMELESS = 3  # ends with no config to blame: of a device in a row, or of a unit, after which either is given up
+PATIENCE_S = 60.0  # how long the place of a lost node is waited for when only it could do what is left
 SHIP_S = 2.0  # between two writings of config files: each reads and writes whole files
 
 
@@ -140,6 +142,7 @@ class Pool:
                        "gathers": executor.gathers, "timeout_s": wishes.timeout_s}  # fmt: skip
         self._start = time.monotonic()
         self._seats: list[Seat] = []
+        self._interrupts = Interrupts()
         self._queues: dict[str, Queue] = {}
         self._condemned: dict[str, dict[str, str]] = {}
         self._seen: set[tuple[str, str]] = set()  # model and digest: with --force, what is not to be forced again
@@ -153,8 +156,8 @@ class Pool:
 
     def rows(self) -> list[Row]:
         """What came of each case, by kind of device and in the order of the targets."""
-        models = dict.fromkeys(seat.model for seat in self._seats if seat.model in self._queues)
-        queues = [self._queues[model] for model in models if model is not None]
+        models = dict.fromkeys([*(seat.model for seat in self._seats), *self._queues])  # a place may change its kind
+        queues = [self._queues[model] for model in models if model in self._queues]
         return [Row(**queue.rows[number]) for queue in queues for number in sorted(queue.rows)]
 
     def devices(self) -> list[dict[str, Json]]:
@@ -167,21 +170,22 @@ class Pool:
         Raises:
             AutotunedError, OSError: What a process raised; no device is left; a config file cannot be written.
         """
-        try:
-            self._seats = self._executor.seats()
-            for seat in self._seats:
-                self._start_process(seat)
-            while not self._is_done():
-                self._turn()
-        except KeyboardInterrupt:
-            self.interrupted = True
-            self._finish()
-        finally:
-            for seat in self._seats:
-                if seat.process is not None:
-                    seat.process.kill()
-            self._executor.close()
-            self._ship(0.0)
+        with self._interrupts:
+            try:
+                self._seats = self._executor.seats()
+                for seat in self._seats:
+                    self._start_process(seat)
+                while not self._is_done():
+                    self._turn()
+            except KeyboardInterrupt:
+                self.interrupted = True
+                self._finish()
+            finally:
+                for seat in self._seats:
+                    if seat.process is not None:
+                        seat.process.kill()
+                self._executor.close()
+                self._ship(0.0)
 
     # -- one turn ------------------------------------------------------------------------------------------------
 
@@ -189,6 +193,7 @@ class Pool:
         for seat in self._alive():
             self._deal(seat)
         self._executor.wait([seat.process for seat in self._alive() if seat.process is not None], TICK_S)
+        self._interrupts.check()
         for seat in self._alive():
             ending = self._listen(seat)
             if ending is not None:
@@ -201,7 +206,29 @@ class Pool:
     def _is_done(self) -> bool:
         if any(seat.model is None and self._executor.is_needed(seat) for seat in self._alive()):
             return False  # its kind may be another one
-        return bool(self._queues) and all(queue.is_done for queue in self._queues.values())
+        open_ = [model for model, queue in self._queues.items() if not queue.is_done]
+        if any(seat.model in open_ and self._may_work(seat) for seat in self._alive()):
+            return False
+        unsaid = [model for model in open_ if not self._abandon(model)]
+        if unsaid:
+            raise AutotunedError(
+                f"expected all cases for {', '.join(unsaid)}, got those above: the last device of this kind was given "
+                "up before it had listed the others. Run the same command again to go on."
+            )
+        return bool(self._queues)
+
+    def _may_work(self, seat: Seat) -> bool:
+        """Whether it works, or is to be waited for: for a while also where a lost node had its place."""
+        begun_s = time.monotonic() - seat.begun
+        return seat.ready or self._executor.is_needed(seat) or begun_s < PATIENCE_S
+
+    def _abandon(self, model: str) -> bool:
+        """All else is done, and no device is left for what this kind still has to do; whether a row says so."""
+        queue, mine = self._queues[model], [seat for seat in self._seats if seat.model == model]
+        why = "".join(f"; {seat.name}: {seat.gone or 'waits for its place'}" for seat in mine)
+        queue.listed, tasks = True, queue.drop()
+        self._skip(tasks, queue, "failed", f"no device of this kind is left{why}")
+        return bool(tasks)
 
     def _start_process(self, seat: Seat) -> None:
         seat.reset(self._executor.start(seat, self._given))
@@ -354,8 +381,8 @@ class Pool:
         """Write the entries that have come since, if the last time is long enough ago."""
         if self._unshipped and time.monotonic() - self._shipped >= after_s:
             assert self._wishes.out is not None
-            entries, self._unshipped = self._unshipped, []
-            self.files |= {str(path) for path in store.ship_all(entries, self._wishes.out.absolute())}
+            self.files |= {str(path) for path in store.ship_all(self._unshipped, self._wishes.out.absolute())}
+            self._unshipped.clear()  # only now: where this is interrupted, they are written at the end
             self._shipped = time.monotonic()
 
     # -- when one ends -------------------------------------------------------------------------------------------
@@ -406,10 +433,6 @@ class Pool:
                 f"the measuring process ended {BLAMELESS} times, and no config can be blamed for it. Its own words are "
                 "above; --in-process measures without it."
             )
-        if seat.model is not None and not any(other.model in (seat.model, None) for other in self._alive()):
-            queue = self._queue(seat)
-            queue.listed = True
-            self._skip(queue.drop(), queue, "failed", f"no device of this kind is left ({seat.name}: {ending.why})")
 
     def _finish(self) -> None:
         """Let interrupted processes store what they have."""

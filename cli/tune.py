@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from autotuned import store
+from autotuned import env, store
 from autotuned.errors import DeviceChoiceError
 
 from . import output
@@ -79,6 +79,7 @@ def tune(
         if seconds is not None and not seconds > 0:
             raise typer.BadParameter(f"expected seconds above 0, got {seconds:g}", param_hint=option)
     _check(isolate, devices, executor, ray_address)
+    _check_environment()
     if out is not None and (reason := store.unwritable(out)):
         raise output.cannot_write(out, reason)
     from . import rows, session  # need the measuring half of the library, which the other commands do without
@@ -91,6 +92,15 @@ def tune(
         raise typer.Exit(session.run(targets, wishes, as_json))
     except DeviceChoiceError as error:
         raise typer.BadParameter(str(error), param_hint="--devices") from error
+
+
+def _check_environment() -> None:
+    """Refuse what every process that measures would trip over, one after the other."""
+    try:
+        env.command_line_device()
+        env.compile_workers()
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
 
 
 def _check(isolate: bool | None, devices: str | None, executor: str, ray_address: str | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
@@ -32,6 +33,7 @@ class Reporter:
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
+        os.set_inheritable(descriptor, False)  # what the user's code starts is not to hold it open
 
     def __enter__(self) -> Reporter:
         return self
@@ -143,8 +145,9 @@ class _Commands:
         threading.Thread(target=self._read, daemon=True).start()
 
     def _read(self) -> None:
-        for line in self._stream:
-            self._waiting.put(json.loads(line))
+        with contextlib.suppress(ValueError):  # half a line: the parent was killed as it wrote
+            for line in self._stream:
+                self._waiting.put(json.loads(line))
         if os.getpgid(0) == os.getpid():  # a group of its own
             os.killpg(os.getpid(), signal.SIGKILL)
         os._exit(1)
@@ -187,14 +190,23 @@ def _serve(commands: _Commands, reporter: Reporter) -> None:
             mine.do(command)
 
 
+def _own_input() -> TextIO:
+    """What the parent writes, out of reach of the user's code and of what that starts: these read nothing."""
+    commands = os.fdopen(os.dup(0))
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    return commands
+
+
 def main() -> None:
     """Do what the parent says, and tell it of errors: it prints them."""
-    # A parent may have kept Ctrl-C from its children, as Ray does: here it comes from the parent alone.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
     reporter = Reporter(int(sys.argv[1]))
     try:
-        _serve(_Commands(sys.stdin), reporter)
+        # The parent has held it back until here, or Ray from all of its own: here it comes from the parent alone.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+        _serve(_Commands(_own_input()), reporter)
     except (AutotunedError, OSError) as error:
         kind = type(error).__name__ if isinstance(error, AutotunedError) else "OSError"
         reporter.say("error", type=kind, text=str(error))

@@ -1,12 +1,14 @@
 """Ray nodes on this machine, each with GPUs that are none, and a store of its own; ended with all they have started."""
 
 import importlib.util
+import json
 import os
 import signal
 import socket
 import subprocess
 import sys
 import time
+import uuid
 from pathlib import Path
 
 
@@ -16,8 +18,17 @@ def free_port() -> int:
         return one.getsockname()[1]
 
 
+# Whether a cluster counts a node, told by a resource that no other has: what `ray start` says comes before that.
+_COUNTED = """
+import sys, time, ray
+ray.init(address=sys.argv[1], logging_level="ERROR", log_to_driver=False)
+while not any(node["Alive"] and sys.argv[2] in node["Resources"] for node in ray.nodes()):
+    time.sleep(0.05)
+"""
+
+
 class Node:
-    """One node: `ray start --block` in a process group of its own.
+    """One node: `ray start --block` in a process group of its own; it is there once its cluster counts it.
 
     Args:
         folder: For Ray's files; short, since sockets lie in it.
@@ -40,6 +51,8 @@ class Node:
         code = "from ray.scripts.scripts import main; main()"
         args = [sys.executable, "-c", code, "start", "--block", f"--num-gpus={gpus}", "--num-cpus=4", *place]
         args += ["--node-ip-address=127.0.0.1", "--object-store-memory=100000000", "--disable-usage-stats"]
+        mark = f"node-{uuid.uuid4().hex}"
+        args += [f"--resources={json.dumps({mark: 1})}"]
         folder.mkdir(exist_ok=True)
         self._process = subprocess.Popen(
             args,
@@ -50,7 +63,12 @@ class Node:
             start_new_session=True,
             text=True,
         )
-        self._await_start()
+        try:
+            self._await_start()
+            subprocess.run([sys.executable, "-c", _COUNTED, self.address, mark], cwd=folder, check=True, timeout=60)
+        except BaseException:
+            self.kill()
+            raise
 
     def _await_start(self) -> None:
         assert self._process.stdout is not None

@@ -6,7 +6,9 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -18,6 +20,7 @@ from fakes import FakeConfig, form, make_key
 import autotuned
 from autotuned import agree, errors, ranks, switched
 from autotuned.errors import SyncError
+from autotuned.look import Choice, Rung
 from autotuned.recordfile import Record, Timing
 
 SIZE = 4
@@ -222,6 +225,81 @@ def test_sync_without_a_group_says_so():
     with pytest.raises(SyncError, match="seconds above 0"):
         autotuned.sync(timeout_s=0)
     assert not switched.agreements
+
+
+def test_sync_with_a_group_that_is_none_or_none_any_more_says_so():
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        gone = dist.new_group([0])
+        dist.destroy_process_group(gone)
+        for group in (gone, "tensor-parallel"):
+            with pytest.raises(SyncError, match="expected a process group that is in use, got"):
+                autotuned.sync(group)
+    finally:
+        dist.destroy_process_group()
+    assert not switched.agreements
+
+
+def test_a_store_whose_rank_has_ended_is_an_error_of_ours():
+    server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    rank = ranks.Ranks(dist.TCPStore("127.0.0.1", server.port, is_master=False), 1, 2, 1.0, "p")
+    assert rank.read("k") is None
+    del server
+    for ask in (lambda: rank.read("k"), lambda: rank.publish("k", "mine"), lambda: rank.count("n")):
+        with pytest.raises(SyncError, match="rank 1 expected an answer of its process group's store, got "):
+            ask()
+
+
+def test_what_is_forked_off_a_rank_is_none(store, monkeypatch):
+    """Two processes that talk through one connection read each other's answers, and wait for ever for their own."""
+    monkeypatch.setattr(switched, "agreements", [agree.Agreement(ranks.Ranks(store, 0, 1, 1.0, "p"))])
+    pid = os.fork()
+    if pid == 0:
+        os._exit(len(switched.agreements))
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert len(switched.agreements) == 1
+
+
+class Measures:
+    """A rank by itself, which measures, or fails after it has."""
+
+    def __init__(self, fails):
+        self.fails = fails
+
+    def known(self, question):
+        return None
+
+    def keeps(self, key):
+        return False
+
+    def decide(self, question):
+        if self.fails:
+            raise ValueError("no room on this rank")
+        return Choice("config", Rung.SEARCH, Record(question.key, None, None, "ok", (timing(0, 1.0),)))
+
+
+def test_a_rank_that_fails_as_all_measure_together_keeps_none_waiting(store):
+    question = SimpleNamespace(key=make_key(), mode="auto", live={timing(0).identity: "config"})
+    question.replace = lambda **changes: question
+    raised = [None, None]
+
+    def play(rank):
+        agreement = agree.Agreement(ranks.Ranks(store, rank, 2, 30.0, "p"))
+        try:
+            agreement.choose(question, Measures(fails=rank == 1), autotuned.Fixed(rep=1, warmup=0))
+        except Exception as error:
+            raised[rank] = error
+
+    threads = [threading.Thread(target=play, args=(rank,)) for rank in range(2)]
+    start = time.monotonic()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert time.monotonic() - start < 10
+    assert isinstance(raised[1], ValueError)
+    assert isinstance(raised[0], SyncError)
+    assert "ValueError: no room on this rank (said by rank 1, which decides for all)" in str(raised[0])
 
 
 def timing(step, us=None, **more):

@@ -38,6 +38,22 @@ def test_another_process_waits_until_the_holder_is_gone():
         holder.stdout.close()
 
 
+def test_no_config_is_said_to_be_at_work_while_a_search_waits_for_its_turn(monkeypatch):
+    """Whoever watches takes a config that is at work for too long for one that hangs."""
+    stages, timing = [], alone.timing
+    monkeypatch.setattr(measure.HostTimer, "device", "gpu-4")
+    monkeypatch.setattr(alone, "timing", lambda device: stages.append("turn") or timing(device))
+
+    @autotune([Config({"step": step}) for step in range(2)], key=["n"])
+    def work(out, n, *, step):
+        out[...] = n
+
+    call = work.tuner.call((np.zeros(4), 1), {}, None)
+    work.tuner.tune(call, observer=lambda progress: stages.append(progress.stage))
+    assert "sampling" in stages
+    assert stages[stages.index("turn") - 1] == "waiting"
+
+
 def test_what_has_no_device_waits_for_nobody():
     with alone.timing(None) as held:
         assert held

@@ -104,6 +104,34 @@ def test_a_killed_process_is_replaced_and_its_key_is_finished_by_another(tmp_pat
     assert [gpu["given_up"] for gpu in found["devices"]] == [None, None]
 
 
+def test_a_process_that_ends_is_replaced_although_what_it_forked_lives_on(tmp_path, fake):
+    """A process forked by a generator holds all that the first one had open: the end of its pipe does not come."""
+    forked = (
+        "if n == 2 and (HERE / 'log').exists() and not (HERE / 'died-2').exists():\n"
+        "            if os.fork() == 0:\n"
+        "                os.setsid(); os.closerange(0, 3); time.sleep(60); os._exit(0)\n"
+        "            end_once(2)"
+    )
+    found = tune(tmp_path, fake(fake_gpus.TWO), "--devices", "0", count=4, before=forked)
+    assert [case["status"] for case in found["cases"]] == ["done"] * 4
+    assert (tmp_path / "died-2").exists() and found["devices"][0]["restarts"] == 1
+
+
+def test_kernels_read_nothing_of_what_their_process_is_told(tmp_path, fake):
+    reads = "if n == 1: import subprocess; note(f'read {len(subprocess.run([\"cat\"], capture_output=True).stdout)}')"
+    found = tune(tmp_path, fake(fake_gpus.TWO), "--devices", "0", "--timeout", "20", count=3, wait=reads)
+    assert [case["status"] for case in found["cases"]] == ["done"] * 3
+    assert [line[3] for line in log(tmp_path) if line[2] == "read"][0] == "0"
+
+
+def test_a_process_may_end_by_a_signal_without_a_name(tmp_path, fake):
+    found = tune(
+        tmp_path, fake(fake_gpus.TWO), "--devices", "0", count=2, wait="if n: os.kill(os.getpid(), 36)", code=3
+    )
+    assert [case["status"] for case in found["cases"]] == ["done", "failed"]
+    assert "Crashed: the process ended by signal 36 while it was launched" in found["cases"][1]["reason"]
+
+
 def test_a_device_that_ends_every_process_is_given_up_and_the_other_does_its_share(tmp_path, fake):
     bad = "note('here -'); gpu().startswith('GPU-aaab') and os.kill(os.getpid(), signal.SIGKILL)"
     # The good one waits, within its first launch, until the other has ended three times.
@@ -206,6 +234,15 @@ def test_what_cannot_be_had_is_said_before_anything_starts(tmp_path, fake, optio
     done = run(command(tmp_path, *options), tmp_path, COLUMNS="400", **fake(table))
     assert done.returncode == code, done.stderr
     assert words in " ".join(done.stderr.replace("│", " ").split()), done.stderr
+    assert not (tmp_path / "log").exists()
+
+
+@pytest.mark.parametrize("name", ["AUTOTUNED_COMPILE_WORKERS", "AUTOTUNED_DEVICE"])
+@pytest.mark.parametrize("option", ["--devices=all", "--isolate", "--in-process"])
+def test_an_option_in_the_environment_that_says_nothing_is_wrong_usage(tmp_path, fake, name, option):
+    done = run(command(tmp_path, option), tmp_path, COLUMNS="400", **fake(fake_gpus.TWO), **{name: "many"})
+    assert done.returncode == 2, done.stderr
+    assert f"{name}: expected" in done.stderr and "got 'many'" in done.stderr
     assert not (tmp_path / "log").exists()
 
 

@@ -10,7 +10,8 @@ import time
 from pathlib import Path
 
 import pytest
-from autotuned.cli import isolation, worker
+from autotuned.cli import isolation
+from autotuned.cli import worker as workers
 
 from autotuned import store
 from autotuned.job import Progress
@@ -208,6 +209,81 @@ def test_the_config_that_runs_is_to_blame(stage, word):
     assert doing.culprit("the device was lost") == {"a": f"Crashed: the device was lost while it was {word}"}
 
 
+def test_no_config_is_to_blame_while_none_runs():
+    doing = isolation.Doing()
+    doing.note(progress("sampling", "a"), 0.0)
+    doing.note(progress("waiting", "a"), 1.0)
+    assert doing.overdue(5.0, 100.0) == {} == doing.culprit("it ended")
+
+
+def test_a_reference_may_take_longer_than_a_config(tmp_path):
+    code = """
+    def reference(out, n):
+        time.sleep(5)
+        return {"out": np.ones(4)}
+
+    @autotune(configs=[Config({"how": how}) for how in ("a", "b")], key=["n"], check=reference)
+    def work(out, n, *, how):
+        slow(out, 1)
+
+    @work.case
+    def cases(device):
+        yield dict(args=(np.zeros(4), 1))
+    """
+    done = tune(tmp_path, code, "--timeout", "2", "--json")
+    assert done.returncode == 0, done.stderr
+    assert "TimedOut" not in done.stderr
+    ((_, record),) = store.all_records()
+    assert set(statuses(record).values()) == {("ok", None)}
+
+
+# -- the process itself -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def worker():
+    made = isolation.Worker(
+        {"targets": ["autotuned.kernels.numpy_matmul"], "as_json": False, "force": False, "gathers": False,
+         "timeout_s": 60.0}, {"TRITON_INTERPRET": "1"},
+    )  # fmt: skip
+    yield made
+    made.kill()
+
+
+def await_end(worker: isolation.Worker) -> None:
+    end = time.monotonic() + 60
+    while not worker.is_over:
+        assert time.monotonic() < end
+        worker.wait(1.0)
+
+
+@pytest.mark.parametrize("after_s", [0.0, 0.05, 0.2])
+def test_ctrl_c_while_it_begins_is_no_traceback(worker, capfd, after_s):
+    time.sleep(after_s)
+    worker.interrupt()
+    await_end(worker)
+    assert worker.why() == "the process ended with code 1"
+    assert capfd.readouterr().err == ""
+
+
+def test_it_ends_when_its_parent_was_killed_within_a_line(worker):
+    while not worker.wait(1.0):
+        assert not worker.is_over
+    worker._process.stdin.write('{"do": "mea')
+    worker._process.stdin.close()
+    await_end(worker)
+    assert worker.why() == "the process ended by SIGKILL"
+
+
+def test_one_that_says_nothing_any_more_but_goes_on_is_killed(worker, monkeypatch):
+    monkeypatch.setattr(isolation, "END_S", 0.5)
+    while not worker.wait(1.0):
+        assert not worker.is_over
+    worker._closed = True  # as where a kernel closes what it does not know
+    assert worker.is_over
+    assert worker.why() == "the process ended by SIGKILL"
+
+
 def test_a_process_of_its_own_is_for_gpus(monkeypatch):
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     assert not isolation.is_wanted(None)
@@ -240,8 +316,8 @@ class Driver:
 )
 def test_a_worker_makes_the_context_that_torch_will_use(monkeypatch, refuses, calls):
     driver = Driver(refuses)
-    monkeypatch.setattr(worker.ctypes, "CDLL", lambda name: driver)
-    worker._wake_gpu()
+    monkeypatch.setattr(workers.ctypes, "CDLL", lambda name: driver)
+    workers._wake_gpu()
     assert driver.calls == calls
 
 
@@ -249,5 +325,5 @@ def test_a_worker_says_nothing_of_a_driver_that_is_not_there(monkeypatch):
     def missing(name):
         raise OSError(name)
 
-    monkeypatch.setattr(worker.ctypes, "CDLL", missing)
-    worker._wake_gpu()
+    monkeypatch.setattr(workers.ctypes, "CDLL", missing)
+    workers._wake_gpu()

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+import site
 import subprocess
 import sys
 import tempfile
@@ -28,8 +29,19 @@ def folder():
     shutil.rmtree(path, ignore_errors=True)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def home(folder):
+    """A home of its own: Ray looks for a token in one's own, asks for it wherever it finds one, and leaves one there."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONUSERBASE", site.getuserbase())  # what is installed in one's own is to be found all the same
+        patch.setenv("HOME", str(folder / "home"))
+        for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
+            patch.delenv(name, raising=False)
+        yield
+
+
 @pytest.fixture(scope="module")
-def head(folder):
+def head(folder, home):
     """A node with two GPUs that are none."""
     node = Node(folder, folder / "store", gpus=2)
     yield node
@@ -170,8 +182,11 @@ def test_ctrl_c_keeps_what_was_measured_and_leaves_nothing_behind(tmp_path, addr
 def test_a_lost_node_s_keys_are_tuned_elsewhere(tmp_path, folder, head):
     second = Node(folder, folder / "second", gpus=1, head=head.address)
     try:
-        # On the second node, told by its store, a launch waits; then the node is killed.
-        hold = "while os.environ['AUTOTUNED_CACHE_DIR'].endswith('second'): note('held -'); time.sleep(0.2)"
+        # On the second node, told by its store, a launch waits; then the node is killed. The others leave it one.
+        hold = (
+            "while os.environ['AUTOTUNED_CACHE_DIR'].endswith('second'): note('held -'); time.sleep(0.2)\n"
+            "    while 'held' not in (HERE / 'log').read_text(): time.sleep(0.05)"
+        )
         args = command(tmp_path, head.address, "--json", count=6, wait=hold)
         process = subprocess.Popen(
             args, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,

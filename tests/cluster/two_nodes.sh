@@ -13,6 +13,10 @@ finish() {
 }
 trap finish EXIT
 python=${PYTHON:-python}
+# A home of its own: Ray asks for the token that it finds in one's own, and leaves one there.
+PYTHONUSERBASE=$("$python" -m site --user-base || true)  # what is installed there is to be found all the same
+export PYTHONUSERBASE HOME="$work/home"
+unset RAY_AUTH_MODE RAY_AUTH_TOKEN RAY_AUTH_TOKEN_PATH
 if ! "$python" -c "import sys; from autotuned import gpus; sys.exit(not gpus.table())"; then
   export TRITON_INTERPRET=1
 fi
@@ -32,6 +36,13 @@ node() {  # name, options of `ray start`
 cd "$work"  # elsewhere than the sources, which would shadow the package that is installed
 node first --head --port="$port" --temp-dir="$work/ray" --include-dashboard=false
 node second --address="127.0.0.1:$port"
+timeout 60 "$python" - "127.0.0.1:$port" <<'PYTHON'  # until the cluster counts both
+import sys, time, ray
+
+ray.init(address=sys.argv[1], logging_level="ERROR", log_to_driver=False)
+while sum(node["Alive"] for node in ray.nodes()) < 2:
+    time.sleep(0.05)
+PYTHON
 export AUTOTUNED_CACHE_DIR="$work/store-here"
 "$python" -c "from autotuned.cli.main import app; app()" tune "$target" --executor ray --ray-address "127.0.0.1:$port" \
   --out "$work/tuned" --json >"$work/found.json"

@@ -1,0 +1,58 @@
+"""Ctrl-C as `tune` takes it: the first is kept until nothing would get lost by it, the next one is raised at once."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType, TracebackType
+
+
+class Interrupts:
+    """Keeps the first Ctrl-C of a `with` block until `check` is called.
+
+    Raised wherever it comes, it would lose what has just been read or is being written, and within Ray's own code it
+    may get lost itself. Where Ctrl-C is ignored, or somebody else takes it, all stays as it is.
+    """
+
+    def __init__(self) -> None:
+        self._is_asked = self._is_told = self._is_mine = False
+
+    def __enter__(self) -> Interrupts:
+        is_main = threading.current_thread() is threading.main_thread()
+        self._is_mine = is_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        if self._is_mine:
+            signal.signal(signal.SIGINT, self._note)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._is_mine:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if self._is_asked:
+            raise KeyboardInterrupt
+        self._is_asked = True
+
+    def check(self) -> None:
+        """Raise the one that was kept, once.
+
+        Raises:
+            KeyboardInterrupt: Ctrl-C was pressed before.
+        """
+        if self._is_asked and not self._is_told:
+            self._is_told = True
+            raise KeyboardInterrupt
+
+
+@contextmanager
+def held_back() -> Iterator[None]:
+    """Let no Ctrl-C come within a `with` block: it comes after it. What is started within begins with it held back."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
