@@ -130,6 +130,12 @@ def test_what_is_neither_module_nor_file_is_refused(target: str) -> None:
     assert cases.EXPECTED in _refusal(target)
 
 
+def test_a_recording_of_another_suffix_is_no_module(write: Write) -> None:
+    """It was said that there is no module named 'calls'."""
+    write("calls.json", "{}")
+    assert "name that ends in .jsonl" in _refusal("calls.json")
+
+
 def test_a_folder_and_a_forgotten_suffix_are_recognised(write: Write) -> None:
     write("dir/kernels_x.py", TUNED)
     assert "This is a folder" in _refusal("./dir")

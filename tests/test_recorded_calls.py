@@ -125,7 +125,11 @@ def test_warmup_prepares_what_is_tuned_and_names_what_is_not(recorded):
     assert [row["config"] for row in rows] == [None, None] and "NotTunedError" in rows[0]["reason"]
     run("tune", str(recorded))
     rows = run("warmup", str(recorded))["calls"]
-    assert [row["count"] for row in rows] == [3, 1] and all("BLOCK" in row["config"] for row in rows)
+    assert [row["count"] for row in rows] == [3, 1]
+    [stored, *_] = run("list")["choices"]
+    assert all(row["config"].keys() == stored["config"].keys() for row in rows)  # one form in all commands
+    words = CliRunner().invoke(ENTRY.load(), ["warmup", str(recorded)]).stdout
+    assert "BLOCK=" in words and "maxnreg" not in words
 
 
 def test_a_budget_is_shared_by_count(recorded, monkeypatch):
