@@ -193,7 +193,8 @@ class Session:
 
     def _add(self, row: Row) -> None:
         self.rows.append(row)
-        self._display.keep(row.line)
+        if row.status != "skipped":  # thousands of a long recording, in one line at the end
+            self._display.keep(row.line)
 
     # -- one case ------------------------------------------------------------------------------------------------
 
@@ -210,8 +211,12 @@ class Session:
         result = Result(Row(unit.found.name, "failed"))
         row = result.row
         try:
-            call, lost = self._identified(unit, result)
-            if budget_s == 0:
+            is_over = budget_s == 0
+            if is_over and isinstance(unit.case, Recorded):  # known without making the tensors of each of thousands
+                row.call = unit.case.key.call
+            else:
+                call, lost = self._identified(unit, result)
+            if is_over:
                 row.status, row.reason = "skipped", "the budget is used up"
             else:
                 self._tune(unit.found, call, result, lost, budget_s)
@@ -315,8 +320,13 @@ class Session:
             return
         several = len({row.device for row in self.rows if row.device}) > 1
         for (kernel, device), group in groupby(self.rows, lambda row: (row.kernel, row.device if several else None)):
+            rows = list(group)
+            begun = [cells(row) for row in rows if row.status != "skipped"]
             output.print_heading(f"{kernel}  on {device}" if device else kernel)
-            output.print_table(HEADERS, [cells(row) for row in group], stack=(1, 1, 1))
+            if begun:
+                output.print_table(HEADERS, begun, stack=(1, 1, 1))
+            if len(rows) > len(begun):
+                output.say(f"not begun: {len(rows) - len(begun)} of {len(rows)} cases")
         for name in self.without_cases:
             output.say(f"skipped {name}: it has no cases. {CASE_HINT}")
         for path in sorted(self.files):

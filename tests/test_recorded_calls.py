@@ -169,3 +169,20 @@ def test_a_module_that_raises_is_said_with_the_line_and_the_others_go_on(recorde
 def test_a_recording_that_is_not_there_is_one_line(tmp_path):
     result = CliRunner().invoke(ENTRY.load(), ["tune", str(tmp_path / "none.jsonl")])
     assert result.exit_code == 1 and "it cannot be read: No such file" in result.stderr
+
+
+def test_what_a_budget_leaves_out_is_counted_and_its_arguments_are_not_made(recorded, monkeypatch):
+    """Of 20,000 recorded calls each had its tensors made, and two lines of its own, to say that it was left out."""
+    left_s = iter([100.0])
+    monkeypatch.setattr(session.Session, "left_s", lambda self: next(left_s, 0.0))
+    made, call_of = [], session.replay.call_of
+    monkeypatch.setattr(session.replay, "call_of", lambda *args: made.append(args) or call_of(*args))
+    arguments = ["tune", str(recorded), "--budget", "100"]
+    result = CliRunner().invoke(ENTRY.load(), arguments)
+    assert result.exit_code == 3 and len(made) == 1
+    assert "not begun: 1 of 2 cases" in result.stdout and "skipped" not in result.output
+    made.clear()
+    rows = run(*arguments, code=3)["cases"]
+    assert (
+        [row["status"] for row in rows] == ["skipped"] * 2 and not made and all(row["call"]["values"] for row in rows)
+    )
