@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -130,9 +131,26 @@ def stored_keys(kernel: str) -> list[Key]:
     return stored + [shipped for _, shipped, _ in store.shipped(kernel)]
 
 
+_known: dict[str, Alike] | None = None  # by kernel, inside `reading_once`
+
+
+@contextmanager
+def reading_once() -> Iterator[None]:
+    """Read what is stored of a kernel but once inside a `with` block, for many keys among which nothing is stored."""
+    global _known
+    before, _known = _known, {}
+    try:
+        yield
+    finally:
+        _known = before
+
+
 def nearest(key: Key) -> Key | None:
     """The stored or shipped key of its kernel that is most like a key (`alike`); None if there is none."""
-    return Alike(stored_keys(key.kernel)).nearest(key)
+    known = _known if _known is not None else {}
+    if key.kernel not in known:
+        known[key.kernel] = Alike(stored_keys(key.kernel))
+    return known[key.kernel].nearest(key)
 
 
 def changes(now: Key, stored: Key) -> tuple[Difference, ...]:

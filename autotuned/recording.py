@@ -225,8 +225,8 @@ def describe(chooser: Chooser, call: Call) -> Recorded:
 def _place_of(function: Any) -> str:
     """Where a tuned function can be imported from, as a target of `autotuned tune`; of a script its file."""
     module = function.__module__
-    is_script = module == "__main__" or module.startswith(source.BY_PATH_PREFIX)
-    return f"{os.path.abspath(function.__code__.co_filename) if is_script else module}:{function.__qualname__}"
+    place = os.path.abspath(function.__code__.co_filename) if source.is_script(module) else module
+    return f"{place}:{function.__qualname__}"
 
 
 # -- on and off -------------------------------------------------------------------------------------------------------

@@ -41,9 +41,10 @@ def warmup(
 
 
 def _rows(path: Path, device: str) -> list[dict[str, Json]]:
-    from autotuned import replay
+    from autotuned import explain, replay
 
-    return [_row(found, call, device) for found in replay.load(path) for call in found.calls]
+    with explain.reading_once():  # each call that is not tuned says what is nearest to it
+        return [_row(found, call, device) for found in replay.load(path) for call in found.calls]
 
 
 def _row(found: Any, recorded: Any, device: str) -> dict[str, Json]:

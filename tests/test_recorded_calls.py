@@ -15,7 +15,7 @@ import torch
 from autotuned.cli import session
 
 import autotuned
-from autotuned import calls
+from autotuned import calls, explain
 
 [ENTRY] = entry_points(group="console_scripts", name="autotuned")
 
@@ -186,3 +186,12 @@ def test_what_a_budget_leaves_out_is_counted_and_its_arguments_are_not_made(reco
     assert (
         [row["status"] for row in rows] == ["skipped"] * 2 and not made and all(row["call"]["values"] for row in rows)
     )
+
+
+def test_warmup_reads_once_what_is_stored_however_many_calls_are_not_tuned(recorded, monkeypatch):
+    """Each of 20,000 that were not read all records again, to name the nearest: more than eight minutes."""
+    read, stored_keys = [], explain.stored_keys
+    monkeypatch.setattr(explain, "stored_keys", lambda kernel: read.append(kernel) or stored_keys(kernel))
+    rows = run("warmup", str(recorded), code=1)["calls"]
+    assert len(rows) == 2 and all("NotTunedError" in row["reason"] for row in rows)
+    assert read == ["shop.gather"]
