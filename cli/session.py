@@ -141,6 +141,7 @@ class Session:
         self._wishes, self._device = wishes, device
         self._display = display or Display()
         self._start = time.monotonic()
+        self._lost: set[str] = set()  # kernels of which it was said that configs have no grid in the recording
         self._seen: set[str] = set()  # digests: a case listed twice is not measured twice, not even with --force
         self._devices: list[Json] = []
         self.rows: list[Row] = []
@@ -187,8 +188,10 @@ class Session:
         if not isinstance(case, Recorded):
             return cases.bind(found, case), []
         call, lost = replay.call_of(found, case, tensors_on(self._device))
-        if lost:
-            self._display.keep(f"{found.name}: {len(lost)} configs are newer than the recording and are skipped")
+        if lost and found.name not in self._lost:  # once a kernel: its calls were mostly recorded with one list
+            self._lost.add(found.name)
+            which = "1 config is" if len(lost) == 1 else f"{len(lost)} configs are"
+            self._display.keep(f"{found.name}: {which} newer than the recording and skipped")
         return call, lost
 
     def _add(self, row: Row) -> None:
