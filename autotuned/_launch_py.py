@@ -7,19 +7,24 @@ one key, never the reverse.
 
 from __future__ import annotations
 
+import numbers
 import threading
 from collections.abc import Callable, Sequence
 from enum import Enum
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from autotuned.codegen import private_prefix
-from autotuned.key import KeySpec
+from autotuned.codegen import MISSING, private_prefix
+from autotuned.key import KeySpec, is_descriptor, is_tensor
 
 if TYPE_CHECKING:
     from autotuned.bound import Bound
 
 LIMIT = 4096  # entries of one kernel; 5,000 distinct shapes must not grow memory without end
 _TENSOR_MODULES = ("torch", "torch.nn.parameter")
+# Of a value of these types a key may hold something; of any other object that a plain callable is given, as of a
+# method's own object, it does not, unless `key=` names the argument.
+_TOLD = (numbers.Number, str, type(MISSING))
 
 
 def integer_class(value: int) -> tuple[bool, bool, int]:
@@ -31,6 +36,46 @@ def integer_class(value: int) -> tuple[bool, bool, int]:
 def typed(value: Any) -> Any:
     """The answer of a key function as a word: 1, True and 1.0 are three, as they are in the key."""
     return (tuple, *map(typed, value)) if type(value) is tuple else (type(value), value)
+
+
+def opaque(value: Any) -> bool:
+    """The word of an object of which no key holds anything: the same for all of a type.
+
+    Raises:
+        TypeError: This one has what makes an array, as attributes of its own.
+    """
+    if is_tensor(value) or is_descriptor(value):
+        raise TypeError
+    return True
+
+
+def item_words(spec: KeySpec, name: str, value: Any) -> tuple[Any, ...]:
+    """The words of a tuple, item by item, of a tensor descriptor, and of what a tuple holds.
+
+    Raises:
+        TypeError: It holds something that has no words.
+    """
+    kind = type(value)
+    if value is None:
+        return (kind,)
+    if is_plain_tensor(kind):
+        return kind, value.dtype, tuple(value.shape), value.stride(), value.data_ptr() & 15 == 0
+    if isinstance(value, tuple):
+        return (kind, *(item_words(spec, name, item) for item in value))
+    if is_descriptor(value):  # its block may be set by a hook after the look-up: Triton finds what is compiled for that
+        return kind, value.base.dtype, tuple(value.shape), tuple(value.strides)
+    if kind is int:
+        return kind, value if spec.has_value(name, value) else integer_class(value)
+    if kind is float:
+        return kind, value.hex() if spec.has_value(name, value) else None
+    if kind in (bool, str) or kind.__name__ == "dtype" or issubclass(kind, Enum):
+        return kind, value
+    raise TypeError
+
+
+def is_plain_tensor(kind: type) -> bool:
+    """Whether a type is torch's own; one that is derived from it may be a tracer without memory."""
+    return kind.__module__ in _TENSOR_MODULES and kind.__name__ in ("Tensor", "Parameter")
 
 
 class Plan:
@@ -113,6 +158,8 @@ class PyLauncher:
         try:
             plan.table[plan.words(values)] = bound
         except Exception:
+            if not plan.table:
+                del self._plans[types]
             return False
         self.find = plan.find  # the next call is most often of the same types
         self._bound_size()
@@ -121,8 +168,10 @@ class PyLauncher:
     def _bound_size(self) -> None:
         while len(self) > LIMIT:
             # Of the fullest plan: evicting from the plan just bound to would empty it again and again.
-            table = max(self._plans.values(), key=lambda plan: len(plan.table)).table
-            table.pop(next(iter(table)), None)  # the oldest: insertion order is kept by dict
+            types, plan = max(self._plans.items(), key=lambda item: len(item[1].table))
+            plan.table.pop(next(iter(plan.table)), None)  # the oldest: insertion order is kept by dict
+            if not plan.table:
+                del self._plans[types]  # which holds its types: a program may make classes without end
             self.evictions += 1
 
     def clear(self) -> None:
@@ -181,7 +230,7 @@ class PyLauncher:
 
     def _word(self, name: str, kind: type, ours: str, scope: dict[str, Any]) -> str | None:
         """Source of one argument's words: "" if its type says it all, None if it has none."""
-        if kind.__module__ in _TENSOR_MODULES and kind.__name__ in ("Tensor", "Parameter"):
+        if is_plain_tensor(kind):
             place = f", {name}.get_device()" if self._places else ""
             return f"{name}.dtype, {self._layout_words(name)}, {name}.data_ptr() & 15 == 0{place}"
         if kind.__module__ == "numpy" and kind.__name__ == "ndarray":
@@ -209,7 +258,13 @@ class PyLauncher:
             return f"{name}.hex()" if in_key else ""
         if kind in (bool, str) or kind.__name__ == "dtype" or issubclass(kind, Enum):
             return name
-        return None
+        if issubclass(kind, tuple) or not self._places:  # of a kernel's other types descriptors have words
+            scope[f"{ours}items"] = partial(item_words, self._spec)
+            return f"{ours}items({name!r}, {name})"
+        if in_key or issubclass(kind, _TOLD):
+            return None
+        scope[f"{ours}opaque"] = opaque
+        return f"{ours}opaque({name})"
 
 
 class Base:

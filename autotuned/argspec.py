@@ -46,20 +46,20 @@ def describe(arguments: Mapping[str, Any]) -> dict[str, Json]:
     }
 
 
-def build(spec: Mapping[str, Json], device: Any = "cuda", seed: int = 0) -> dict[str, Any]:
+def build(spec: Mapping[str, Json], device: Any = "cuda", random_seed: int = 0) -> dict[str, Any]:
     """Make arguments like those that were described.
 
     Args:
         spec: What `describe` returned.
         device: Where torch tensors are made that were on a GPU; those of the host stay there.
-        seed: Of the random data: a normal distribution for floating-point numbers, an even one for integers.
+        random_seed: Of the random data: a normal distribution for floating-point numbers, an even one for integers.
 
     Raises:
         RecordError: It is nothing that `describe` returns. `.where` names the field.
     """
     try:
         memories = [_allocate(memory, device) for memory in spec["memories"]]
-        return {name: _build(value, memories, seed, f"values.{name}") for name, value in spec["values"].items()}
+        return {name: _build(value, memories, random_seed, f"values.{name}") for name, value in spec["values"].items()}
     except (KeyError, IndexError, TypeError, ValueError, zlib.error) as error:
         if isinstance(error, RecordError):
             raise
@@ -224,14 +224,14 @@ def _allocate(memory: Json, device: Any) -> Any:
     return room[(align - room.ctypes.data) % ALIGNMENT :]
 
 
-def _build(value: Json, memories: Sequence[Any], seed: int, where: str) -> Any:
+def _build(value: Json, memories: Sequence[Any], random_seed: int, where: str) -> Any:
     if not isinstance(value, dict):
-        return [_build(part, memories, seed, where) for part in value] if isinstance(value, list) else value
+        return [_build(part, memories, random_seed, where) for part in value] if isinstance(value, list) else value
     [(kind, content)] = value.items()
     if kind == "tensor":
-        return _tensor(content, memories[content["memory"]], seed + 1000 * content["memory"] + content["offset"])
+        return _tensor(content, memories[content["memory"]], random_seed + 1000 * content["memory"] + content["offset"])
     if kind == "tuple":
-        return tuple(_build(part, memories, seed, f"{where}[{i}]") for i, part in enumerate(content))
+        return tuple(_build(part, memories, random_seed, f"{where}[{i}]") for i, part in enumerate(content))
     if kind == "dict":
         return {_build(name, (), 0, where): _build(part, (), 0, where) for name, part in content}
     if kind == "numpy":
@@ -241,7 +241,7 @@ def _build(value: Json, memories: Sequence[Any], seed: int, where: str) -> Any:
     if kind == "descriptor":
         from triton.tools.tensor_descriptor import TensorDescriptor
 
-        base = _build(content["base"], memories, seed, where)
+        base = _build(content["base"], memories, random_seed, where)
         return TensorDescriptor(base, content["shape"], content["strides"], content["block_shape"])
     if kind not in _READERS:
         raise RecordError(f"{where}: expected a tensor or a plain value, got {kind!r}.", where=where)
@@ -275,7 +275,7 @@ _READERS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def _tensor(spec: Json, memory: Any, seed: int) -> Any:
+def _tensor(spec: Json, memory: Any, random_seed: int) -> Any:
     shape, strides, start = tuple(spec["shape"]), tuple(spec["strides"]), int(spec["offset"])
     if spec["dtype"].startswith("torch."):
         import torch
@@ -285,14 +285,14 @@ def _tensor(spec: Json, memory: Any, seed: int) -> Any:
         flat = torch.empty(0, dtype=dtype, device=memory.device).set_(
             memory.untyped_storage(), (memory.storage_offset() + start) // size, (_elements(shape, strides),)
         )
-        _fill(flat, spec["data"], seed)
+        _fill(flat, spec["data"], random_seed)
         view = flat.as_strided(shape, strides, flat.storage_offset())
     else:
         import numpy
 
         size = numpy.dtype(spec["dtype"]).itemsize
         flat = memory[start : start + size * _elements(shape, strides)].view(spec["dtype"])
-        _fill_array(flat, spec["data"], seed)
+        _fill_array(flat, spec["data"], random_seed)
         view = numpy.lib.stride_tricks.as_strided(flat, shape, [stride * size for stride in strides])
     if (spec["data"] or {}).get("values") is not None:
         _place_values(view, spec["data"]["values"])
@@ -303,11 +303,11 @@ def _elements(shape: Sequence[int], strides: Sequence[int]) -> int:
     return 0 if 0 in shape else 1 + sum((size - 1) * stride for size, stride in zip(shape, strides))
 
 
-def _fill(flat: Any, data: Json, seed: int) -> None:
+def _fill(flat: Any, data: Json, random_seed: int) -> None:
     """Random numbers, in place and on the device."""
     import torch
 
-    generator = torch.Generator(flat.device).manual_seed(seed)
+    generator = torch.Generator(flat.device).manual_seed(random_seed)
     if data is None and flat.dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
         flat.normal_(generator=generator)
     elif data is None:  # fp8 and complex: by way of what can be drawn
@@ -323,10 +323,10 @@ def _fill(flat: Any, data: Json, seed: int) -> None:
             flat.copy_(drawn + low)
 
 
-def _fill_array(flat: Any, data: Json, seed: int) -> None:
+def _fill_array(flat: Any, data: Json, random_seed: int) -> None:
     import numpy
 
-    random: Any = numpy.random.default_rng(seed)
+    random: Any = numpy.random.default_rng(random_seed)
     if data is None:
         flat[...] = random.standard_normal(flat.shape)
     elif "range" in data:

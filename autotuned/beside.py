@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from autotuned import failures, seed, source
+from autotuned import failures, seed
 from autotuned.replaced import Given, Replaced
 from autotuned.target import Hooks, KernelTarget
 from autotuned.tuned import Tuned
@@ -23,8 +23,7 @@ class Beside(Replaced):
     """
 
     def __init__(self, theirs: Any, run: _Run, memory: seed.Memory) -> None:
-        function: Any = source.python_function(theirs.fn)
-        target = KernelTarget(theirs.fn, function, source.public_name(function))
+        target = KernelTarget.of(theirs.fn)
         known = [parameter.name for parameter in target.parameters]
         keys = [name for name in theirs.keys if name in known]
         super().__init__(target, Given(theirs.configs, keys, None, (), (), Hooks(None, None), None, False))

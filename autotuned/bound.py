@@ -75,13 +75,6 @@ class Prologue:
             self._hook(arguments)
 
 
-def prologue(target: Target, config: Any, names: Sequence[str], zeroed: Sequence[str]) -> Prologue | None:
-    """The prologue of a config's launches; None if nothing must happen."""
-    if not zeroed and config.pre_hook is None:
-        return None
-    return Prologue(target.name, config, names, zeroed)
-
-
 def through_triton(target: Target, names: Sequence[str], config: Any) -> Run:
     """Launch by Triton's own look-up with the chosen config: always right, and as slow as Triton."""
     kernel = target.fn

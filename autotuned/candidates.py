@@ -184,7 +184,8 @@ def prune(
     if pruner.early is not None:
         left = _early(left, pruner.early, named, keywords, kernel)
     if pruner.perf_model is not None:
-        left = _fastest_by_model(left, pruner.perf_model, pruner.top_k, named, keywords, kernel)
+        model = pruner.perf_model
+        left = _fastest(left, lambda config: model(**named, **keywords, **config.all_kwargs()), pruner.top_k, kernel)
     return left
 
 
@@ -212,24 +213,12 @@ def _early(
     return left
 
 
-def _fastest_by_model(
-    configs: list[Config],
-    model: Callable[..., float],
-    top_k: float,
-    named: Mapping[str, Any],
-    keywords: Mapping[str, Any],
-    kernel: str,
-) -> list[Config]:
-    is_count = isinstance(top_k, int) and not isinstance(top_k, bool) and top_k >= 1
-    if not is_count and not (isinstance(top_k, float) and 0 < top_k <= 1):
-        raise PruningError(
-            f"`{kernel}`: top_k: expected an int of 1 or more, or a float above 0 and at most 1, got {top_k!r}.",
-            kernel=kernel,
-        )
-    keep = int(top_k) if is_count else max(1, int(len(configs) * top_k))
+def _fastest(configs: list[Config], expected: Callable[[Config], Any], top_k: float, kernel: str) -> list[Config]:
+    """The `top_k` configs, or that fraction of them, that are expected to take the least time."""
+    keep = _how_many(top_k, len(configs), kernel)
     if len(configs) <= keep:
         return configs
-    times = [model(**named, **keywords, **config.all_kwargs()) for config in configs]
+    times = [expected(config) for config in configs]
     for time in times:
         if not hasattr(time, "__float__"):
             raise PruningError(
@@ -240,3 +229,14 @@ def _fastest_by_model(
     # A NaN goes last: nothing is less than it, so that sorting would leave what stands around it in any order.
     order = sorted(range(len(configs)), key=lambda index: (times[index] != times[index], times[index]))
     return [configs[index] for index in order[:keep]]
+
+
+def _how_many(top_k: float, of: int, kernel: str) -> int:
+    if isinstance(top_k, int) and not isinstance(top_k, bool) and top_k >= 1:
+        return top_k
+    if isinstance(top_k, float) and 0 < top_k <= 1:
+        return max(1, int(of * top_k))
+    raise PruningError(
+        f"`{kernel}`: top_k: expected an int of 1 or more, or a float above 0 and at most 1, got {top_k!r}.",
+        kernel=kernel,
+    )

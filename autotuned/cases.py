@@ -135,6 +135,8 @@ def _file_hint(place: str) -> str:
     if Path(place).is_dir():
         return " This is a folder: name a file in it, or the package's dotted name."
     if Path(place).is_file():
+        if place.endswith(".jsonl"):
+            return " A recording is tuned as a whole: give its file alone."
         return " If it is a recording, give it a name that ends in .jsonl."
     return f" Did you mean {place + '.py'!r}?" if Path(place + ".py").is_file() else ""
 

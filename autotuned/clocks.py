@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import logging
-import sys
 import threading
-from typing import Any
+from collections.abc import Callable
+
+from autotuned.nvml import Nvml, NvmlError
 
 log = logging.getLogger("autotuned")
-_LIBRARY = "nvml.dll" if sys.platform == "win32" else "libnvidia-ml.so.1"
 # Reasons for low clocks that no kernel of a search is to blame for: heat, and slowdowns and brakes of the hardware. The
 # power cap is none of them: a busy GPU is always under it.
 HW_SLOWDOWN, SW_THERMAL, HW_THERMAL, HW_POWER_BRAKE = 0x08, 0x20, 0x40, 0x80
@@ -28,7 +28,7 @@ class Clocks:
 
     def __init__(self, uuid: str | None) -> None:
         self._uuid = uuid
-        self._ask: Any = None
+        self._ask: Callable[[], int] | None = None
         self._opening: threading.Thread | None = None
 
     def open(self) -> None:
@@ -39,9 +39,8 @@ class Clocks:
 
     def _open(self) -> None:
         try:
-            library = ctypes.CDLL(_LIBRARY)
-            self._ask = _reasons_of(library, str(self._uuid))
-        except (OSError, AttributeError) as error:
+            self._ask = _reasons_of(Nvml(), str(self._uuid))
+        except NvmlError as error:
             log.debug("clocks of the GPU are not watched: %s", error)
 
     def wait(self) -> None:
@@ -55,21 +54,23 @@ class Clocks:
         return self._ask is not None and bool(self._ask() & SLOWED)
 
 
-def _reasons_of(library: Any, uuid: str) -> Any:
+def _reasons_of(nvml: Nvml, uuid: str) -> Callable[[], int]:
     """A function that asks for the reasons of low clocks, as bits; 0 where the driver does not answer.
 
     Raises:
-        OSError: The library does not know the GPU.
+        NvmlError: The library does not know the GPU, or no reasons.
     """
-    handle = ctypes.c_void_p()
     name = uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"
-    if library.nvmlInit_v2() or library.nvmlDeviceGetHandleByUUID(name.encode(), ctypes.byref(handle)):
-        raise OSError(f"NVML has no GPU {name}")
-    get = getattr(library, _REASONS[0], None) or getattr(library, _REASONS[1])
+    handle = nvml.handle("nvmlDeviceGetHandleByUUID", name.encode())
+    get = nvml.function(*_REASONS)
 
     def ask() -> int:
         bits = ctypes.c_ulonglong()
-        return 0 if get(handle, ctypes.byref(bits)) else bits.value
+        try:
+            get(handle, ctypes.byref(bits))
+        except NvmlError:
+            return 0
+        return bits.value
 
     return ask
 

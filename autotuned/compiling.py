@@ -41,7 +41,7 @@ class Wanted:
     Attributes:
         index: Place in the list of candidates.
         hooked: User code runs before a launch: it may write, and may change what is compiled.
-        seed: It is to be tried first: it won for a call like this one.
+        likely: It is to be tried first: it won for a call like this one.
         suspect: A process ended while it was compiled: it is compiled alone, so that the blame is exact.
     """
 
@@ -49,7 +49,7 @@ class Wanted:
     identity: str
     config: Any
     hooked: bool = False
-    seed: bool = False
+    likely: bool = False
     suspect: bool = False
 
     @property
@@ -234,7 +234,7 @@ def _facts_of(compiled: Any) -> _Facts:
 def _order(one: Wanted) -> tuple[bool, float, int]:
     """Longest first; of one tile the fewest stages first, since these tell what more of them need."""
     stages = getattr(one.config, "num_stages", 1) or 1
-    return not one.seed, -one.size / stages, stages
+    return not one.likely, -one.size / stages, stages
 
 
 def _grid_of(call: Call, config: Any) -> tuple[Any, ...] | None:

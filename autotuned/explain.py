@@ -66,7 +66,6 @@ class Explanation:
         steps: The places in the order in which they were asked, up to the one that answers.
         nearest: For a miss the stored key of this kernel that is most like this one, for a choice of another context
             or shape the key that it was tuned for; None if there is none.
-        changes: The parts in which the two differ: `theirs` is stored, `ours` is now.
         remarks: What else is worth knowing of the key.
     """
 
@@ -78,8 +77,12 @@ class Explanation:
     config: str | None
     steps: tuple[Step, ...]
     nearest: Key | None = None
-    changes: tuple[Difference, ...] = ()
     remarks: tuple[str, ...] = ()
+
+    @property
+    def changes(self) -> tuple[Difference, ...]:
+        """The parts in which the call's key and `nearest` differ: `theirs` is stored, `ours` is now."""
+        return () if self.key is None or self.nearest is None else changes(self.key, self.nearest)
 
     @property
     def hit(self) -> bool:
@@ -233,7 +236,8 @@ def of_call(
     notes = remarks(key, buckets)
     missing = 0 if choice is None or choice.record is None or choice.complete else _unmeasured(choice, live)
     if choice is not None and not (missing and ending is Rung.SEARCH):
-        return _hit(key, mode, choice, label(choice.config), steps, notes)
+        words, place = label(choice.config), steps[-1].place
+        return Explanation(key.kernel, key, mode, "hit", place, words, tuple(steps), choice.key, notes)
     if choice is not None:
         steps[-1] = Step(steps[-1].place, False, f"{missing} of {len(live)} configs are new; they are measured")
         problem = "new configs"
@@ -241,7 +245,7 @@ def of_call(
     steps.append(Step(answer, True, f"mode {mode}"))
     other = None if problem == "new configs" else nearest(key)
     reason = problem or ("mode" if mode == "search" else why_nothing) or reason_of(key, other)
-    return _miss(key, mode, reason, answer, steps, other, notes)
+    return Explanation(key.kernel, key, mode, reason, answer, None, tuple(steps), other, notes)
 
 
 def _unmeasured(choice: Choice, live: Candidates) -> int:
@@ -261,24 +265,11 @@ def of_stored(stored: Key, now: Mapping[str, Json]) -> Explanation:
     notes = (f"not compared: {', '.join(unchecked)}",) if unchecked else ()
     choice, steps, problem = ask(PLACES_WITHOUT_A_PROGRAM, key, {})
     if choice is not None:
-        return _hit(key, "auto", choice, choice.config, steps, notes)
+        words, place = choice.config, steps[-1].place
+        return Explanation(key.kernel, key, "auto", "hit", place, words, tuple(steps), choice.key, notes)
     other = nearest(key)
-    return _miss(key, "auto", problem or reason_of(key, other), "search", steps, other, notes)
-
-
-def _hit(
-    key: Key, mode: str, choice: Choice, config: str, steps: Sequence[Step], notes: tuple[str, ...]
-) -> Explanation:
-    answer = next(step.place for step in steps if step.answered)
-    differing = changes(key, choice.key) if choice.key else ()
-    return Explanation(key.kernel, key, mode, "hit", answer, config, tuple(steps), choice.key, differing, notes)
-
-
-def _miss(
-    key: Key, mode: str, reason: str, answer: str, steps: Sequence[Step], other: Key | None, notes: tuple[str, ...]
-) -> Explanation:
-    differing = changes(key, other) if other else ()
-    return Explanation(key.kernel, key, mode, reason, answer, None, tuple(steps), other, differing, notes)
+    reason = problem or reason_of(key, other)
+    return Explanation(key.kernel, key, "auto", reason, "search", None, tuple(steps), other, notes)
 
 
 def _any_record(key: Key, live: Candidates) -> Look:

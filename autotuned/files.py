@@ -296,8 +296,8 @@ def look_nearest(key: Key, candidates: Candidates, factors: nearest.Factors) -> 
     return _best(_neighbours(key, factors), candidates, Rung.NEAREST, False)
 
 
-def seed(key: Key, candidates: Candidates, factors: nearest.Factors) -> str | None:
-    """The identity of the live config that a search should measure first: what serves elsewhere, if anything does."""
+def likely(key: Key, candidates: Candidates, factors: nearest.Factors) -> str | None:
+    """The identity of the live config that is likely to win: what serves elsewhere, if anything does."""
     offers = itertools.chain(_ladder(key), _neighbours(key, factors) if factors else ())
     found = (offer.entry.identity for offer in offers if offer.verdict.action != "refuse")
     return next((identity for identity in found if identity in candidates), None)

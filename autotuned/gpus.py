@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from autotuned.immutable import Frozen
+from autotuned.nvml import LIBRARY, Nvml, NvmlError
 
-NVML = "libnvidia-ml.so.1"
 _MIG_ON = 1
-_TEXT_BYTES = 96  # NVML_DEVICE_NAME_V2_BUFFER_SIZE; a UUID needs less
 
 
 class Gpu(Frozen):
@@ -44,7 +43,7 @@ class Gpu(Frozen):
         return f"{self.name} ({self.uuid or f'number {self.index}'})"
 
 
-def table(root: Path = Path("/"), library: str = NVML) -> list[Gpu]:
+def table(root: Path = Path("/"), library: str = LIBRARY) -> list[Gpu]:
     """The GPUs that may be used, in the order of the bus; a GPU that is cut into MIG slices by its slices.
 
     Args:
@@ -57,82 +56,43 @@ def table(root: Path = Path("/"), library: str = NVML) -> list[Gpu]:
 # -- NVIDIA: the management library ---------------------------------------------------------------------------------
 
 
-class _NvmlError(Exception):
-    """The library says no; `code` is its own."""
-
-
-class _Nvml:
-    """The few functions of the library that are needed; each raises `_NvmlError`."""
-
-    def __init__(self, library: ctypes.CDLL) -> None:
-        self._library = library
-        self.call("nvmlInit_v2")
-
-    def call(self, name: str, *args: Any) -> None:
-        try:
-            function = getattr(self._library, name)
-        except AttributeError as error:  # an old driver
-            raise _NvmlError(name) from error
-        if function(*args) != 0:
-            raise _NvmlError(name)
-
-    def number(self, name: str, *args: Any) -> int:
-        found = ctypes.c_uint()
-        self.call(name, *args, ctypes.byref(found))
-        return found.value
-
-    def handle(self, name: str, *args: Any) -> ctypes.c_void_p:
-        found = ctypes.c_void_p()
-        self.call(name, *args, ctypes.byref(found))
-        return found
-
-    def text(self, name: str, handle: ctypes.c_void_p) -> str:
-        found = ctypes.create_string_buffer(_TEXT_BYTES)
-        self.call(name, handle, found, ctypes.c_uint(_TEXT_BYTES))
-        return found.value.decode(errors="replace")
-
-    def has_slices(self, handle: ctypes.c_void_p) -> bool:
-        now, pending = ctypes.c_uint(), ctypes.c_uint()
-        try:
-            self.call("nvmlDeviceGetMigMode", handle, ctypes.byref(now), ctypes.byref(pending))
-        except _NvmlError:  # a product without MIG
-            return False
-        return now.value == _MIG_ON
-
-
-def _from_nvml(name: str) -> list[Gpu]:
+def _from_nvml(library: str) -> list[Gpu]:
     try:
-        nvml = _Nvml(ctypes.CDLL(name))
-    except (OSError, _NvmlError):
+        with contextlib.closing(Nvml(library)) as nvml:
+            return [gpu for index, handle in enumerate(_handles(nvml)) for gpu in _with_slices(nvml, index, handle)]
+    except NvmlError:
         return []
-    try:
-        return [gpu for index, handle in enumerate(_handles(nvml)) for gpu in _with_slices(nvml, index, handle)]
-    except _NvmlError:
-        return []
-    finally:
-        nvml.call("nvmlShutdown")
 
 
-def _handles(nvml: _Nvml) -> Iterator[ctypes.c_void_p]:
+def _handles(nvml: Nvml) -> Iterator[ctypes.c_void_p]:
     for index in range(nvml.number("nvmlDeviceGetCount_v2")):
         try:
             yield nvml.handle("nvmlDeviceGetHandleByIndex_v2", ctypes.c_uint(index))
-        except _NvmlError:
+        except NvmlError:
             continue  # a control group or a broken card keeps this process from it; CUDA does not count it either
 
 
-def _with_slices(nvml: _Nvml, index: int, handle: ctypes.c_void_p) -> Iterator[Gpu]:
+def _with_slices(nvml: Nvml, index: int, handle: ctypes.c_void_p) -> Iterator[Gpu]:
     uuid = nvml.text("nvmlDeviceGetUUID", handle)
-    if not nvml.has_slices(handle):
+    if not _has_slices(nvml, handle):
         yield Gpu("nvidia", index, uuid, nvml.text("nvmlDeviceGetName", handle))
         return
     for number in range(nvml.number("nvmlDeviceGetMaxMigDeviceCount", handle)):
         try:
             piece = nvml.handle("nvmlDeviceGetMigDeviceHandleByIndex", handle, ctypes.c_uint(number))
-        except _NvmlError:
+        except NvmlError:
             continue  # none of this number
         name = nvml.text("nvmlDeviceGetName", piece)
         yield Gpu("nvidia", index, nvml.text("nvmlDeviceGetUUID", piece), name, uuid)
+
+
+def _has_slices(nvml: Nvml, handle: ctypes.c_void_p) -> bool:
+    now, pending = ctypes.c_uint(), ctypes.c_uint()
+    try:
+        nvml.call("nvmlDeviceGetMigMode", handle, ctypes.byref(now), ctypes.byref(pending))
+    except NvmlError:  # a product without MIG
+        return False
+    return now.value == _MIG_ON
 
 
 # -- without it: what the kernel modules show -------------------------------------------------------------------------

@@ -31,7 +31,7 @@ class HostTarget:
         self.fn = fn
         self.name = name
         self._is_named = is_named
-        self.parameters: Sequence[toolchain.Parameter] = toolchain.parameters(fn, fn)
+        self.parameters: Sequence[toolchain.Parameter] = toolchain.parameters(fn)
         self._names = frozenset(parameter.name for parameter in self.parameters)
         self._distributions = {distribution: _installed(distribution, name) for distribution in distributions}
 

@@ -63,7 +63,7 @@ class Job:
         on_timing: Told of each timing as it is measured, and again when there are more samples of it.
         watch: Find out what is written also where `restore` is given.
         compile_class: Calls that have this in common compile alike; None where that is not known.
-        seeds: Configs to try first, by identity.
+        likely: Configs to try first, by identity: they won for calls like this one.
         condemned: Configs that are not to be tried, and why, by identity.
     """
 
@@ -83,7 +83,7 @@ class Job:
     compile_class: Hashable | None = None
     journal: Journal = field(default_factory=lambda: Journal(None))
     condemned: Mapping[str, str] = field(default_factory=dict)
-    seeds: Sequence[str] = ()
+    likely: Sequence[str] = ()
     on_timing: Callable[[Timing], None] = lambda timing: None
 
     @cached_property

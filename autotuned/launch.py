@@ -33,7 +33,10 @@ class Launcher(Protocol):
     """A launch table; `PyLauncher` is its specification."""
 
     name: str
-    evictions: int
+
+    @property
+    def evictions(self) -> int:
+        """How many entries made room."""
 
     @property
     def hits(self) -> int:
@@ -77,14 +80,71 @@ def make(names: Sequence[str], spec: KeySpec, device: Device | None, shape: Shap
         device: Gives the current device's index; None where there is but one.
         shape: How the kernel may be called; None for plain callables, which the Python twin serves.
     """
-    if shape is not None and len(names) <= _MAX_NAMES and uses_c():
-        roles = tuple(_role(name, spec) for name in names)
-        functions = tuple(spec.functions.values())
-        table: Launcher = _launch.Table(
-            tuple(names), shape.places, dict(shape.defaults), roles, dict(spec.buckets), functions, device
-        )
-        return table
-    return _launch_py.PyLauncher(names, spec, device.getter if device else None, places=shape is None)
+
+    def python() -> Launcher:
+        return _launch_py.PyLauncher(names, spec, device.getter if device else None, places=shape is None)
+
+    if shape is None or len(names) > _MAX_NAMES or not uses_c():
+        return python()
+    roles = tuple(_role(name, spec) for name in names)
+    functions = tuple(spec.functions.values())
+    return Joined(
+        _launch.Table(tuple(names), shape.places, dict(shape.defaults), roles, dict(spec.buckets), functions, device),
+        python,
+    )
+
+
+class Joined:
+    """The table in C and, behind it, one in Python for what that has no words for: tuples, descriptors, enums.
+
+    Args:
+        in_c: Answers launches before Python sees them; `find` is asked when it did not.
+        in_python: Makes the other one, at the first need.
+
+    Attributes:
+        name: Of the launcher. `in_c`: its table.
+    """
+
+    name = "c"
+
+    def __init__(self, in_c: Any, in_python: Callable[[], Launcher]) -> None:
+        self.in_c = in_c
+        self._make = in_python
+        self._rest: Launcher | None = None
+
+    @property
+    def hits(self) -> int:
+        """How many calls were answered."""
+        return sum(table.hits for table in self._tables())
+
+    @property
+    def evictions(self) -> int:
+        """How many entries made room."""
+        return sum(table.evictions for table in self._tables())
+
+    def find(self, values: tuple[Any, ...]) -> Any:
+        """What is bound for these argument values, or None."""
+        found = self.in_c.find(values)
+        return found if found is not None or self._rest is None else self._rest.find(values)
+
+    def bind(self, values: tuple[Any, ...], bound: Any) -> bool:
+        """Bind these argument values; False if they have no words."""
+        if self.in_c.bind(values, bound):
+            return True
+        if self._rest is None:
+            self._rest = self._make()
+        return self._rest.bind(values, bound)
+
+    def clear(self) -> None:
+        """Forget everything bound."""
+        for table in self._tables():
+            table.clear()
+
+    def __len__(self) -> int:
+        return sum(map(len, self._tables()))
+
+    def _tables(self) -> list[Launcher]:
+        return [self.in_c] if self._rest is None else [self.in_c, self._rest]
 
 
 def _role(name: str, spec: KeySpec) -> int:
@@ -106,9 +166,9 @@ def heuristics_base() -> type:
     return _launch_py.HeuristicsBase if _launch is None else _launch.HeuristicsBase
 
 
-def is_c(table: object) -> bool:
-    """Whether a launch table is the C one."""
-    return _launch is not None and isinstance(table, _launch.Table)
+def in_c(table: Launcher) -> Any:
+    """The table in C, which `Base` of the extension asks by itself; None where there is none."""
+    return table.in_c if isinstance(table, Joined) else None
 
 
 def watch(objects: Iterable[Any]) -> None:

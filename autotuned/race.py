@@ -103,7 +103,7 @@ Sampler = Callable[[Trial, int], None]
 def race(
     trials: Sequence[Trial],
     sampler: Sampler,
-    seed: int = 0,
+    random_seed: int = 0,
     examine: Callable[[Sequence[Trial]], None] = lambda survivors: None,
     recovers: Callable[[], bool] = lambda: True,
 ) -> bool:
@@ -115,14 +115,14 @@ def race(
     Args:
         trials: Configs that have been launched at least once; losers simply stop being sampled.
         sampler: `sampler(trial, count)` appends samples, or sets `trial.error`.
-        seed: Of the shuffle, so that a search can be repeated.
+        random_seed: Of the shuffle, so that a search can be repeated.
         examine: Told who survived the first samples; may set `trial.error`.
         recovers: Asked after each round whether the device ran as it should; if not, it has been given time to.
 
     Returns:
         Whether conditions were steady, as far as the race could see.
     """
-    rounds = _Rounds(sampler, random.Random(seed), recovers)
+    rounds = _Rounds(sampler, random.Random(random_seed), recovers)
     rounds.run(trials, FIRST_SAMPLES)
     alive = _within(trials, lambda trial, lead: FAR_OFF * lead.median_us)
     examine(alive)

@@ -11,14 +11,14 @@ from typing import Any
 
 from triton.runtime.autotuner import Autotuner, AutotunerError, Config
 
-from autotuned import bound, candidates, env, explain, seed, source, toolchain
+from autotuned import candidates, env, explain, seed, toolchain
 from autotuned.decorator import measured_by
 from autotuned.errors import AutotunedError, CallError, DecorationError, EncodingError, NotTunedError
 from autotuned.explain import Explanation
 from autotuned.key import KeySpec
+from autotuned.look import Choice, Rung
 from autotuned.names import Names
 from autotuned.question import Options
-from autotuned.store import Choice, Rung
 from autotuned.target import Hooks, KernelTarget
 from autotuned.tuned import Tuned
 from autotuned.tuner import Tuner
@@ -64,8 +64,7 @@ def autotune(
 
     def decorate(fn: Any) -> Any:
         try:
-            function: Any = source.python_function(fn)
-            target = KernelTarget(fn, function, source.public_name(function))
+            target = KernelTarget.of(fn)
         except (AutotunedError, AttributeError, TypeError) as error:
             log.info("%r is decorated by Triton's own autotune: %s", fn, error)
             return Autotuner(
@@ -298,8 +297,8 @@ class _Through(Tuner):
         if call.options or tuple(call.arguments) != self.names or not self._tuned.is_chosen(config, args, kwargs):
             return
         start = time.perf_counter()
-        before = bound.prologue(self.target, config, self.names, ())
-        self.launcher.bind(tuple(call.arguments.values()), self._bound(config, before, result))
+        ready = self._bound(call, config, self._prologue(call, config), result)
+        self.launcher.bind(tuple(call.arguments.values()), ready)
         self.chooser.seconds.bind += time.perf_counter() - start
 
 

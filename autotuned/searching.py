@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from autotuned import candidates, explain, failures, fallback, job, locks, memory, objects, seeds, store, tune
+from autotuned import candidates, explain, failures, fallback, job, likely, locks, memory, objects, store, tune
 from autotuned.errors import AllConfigsFailedError, OutOfMemoryError
 from autotuned.job import Job, Outcome
 from autotuned.journal import Journal
@@ -78,20 +78,28 @@ class Searcher:
         except AllConfigsFailedError as error:
             if self.options.default is None:
                 raise
-            message = "`%s`: the search for key %s failed; its default= is used, untuned. %s"
-            self._chooser.say_once("failed", message, key, str(error))  # a handler may keep it: no traceback is logged
-            return self._chooser.default(question.call, question.live)
+            return self._after_failure(question, error)
         except OutOfMemoryError as error:
-            self._memory.failed(key.digest)
-            self._chooser.say_once("memory", "`%s`: there is no room to tune now: it runs untuned until there is.", key)
-            log.info("%s", error)
-            return fallback.without_room(self.target, self.options, question)
+            return self._without_room(question, error)
         finally:
             result = self._finish(question, outcome, time.perf_counter() - start)
         self._announce(result, outcome)
         left.journal.erase()  # what crashed is in the record now
         complete = question.live.keys() <= {timing.identity for timing in outcome.timings}  # else the budget ended it
         return Choice(question.live[outcome.winner or ""], Rung.SEARCH, result, complete)
+
+    def _after_failure(self, question: Question, error: AllConfigsFailedError) -> Choice:
+        message = "`%s`: the search for key %s failed; its default= is used, untuned. %s"
+        # A handler may keep what it is given: no traceback is logged.
+        self._chooser.say_once("failed", message, question.key, str(error))
+        return self._chooser.default(question.call, question.live)
+
+    def _without_room(self, question: Question, error: OutOfMemoryError) -> Choice:
+        key = question.key
+        self._memory.failed(key.digest)
+        self._chooser.say_once("memory", "`%s`: there is no room to tune now: it runs untuned until there is.", key)
+        log.info("%s", error)
+        return fallback.without_room(self.target, self.options, question)
 
     def _left(self, question: Question) -> _Left:
         """What earlier searches for a key have left for this one."""
@@ -144,13 +152,13 @@ class Searcher:
             compile_class=(canonical(dict(key.context)), words) if words is not None else None,
             journal=left.journal,
             condemned=failures.condemned(key.digest),
-            seeds=seeds.nearest(key, self._chooser.records(), self._chooser.keeps(key)),
+            likely=likely.nearest(key, self._chooser.records(), self._chooser.keeps(key)),
             on_timing=on_timing,
         )
 
     def _in_order(self, question: Question) -> Candidates:
         """The candidates of a search that may not get to all of them: first what config files have for elsewhere."""
-        first = store.seed(question.key, question.live, self.options.nearest)
+        first = store.likely(question.key, question.live, self.options.nearest)
         return {first: question.live[first], **question.live} if first is not None else question.live
 
     def _finish(self, question: Question, outcome: Outcome, seconds: float) -> Record:

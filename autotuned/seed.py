@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
-from autotuned import candidates, env, failures, objects, source, store, toolchain
+from autotuned import candidates, env, failures, objects, store, toolchain
 from autotuned.context import Context
 from autotuned.errors import AutotunedError, NotTunedError
 from autotuned.key import Key, is_tensor
+from autotuned.look import Place, Rung
 from autotuned.recordfile import Record, Timing
-from autotuned.store import Rung
 from autotuned.target import Call, KernelTarget
 from autotuned.values import Json, digest, encode
 
@@ -30,8 +30,7 @@ class Seed:
     """What is known of one of Triton's tuners: its kernel's identity, and the keys of its calls."""
 
     def __init__(self, tuner: Any) -> None:
-        function: Any = source.python_function(tuner.fn)
-        self.target = KernelTarget(tuner.fn, function, source.public_name(function))
+        self.target = KernelTarget.of(tuner.fn)
         self._defaults = {p.name: p.default for p in self.target.parameters if p.default is not inspect.Parameter.empty}
         self._context = Context(self.target, None)
         self._warned = False
@@ -109,7 +108,7 @@ class Seed:
             log.warning(message, self.target.name)
 
 
-def places() -> list[tuple[Rung, Callable[[Key, store.Candidates], store.Look]]]:
+def places() -> list[Place]:
     """Where a stored choice may come from, in order."""
     return [place for place in store.PLACES if place[0] in _EXACT]
 
@@ -355,6 +354,10 @@ class Memory(dict[Any, Any]):
         """Put in several choices."""
         for key, config in dict(*args, **kwargs).items():
             self[key] = config
+
+    def __ior__(self, other: Any) -> Memory:  # type: ignore[misc]  # dict takes what `update` does
+        self.update(other)
+        return self
 
     def setdefault(self, key: Any, default: Any = None) -> Any:
         """Put in a choice unless there is one."""

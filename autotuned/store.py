@@ -9,11 +9,7 @@ from typing import TYPE_CHECKING, Any
 from autotuned import recordfile, records
 from autotuned.key import Key
 from autotuned.later import later
-from autotuned.look import Candidates as Candidates
-from autotuned.look import Choice as Choice
-from autotuned.look import Look as Look
-from autotuned.look import Place
-from autotuned.look import Rung as Rung
+from autotuned.look import Candidates, Choice, Look, Place, Rung
 from autotuned.recordfile import Record
 
 # The rest of the package knows one store: what it asks of the user's records is asked for here too.
@@ -34,8 +30,8 @@ if TYPE_CHECKING:
     from autotuned import files, listing, nearest, shipping
     from autotuned.files import config_folders as config_folders
     from autotuned.files import forget_files as forget_files
+    from autotuned.files import likely as likely
     from autotuned.files import register_configs as register_configs
-    from autotuned.files import seed as seed
     from autotuned.files import shipped as shipped
     from autotuned.listing import BLOCK as BLOCK
     from autotuned.listing import all_heads as all_heads
@@ -52,7 +48,7 @@ else:
 
 # What is asked of config files and of all records, in the modules that are imported then: a stored choice needs none.
 _ELSEWHERE = {
-    **dict.fromkeys(("config_folders", "forget_files", "register_configs", "seed", "shipped"), files),
+    **dict.fromkeys(("config_folders", "forget_files", "likely", "register_configs", "shipped"), files),
     **dict.fromkeys(("BLOCK", "all_heads", "all_records", "clear", "kernels", "unreadable"), listing),
     **dict.fromkeys(("ship", "ship_all", "shippable", "unwritable"), shipping),
 }

@@ -74,7 +74,7 @@ def advice(keys: Sequence[Key]) -> str:
     """What varies most among keys of one kernel, and what to do about it."""
     seen: dict[str, dict[str, Json]] = {}
     for key in keys:
-        for path, value in _leaves(key.call):
+        for path, value in _values(key.call):
             seen.setdefault(path, {})[canonical(value)] = value
     path = max(seen, key=lambda path: len(seen[path]), default="")
     values = list(seen.get(path, {}).values())
@@ -108,7 +108,7 @@ def _bucket(argument: str, values: Sequence[Json]) -> str:
     )
 
 
-def _leaves(call: Json, path: str = "") -> Iterator[tuple[str, Json]]:
+def _values(call: Json) -> Iterator[tuple[str, Json]]:
     for part in ("values", "options"):
         yield from ((f"{part}.{name}", value) for name, value in call.get(part, {}).items())
     for name, tensor in call["tensors"].items():

@@ -15,7 +15,7 @@ from autotuned.candidates import suggestion
 from autotuned.device import Device
 from autotuned.errors import CallError
 from autotuned.immutable import Frozen
-from autotuned.key import is_tensor
+from autotuned.key import is_descriptor, is_tensor
 from autotuned.later import later
 from autotuned.values import Json
 
@@ -51,6 +51,15 @@ class Call(Frozen):
     def full(self, config: Any) -> dict[str, Any]:
         """All arguments by name, the config's values included, as Triton's hooks get them."""
         return {**self.arguments, **self.options, **config.all_kwargs()}
+
+    @property
+    def has_descriptors(self) -> bool:
+        """Whether an argument, or an item of one, is a tensor descriptor."""
+        return any(map(_holds_descriptor, self.arguments.values()))
+
+
+def _holds_descriptor(value: Any) -> bool:
+    return any(map(_holds_descriptor, value)) if isinstance(value, tuple) else is_descriptor(value)
 
 
 class Hooks(Frozen):
@@ -205,12 +214,18 @@ class KernelTarget:
         self.function = function
         self.name = name
         self._is_named = is_named  # by the user: then what the function is called does not matter
-        self.parameters: Sequence[toolchain.Parameter] = toolchain.parameters(fn, function)
+        self.parameters: Sequence[toolchain.Parameter] = toolchain.parameters(function)
         self.filled = toolchain.filled(fn)
         self.interpreted = toolchain.is_interpreted(fn)
         self.compiles_ahead = not self.interpreted
         self.bindable = not self.interpreted and toolchain.is_plain_jit(fn)
         self._names = frozenset(parameter.name for parameter in self.parameters)
+
+    @classmethod
+    def of(cls, fn: Any) -> KernelTarget:
+        """A kernel that another decorator than ours has, under the name of its function."""
+        function: Any = source.python_function(fn)
+        return cls(fn, function, source.public_name(function))
 
     def allows(self, name: str) -> bool:
         """A parameter, or a compile option of a back end."""

@@ -74,8 +74,8 @@ def is_plain_jit(kernel: Any) -> bool:
     return type(kernel) is JITFunction
 
 
-def parameters(kernel: Any, function: Callable[..., Any]) -> list[Parameter]:
-    """The kernel's parameters in order.
+def parameters(function: Callable[..., Any]) -> list[Parameter]:
+    """The parameters of a kernel's function, or of a plain callable, in order.
 
     Raises:
         DecorationError: It takes `*args` or `**kwargs`, which have no names to tune or protect by.

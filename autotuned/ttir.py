@@ -134,7 +134,7 @@ class _Reader:
         if line.rstrip().endswith("{"):
             self._open(op, results, text)
         if op.startswith("scf."):
-            self._control(op, results, text)
+            self._control(op, text)
         elif op.startswith("cf."):
             self._flow_all(operands, ["branches"])
         else:
@@ -157,7 +157,7 @@ class _Reader:
             self._flow_all([region.node], results)
         self._regions.append(region)
 
-    def _control(self, op: str, results: list[str], text: str) -> None:
+    def _control(self, op: str, text: str) -> None:
         if op in ("scf.for", "scf.while", "scf.if"):
             return
         if op not in ("scf.yield", "scf.condition") or not self._regions:

@@ -57,7 +57,7 @@ class _Search:
         self._ahead = Ahead(job.target, job.call, job.journal)
         self._guard = Guard(job, self._ahead)
         self.board = Board(job)
-        fresh = sorted((name for name in job.configs if name not in job.known), key=lambda name: name not in job.seeds)
+        fresh = sorted((name for name in job.configs if name not in job.known), key=lambda name: name not in job.likely)
         if fresh and job.incumbent is not None:  # its old time was taken in other conditions than those of the new
             fresh.append(job.incumbent)  # last: within a small budget the search must get on
         self.board.trials += [self._trial(identity) for identity in fresh]
@@ -179,8 +179,8 @@ class _Search:
     def _wanted(self, trial: Trial) -> Wanted:
         identity = self.board.identity(trial)
         suspect = identity in self._job.journal.suspects
-        hooked, seed = self.board.is_hooked(trial), identity in self._job.seeds
-        return Wanted(trial.index, identity, self._job.configs[identity], hooked, seed, suspect)
+        hooked, likely = self.board.is_hooked(trial), identity in self._job.likely
+        return Wanted(trial.index, identity, self._job.configs[identity], hooked, likely, suspect)
 
     def _still_compiling(self, wanted: Wanted) -> None:
         self.board.report(self.board.trial(wanted.index), "compiling", self._ahead.running())

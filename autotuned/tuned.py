@@ -80,6 +80,10 @@ class Mirror(dict[Any, Any]):
         for key, config in dict(*args, **kwargs).items():
             self[key] = config
 
+    def __ior__(self, other: Any) -> Mirror:  # type: ignore[misc]  # dict takes what `update` does
+        self.update(other)
+        return self
+
     def setdefault(self, key: Any, default: Any = None) -> Any:
         """Pin a choice unless there is one."""
         if key not in self:
@@ -219,7 +223,7 @@ class Tuned(launch.base(), Autotuner, Named):  # type: ignore[misc]  # Triton is
         return self.fn.run(*args, grid=grid, warmup=True, **kwargs, **config.all_kwargs())
 
     def _use_table(self, table: launch.Launcher) -> None:
-        self._attach(table if launch.is_c(table) else None)
+        self._attach(launch.in_c(table))
 
     def _configs_changed(self) -> None:
         self._seen = (self.configs, len(self.configs))

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from autotuned import candidates, codegen, env, fingerprint, launch, store, switched, toolchain
 from autotuned.choose import Chooser
 from autotuned.later import later
+from autotuned.look import Choice, Rung
 from autotuned.question import Options, Question
-from autotuned.store import Choice, Rung
 from autotuned.target import Call, KernelTarget, Target, bind
 
 if TYPE_CHECKING:
@@ -211,7 +211,7 @@ class Tuner:
         if isinstance(self.target, KernelTarget):
             _watch_environment()
         if choice.lasting and not call.options and tuple(call.arguments) == self.names:
-            ready = self._bound(choice.config, before, result)
+            ready = self._bound(call, choice.config, before, result)
             if switched.recorders:
                 ready = switched.recorders[-1].watched(self, ready)
             self.launcher.bind(tuple(call.arguments.values()), ready)
@@ -247,12 +247,12 @@ class Tuner:
                 raise _RefusedError(error) from error
             raise
 
-    def _bound(self, config: Any, before: bound.Prologue | None, result: Any) -> bound.Bound:
+    def _bound(self, call: Call, config: Any, before: bound.Prologue | None, result: Any) -> bound.Bound:
         """The launch to put into the table."""
         target = self.target
         if not isinstance(target, KernelTarget):
             return bound.Bound(config, bound.host_call(target, self.names, config), before)
-        if self._binds_directly(target):
+        if self._binds_directly(target) and not call.has_descriptors:  # of which the words do not say all
             try:
                 return bound.direct(target, self.names, config, before, result, toolchain.current_device())
             except compiledkernel.UnbindableError as error:

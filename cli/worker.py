@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import queue
@@ -153,9 +154,24 @@ class _Commands:
         return self._waiting.get()
 
 
+def _wake_gpu() -> None:
+    """Make the context on the first GPU that is visible, which takes NVIDIA's driver a second, while torch is imported.
+
+    It is the one that torch uses later. Where there is none, or the driver refuses, torch has its own words for that.
+    """
+    try:
+        cuda = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return
+    device, context = ctypes.c_int(), ctypes.c_void_p()
+    if cuda.cuInit(0) == 0 and cuda.cuDeviceGet(ctypes.byref(device), 0) == 0:
+        cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
+
+
 def _serve(commands: _Commands, reporter: Reporter) -> None:
     wishes = commands.next()
     if isolation.on_gpu():  # before anything else: they have as much to import
+        threading.Thread(target=_wake_gpu, daemon=True).start()
         from . import compilers
 
         if compilers.are_wanted():

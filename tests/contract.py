@@ -1,7 +1,7 @@
-"""The kernel that tests of docs/contract.md tune, and how they decorate it."""
+"""The kernel that tests of docs/contract.md tune, and fixtures: how they decorate it, and what they launch it on."""
 
-import fake_cuda
 import pytest
+import torch
 import triton
 import triton.language as tl
 from triton import Config
@@ -16,15 +16,17 @@ def add(x_ptr, y_ptr, n, BLOCK: tl.constexpr, EVEN: tl.constexpr = False):
     tl.store(y_ptr + i, tl.load(x_ptr + i, mask=i < n) + 1, mask=i < n)
 
 
-def times():
-    """A benchmark that finds the block of 32 to be the fastest of 16, 32 and 64."""
-    return fake_cuda.by_config({16: 2.0, 32: 1.0, 64: 3.0})
-
-
-def maker(subject, bench):
+@pytest.fixture
+def make(subject, bench):
     """`make(configs, jit, key, **options)` decorates for this tuner, with this benchmark unless another is given."""
 
     def make(configs=CONFIGS, jit=None, key=("n",), **options):
         return subject.autotune(configs, key=list(key), **{"do_bench": bench, **options})(jit or triton.jit(add))
 
     return make
+
+
+@pytest.fixture
+def x():
+    """128 zeros."""
+    return torch.zeros(128)

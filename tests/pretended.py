@@ -25,8 +25,8 @@ def launches(driver):
 
 @pytest.fixture
 def bench():
-    """A benchmark by which the config with BLOCK 32 is the faster one."""
-    return fake_cuda.by_config({16: 2.0, 32: 1.0})
+    """A benchmark by which the config with BLOCK 32 is the fastest of 16, 32 and 64."""
+    return fake_cuda.by_config({16: 2.0, 32: 1.0, 64: 3.0})
 
 
 def limit_only(monkeypatch, *never_ending):

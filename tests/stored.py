@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from autotuned import store
+from autotuned.look import Choice
 from autotuned.recordfile import Record
 
 
@@ -14,7 +15,7 @@ def records() -> list[Record]:
     return [record for _, record in store.all_records()]
 
 
-def config_of(choice: store.Choice | None) -> Any:
+def config_of(choice: Choice | None) -> Any:
     """The config that the store has chosen, if it has."""
     return choice and choice.config
 

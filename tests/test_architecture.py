@@ -17,7 +17,7 @@ EVERYTHING = sorted([*LIBRARY, *(ROOT / "autotuned" / "kernels").glob("*.py"), *
 
 # Each module may import those of its own rank only where listed together, and of lower ranks freely.
 RANKS = [
-    {"counters", "errors", "immutable", "later", "sourcetext", "switched"},
+    {"counters", "errors", "immutable", "later", "nvml", "sourcetext", "switched"},
     {"supported", "values"},
     {"env", "clocks", "disk", "device", "codegen", "failures", "fixed", "gpus", "grids", "race", "ranks", "ttir"},
     {"candidates", "key", "locks", "nearest", "policy", "scratch", "source", "visible", "workers"},
@@ -32,7 +32,7 @@ RANKS = [
     },
     {"announce", "arithmetic", "driver", "hosttarget", "job", "names", "records", "smem"},
     {"alone", "compiling", "listing"},
-    {"files", "seeds"},
+    {"files", "likely"},
     {"shipping"},
     {"store", "bound", "board", "guard"},
     {"context", "exchange", "explain", "tune"},
@@ -149,6 +149,7 @@ def code_of(path: Path) -> str:
             },
             id="Triton's private names",
         ),
+        pytest.param(r"nvmlInit|nvidia-ml|nvml\.dll", {"autotuned/nvml.py"}, id="NVIDIA's management library"),
         pytest.param(r"\bexec\(", {"autotuned/codegen.py", "autotuned/_launch_py.py"}, id="generated code"),
         pytest.param(r"\b(eval|pickle|marshal)\b", set(), id="nothing that runs stored data"),
     ],

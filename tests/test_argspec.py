@@ -48,7 +48,11 @@ def test_layout_and_dtype_are_the_same(tensor):
 
 def test_random_data_is_neither_zero_nor_different_from_time_to_time():
     spec = argspec.describe({"x": torch.zeros(1000), "y": torch.zeros(1000, dtype=torch.float8_e5m2)})
-    one, other, third = argspec.build(spec, "cpu"), argspec.build(spec, "cpu"), argspec.build(spec, "cpu", seed=1)
+    one, other, third = (
+        argspec.build(spec, "cpu"),
+        argspec.build(spec, "cpu"),
+        argspec.build(spec, "cpu", random_seed=1),
+    )
     assert torch.equal(one["x"], other["x"])
     assert not torch.equal(one["x"], third["x"])
     assert 0.9 < one["x"].std() < 1.1

@@ -155,6 +155,8 @@ def test_a_recording_of_another_suffix_is_no_module(write: Write) -> None:
     """It was said that there is no module named 'calls'."""
     write("calls.json", "{}")
     assert "name that ends in .jsonl" in _refusal("calls.json")
+    write("calls.jsonl", "{}")
+    assert "give its file alone" in _refusal("calls.jsonl:work")
 
 
 def test_a_folder_and_a_forgotten_suffix_are_recognised(write: Write) -> None:

@@ -18,8 +18,8 @@ from stored import config_of, lines
 from autotuned import files, store
 from autotuned.errors import ConfigFileError
 from autotuned.key import Key
+from autotuned.look import Choice, Rung
 from autotuned.recordfile import Record
-from autotuned.store import Rung
 
 # -- folders ---------------------------------------------------------------------------------------------------------
 
@@ -47,7 +47,7 @@ def test_places_are_asked_in_order_and_the_users_record_before_all(folders: dict
     for name in reversed(folders):  # from the last place to the first: each one hides those behind it
         path = write(folders[name], (KEY, configs[name]))
         store.forget_files()
-        assert store.find(KEY, live) == store.Choice(configs[name], Rung.FILE, origin=str(path))
+        assert store.find(KEY, live) == Choice(configs[name], Rung.FILE, origin=str(path))
     store.keep(Record(KEY, form(SMALL), 10.0, "ok", ()))
     assert config_of(store.find(KEY, live)) is SMALL
 

@@ -12,7 +12,7 @@ from stored import config_of, lines
 
 from autotuned import configfile, files, nearest, store
 from autotuned.key import Key
-from autotuned.store import Rung
+from autotuned.look import Rung
 
 SISTER = {**DEVICE, "name": "NVIDIA H200"}
 
@@ -99,26 +99,26 @@ def test_a_config_of_the_ladder_that_is_gone_leaves_the_next(tmp_path: Path) -> 
 # -- sister products -------------------------------------------------------------------------------------------------
 
 
-def test_a_sister_product_is_a_seed_and_serves_only_where_the_policy_says_so(tmp_path: Path) -> None:
+def test_what_a_sister_product_has_is_likely_and_serves_only_where_the_policy_says_so(tmp_path: Path) -> None:
     write(tmp_path, (make_key(device=SISTER), LARGE))
     store.register_configs(tmp_path)
     assert find(make_key()) is None
-    assert store.seed(make_key(), LIVE, {}) == next(name for name, config in LIVE.items() if config is LARGE)
+    assert store.likely(make_key(), LIVE, {}) == next(name for name, config in LIVE.items() if config is LARGE)
     store.register_configs(tmp_path, policy={"device": "accept"})
     assert config_of(find(make_key(), strict=True)) is LARGE
 
 
-def test_refused_is_no_seed_either(tmp_path: Path) -> None:
+def test_refused_is_not_likely_either(tmp_path: Path) -> None:
     write(tmp_path, (make_key(device=SISTER), LARGE))
     store.register_configs(tmp_path, policy="refuse")
-    assert store.seed(make_key(), LIVE, {}) is None
+    assert store.likely(make_key(), LIVE, {}) is None
 
 
 def test_another_architecture_is_neither(tmp_path: Path) -> None:
     write(tmp_path, (make_key(device={**DEVICE, "name": "NVIDIA B200", "arch": "sm_100"}), LARGE))
     store.register_configs(tmp_path, policy="accept")
     assert find(make_key()) is None
-    assert store.seed(make_key(), LIVE, {}) is None
+    assert store.likely(make_key(), LIVE, {}) is None
 
 
 def test_the_devices_own_file_comes_before_a_sisters(tmp_path: Path) -> None:

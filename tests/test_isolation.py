@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from autotuned.cli import isolation
+from autotuned.cli import isolation, worker
 
 from autotuned import store
 from autotuned.job import Progress
@@ -218,3 +218,36 @@ def test_a_process_of_its_own_is_for_gpus(monkeypatch):
     assert not isolation.is_wanted(False)
     monkeypatch.setenv("AUTOTUNED_DEVICE", "interpreter")
     assert not isolation.is_wanted(None)
+
+
+class Driver:
+    """libcuda as far as a context is made, which may refuse at one function."""
+
+    def __init__(self, refuses=""):
+        self.calls, self._refuses = [], refuses
+
+    def __getattr__(self, name):
+        return lambda *args: self.calls.append(name) or (100 if name == self._refuses else 0)
+
+
+@pytest.mark.parametrize(
+    "refuses, calls",
+    [
+        ("", ["cuInit", "cuDeviceGet", "cuDevicePrimaryCtxRetain"]),
+        ("cuInit", ["cuInit"]),
+        ("cuDeviceGet", ["cuInit", "cuDeviceGet"]),
+    ],
+)
+def test_a_worker_makes_the_context_that_torch_will_use(monkeypatch, refuses, calls):
+    driver = Driver(refuses)
+    monkeypatch.setattr(worker.ctypes, "CDLL", lambda name: driver)
+    worker._wake_gpu()
+    assert driver.calls == calls
+
+
+def test_a_worker_says_nothing_of_a_driver_that_is_not_there(monkeypatch):
+    def missing(name):
+        raise OSError(name)
+
+    monkeypatch.setattr(worker.ctypes, "CDLL", missing)
+    worker._wake_gpu()

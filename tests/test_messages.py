@@ -110,7 +110,8 @@ REVIEWED = {
         "the grid of this config was not recorded",
         "{} does not change; `replace` makes another one.",
         "code from a string has no file to read",
-        "NVML has no GPU {}",
+        "NVML has no {}",
+        "NVML refuses {} with error {}",
         "`{}`: a key argument has no JSON form: choices for it are kept in .cache only.",
     ],
 }

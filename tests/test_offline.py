@@ -17,6 +17,7 @@ from stored import lines
 import autotuned
 from autotuned import autotune, device, files, policy, store
 from autotuned.errors import DecorationError, NotTunedError
+from autotuned.look import Rung
 
 CONFIGS = [Config({"step": step}) for step in (8, 16, 32, 64)]
 X = np.zeros(4)
@@ -337,4 +338,4 @@ def test_tune_measures_what_only_the_ladder_or_a_neighbour_has(monkeypatch: Any,
     function = make(**NEAR)
     tuner = function.tuner
     _, choice = tuner.tune(tuner.call((X, 5), {}, None))
-    assert choice.rung is store.Rung.SEARCH
+    assert choice.rung is Rung.SEARCH

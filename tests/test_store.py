@@ -15,8 +15,8 @@ from stored import config_of, lines
 
 from autotuned import disk, recordfile, store
 from autotuned.key import Key
+from autotuned.look import Choice, Rung
 from autotuned.recordfile import Record, Timing
-from autotuned.store import Rung
 
 
 def hook(arguments: Any) -> None: ...
@@ -42,7 +42,7 @@ def test_what_is_kept_is_found_with_the_live_config() -> None:
     assert store.find(KEY, LIVE) is None
     assert store.keep(kept)
     found = store.find(KEY, LIVE)
-    assert found == store.Choice(SMALL, Rung.STORE, kept, complete=False, origin=str(store.record_path(KEY)))
+    assert found == Choice(SMALL, Rung.STORE, kept, complete=False, origin=str(store.record_path(KEY)))
     assert found is not None
     assert found.config is SMALL
 

@@ -86,7 +86,7 @@ def rows(folder: Path, standin) -> dict[str, tuple[Callable, list]]:
             standin.export_all,
             [t for one_ in launch.sets_of(tensors) for t in one_],
         )
-        add(f"{tensors}: key alone", tensors, f"find(({given}, n))", find=one.tuner.launcher.find)
+        add(f"{tensors}: key alone", tensors, f"find(({given}, n))", find=one.tuner.launcher.in_c.find)
         add(f"{tensors}: ours, tuple grid", tensors, f"ours[TUPLE_GRID]({given}, n)", ours=one)
         add(f"{tensors}: ours, lambda grid", tensors, f"ours[plain_grid]({given}, n)", ours=one)
         add(

@@ -23,6 +23,7 @@ from pathlib import Path
 
 import torch
 import triton
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 import autotuned
 from autotuned import launch as launchers
@@ -51,8 +52,13 @@ def source(tensors: int, scalars: int = 0, flags: int = 0) -> str:
 
 def kernel(folder: Path, tensors: int, scalars: int = 0, flags: int = 0):
     """Triton reads a kernel's source, so it must lie in a file; each call gives a kernel of its own."""
-    path = folder / f"add_{tensors}_{scalars}_{flags}_{len(list(folder.iterdir()))}.py"
-    path.write_text(source(tensors, scalars, flags))
+    return written(folder, source(tensors, scalars, flags))
+
+
+def written(folder: Path, text: str):
+    """The kernel `add` of a module with this text."""
+    path = folder / f"add_{len(list(folder.iterdir()))}.py"
+    path.write_text(text)
     spec = importlib.util.spec_from_file_location(path.stem, path)
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module
@@ -246,6 +252,53 @@ def prologues(folder: Path) -> dict[str, Way]:
     }
 
 
+ADD_PAIR = """import triton
+import triton.language as tl
+
+
+@triton.jit
+def add(pair, out, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + i, tl.load(pair[0] + i, mask=i < n) + tl.load(pair[1] + i, mask=i < n), mask=i < n)
+"""
+ADD_BLOCKS = """import triton
+import triton.language as tl
+
+
+@triton.jit
+def add(x, y, out, n, BLOCK: tl.constexpr):
+    start = tl.program_id(0) * BLOCK
+    out.store([start], x.load([start]) + y.load([start]))
+"""
+
+
+def compound(folder: Path) -> dict[str, Way]:
+    """A tuple of tensors, made for each call, and three tensor descriptors, made once."""
+    made: dict[torch.Tensor, object] = {}
+
+    def descriptor(tensor):
+        if tensor not in made:
+            made[tensor] = TensorDescriptor.from_tensor(tensor, [256])
+        return made[tensor]
+
+    configs = [triton.Config({"BLOCK": 256}, num_warps=warps) for warps in (4, 8)]
+    options = dict(configs=configs, key=["n"])
+    space = {
+        "pair": tuner(written(folder, ADD_PAIR)), "stock_pair": stock(written(folder, ADD_PAIR)), "of": descriptor,
+        "blocks": autotuned.autotune(restore_value=[], **options)(written(folder, ADD_BLOCKS)),
+        "stock_blocks": triton.autotune(**options)(written(folder, ADD_BLOCKS)),
+    }  # fmt: skip
+    ways = {
+        "ours, a tuple of two tensors": Way("pair[TUPLE_GRID]((t0, t1), t2, n)", 3, **space),
+        "triton.autotune, a tuple of two tensors": Way("stock_pair[TUPLE_GRID]((t0, t1), t2, n)", 3, **space),
+        "ours, three descriptors": Way("blocks[TUPLE_GRID](of(t0), of(t1), of(t2), n)", 3, **space),
+        "triton.autotune, three descriptors": Way("stock_blocks[TUPLE_GRID](of(t0), of(t1), of(t2), n)", 3, **space),
+    }
+    for way in ways.values():
+        check(way, sets_of(3)[:1])
+    return ways
+
+
 def others(folder: Path) -> dict[str, Way]:
     """The same sum by other means that are installed; they allocate their output."""
 
@@ -291,7 +344,7 @@ def keys(folder: Path) -> dict[str, Way]:
 
     configs = [autotuned.Config({"b": b}) for b in (1, 2)]
     space = {
-        "in_c": ours.tuner.launcher.find, "in_python": python.tuner.launcher.find, "nothing": nothing,
+        "in_c": ours.tuner.launcher.in_c.find, "in_python": python.tuner.launcher.find, "nothing": nothing,
         "tuned": autotuned.autotune(configs=configs, restore_value=[])(nothing),
     }  # fmt: skip
     return {
@@ -344,6 +397,7 @@ def main() -> None:
         floor = Floor(folder)
         groups: dict[int | str, dict[str, Way]] = {tensors: grids(folder, tensors) for tensors in (3, 9, 17, 40)}
         groups.update(keywords=keyword_launches(folder), prologues=prologues(folder), keys=keys(folder))
+        groups["compound"] = compound(folder)
         groups["others"] = others(folder)
         buffer = torch.empty(ELEMENTS, device="cuda")
         floors = {"the driver's memset of one tensor": lambda: floor.memset_us(buffer)}

@@ -198,7 +198,8 @@ def test_the_cost_of_a_key_is_gated_by_counting(x, launcher):
     kernel = make(three, key=["n"])
     for _ in range(2):
         kernel[(4,)](*tensors, 100)
-    find, values = kernel.tuner.launcher.find, (*tensors, 100)
+    table = kernel.tuner.launcher
+    find, values = table.in_c.find if launcher == "c" else table.find, (*tensors, 100)
     found = events_of(lambda: find(values))
     # In C the function itself and, where there is no libcuda, the device. In Python the plan's function, the
     # device, the table's get, and two methods a tensor.

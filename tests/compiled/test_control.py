@@ -1,6 +1,7 @@
 """What a user changes on the object or at the call: configs, pins, modes, warm-up, heuristics, options."""
 
 import logging
+import operator
 
 import fake_cuda
 import pytest
@@ -111,6 +112,18 @@ def test_cache_written_is_a_pin(tuned, block, bench):
     assert tuned.best_config is CONFIGS[2]
     assert block(64) == 32  # another key is searched as ever
     assert sorted(bench.calls) == [16, 32, 64]
+
+
+@pytest.mark.parametrize(
+    "write", [lambda c, pins: c.update(pins), operator.ior, lambda c, pins: c.setdefault(*next(iter(pins.items())))],
+    ids=["update", "|=", "setdefault"],
+)  # fmt: skip
+def test_every_way_of_writing_the_cache_pins(tuned, block, write):
+    assert block() == 32
+    (key,) = tuned.cache
+    tuned.cache.clear()
+    write(tuned.cache, {key: CONFIGS[2]})
+    assert [block(), block()] == [64, 64]
 
 
 def test_cache_written_before_the_first_call(tuned, block, bench):

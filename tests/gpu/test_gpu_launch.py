@@ -14,6 +14,7 @@ import pytest
 import torch
 import triton
 import triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 import autotuned
 from autotuned import Config, autotune
@@ -142,6 +143,54 @@ def launches_of(name, node):
         return 0
     own = node.get("metrics", {}).get("count", 0) if name in node.get("frame", {}).get("name", "") else 0
     return own or launches_of(name, node.get("children", []))
+
+
+@triton.jit
+def _scaled_pair(pair, out_ptr, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out_ptr + i, tl.load(pair[0] + i, mask=i < n) * pair[1], mask=i < n)
+
+
+@pytest.mark.parametrize("launcher", ["c", "python"])
+def test_tuples_are_launched_from_the_table(launcher, monkeypatch):
+    monkeypatch.setenv("AUTOTUNED_LAUNCHER", launcher)
+    kernel = autotune(configs=CONFIGS, key=["n"])(_scaled_pair)
+    for _ in range(3):
+        for by in (1, 2, 16, 17, 2.5):
+            x, out = torch.randn(4096, device="cuda"), torch.zeros(4096, device="cuda")
+            kernel[grid]((x, by), out, 4096)
+            torch.testing.assert_close(out, x * by)
+    assert kernel.cache_info().hits >= 10
+
+
+def _set_block(arguments):
+    for name in ("source", "target"):
+        arguments[name].block_shape = [arguments["ROWS"], 32]
+
+
+@triton.jit
+def _copy_blocks(source, target, n, ROWS: tl.constexpr):
+    row = tl.program_id(0) * ROWS
+    target.store([row, 0], source.load([row, 0]) * 2)
+
+
+@pytest.mark.skipif(torch.cuda.is_available() and torch.cuda.get_device_capability() < (9, 0), reason="needs sm_90")
+@pytest.mark.parametrize("launcher", ["c", "python"])
+@pytest.mark.parametrize("is_hooked", [False, True], ids=["fixed", "set by a hook"])
+def test_descriptors_are_launched_from_the_table(launcher, is_hooked, monkeypatch):
+    monkeypatch.setenv("AUTOTUNED_LAUNCHER", launcher)
+    hook = _set_block if is_hooked else None
+    configs = [
+        Config({"ROWS": rows}, num_warps=warps, pre_hook=hook) for rows in (8, 16)[not is_hooked :] for warps in (1, 4)
+    ]
+    kernel = autotune(configs=configs, key=["n"])(_copy_blocks)
+    for dtype in (torch.float16, torch.float32):
+        for _ in range(3):  # descriptors of their own each time, as in a model's forward
+            x, out = torch.randn(64, 32, device="cuda").to(dtype), torch.zeros(64, 32, device="cuda", dtype=dtype)
+            made = (TensorDescriptor.from_tensor(tensor, [1 if is_hooked else 16, 32]) for tensor in (x, out))
+            kernel[lambda meta: (64 // meta["ROWS"],)](*made, 64)
+            torch.testing.assert_close(out, x * 2)
+    assert kernel.cache_info().hits == 4
 
 
 def test_memory_of_the_host_is_tritons_own_error_whatever_was_bound(kernel):

@@ -30,6 +30,7 @@ def subject(request, driver):
 
 
 if COMPILED:
+    from contract import make, x  # noqa: F401  (fixtures)
     from pretended import bench, driver, launches, pretended_session  # noqa: F401  (fixtures)
 else:
 

@@ -6,7 +6,6 @@ import sys
 import weakref
 
 import pytest
-import torch
 import triton
 import triton.language as tl
 from triton import Config
@@ -42,11 +41,6 @@ class Writer(Autotuner):
 def add(x_ptr, n, EVEN: tl.constexpr, BLOCK: tl.constexpr):
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     tl.store(x_ptr + i, tl.load(x_ptr + i, mask=i < n) + 1, mask=i < n)
-
-
-@pytest.fixture
-def x():
-    return torch.zeros(128)
 
 
 @pytest.fixture

@@ -7,31 +7,14 @@ import threading
 import warnings
 
 import pytest
-import torch
 import triton
-from contract import CONFIGS, DECORATED, add, maker, times
+from contract import CONFIGS, DECORATED, add
 from triton import Config, knobs
 from triton.runtime.autotuner import Autotuner
 from triton.runtime.jit import JITFunction, KernelInterface
 
 import autotuned
 from autotuned import replaced, store
-
-
-@pytest.fixture
-def bench():
-    return times()
-
-
-@pytest.fixture
-def make(subject, bench):
-    return maker(subject, bench)
-
-
-@pytest.fixture
-def x():
-    return torch.zeros(128)
-
 
 # -- M1: a subclass with Triton's signature ---------------------------------------------------------------------------
 

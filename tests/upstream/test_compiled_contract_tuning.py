@@ -8,27 +8,11 @@ import subjects
 import torch
 import triton
 import triton.language as tl
-from contract import CONFIGS, add, maker, times
+from contract import CONFIGS, add
 from triton import Config
 from triton.runtime.errors import OutOfResources
 
 from autotuned import store
-
-
-@pytest.fixture
-def bench():
-    return times()
-
-
-@pytest.fixture
-def make(subject, bench):
-    return maker(subject, bench)
-
-
-@pytest.fixture
-def x():
-    return torch.zeros(128)
-
 
 # -- M6: while it tunes -----------------------------------------------------------------------------------------------
 

@@ -4,7 +4,6 @@ import logging
 
 import fake_cuda
 import pytest
-import torch
 import triton
 import triton.language as tl
 from triton import Config
@@ -45,11 +44,6 @@ def make(bench):
     return lambda configs=CONFIGS, **options: triton.autotune(configs, **{"key": ["n"], "do_bench": bench} | options)(
         add
     )
-
-
-@pytest.fixture
-def x():
-    return torch.zeros(128)
 
 
 def test_kernels_decorated_before_are_seeded_too(make, x, bench):

@@ -25,11 +25,6 @@ def scale(x_ptr, n, by, BLOCK: tl.constexpr):
 
 
 @pytest.fixture
-def x():
-    return torch.zeros(128)
-
-
-@pytest.fixture
 def make(subject, bench):
     def make(function=scale, **options):
         return subject.autotune(CONFIGS, **{"key": ["n"], "do_bench": bench} | options)(triton.jit(function))

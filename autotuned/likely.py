@@ -1,4 +1,4 @@
-"""Which configs to try first: the winners of the tuned calls that are most like a call."""
+"""Which configs are likely to win, and so tried first: the winners of the tuned calls that are most like a call."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Tests of `seeds`, and that a search tries them first."""
+"""Tests of `likely`, and that a search tries these configs first."""
 
 import numpy as np
 import pytest
 from fakes import FakeConfig, form, make_key
 
-from autotuned import Config, autotune, seeds
+from autotuned import Config, autotune, likely
 from autotuned.recordfile import Record
 from autotuned.values import canonical
 
@@ -19,7 +19,7 @@ def identity(block):
 
 def test_the_nearest_winner_comes_first_and_each_once():
     known = [tuned(16, 1), tuned(900, 2), tuned(4096, 3), tuned(1100, 2), tuned(1 << 20, 4)]
-    assert seeds.nearest(make_key(1000), known) == [identity(2), identity(3), identity(1)]
+    assert likely.nearest(make_key(1000), known) == [identity(2), identity(3), identity(1)]
 
 
 @pytest.mark.parametrize(
@@ -27,18 +27,18 @@ def test_the_nearest_winner_comes_first_and_each_once():
     [[], [tuned(1000, 1, device={"kind": "cpu"})], [Record(make_key(16), None, None, "ok", ())]],
     ids=["nothing", "another device", "an unfinished search"],
 )
-def test_where_nothing_is_like_it_there_is_no_seed(known):
-    assert seeds.nearest(make_key(1000), known) == []
+def test_where_nothing_is_like_it_nothing_is_likely(known):
+    assert likely.nearest(make_key(1000), known) == []
 
 
 def test_sizes_are_compared_by_their_ratio_and_other_values_by_being_the_same():
     near, far = {"n": 1000, "dtype": "fp16"}, {"n": 4000, "dtype": "fp16"}
-    assert seeds.distance(near, near) == 0
-    assert seeds.distance(near, far) == pytest.approx(2, abs=0.01)
-    assert seeds.distance(near, {"n": 1000, "dtype": "bf16"}) > seeds.distance(near, far)
-    assert seeds.distance({"n": 1}, {"n": True}) > 0
+    assert likely.distance(near, near) == 0
+    assert likely.distance(near, far) == pytest.approx(2, abs=0.01)
+    assert likely.distance(near, {"n": 1000, "dtype": "bf16"}) > likely.distance(near, far)
+    assert likely.distance({"n": 1}, {"n": True}) > 0
     for one, other in ((-5, 5), (5, -5)):
-        assert seeds.distance({"n": one}, {"n": other}) > seeds.distance({"n": 5}, {"n": 6})
+        assert likely.distance({"n": one}, {"n": other}) > likely.distance({"n": 5}, {"n": 6})
 
 
 def searching(launched, **options):
@@ -72,9 +72,9 @@ def test_of_a_large_store_a_part_is_read(monkeypatch):
     launched: list[int] = []
     for n in (100, 200, 400):
         searching(launched)(np.zeros(4), n)
-    seen, read = [], seeds.listing.all_heads
-    monkeypatch.setattr(seeds, "MOST_READ", 2)
-    monkeypatch.setattr(seeds.listing, "all_heads", lambda *a, **k: (seen.append(one) or one for one in read(*a, **k)))
+    seen, read = [], likely.listing.all_heads
+    monkeypatch.setattr(likely, "MOST_READ", 2)
+    monkeypatch.setattr(likely.listing, "all_heads", lambda *a, **k: (seen.append(one) or one for one in read(*a, **k)))
     searching(launched)(np.zeros(4), 800)
     assert len(seen) == 2
 

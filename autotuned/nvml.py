@@ -1,0 +1,80 @@
+"""NVIDIA's management library: loaded, and called so that what it refuses is an exception."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import sys
+from collections.abc import Callable
+from typing import Any
+
+LIBRARY = "nvml.dll" if sys.platform == "win32" else "libnvidia-ml.so.1"
+_TEXT_BYTES = 96  # NVML_DEVICE_NAME_V2_BUFFER_SIZE; a UUID needs less
+
+
+class NvmlError(Exception):
+    """The library is not there, lacks a function, or answers with an error."""
+
+
+class Nvml:
+    """The library, opened; any thread may call it.
+
+    It counts who has opened it: what one `Nvml` does, and its end, is nothing to another of the same process.
+
+    Args:
+        library: Its file.
+
+    Raises:
+        NvmlError: There is none, or no driver below it. The methods raise it where the library refuses.
+    """
+
+    def __init__(self, library: str = LIBRARY) -> None:
+        try:
+            self._library = ctypes.CDLL(library)
+        except OSError as error:
+            raise NvmlError(str(error)) from error
+        self.call("nvmlInit_v2")
+
+    def close(self) -> None:
+        """Let go of it; quietly, since nothing depends on that."""
+        with contextlib.suppress(NvmlError):
+            self.call("nvmlShutdown")
+
+    def function(self, *names: str) -> Callable[..., None]:
+        """The first of these functions that the driver has."""
+        for name in names:
+            found = getattr(self._library, name, None)
+            if found is not None:
+                return _checked(name, found)
+        raise NvmlError(f"NVML has no {' and no '.join(names)}")
+
+    def call(self, name: str, *args: Any) -> None:
+        """Call one function."""
+        self.function(name)(*args)
+
+    def number(self, name: str, *args: Any) -> int:
+        """What a function writes behind its arguments, a number."""
+        found = ctypes.c_uint()
+        self.call(name, *args, ctypes.byref(found))
+        return found.value
+
+    def handle(self, name: str, *args: Any) -> ctypes.c_void_p:
+        """What a function writes behind its arguments, a device."""
+        found = ctypes.c_void_p()
+        self.call(name, *args, ctypes.byref(found))
+        return found
+
+    def text(self, name: str, handle: ctypes.c_void_p) -> str:
+        """A device's name or UUID."""
+        found = ctypes.create_string_buffer(_TEXT_BYTES)
+        self.call(name, handle, found, ctypes.c_uint(_TEXT_BYTES))
+        return found.value.decode(errors="replace")
+
+
+def _checked(name: str, function: Callable[..., int]) -> Callable[..., None]:
+    def call(*args: Any) -> None:
+        code = function(*args)
+        if code != 0:
+            raise NvmlError(f"NVML refuses {name} with error {code}")
+
+    return call
