@@ -354,8 +354,9 @@ class Pool:
         """Write the entries that have come since, if the last time is long enough ago."""
         if self._unshipped and time.monotonic() - self._shipped >= after_s:
             assert self._wishes.out is not None
-            entries, self._unshipped = self._unshipped, []
+            entries = list(self._unshipped)
             self.files |= {str(path) for path in store.ship_all(entries, self._wishes.out.absolute())}
+            del self._unshipped[: len(entries)]  # only now: Ctrl-C may come while they are written
             self._shipped = time.monotonic()
 
     # -- when one ends -------------------------------------------------------------------------------------------
