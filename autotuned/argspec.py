@@ -232,6 +232,12 @@ def _build(value: Json, memories: Sequence[Any], random_seed: int, where: str) -
         return _tensor(content, memories[content["memory"]], random_seed + 1000 * content["memory"] + content["offset"])
     if kind == "tuple":
         return tuple(_build(part, memories, random_seed, f"{where}[{i}]") for i, part in enumerate(content))
+    if kind == "dict":
+        return {_build(name, (), 0, where): _build(part, (), 0, where) for name, part in content}
+    if kind == "numpy":
+        import numpy
+
+        return numpy.dtype(content[0]).type(_build(content[1], (), 0, where))
     if kind == "descriptor":
         from triton.tools.tensor_descriptor import TensorDescriptor
 
@@ -253,12 +259,19 @@ def _dtype(text: str) -> Any:
     return getattr(tl, name)
 
 
+def _device(text: str) -> Any:
+    import torch
+
+    return torch.device(text)
+
+
 _READERS: dict[str, Callable[[Any], Any]] = {
     "float": float.fromhex,
     "complex": lambda parts: complex(*(float.fromhex(part["float"]) for part in parts)),
     "bytes": bytes.fromhex,
     "text": lambda text: bytes.fromhex(text).decode("utf-8", "surrogatepass"),
     "dtype": _dtype,
+    "device": _device,
 }
 
 

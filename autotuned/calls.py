@@ -96,23 +96,34 @@ def read(path: Path) -> list[Recorded]:
     found: dict[str, Recorded] = {}
     more: dict[str, int] = {}
     strange = 0
+    schemas: set[int] = set()
     for line in _lines(path):
         try:
-            _add(disk.parse_json(line), found, more)
+            _add(disk.parse_json(line), found, more, schemas)
         except (ValueError, KeyError, TypeError):
             strange += 1
+    others = f" (schema {', '.join(map(str, sorted(schemas)))}; this version reads {SCHEMA})" if schemas else ""
     if not found:
-        raise RecordingError(
-            f"{path}: expected recorded calls, one JSON object a line, got none. `autotuned record {path.name} -- "
-            "COMMAND` writes them; the command must call a tuned kernel.",
-            path=str(path),
-        )
+        raise RecordingError(f"{path}: {_nothing_in(path, strange, others)}", path=str(path))
     if strange:
-        log.warning("%s: %d of its lines are no recorded calls of this version; they are left out.", path, strange)
+        log.warning("%s: %d of its lines are no recorded calls%s; they are left out.", path, strange, others)
     for identity, count in more.items():
         if identity in found:
             found[identity].count += count
     return sorted(found.values(), key=lambda call: -call.count)
+
+
+def _nothing_in(path: Path, strange: int, others: str) -> str:
+    """Why there is no call in a file, and what to do about it."""
+    if others:
+        return (
+            f"expected recorded calls of this version, got those of another{others}. Record again, or update this one."
+        )
+    got = "none" if not strange else f"{strange} lines that are none"
+    return (
+        f"expected recorded calls, one JSON object a line, got {got}. `autotuned record {path.name} -- COMMAND` writes "
+        "them; the command must call a tuned kernel."
+    )
 
 
 def _lines(path: Path) -> Iterator[bytes]:
@@ -125,13 +136,16 @@ def _lines(path: Path) -> Iterator[bytes]:
         ) from error
 
 
-def _add(line: Json, found: dict[str, Recorded], more: dict[str, int]) -> None:
-    """Take in a line; ValueError, KeyError or TypeError if it is none of ours."""
+def _add(line: Json, found: dict[str, Recorded], more: dict[str, int], schemas: set[int]) -> None:
+    """Take in a line; ValueError, KeyError or TypeError if it is none of ours; another schema goes into `schemas`."""
     identity = line["id"]
+    if isinstance(line.get("schema", SCHEMA), int) and line.get("schema", SCHEMA) != SCHEMA:
+        schemas.add(line["schema"])
+        raise ValueError
     if "more" in line:
         more[identity] = more.get(identity, 0) + int(line["more"])
         return
-    if any(not isinstance(line[name], kind) for name, kind in _FIELDS.items()) or line["schema"] != SCHEMA:
+    if any(not isinstance(line[name], kind) for name, kind in _FIELDS.items()):
         raise ValueError
     if identity in found:
         found[identity].count += int(line["count"])

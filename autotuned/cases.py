@@ -121,7 +121,8 @@ def _split(target: str) -> tuple[str, str]:
     if not colon or set(kernel) & set("/\\"):  # no colon, or that of a Windows drive
         place, kernel = target, ""
     is_file = place.endswith(".py")
-    if not is_file and (set(place) & set("/\\") or not all(place.split("."))):
+    is_other = "." in place and Path(place).is_file()
+    if not is_file and (is_other or set(place) & set("/\\") or not all(place.split("."))):
         raise _error(target, f"{EXPECTED}.{_file_hint(place)}")
     return place, kernel
 
@@ -133,6 +134,10 @@ def _error(target: str, what: str) -> TargetError:
 def _file_hint(place: str) -> str:
     if Path(place).is_dir():
         return " This is a folder: name a file in it, or the package's dotted name."
+    if Path(place).is_file():
+        if place.endswith(".jsonl"):
+            return " A recording is tuned as a whole: give its file alone."
+        return " If it is a recording, give it a name that ends in .jsonl."
     return f" Did you mean {place + '.py'!r}?" if Path(place + ".py").is_file() else ""
 
 

@@ -168,8 +168,10 @@ def _replace(path: Path, content: bytes) -> None:
         finally:
             os.close(descriptor)
         os.replace(temporary, path)
-    except BaseException:
+    except BaseException as error:
         remove(temporary)
+        if isinstance(error, OSError) and error.filename is None:  # a write knows no name, and the user must
+            error.filename = str(path)
         raise
 
 

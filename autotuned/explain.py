@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from autotuned import candidates, files, store
+from autotuned.alike import Alike
 from autotuned.errors import NotTunedError
 from autotuned.key import Difference, Key, differences, parts
 from autotuned.look import Candidates, Choice, Look, Place, Rung
@@ -133,26 +134,26 @@ def stored_keys(kernel: str) -> list[Key]:
     return stored + [shipped for _, shipped, _ in store.shipped(kernel)]
 
 
-def nearest(key: Key, stored: Sequence[Key] | None = None) -> Key | None:
-    """The key that is most like a key: of the same call if any, and different in the fewest other parts.
-
-    Args:
-        stored: Among which it is looked for; if it is not given, all of the kernel's.
-    """
-    stored = stored_keys(key.kernel) if stored is None else stored
-
-    def distance(other: Key) -> tuple[bool, int, float]:
-        differing = changes(key, other)
-        return canonical(other.call) != canonical(key.call), len(differing), sum(map(_octaves, differing))
-
-    return min((other for other in stored if other != key), key=distance, default=None)
+_known: dict[str, Alike] | None = None  # by kernel, inside `reading_once`
 
 
-def _octaves(change: Difference) -> float:
-    """How far sizes are apart; nothing for what are no sizes."""
-    ours, theirs = (side if isinstance(side, list) else [side] for side in (change.ours, change.theirs))
-    sizes = [pair for pair in zip(ours, theirs) if all(type(size) is int and size > 0 for size in pair)]
-    return sum(abs(math.log2(mine / other)) for mine, other in sizes)
+@contextmanager
+def reading_once() -> Iterator[None]:
+    """Read what is stored of a kernel but once inside a `with` block, for many keys among which nothing is stored."""
+    global _known
+    before, _known = _known, {}
+    try:
+        yield
+    finally:
+        _known = before
+
+
+def nearest(key: Key) -> Key | None:
+    """The stored or shipped key of its kernel that is most like a key (`alike`); None if there is none."""
+    known = _known if _known is not None else {}
+    if key.kernel not in known:
+        known[key.kernel] = Alike(stored_keys(key.kernel))
+    return known[key.kernel].nearest(key)
 
 
 def changes(now: Key, stored: Key) -> tuple[Difference, ...]:

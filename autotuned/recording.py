@@ -24,6 +24,7 @@ from autotuned.target import EMPTY, Call
 
 log = logging.getLogger("autotuned")
 
+_refused: set[Path] = set()  # files of AUTOTUNED_RECORD that could not be written, each said once
 FLUSH_S, FLUSH_SHARE = 1.0, 0.05  # counts go to disk after a second, then each time the run is so much longer
 Grids = dict[Any, "Counter"]  # sizes, or None for a callable -> the counter
 
@@ -224,8 +225,8 @@ def describe(chooser: Chooser, call: Call) -> Recorded:
 def _place_of(function: Any) -> str:
     """Where a tuned function can be imported from, as a target of `autotuned tune`; of a script its file."""
     module = function.__module__
-    is_script = module == "__main__" or module.startswith(source.BY_PATH_PREFIX)
-    return f"{os.path.abspath(function.__code__.co_filename) if is_script else module}:{function.__qualname__}"
+    place = os.path.abspath(function.__code__.co_filename) if source.is_script(module) else module
+    return f"{place}:{function.__qualname__}"
 
 
 # -- on and off -------------------------------------------------------------------------------------------------------
@@ -269,11 +270,12 @@ def _started(path: Path) -> Recorder:
 def begin_if_asked() -> None:
     """Start recording for the whole process where `AUTOTUNED_RECORD` names a file; a second time does nothing."""
     path = env.record_path()
-    if path is None or any(recorder.path == path for recorder in switched.recorders):
+    if path is None or path in _refused or any(recorder.path == path for recorder in switched.recorders):
         return
     try:
         _started(path)
     except RecordingError as error:
+        _refused.add(path)
         log.warning("AUTOTUNED_RECORD: nothing is recorded: %s", error)
 
 

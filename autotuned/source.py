@@ -113,18 +113,24 @@ def python_function(value: Any) -> FunctionType | None:
 def public_name(function: FunctionType) -> str:
     """`module.qualname`, where a script counts as what it would be called when imported.
 
-    Run as `__main__`, or loaded from a path, a file is named by the packages around it (folders with an
-    `__init__.py`), else by its stem, so that one kernel has one name however it was reached.
+    Run as `__main__`, also by processes that it spawns, or loaded from a path, a file is named by the packages around
+    it (folders with an `__init__.py`), else by its stem, so that one kernel has one name however it was reached.
     """
     return f"{_module(function)}.{function.__qualname__}"
 
 
 BY_PATH_PREFIX = "autotuned_target_"
+_SCRIPTS = ("__main__", "__mp_main__")  # the second in what `multiprocessing` starts by "spawn" or "forkserver"
+
+
+def is_script(module: str) -> bool:
+    """Whether a module has this name since its file was run, or loaded from a path, and not imported."""
+    return module in _SCRIPTS or module.startswith(BY_PATH_PREFIX)
 
 
 def _module(function: FunctionType) -> str:
     module = function.__module__ or ""
-    if module == "__main__" or module.startswith(BY_PATH_PREFIX):
+    if is_script(module):
         return module_name(Path(function.__code__.co_filename))
     return module
 

@@ -56,10 +56,11 @@ def explain_(
 def _of_name(wanted: str) -> tuple[str, list[Explanation]]:
     name = one(kernels(quietly=True), wanted)
     found: dict[str, Explanation] = {}
-    for stored in of_kernel(name, heads=True, quietly=True):
-        explanation = _of_stored(stored.key)
-        assert explanation.key is not None
-        found.setdefault(explanation.key.digest, explanation)  # one call stored in several contexts is one call now
+    with explain.reading_once():
+        for stored in of_kernel(name, heads=True, quietly=True):
+            explanation = _of_stored(stored.key)
+            assert explanation.key is not None
+            found.setdefault(explanation.key.digest, explanation)  # one call stored in several contexts is one call now
     return name, [*found.values(), *_damaged(name)]
 
 

@@ -44,6 +44,7 @@ class Commands(typer.core.TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         """Run a command; an expected failure is one line on stderr and exit code 1."""
+        output.spell_what_stdout_cannot()
         try:
             return super().invoke(ctx)
         except BrokenPipeError:

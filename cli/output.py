@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import re
+import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 
 DIGEST = 64  # letters of a digest of source or toolchain, of which the first tell enough
 NARROW = 110  # columns; below this the long cells of a row are stacked instead of standing side by side
+LEAST = 20  # columns for the stacked cells; with less, the other cells stand below them
 _quiet = False
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else on stdout.")]
 
@@ -37,6 +40,12 @@ def stderr() -> Console:
     from rich.console import Console
 
     return Console(stderr=True, markup=False, highlight=False, emoji=False)
+
+
+def spell_what_stdout_cannot() -> None:
+    """Let letters that the encoding of stdout does not have be printed by their numbers, as stderr does by itself."""
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 @contextlib.contextmanager
@@ -124,23 +133,32 @@ def print_table(headers: Sequence[str], rows: Iterable[Sequence[str]], stack: Se
         rows: As many cells each.
         stack: On a narrow console the first cells of a row go into one cell: so many into its first line, and so on.
     """
-    from rich.table import Table
-
     if _quiet:
         return
-    console = stdout()
-    if console.width < NARROW:
-        headers = _stacked(headers, stack, ", ")
-        rows = _hung(headers, [_stacked(row, stack, "\n  ") for row in rows], console.width)
+    width = stdout().width
+    if width >= NARROW:
+        _print_columns(headers, rows, len(stack))
+        return
+    headers = _stacked(headers, stack, ", ")
+    rows = [_stacked(row, stack, "\n  ") for row in rows]
+    left = width - _beside(headers, rows)
+    if left < LEAST and len(headers) > 1:
+        _print_blocks(headers, rows, width)
+    else:
+        _print_columns(headers, [_hung(row, max(left, LEAST)) for row in rows], 1 if stack else 0)
+
+
+def _print_columns(headers: Sequence[str], rows: Iterable[Sequence[str]], long: int) -> None:
+    """Print rows side by side; the first `long` columns may be broken, numbers and short words may not."""
+    from rich.table import Table
+
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
     for index, header in enumerate(headers):
-        # The long columns come first; numbers and short words are not broken.
         flush: Literal["left", "right"] = "right" if header.endswith(">") else "left"
-        breaks = index < len(stack) and (console.width >= NARROW or index == 0)
-        table.add_column(header.rstrip(">"), justify=flush, no_wrap=not breaks, overflow="fold")
+        table.add_column(header.rstrip(">"), justify=flush, no_wrap=index >= long, overflow="fold")
     for row in rows:
         table.add_row(*row)
-    console.print(table)
+    stdout().print(table)
 
 
 def _stacked(cells: Sequence[str], stack: Sequence[int], between: str) -> list[str]:
@@ -151,11 +169,25 @@ def _stacked(cells: Sequence[str], stack: Sequence[int], between: str) -> list[s
     return [between.join(line for line in lines if line), *cells[start:]] if stack else list(cells)
 
 
-def _hung(headers: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> list[Sequence[str]]:
-    """The rows with the lines of each first cell wrapped at words, deeper than they begin, in what others leave."""
-    beside = [2 + max(len(cell) for cell in column) for column in zip(headers, *rows)][1:]
-    left = max(24, width - sum(beside))
-    return [("\n".join(wrapped(line, left, "    ") for line in first.split("\n")), *more) for first, *more in rows]
+def _beside(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
+    """How many columns all cells but the first of a row take."""
+    names = [header.rstrip(">") for header in headers]
+    return sum([2 + max(len(cell) for cell in column) for column in zip(names, *rows)][1:])
+
+
+def _hung(row: Sequence[str], width: int) -> Sequence[str]:
+    """A row with the lines of its first cell wrapped at words, deeper than they begin."""
+    return ["\n".join(wrapped(line, width, "    ") for line in row[0].split("\n")), *row[1:]]
+
+
+def _print_blocks(headers: Sequence[str], rows: Iterable[Sequence[str]], width: int) -> None:
+    """Print rows without a table, where there is no room for one: each cell but the first after its header."""
+    names = [header.rstrip(">") for header in headers[1:]]
+    for first, *more in rows:
+        # No line ends between a name and its cell.
+        said = ", ".join(f"{name} {cell}".replace(" ", "\xa0") for name, cell in zip(names, more) if cell)
+        for line in [*first.split("\n"), f"  {said}"]:
+            say(wrapped(line, width, "    ").replace("\xa0", " "))
 
 
 def wrapped(line: str, width: int, indent: str) -> str:
@@ -196,8 +228,10 @@ def time_words(us: float | None) -> str:
 
 
 def ratio_words(ratio: float | None) -> str:
-    """A speed-up."""
-    return "n/a" if ratio is None else f"{ratio:.2f}x"
+    """A speed-up, with three digits; of one above 100 all before the point."""
+    if ratio is None:
+        return "n/a"
+    return f"{ratio:.{2 if ratio < 10 else 1 if ratio < 100 else 0}f}x"
 
 
 def call_words(call: Mapping[str, Json]) -> str:

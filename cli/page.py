@@ -83,7 +83,8 @@ def _overview(cases: Sequence[Case]) -> str:
     bars = [(f"{_short(case.stored.key.kernel)}  {case.call}", case.vs_first or 1.0) for case in known[:MOST_BARS]]
     more = f"<p class=faint>and {len(known) - MOST_BARS} more, below</p>\n" if len(known) > MOST_BARS else ""
     plot = f'<div class="wide">{plots.bars(bars)}</div>\n'
-    return f"<section>\n<h2>Speed against the first config</h2>\n{plot}{more}</section>\n"
+    how = ", on a logarithmic scale" * (bars[0][1] >= plots.LINEAR)
+    return f"<section>\n<h2>Speed against the first config{how}</h2>\n{plot}{more}</section>\n"
 
 
 def _short(kernel: str) -> str:
@@ -110,7 +111,7 @@ def _kernel(name: str, cases: Sequence[Case]) -> str:
 def _row(case: Case, alike: bool) -> str:
     """The row of a case; `alike`: another has the same words, in another context."""
     stored = case.stored
-    notes = [f"key {stored.digest[:12]}"] * alike + [f"called {case.count} times"] * (case.count is not None)
+    notes = [f"key {stored.digest[:12]}"] * alike + [_called(case.count)] * (case.count is not None)
     seen = f"<br><span class=faint>{', '.join(notes)}</span>" if notes else ""
     quality = stored.quality or ""
     cells = [
@@ -124,6 +125,10 @@ def _row(case: Case, alike: bool) -> str:
         f'<td title="{escape(stored.path)}">{escape(stored.place)}</td>',
     ]
     return f"<tr>{''.join(cells)}</tr>\n"
+
+
+def _called(count: int | None) -> str:
+    return {0: "never called", 1: "called once"}.get(count or 0, f"called {count} times")
 
 
 def _number_head(text: str) -> str:

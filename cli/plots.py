@@ -7,9 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
+from .output import ratio_words
+
 LETTER, BAR, ROW = 6.4, 420, 22  # pixels: room for a letter of a label, the longest bar, and from one bar to the next
 STRIP_WIDTH, STRIP_HEIGHT, MARGIN = 240, 34, 10
 TICKS, TICK_ROOM = 4, 40  # at most so many words on a strip, and pixels from one to the next
+TICK_WORD = 32  # pixels that the longest word on a strip takes
+LINEAR = 10  # a ratio from which bars are logarithmic: beside one of 1000 no other would be seen
 LETTERS = 66  # of a label; more would run into the bar
 
 
@@ -23,13 +27,16 @@ class Dot:
 
 
 def bars(values: Sequence[tuple[str, float]]) -> str:
-    """Horizontal bars from a ratio of 1, one a label; below 1 they point left."""
+    """Horizontal bars from a ratio of 1, one a label; below 1 they point left, from `LINEAR` they are logarithmic."""
     high = max(1.05, *(value for _, value in values))
     low = min(1.0, *(value for _, value in values))
     room = 16 + LETTER * min(LETTERS, max(len(label) for label, _ in values))
-    scale = BAR / (high - low)
-    one = room + (1.0 - low) * scale
-    rows = "".join(_bar_row(n, label, value, room, one, scale) for n, (label, value) in enumerate(values))
+    length = math.log if high >= LINEAR else lambda value: value - 1.0
+    scale = BAR / (length(high) - length(low))
+    one = room - length(low) * scale
+    rows = "".join(
+        _bar_row(n, label, value, room, one, length(value) * scale) for n, (label, value) in enumerate(values)
+    )
     width, height = room + BAR + 70, ROW * len(values) + 8
     return (
         f'<svg class="bars" viewBox="0 0 {width:.0f} {height}" style="max-width: {width:.0f}px" role="img" '
@@ -38,16 +45,17 @@ def bars(values: Sequence[tuple[str, float]]) -> str:
     )
 
 
-def _bar_row(number: int, label: str, value: float, room: float, one: float, scale: float) -> str:
+def _bar_row(number: int, label: str, value: float, room: float, one: float, reach: float) -> str:
     top = number * ROW + 4
-    x, width = min(one, one + (value - 1) * scale), abs(value - 1) * scale
+    x, width = min(one, one + reach), abs(reach)
     text = label if len(label) <= LETTERS else label[: LETTERS - 1] + "\u2026"
     kind = "slower" if value < 1 else "faster"
     shape = f'x="{x:.1f}" y="{top}" width="{max(width, 1):.1f}" height="15" rx="2"'
     return (
-        f'<g><title>{escape(label)}: {value:.2f}x</title><text x="{room - 8:.1f}" y="{top + 12}" text-anchor="end">'
-        f'{escape(text)}</text><rect class="{kind}" {shape}/>'
-        f'<text x="{max(x + width, one) + 6:.1f}" y="{top + 12}">{value:.2f}x</text></g>\n'
+        f"<g><title>{escape(label)}: {ratio_words(value)}</title>"
+        f'<text x="{room - 8:.1f}" y="{top + 12}" text-anchor="end">{escape(text)}</text>'
+        f'<rect class="{kind}" {shape}/>'
+        f'<text x="{max(x + width, one) + 6:.1f}" y="{top + 12}">{ratio_words(value)}</text></g>\n'
     )
 
 
@@ -58,7 +66,7 @@ def bar(ratio: float | None) -> str:
     length = max(100 * min(math.log10(max(ratio, 1.0)), 1.0), 1.0)
     return (
         f'<svg class="bar" viewBox="0 0 150 14" role="img"><rect class="slower" x="0" y="2" width="{length:.1f}" '
-        f'height="10" rx="2"/><text x="{length + 6:.1f}" y="11">{ratio:.2f}x</text></svg>'
+        f'height="10" rx="2"/><text x="{length + 6:.1f}" y="11">{ratio_words(ratio)}</text></svg>'
     )
 
 
@@ -81,7 +89,7 @@ def strip(dots: Sequence[Dot], failed: str = "") -> str:
 def _factors(reach: float) -> list[float]:
     """Round factors to mark on the scale, as far as there is room for their words."""
     steps = [1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0, 50.0, 100.0, 1000.0]
-    inside = [step for step in steps if step <= reach * 1.001]
+    inside = [step for step in steps if _x(step, reach) + TICK_WORD / 2 <= STRIP_WIDTH]
     marked: list[float] = []
     for step in (inside[0], *reversed(inside[1:])):
         if len(marked) < TICKS and all(abs(_x(step, reach) - _x(other, reach)) >= TICK_ROOM for other in marked):

@@ -29,17 +29,25 @@ def record(
 
     JSON: on stderr, `path`, `kernels`, `distinct` (calls), `calls` and `exit_code`.
     """
+    if path.suffix != calls.SUFFIX:
+        text = f"expected a file whose name ends in {calls.SUFFIX}, as `autotuned tune` takes it, got {str(path)!r}"
+        raise typer.BadParameter(text, param_hint="CALLS.jsonl")
     target = path.expanduser().absolute()
     try:
         calls.Writer(target).close()  # fail before the command has run for hours
+        before = target.stat().st_size
     except OSError as error:
         raise output.fail(f"{path} cannot be written: {error.strerror or error}") from error
-    code = _run(command, env.for_recording(target))
+    try:
+        code = _run(command, env.for_recording(target))
+    finally:
+        has_calls = _was_added_to(target, before)
+    if not has_calls:
+        output.complain(f"error: {path}: nothing was recorded: the command called no tuned kernel.")
+        raise typer.Exit(code or 1)
     try:
         found = calls.read(target)
     except RecordingError as error:
-        if not target.stat().st_size:
-            target.unlink()
         raise output.fail(str(error)) if code == 0 else typer.Exit(code) from error
     kernels, total = len({call.kernel for call in found}), sum(call.count for call in found)
     facts = {"path": str(path), "kernels": kernels, "distinct": len(found), "calls": total, "exit_code": code}
@@ -49,6 +57,19 @@ def record(
     else:
         output.remark(words)
     raise typer.Exit(code)
+
+
+def _was_added_to(path: Path, before: int) -> bool:
+    """Whether a file holds more than it did when it had so many bytes; one that holds nothing at all is removed."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(before)
+            has_more = any(line.strip() for line in file)
+    except OSError:  # the command has removed it
+        return False
+    if not has_more and not before:
+        path.unlink(missing_ok=True)
+    return has_more
 
 
 def _run(command: list[str], environment: dict[str, str]) -> int:

@@ -141,6 +141,7 @@ class Session:
         self._wishes, self._device = wishes, device
         self._display = display or Display()
         self._start = time.monotonic()
+        self._lost: set[str] = set()  # kernels of which it was said that configs have no grid in the recording
         self._seen: set[str] = set()  # digests: a case listed twice is not measured twice, not even with --force
         self._devices: list[Json] = []
         self.rows: list[Row] = []
@@ -187,13 +188,16 @@ class Session:
         if not isinstance(case, Recorded):
             return cases.bind(found, case), []
         call, lost = replay.call_of(found, case, tensors_on(self._device))
-        if lost:
-            self._display.keep(f"{found.name}: {len(lost)} configs are newer than the recording and are skipped")
+        if lost and found.name not in self._lost:  # once a kernel: its calls were mostly recorded with one list
+            self._lost.add(found.name)
+            which = "1 config is" if len(lost) == 1 else f"{len(lost)} configs are"
+            self._display.keep(f"{found.name}: {which} newer than the recording and skipped")
         return call, lost
 
     def _add(self, row: Row) -> None:
         self.rows.append(row)
-        self._display.keep(row.line)
+        if row.status != "skipped":  # thousands of a long recording, in one line at the end
+            self._display.keep(row.line)
 
     # -- one case ------------------------------------------------------------------------------------------------
 
@@ -210,8 +214,12 @@ class Session:
         result = Result(Row(unit.found.name, "failed"))
         row = result.row
         try:
-            call, lost = self._identified(unit, result)
-            if budget_s == 0:
+            is_over = budget_s == 0
+            if is_over and isinstance(unit.case, Recorded):  # known without making the tensors of each of thousands
+                row.call = unit.case.key.call
+            else:
+                call, lost = self._identified(unit, result)
+            if is_over:
                 row.status, row.reason = "skipped", "the budget is used up"
             else:
                 self._tune(unit.found, call, result, lost, budget_s)
@@ -315,8 +323,13 @@ class Session:
             return
         several = len({row.device for row in self.rows if row.device}) > 1
         for (kernel, device), group in groupby(self.rows, lambda row: (row.kernel, row.device if several else None)):
+            rows = list(group)
+            begun = [cells(row) for row in rows if row.status != "skipped"]
             output.print_heading(f"{kernel}  on {device}" if device else kernel)
-            output.print_table(HEADERS, [cells(row) for row in group], stack=(1, 1, 1))
+            if begun:
+                output.print_table(HEADERS, begun, stack=(1, 1, 1))
+            if len(rows) > len(begun):
+                output.say(f"not begun: {len(rows) - len(begun)} of {len(rows)} cases")
         for name in self.without_cases:
             output.say(f"skipped {name}: it has no cases. {CASE_HINT}")
         for path in sorted(self.files):

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from autotuned import calls, explain, store
+from autotuned.alike import Alike
 from autotuned.calls import Recorded
 from autotuned.key import Difference, Key
 from autotuned.values import Json, canonical
@@ -129,9 +130,9 @@ def _unused(names: Iterable[str], found: Usage) -> list[Stored]:
 
 def missing_of(found: Usage) -> Iterator[Missing]:
     """What was used and is not tuned, each with the nearest key that is."""
-    stored = {name: explain.stored_keys(name) for name in {key.kernel for key in found.missing}}
+    stored = {name: Alike(explain.stored_keys(name)) for name in {key.kernel for key in found.missing}}
     for key in found.missing:
-        other = explain.nearest(key, stored[key.kernel])
+        other = stored[key.kernel].nearest(key)
         yield Missing(key, found.counts[key], other, explain.changes(key, other) if other is not None else ())
 
 

@@ -23,7 +23,8 @@ def warmup(
     Each is decided and compiled, without launching or searching; the binaries are in Triton's cache afterwards. Exit
     codes: 0 all are ready; 3 some are not tuned or failed; 1 all.
 
-    JSON: `calls`, each with `kernel`, `call`, `count`, `config` (null if it is not ready) and `reason`.
+    JSON: `calls`, each with `kernel`, `triton` (its version; null for a plain callable), `call`, `count`, `config`
+    (null if it is not ready) and `reason`.
     """
     from . import session, units  # need torch and triton, if they are there
 
@@ -32,8 +33,7 @@ def warmup(
     if as_json:
         output.print_json({"calls": rows})
     else:
-        cells = [(row["kernel"], output.call_words(row["call"]), row["config"] or row["reason"]) for row in rows]
-        output.print_table(HEADERS, cells, stack=(1, 1, 1))
+        output.print_table(HEADERS, map(_cells, rows), stack=(1, 1, 1))
     failed = [row for row in rows if row["config"] is None]
     if failed:
         output.complain(f"error: {len(failed)} of {len(rows)} calls are not ready; the first: {failed[0]['reason']}")
@@ -41,19 +41,30 @@ def warmup(
 
 
 def _rows(path: Path, device: str) -> list[dict[str, Json]]:
-    from autotuned import replay
+    from autotuned import explain, replay
 
-    return [_row(found, call, device) for found in replay.load(path) for call in found.calls]
+    with explain.reading_once():  # each call that is not tuned says what is nearest to it
+        return [_row(found, call, device) for found in replay.load(path) for call in found.calls]
 
 
 def _row(found: Any, recorded: Any, device: str) -> dict[str, Json]:
-    from autotuned import replay
+    from autotuned import candidates, objects, replay
 
-    row = {"kernel": recorded.kernel, "call": recorded.key.call, "count": recorded.count, "config": None}
+    key = recorded.key
+    row = {"kernel": key.kernel, "triton": key.context.get("triton"), "call": key.call, "count": recorded.count}
+    row |= {"config": None}
     if found.reason:
         return {**row, "reason": found.reason}
     try:
         call, _ = replay.call_of(found, recorded, device)
-        return {**row, "config": str(found.tuner.prepare(call, search=False)), "reason": None}
+        config = found.tuner.prepare(call, search=False)
+        return {**row, "config": candidates.stored_form(config, key.kernel, objects.spell), "reason": None}
     except Exception as error:  # any error of the user's kernel, pruners and hooks: the others go on
         return {**row, "reason": f"{type(error).__name__}: {error}"}
+
+
+def _cells(row: dict[str, Json]) -> tuple[str, str, str]:
+    """A row of the table under `HEADERS`."""
+    config = row["config"]
+    ready = output.config_words(config, options=row["triton"] is not None) if config is not None else row["reason"]
+    return row["kernel"], output.call_words(row["call"]), ready

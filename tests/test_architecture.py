@@ -22,7 +22,7 @@ RANKS = [
     {"env", "clocks", "disk", "device", "codegen", "failures", "fixed", "gpus", "grids", "race", "ranks", "ttir"},
     {"candidates", "key", "locks", "nearest", "policy", "scratch", "source", "visible", "workers"},
     {
-        *("_launch_py", "calls", "journal", "measure", "objects", "recordfile", "memory"),
+        *("_launch_py", "alike", "calls", "journal", "measure", "objects", "recordfile", "memory"),
         *("storm", "toolchain"),
     },
     {"fingerprint", "frontend", "state"},

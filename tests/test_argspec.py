@@ -170,6 +170,17 @@ def test_numpy_arrays(array):
         assert (made == array).all()
 
 
+@pytest.mark.parametrize(
+    "value",
+    [np.float32(2.5), np.int64(-3), np.bool_(True), np.float16("nan"), {"a": 1, 2: (1.5, None)}, torch.device("cpu")],
+    ids=repr,
+)
+def test_scalars_of_numpy_dicts_and_devices_are_made_anew(value):
+    """They were written, and no recorded call that has one could be tuned."""
+    made = again(x=value)["x"]
+    assert type(made) is type(value) and (made == value or made != made)
+
+
 @pytest.mark.parametrize("value", [print, object(), np.zeros(4)[::-1]], ids=["function", "object", "negative stride"])
 def test_what_has_no_form_is_refused(value):
     with pytest.raises(EncodingError):

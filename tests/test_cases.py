@@ -106,6 +106,27 @@ def test_a_kernel_has_one_name_and_key_however_it_is_reached(write: Write) -> No
         assert run.stdout.split() == ["pkg_way.kernels.work", key.digest]
 
 
+SPAWNING = """
+if __name__ == "__main__":
+    import multiprocessing
+
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        print(work.tuner.target.name, pool.apply(name))
+
+
+def name():
+    return work.tuner.target.name
+"""
+
+
+def test_a_script_has_one_name_in_the_processes_that_it_spawns_too(write: Write) -> None:
+    """Its kernels were those of `__mp_main__` there: nothing that was tuned served, and no recording could be tuned."""
+    text = SPAWNING.split("\n\n\n")
+    path = write("spawning_app.py", TUNED + "\n\n" + "\n\n".join(reversed(text)))
+    run = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, timeout=60)
+    assert run.stdout.split() == ["spawning_app.work"] * 2, run.stderr
+
+
 def _as_main(command: list[str]) -> str:
     # Not `python file.py`: the folder with the package must be on the path in both ways, for its helper.
     if command[0] == "-m":
@@ -128,6 +149,14 @@ def _refusal(target: str) -> str:
 @pytest.mark.parametrize("target", ["a..b", ".a", "", ":kernel", "some/folder", "a\\b"])
 def test_what_is_neither_module_nor_file_is_refused(target: str) -> None:
     assert cases.EXPECTED in _refusal(target)
+
+
+def test_a_recording_of_another_suffix_is_no_module(write: Write) -> None:
+    """It was said that there is no module named 'calls'."""
+    write("calls.json", "{}")
+    assert "name that ends in .jsonl" in _refusal("calls.json")
+    write("calls.jsonl", "{}")
+    assert "give its file alone" in _refusal("calls.jsonl:work")
 
 
 def test_a_folder_and_a_forgotten_suffix_are_recognised(write: Write) -> None:

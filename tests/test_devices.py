@@ -6,9 +6,11 @@ import re
 import subprocess
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import fake_gpus
 import pytest
+from autotuned.cli import pool
 from fake_gpus import MEET, command, environment, interrupted, log
 
 from autotuned import store
@@ -157,6 +159,19 @@ def test_what_lies_behind_a_case_that_no_process_survives_making_fails_too(tmp_p
     assert [case["status"] for case in found["cases"]] == ["done", "failed", "failed", "failed"]
     for case in found["cases"][1:]:
         assert case["reason"].startswith("the measuring process ended 3 times with it, and no config can be blamed")
+
+
+def test_ctrl_c_while_files_are_written_loses_no_entry(tmp_path, monkeypatch):
+    """What was to be written was forgotten before it was, and was missing in the folder of --out."""
+    waiting = pool.Pool.__new__(pool.Pool)
+    waiting.files, waiting._unshipped, waiting._shipped = set(), ["an entry"], 0.0
+    waiting._wishes = SimpleNamespace(out=tmp_path)
+    monkeypatch.setattr(pool.store, "ship_all", lambda entries, out: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        waiting._ship(0.0)
+    monkeypatch.setattr(pool.store, "ship_all", lambda entries, out: [out / entry for entry in entries])
+    waiting._ship(0.0)
+    assert waiting.files == {str(tmp_path / "an entry")} and not waiting._unshipped
 
 
 def test_ctrl_c_ends_all_processes_and_keeps_what_was_measured(tmp_path, fake):

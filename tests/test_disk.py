@@ -54,6 +54,13 @@ def test_a_missing_file_is_its_own_error(tmp_path: Path) -> None:
         disk.read_json(tmp_path / "a.json")
 
 
+def test_a_full_disk_is_said_with_the_file_that_did_not_fit(tmp_path: Path) -> None:
+    """`tune --out` on a full device said "No space left on device", and not where."""
+    path = tmp_path / "a.json"
+    with faults("write", errno.ENOSPC, name="*a.json"), pytest.raises(OSError, match=r"a\.json"):
+        disk.write_text(path, "new")
+
+
 @pytest.mark.parametrize("error", PASSING, ids=errno.errorcode.get)
 @pytest.mark.parametrize("call", READING)
 def test_b39_a_read_that_fails_is_done_again_once(tmp_path: Path, call: str, error: int) -> None:

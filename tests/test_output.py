@@ -2,6 +2,7 @@
 
 import pytest
 from autotuned.cli import output, progress
+from commands import in_process
 
 
 def test_a_line_is_broken_at_spaces_and_goes_on_deeper():
@@ -23,6 +24,43 @@ def test_what_is_stacked_is_told_from_what_is_broken(monkeypatch, capsys):
         "    num_stages=3",
         "  measured",
     ]
+
+
+def test_on_a_very_narrow_terminal_no_cell_is_lost_or_cut(monkeypatch, capsys):
+    """The first column, which says what a row is about, had no room at all, and the others were cut."""
+    monkeypatch.setenv("COLUMNS", "40")
+    headers = ("call", "config", "source", "time>", "vs first>", "vs default>", "failed>", "quality")
+    row = ("n=1000 x fp32[1000]", "step=64 unroll=4", "store", "644 us", "1.23x", "n/a", "0 of 12", "noisy")
+    output.print_table(headers, [row], stack=(1, 1, 1))
+    assert capsys.readouterr().out.splitlines() == [
+        "n=1000 x fp32[1000]",
+        "  step=64 unroll=4",
+        "  store",
+        "  time 644 us, vs first 1.23x,",
+        "    vs default n/a, failed 0 of 12,",
+        "    quality noisy",
+    ]
+
+
+@pytest.mark.parametrize(("ratio", "words"), [(1.0, "1.00x"), (12.345, "12.3x"), (1630.0, "1630x"), (None, "n/a")])
+def test_a_speed_up_has_three_digits(ratio, words):
+    assert output.ratio_words(ratio) == words
+
+
+def test_letters_that_stdout_does_not_know_are_spelled(tmp_path):
+    """A kernel named in other letters ended `list` with a trace, on a terminal without UTF-8."""
+    kernel = tmp_path / "kernels.py"
+    kernel.write_text(
+        "from autotuned import Config, autotune\n\n"
+        "@autotune(configs=[Config({'step': step}) for step in (1, 2)], name='caf\u00e9')\n"
+        "def work(n, *, step): ...\n\n"
+        "@work.case\ndef cases(device):\n    yield {'args': (1,)}\n",
+        encoding="utf-8",
+    )
+    surroundings = {"PYTHONIOENCODING": "ascii", "AUTOTUNED_CACHE_DIR": str(tmp_path / "cache")}
+    for arguments in (("tune", str(kernel)), ("list",)):
+        out, _ = in_process(*arguments, **surroundings)
+        assert "caf\\xe9" in out
 
 
 @pytest.mark.parametrize("is_terminal", [True, False])

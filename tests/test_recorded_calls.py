@@ -15,7 +15,7 @@ import torch
 from autotuned.cli import session
 
 import autotuned
-from autotuned import calls
+from autotuned import calls, explain
 
 [ENTRY] = entry_points(group="console_scripts", name="autotuned")
 
@@ -90,7 +90,7 @@ def test_configs_that_came_later_are_said_and_skipped(recorded, write):
     write("shop.py", APP.replace("BLOCKS", "(16, 32, 64)"))
     result = CliRunner().invoke(ENTRY.load(), ["tune", str(recorded), "--json"])
     assert [row["configs"] for row in json.loads(result.stdout)["cases"]] == [2, 2]
-    assert "1 configs are newer than the recording and are skipped" in result.stderr
+    assert result.stderr.count("1 config is newer than the recording and skipped") == 1  # and not for each call
 
 
 def forget(module):
@@ -125,7 +125,11 @@ def test_warmup_prepares_what_is_tuned_and_names_what_is_not(recorded):
     assert [row["config"] for row in rows] == [None, None] and "NotTunedError" in rows[0]["reason"]
     run("tune", str(recorded))
     rows = run("warmup", str(recorded))["calls"]
-    assert [row["count"] for row in rows] == [3, 1] and all("BLOCK" in row["config"] for row in rows)
+    assert [row["count"] for row in rows] == [3, 1]
+    [stored, *_] = run("list")["choices"]
+    assert all(row["config"].keys() == stored["config"].keys() for row in rows)  # one form in all commands
+    words = CliRunner().invoke(ENTRY.load(), ["warmup", str(recorded)]).stdout
+    assert "BLOCK=" in words and "maxnreg" not in words
 
 
 def test_a_budget_is_shared_by_count(recorded, monkeypatch):
@@ -165,3 +169,29 @@ def test_a_module_that_raises_is_said_with_the_line_and_the_others_go_on(recorde
 def test_a_recording_that_is_not_there_is_one_line(tmp_path):
     result = CliRunner().invoke(ENTRY.load(), ["tune", str(tmp_path / "none.jsonl")])
     assert result.exit_code == 1 and "it cannot be read: No such file" in result.stderr
+
+
+def test_what_a_budget_leaves_out_is_counted_and_its_arguments_are_not_made(recorded, monkeypatch):
+    """Of 20,000 recorded calls each had its tensors made, and two lines of its own, to say that it was left out."""
+    left_s = iter([100.0])
+    monkeypatch.setattr(session.Session, "left_s", lambda self: next(left_s, 0.0))
+    made, call_of = [], session.replay.call_of
+    monkeypatch.setattr(session.replay, "call_of", lambda *args: made.append(args) or call_of(*args))
+    arguments = ["tune", str(recorded), "--budget", "100"]
+    result = CliRunner().invoke(ENTRY.load(), arguments)
+    assert result.exit_code == 3 and len(made) == 1
+    assert "not begun: 1 of 2 cases" in result.stdout and "skipped" not in result.output
+    made.clear()
+    rows = run(*arguments, code=3)["cases"]
+    assert (
+        [row["status"] for row in rows] == ["skipped"] * 2 and not made and all(row["call"]["values"] for row in rows)
+    )
+
+
+def test_warmup_reads_once_what_is_stored_however_many_calls_are_not_tuned(recorded, monkeypatch):
+    """Each of 20,000 that were not read all records again, to name the nearest: more than eight minutes."""
+    read, stored_keys = [], explain.stored_keys
+    monkeypatch.setattr(explain, "stored_keys", lambda kernel: read.append(kernel) or stored_keys(kernel))
+    rows = run("warmup", str(recorded), code=1)["calls"]
+    assert len(rows) == 2 and all("NotTunedError" in row["reason"] for row in rows)
+    assert read == ["shop.gather"]

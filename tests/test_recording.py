@@ -221,6 +221,45 @@ def test_the_exit_code_is_the_commands_and_a_second_run_is_added(tmp_path):
     assert sum(counts(tmp_path / "calls.jsonl")) == 1860
 
 
+def test_a_second_run_that_calls_nothing_is_said_though_the_file_has_calls(tmp_path):
+    record(tmp_path, "0", code=0)
+    before = sum(counts(tmp_path / "calls.jsonl"))
+    command = [
+        "record",
+        str(tmp_path / "calls.jsonl"),
+        "--",
+        sys.executable,
+        "-c",
+        "import autotuned.kernels.numpy_matmul",
+    ]
+    result = CliRunner().invoke(ENTRY.load(), command)
+    assert result.exit_code == 1 and "called no tuned kernel" in result.stderr
+    assert sum(counts(tmp_path / "calls.jsonl")) == before
+
+
+@pytest.mark.parametrize("name", ["serve.py", "calls.json", "python"])
+def test_a_file_that_tune_would_not_take_is_refused_before_the_command_runs(tmp_path, name):
+    """`record serve.py -- python serve.py` appended the calls to the program, and without a file made one `python`."""
+    program = tmp_path / name
+    program.write_text("a program")
+    result = CliRunner().invoke(ENTRY.load(), ["record", str(program), "--", "touch", str(tmp_path / "ran")])
+    assert result.exit_code == 2 and ".jsonl" in result.stderr
+    assert program.read_text() == "a program" and not (tmp_path / "ran").exists()
+
+
+def test_a_command_that_cannot_be_run_leaves_no_file(tmp_path):
+    result = CliRunner().invoke(ENTRY.load(), ["record", str(tmp_path / "c.jsonl"), "--", "no-such-command"])
+    assert result.exit_code == 1 and not (tmp_path / "c.jsonl").exists()
+
+
+def test_that_nothing_can_be_recorded_is_said_once_a_process(tmp_path):
+    """Each tuned kernel said it again."""
+    (tmp_path / "app.py").write_text("from autotuned.kernels import numpy_matmul, rmsnorm, softmax")
+    environment = {**os.environ, "AUTOTUNED_RECORD": str(tmp_path), "TRITON_INTERPRET": "1"}
+    done = subprocess.run([sys.executable, str(tmp_path / "app.py")], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0 and done.stderr.count("nothing is recorded") == 1
+
+
 def test_a_killed_process_loses_no_call(tmp_path, path):
     (tmp_path / "app.py").write_text(APP)
     environment = {**os.environ, "AUTOTUNED_RECORD": str(path)}
@@ -267,7 +306,7 @@ def test_a_child_does_not_wait_for_a_lock_that_was_held_when_it_was_forked(tmp_p
 
 def test_a_command_that_calls_nothing_tuned_fails_and_leaves_no_file(tmp_path):
     result = CliRunner().invoke(ENTRY.load(), ["record", str(tmp_path / "c.jsonl"), "--", sys.executable, "-c", "pass"])
-    assert result.exit_code == 1 and "must call a tuned kernel" in result.stderr
+    assert result.exit_code == 1 and "called no tuned kernel" in result.stderr
     assert not (tmp_path / "c.jsonl").exists()
 
 

@@ -6,11 +6,13 @@ from html.parser import HTMLParser
 from importlib.metadata import entry_points
 
 import pytest
+from autotuned.cli import plots
 from fakes import FakeConfig, form, make_key
 from typer.testing import CliRunner
 
 from autotuned import calls, files, policy, store
 from autotuned.calls import Recorded, Writer
+from autotuned.errors import RecordingError
 from autotuned.recordfile import Record, Timing
 
 [ENTRY] = entry_points(group="console_scripts", name="autotuned")
@@ -178,6 +180,22 @@ def test_the_dots_lie_where_their_times_are(tmp_path):
     assert (x["default"] - x["chosen"]) / (x["first"] - x["chosen"]) == pytest.approx(0.369, abs=0.001)
 
 
+def test_bars_are_all_seen_beside_one_of_a_thousand():
+    """On a linear scale every bar beside it was a hair."""
+    widths = [float(width) for width in re.findall(r'width="([\d.]+)" height', plots.bars([("a", 1000.0), ("b", 2.0)]))]
+    assert widths[0] == pytest.approx(10 * widths[1], rel=0.01)
+    linear = [float(width) for width in re.findall(r'width="([\d.]+)" height', plots.bars([("a", 3.0), ("b", 2.0)]))]
+    assert linear[0] == pytest.approx(2 * linear[1])
+
+
+@pytest.mark.parametrize("slowest", [1.01, 1.25, 1.5, 2.0, 10.0, 100.0, 1001.0])
+def test_no_word_of_a_scale_is_cut_off(slowest):
+    """`1.25x` stood at the very edge of the strip."""
+    strip = plots.strip([plots.Dot(1.0, "a"), plots.Dot(slowest, "b")])
+    words = re.findall(r'<text class="tick" x="([\d.]+)" y="31" text-anchor="middle">([\d.]+x)', strip)
+    assert words and all(float(x) + 3 * len(word) <= plots.STRIP_WIDTH for x, word in words)
+
+
 def test_an_empty_store_is_a_page_too(tmp_path):
     assert "Nothing is tuned yet" in "".join(Page(page(tmp_path)).words) or own([]) == []
 
@@ -255,3 +273,14 @@ def test_a_torn_line_costs_only_itself(tmp_path, caplog):
     recording(tmp_path, n2=2)
     assert [call.count for call in calls.read(path)] == [2, 1]
     assert "1 of its lines" in caplog.text
+
+
+def test_a_recording_of_another_version_is_told_from_what_is_none(tmp_path, caplog):
+    """It was said to hold no calls, and that the command must call a tuned kernel."""
+    path = recording(tmp_path, n1=1, n2=1)
+    mine, other = path.read_text().splitlines()
+    path.write_text(other.replace('"schema": 1', '"schema": 2') + "\n")
+    with pytest.raises(RecordingError, match=r"of another \(schema 2; this version reads 1\)"):
+        calls.read(path)
+    path.write_text(mine + "\n" + other.replace('"schema": 1', '"schema": 2') + "\n")
+    assert len(calls.read(path)) == 1 and "schema 2; this version reads 1" in caplog.text

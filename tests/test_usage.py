@@ -180,6 +180,18 @@ def test_b97_fifty_missing_keys_are_one_warning_lines_of_information_and_a_summa
     ]
 
 
+def test_more_keys_than_are_counted_are_said_to_be_more(caplog, monkeypatch):
+    """Of 20,000 keys that ran untuned it said that they were 4096."""
+    monkeypatch.setattr("autotuned.storm.LIMIT", 4)
+    function, x = make(), np.ones(4)
+    with autotuned.mode("serve"):
+        for n in range(50):
+            function(x, n)
+    caplog.clear()
+    autotuned.tuner.storm.say_untuned([function.tuner.chooser.untuned])
+    assert caplog.messages[0].startswith("at least 4 keys of 1 kernels ran untuned")
+
+
 def test_b97_fifty_searches_are_at_most_one_warning(caplog):
     caplog.set_level("INFO", "autotuned")
     function, x = make(), np.ones(4)
