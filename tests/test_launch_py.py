@@ -1,5 +1,7 @@
 import enum
 import math
+import sys
+import threading
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -274,6 +276,45 @@ def test_classes_without_end_are_not_held(monkeypatch: pytest.MonkeyPatch) -> No
         assert table.bind((type(f"Made{number}", (), {})(),), Bound())
     assert len(table) == 8
     assert len(table._plans) == 8
+
+
+def test_threads_bind_at_once() -> None:
+    """Of what the table refuses, too, and while its entries are counted: a call must not end in an error of ours."""
+    table, errors = of_callable("a", "n"), []
+
+    def bind() -> None:
+        for number in range(300):
+            try:
+                assert table.bind((type("Made", (), {})(), number), Bound())
+                assert not table.bind(((object(),), number), Bound())
+                assert len(table) > 0
+            except Exception as error:
+                errors.append(error)
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=bind) for _ in range(4)]
+        [thread.start() for thread in threads]
+        [thread.join(60) for thread in threads]
+    finally:
+        sys.setswitchinterval(before)
+    assert errors == []
+    assert len(table) == 1200
+
+
+def test_a_key_function_that_clears_the_table_is_no_error() -> None:
+    table = launcher("a", spec=KeySpec((), {"f": lambda arguments: table.clear() or [arguments["a"]]}))
+    assert not table.bind((5,), Bound())
+
+
+def test_no_code_is_written_for_calls_that_have_no_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is a miss, and would pay for that again."""
+    made = []
+    monkeypatch.setattr(_launch_py, "Plan", lambda *args: made.append(args))
+    for value in (type("Tensor", (TorchTensor,), {})(2), (object(),), np.float32(1)):
+        assert not of_kernel("a").bind((value,), Bound())
+    assert made == []
 
 
 def test_a_subclass_is_another_type() -> None:
