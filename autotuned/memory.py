@@ -9,9 +9,12 @@ from autotuned.key import is_tensor, strides_of
 
 
 def tensors_in(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """The tensors of one argument with the argument's name: itself, or those inside a container or descriptor."""
+    """The tensors of one argument with the argument's name: itself, or those inside a container or descriptor.
+
+    What `triton.reinterpret` makes has a dtype of Triton's, and cannot be copied: the tensor within it is given.
+    """
     if is_tensor(value):
-        yield name, value
+        yield name, value.base if type(value).__name__ == "TensorWrapper" else value
     elif isinstance(value, (tuple, list, dict)):
         for item in value.values() if isinstance(value, dict) else value:
             yield from tensors_in(name, item)
