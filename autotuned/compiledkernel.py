@@ -288,7 +288,8 @@ class Access(Frozen):
 def accesses(compiled: Any) -> Access | None:
     """What a compiled kernel reads and writes; None where its TTIR does not tell (see `ttir.access`).
 
-    A file that took the place of a later stage does what it does, whatever the TTIR before it says. TTIR names its arguments after the last variable they were assigned to, so they are matched by their order.
+    A file that took the place of a later stage does what it does, whatever the TTIR before it says. TTIR names its
+    arguments after the last variable they were assigned to, so they are matched by their order.
     """
     text = getattr(compiled, "asm", {}).get("ttir")
     signature = getattr(getattr(compiled, "src", None), "signature", None)
