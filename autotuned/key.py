@@ -77,12 +77,14 @@ class KeySpec(Frozen):
 def is_tensor(value: Any) -> bool:
     """Whether a value has dtype, shape and strides: a torch tensor, a NumPy or CuPy array, but no NumPy scalar.
 
-    A named tuple with such fields is a tuple: to Triton it is its items.
+    A named tuple with such fields is a tuple, to Triton its items; and a class such as `numpy.float32` is no instance.
     """
     if _is_tensor_type(type(value)):  # type: ignore[arg-type]  # mypy: a class is not Hashable
         return True
+    if isinstance(value, (tuple, type)):
+        return False
     has_layout = hasattr(value, "shape") and (hasattr(value, "stride") or hasattr(value, "strides"))
-    return has_layout and hasattr(value, "dtype") and not is_numpy_scalar(value) and not isinstance(value, tuple)
+    return has_layout and hasattr(value, "dtype") and not is_numpy_scalar(value)
 
 
 @lru_cache(256)
@@ -171,7 +173,7 @@ def _add_argument(
 def is_descriptor(value: Any) -> bool:
     """Whether a value is one of Triton's tensor descriptors: a tensor as `base`, and the shape of a block of it."""
     is_one = hasattr(value, "base") and hasattr(value, "block_shape") and hasattr(value, "strides")
-    return is_one and not isinstance(value, tuple)
+    return is_one and not isinstance(value, (tuple, type))
 
 
 class Layout(dict[str, Json]):

@@ -239,6 +239,18 @@ def test_mutable_state_of_the_call_is_not_kept():
         assert kept() is None
 
 
+def test_a_class_of_numbers_or_arrays_is_an_argument_like_others():
+    @autotune(CONFIGS)
+    def fill(out, kind, *, step):
+        out[...] = kind(3)
+
+    for kind in (np.float32, float, np.float32):
+        out = np.zeros(4)
+        fill(out, kind)
+        assert (out == 3).all()
+    assert (fill.cache_info().searches, fill.cache_info().hits) == (1, 2)
+
+
 def test_arguments_that_do_not_fit_are_one_error_and_not_an_error_within_another():
     tuned = autotune(CONFIGS)(accumulate)
     with pytest.raises(CallError, match="is missing") as caught:

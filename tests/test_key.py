@@ -98,6 +98,8 @@ View = collections.namedtuple("View", "pointer shape stride dtype")
         pytest.param(3, False, id="int"),
         pytest.param(np.dtype("int8"), False, id="dtype"),
         pytest.param(range(3), False, id="range"),
+        pytest.param(np.float32, False, id="class of numpy scalars"),
+        pytest.param(np.ndarray, False, id="class of arrays"),
         pytest.param(View(FakeTensor(4), (4,), (1,), "fp32"), False, id="named tuple"),
     ],
 )
