@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotuned.codegen import MISSING, private_prefix
 from autotuned.key import KeySpec, is_descriptor, is_tensor
+from autotuned.memory import gpu_of
 
 if TYPE_CHECKING:
     from autotuned.bound import Bound
@@ -38,18 +39,18 @@ def typed(value: Any) -> Any:
     return (tuple, *map(typed, value)) if type(value) is tuple else (type(value), value)
 
 
-def opaque(value: Any) -> bool:
-    """The word of an object of which no key holds anything: the same for all of a type.
+def opaque(value: Any) -> int | None:
+    """The word of an object of which no key holds anything: the same for all of a type, but for the GPU it is on.
 
     Raises:
         TypeError: This one has what makes an array, as attributes of its own.
     """
     if is_tensor(value) or is_descriptor(value):
         raise TypeError
-    return True
+    return gpu_of(value) if isinstance(value, (list, dict)) else None
 
 
-def item_words(spec: KeySpec, name: str, value: Any) -> tuple[Any, ...]:
+def item_words(spec: KeySpec, places: bool, name: str, value: Any) -> tuple[Any, ...]:
     """The words of a tuple, item by item, of a tensor descriptor, and of what a tuple holds.
 
     Raises:
@@ -59,10 +60,13 @@ def item_words(spec: KeySpec, name: str, value: Any) -> tuple[Any, ...]:
     if value is None:
         return (kind,)
     if is_plain_tensor(kind):
-        return kind, value.dtype, tuple(value.shape), value.stride(), value.data_ptr() & 15 == 0
+        place = value.get_device() if places else None
+        return kind, value.dtype, tuple(value.shape), value.stride(), value.data_ptr() & 15 == 0, place
     if isinstance(value, tuple):
-        return (kind, *(item_words(spec, name, item) for item in value))
-    if is_descriptor(value):  # its block may be set by a hook after the look-up: Triton finds what is compiled for that
+        return (kind, *(item_words(spec, places, name, item) for item in value))
+    if (
+        is_descriptor(value) and not places
+    ):  # its block may be set by a hook after the look-up: Triton finds what is compiled for that
         return kind, value.base.dtype, tuple(value.shape), tuple(value.strides)
     if kind is int:
         return kind, value if spec.has_value(name, value) else integer_class(value)
@@ -265,8 +269,8 @@ class PyLauncher:
         if kind in (bool, str) or kind.__name__ == "dtype" or issubclass(kind, Enum):
             return name
         if issubclass(kind, tuple) or not self._places:  # of a kernel's other types descriptors have words
-            item_words(self._spec, name, value)  # raises here, before any code is written
-            scope[f"{ours}items"] = partial(item_words, self._spec)
+            item_words(self._spec, self._places, name, value)  # raises here, before any code is written
+            scope[f"{ours}items"] = partial(item_words, self._spec, self._places)
             return f"{ours}items({name!r}, {name})"
         if in_key or issubclass(kind, _TOLD):
             return None

@@ -22,6 +22,29 @@ def tensors_in(name: str, value: Any) -> Iterator[tuple[str, Any]]:
         yield from tensors_in(name, value.base)
 
 
+def gpu_of(value: Any) -> int | None:
+    """Index of the GPU that an argument lies on; None for one in host memory.
+
+    That of a tuple is its first item's that has one; of a list or dictionary, which may be long, the first item is
+    looked at alone.
+    """
+    if is_tensor(value):
+        return _gpu_index(value)
+    if isinstance(value, tuple):
+        return next((index for item in value if (index := gpu_of(item)) is not None), None)
+    if isinstance(value, (list, dict)):
+        return gpu_of(next(iter(value.values() if isinstance(value, dict) else value), None))
+    return None
+
+
+def _gpu_index(array: Any) -> int | None:
+    if hasattr(array, "is_cuda"):
+        return int(array.get_device()) if array.is_cuda else None
+    if hasattr(array, "__cuda_array_interface__"):
+        return int(getattr(getattr(array, "device", None), "id", 0))
+    return None
+
+
 def is_torch(tensor: Any) -> bool:
     """Whether it is a tensor of torch's, told without importing torch."""
     return type(tensor.dtype).__module__ == "torch"

@@ -256,6 +256,25 @@ def test_what_a_key_may_tell_of_has_words_of_its_own_or_none(value: Any) -> None
         assert not table.bind((value, 5), Bound())
 
 
+class OnGpu(TorchTensor):
+    """A tensor of torch's, of a GPU."""
+
+    is_cuda = True
+
+
+OnGpu.__module__, OnGpu.__name__ = "torch", "Tensor"
+
+
+@pytest.mark.parametrize(
+    "holder", [lambda x: (x, 3), lambda x: (None, (x,)), lambda x: [x], lambda x: {"x": x}, lambda x: [[x, 3]]]
+)
+def test_a_plain_callables_containers_share_words_on_one_device_only(holder: Callable[[Any], Any]) -> None:
+    table, bound = of_callable("a", spec=NOT_LISTED), Bound()
+    assert table.bind((holder(OnGpu(4, 8)),), bound)
+    assert table.find((holder(OnGpu(4, 8)),)) is bound
+    assert table.find((holder(OnGpu(4, 8, device=1)),)) is None
+
+
 def test_an_object_that_is_in_the_key_is_never_bound() -> None:
     assert not of_callable("a", spec=LISTED).bind((Layer(),), Bound())
     assert not of_callable("a", spec=CONSTEXPR).bind((Layer(),), Bound())
