@@ -35,8 +35,8 @@ def integer_class(value: int) -> tuple[bool, bool, int]:
 
 
 def typed(value: Any) -> Any:
-    """The answer of a key function as a word: 1, True and 1.0 are three, as they are in the key."""
-    return (tuple, *map(typed, value)) if type(value) is tuple else (type(value), value)
+    """The answer of a key function or a bucket as a word: 1, True and 1.0 are three, as they are in the key."""
+    return (type(value), *map(typed, value)) if isinstance(value, tuple) else (type(value), value)
 
 
 def opaque(value: Any) -> int | None:
@@ -262,7 +262,7 @@ class PyLauncher:
             # A constexpr is compiled in: its bucket may be in the key, but the bound kernel is for the value.
             if name in self._spec.buckets and name not in self._spec.constexprs:
                 scope[f"{ours}bucket_{name}"] = self._spec.buckets[name]
-                return f"{ours}bucket_{name}({name}), {ours}integer_class({name})"
+                return f"{ours}typed({ours}bucket_{name}({name})), {ours}integer_class({name})"
             return name if in_key or self._spec.names is None else f"{ours}integer_class({name})"
         if kind is float:  # by hex: -0.0 == 0.0 and NaN != NaN, and a constexpr is compiled in with its sign
             return f"{name}.hex()" if in_key else ""

@@ -1,3 +1,4 @@
+import collections
 import enum
 import math
 import sys
@@ -480,13 +481,24 @@ def test_a_key_function_gets_the_arguments_by_name_and_its_answer_is_a_word() ->
     assert table.find((3, 3.5)) is None
 
 
+Answer = collections.namedtuple("Answer", "value")
+
+
 def test_answers_of_a_key_function_are_told_apart_by_type_as_in_the_key() -> None:
-    answers = [1, True, 1.0, (1,), (True,), ((1.0,),)]
+    answers = [1, True, 1.0, (1,), (True,), ((1.0,),), Answer(1), Answer(True)]
     table = words_of(lambda arguments: answers[int(arguments["eps"])])
     for index in range(len(answers)):
         assert table.find((3, float(index))) is None
         table.bind((3, float(index)), Bound())
     assert len(table) == len(answers)
+
+
+@pytest.mark.parametrize(("one", "other"), [(1, True), (1, 1.0), (False, 0)])
+def test_buckets_are_told_apart_as_in_the_key(one: Any, other: Any) -> None:
+    spec = KeySpec(("a",), buckets={"a": lambda n: one if n < 10 else other})
+    assert not shares_words(spec, 5, 15)
+    assert shares_words(spec, 5, 7)
+    assert key(spec, 5) != key(spec, 15)
 
 
 def test_an_answer_that_cannot_be_hashed_is_never_bound() -> None:
