@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotuned.codegen import MISSING, private_prefix
 from autotuned.key import KeySpec, is_descriptor, is_tensor
+from autotuned.memory import gpu_of
 
 if TYPE_CHECKING:
     from autotuned.bound import Bound
@@ -34,22 +35,22 @@ def integer_class(value: int) -> tuple[bool, bool, int]:
 
 
 def typed(value: Any) -> Any:
-    """The answer of a key function as a word: 1, True and 1.0 are three, as they are in the key."""
-    return (tuple, *map(typed, value)) if type(value) is tuple else (type(value), value)
+    """The answer of a key function or a bucket as a word: 1, True and 1.0 are three, as they are in the key."""
+    return (type(value), *map(typed, value)) if isinstance(value, tuple) else (type(value), value)
 
 
-def opaque(value: Any) -> bool:
-    """The word of an object of which no key holds anything: the same for all of a type.
+def opaque(value: Any) -> int | None:
+    """The word of an object of which no key holds anything: the same for all of a type, but for the GPU it is on.
 
     Raises:
         TypeError: This one has what makes an array, as attributes of its own.
     """
     if is_tensor(value) or is_descriptor(value):
         raise TypeError
-    return True
+    return gpu_of(value) if isinstance(value, (list, dict)) else None
 
 
-def item_words(spec: KeySpec, name: str, value: Any) -> tuple[Any, ...]:
+def item_words(spec: KeySpec, places: bool, name: str, value: Any) -> tuple[Any, ...]:
     """The words of a tuple, item by item, of a tensor descriptor, and of what a tuple holds.
 
     Raises:
@@ -59,10 +60,13 @@ def item_words(spec: KeySpec, name: str, value: Any) -> tuple[Any, ...]:
     if value is None:
         return (kind,)
     if is_plain_tensor(kind):
-        return kind, value.dtype, tuple(value.shape), value.stride(), value.data_ptr() & 15 == 0
+        place = value.get_device() if places else None
+        return kind, value.dtype, tuple(value.shape), value.stride(), value.data_ptr() & 15 == 0, place
     if isinstance(value, tuple):
-        return (kind, *(item_words(spec, name, item) for item in value))
-    if is_descriptor(value):  # its block may be set by a hook after the look-up: Triton finds what is compiled for that
+        return (kind, *(item_words(spec, places, name, item) for item in value))
+    if (
+        is_descriptor(value) and not places
+    ):  # its block may be set by a hook after the look-up: Triton finds what is compiled for that
         return kind, value.base.dtype, tuple(value.shape), tuple(value.strides)
     if kind is int:
         return kind, value if spec.has_value(name, value) else integer_class(value)
@@ -149,29 +153,29 @@ class PyLauncher:
     def bind(self, values: tuple[Any, ...], bound: Bound) -> bool:
         """Bind these argument values; False if their types do not fit the fast path."""
         types = tuple(map(type, values))
-        plan = self._plans.get(types)
-        if plan is None:
-            plan = self._plan(types)
+        try:
+            plan = self._plans.get(types) or self._plan(values)
             if plan is None:
                 return False
+            words = plan.words(values)
+            hash(words)  # a plan is kept for what can be found in it alone
             plan = self._plans.setdefault(types, plan)
-        try:
-            plan.table[plan.words(values)] = bound
+            plan.table[words] = bound
         except Exception:
-            if not plan.table:
-                del self._plans[types]
             return False
         self.find = plan.find  # the next call is most often of the same types
         self._bound_size()
         return True
 
     def _bound_size(self) -> None:
-        while len(self) > LIMIT:
+        # Over copies: other threads bind and clear meanwhile.
+        while len(self) > LIMIT and (plans := list(self._plans.items())):
             # Of the fullest plan: evicting from the plan just bound to would empty it again and again.
-            types, plan = max(self._plans.items(), key=lambda item: len(item[1].table))
-            plan.table.pop(next(iter(plan.table)), None)  # the oldest: insertion order is kept by dict
+            types, plan = max(plans, key=lambda item: len(item[1].table))
+            for oldest in list(plan.table)[:1]:  # insertion order is kept by dict
+                plan.table.pop(oldest, None)
             if not plan.table:
-                del self._plans[types]  # which holds its types: a program may make classes without end
+                self._plans.pop(types, None)  # it holds its types: a program may make classes without end
             self.evictions += 1
 
     def clear(self) -> None:
@@ -182,10 +186,14 @@ class PyLauncher:
             plan.table.clear()  # a call under way may hold the plan's function
 
     def __len__(self) -> int:
-        return sum(len(plan.table) for plan in self._plans.values())
+        return sum(len(plan.table) for plan in list(self._plans.values()))
 
-    def _plan(self, types: tuple[type, ...]) -> Plan | None:
-        """The plan for arguments of these types, or None if one has no words."""
+    def _plan(self, values: tuple[Any, ...]) -> Plan | None:
+        """The plan for arguments of the types of these, or None if one has no words.
+
+        Raises:
+            TypeError: One has none, and only a look at it tells.
+        """
         ours = private_prefix(self._names)
         parts: list[str] = []
         scope: dict[str, Any] = {
@@ -195,8 +203,8 @@ class PyLauncher:
         if self._device is not None:
             parts.append(f"{ours}device()")
             scope[f"{ours}device"] = self._device()
-        for name, kind in zip(self._names, types):
-            part = self._word(name, kind, ours, scope)
+        for name, value in zip(self._names, values):
+            part = self._word(name, value, ours, scope)
             if part is None:
                 return None
             parts += [part] if part else []
@@ -204,7 +212,7 @@ class PyLauncher:
             scope[f"{ours}function_{index}"] = function
             items = ", ".join(f"{name!r}: {name}" for name in self._names)
             parts.append(f"{ours}typed({ours}function_{index}({{{items}}}))")
-        scope.update({f"{ours}type_{index}": kind for index, kind in enumerate(types)})
+        scope.update({f"{ours}type_{index}": type(value) for index, value in enumerate(values)})
         return Plan(self._source(ours, "".join(f"{part}, " for part in parts)), scope, ours)
 
     def _source(self, ours: str, words: str) -> str:
@@ -228,8 +236,9 @@ class PyLauncher:
             f"    return {ours}bound\n"
         )
 
-    def _word(self, name: str, kind: type, ours: str, scope: dict[str, Any]) -> str | None:
+    def _word(self, name: str, value: Any, ours: str, scope: dict[str, Any]) -> str | None:
         """Source of one argument's words: "" if its type says it all, None if it has none."""
+        kind = type(value)
         if is_plain_tensor(kind):
             place = f", {name}.get_device()" if self._places else ""
             return f"{name}.dtype, {self._layout_words(name)}, {name}.data_ptr() & 15 == 0{place}"
@@ -237,7 +246,7 @@ class PyLauncher:
             return f"{name}.dtype, {name}.shape, {name}.strides"
         if kind is type(None):
             return ""
-        return self._scalar_word(name, kind, ours, scope)
+        return self._scalar_word(name, value, ours, scope)
 
     def _layout_words(self, name: str) -> str:
         """Source of shape and strides; a contiguous tensor's strides follow from its shape (0.05 us less than both)."""
@@ -246,20 +255,22 @@ class PyLauncher:
         # Outside the key the shape is a word only where the stride pattern depends on it, and a vector's does not.
         return f"{name}.is_contiguous() and ({name}.ndim == 1 or {name}.shape) or ({name}.shape, {name}.stride())"
 
-    def _scalar_word(self, name: str, kind: type, ours: str, scope: dict[str, Any]) -> str | None:
+    def _scalar_word(self, name: str, value: Any, ours: str, scope: dict[str, Any]) -> str | None:
+        kind = type(value)
         in_key = self._spec.names is not None and name in self._spec.names or name in self._spec.constexprs
         if kind is int:
             # A constexpr is compiled in: its bucket may be in the key, but the bound kernel is for the value.
             if name in self._spec.buckets and name not in self._spec.constexprs:
                 scope[f"{ours}bucket_{name}"] = self._spec.buckets[name]
-                return f"{ours}bucket_{name}({name}), {ours}integer_class({name})"
+                return f"{ours}typed({ours}bucket_{name}({name})), {ours}integer_class({name})"
             return name if in_key or self._spec.names is None else f"{ours}integer_class({name})"
         if kind is float:  # by hex: -0.0 == 0.0 and NaN != NaN, and a constexpr is compiled in with its sign
             return f"{name}.hex()" if in_key else ""
         if kind in (bool, str) or kind.__name__ == "dtype" or issubclass(kind, Enum):
             return name
         if issubclass(kind, tuple) or not self._places:  # of a kernel's other types descriptors have words
-            scope[f"{ours}items"] = partial(item_words, self._spec)
+            item_words(self._spec, self._places, name, value)  # raises here, before any code is written
+            scope[f"{ours}items"] = partial(item_words, self._spec, self._places)
             return f"{ours}items({name!r}, {name})"
         if in_key or issubclass(kind, _TOLD):
             return None

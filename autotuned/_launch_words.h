@@ -100,9 +100,12 @@ static int words_of_int(const Table *t, Words *w, int i, PyObject *x, int role) 
   if (t->buckets[i]) {
     PyObject *bucket = PyObject_CallOneArg(t->buckets[i], x);
     if (!bucket) return WORDS_ERROR;
-    long long edge = PyLong_Check(bucket) ? PyLong_AsLongLongAndOverflow(bucket, &overflow) : (overflow = 1, 0);
+    int known = PyLong_CheckExact(bucket) || PyBool_Check(bucket); /* True and 1 are two, as in the key */
+    long long edge = known ? PyLong_AsLongLongAndOverflow(bucket, &overflow) : (overflow = 1, 0);
+    uint64_t tag = TAG_INT | (uint64_t)PyBool_Check(bucket) << 8;
     Py_DECREF(bucket);
     if (overflow) { PyErr_Clear(); return WORDS_NONE; }
+    put(w, tag);
     put(w, (uint64_t)edge);
   }
   /* A bucketed constexpr is compiled in with its true value. */

@@ -60,17 +60,20 @@ class Checker:
 
     Args:
         arguments: The bound arguments by name.
+
+    Attributes:
+        names: Of the arguments that are compared.
     """
 
     def __init__(self, check: Check, kernel: str, arguments: Mapping[str, Any]) -> None:
         self.check = check
+        self.names: list[str] = []
         self._kernel, self._arguments = kernel, arguments
         self._expected: list[Any] | None = None
 
-    @property
-    def is_ready(self) -> bool:
-        """Whether it is known what is expected."""
-        return self._expected is not None
+    def expects(self, names: Sequence[str]) -> bool:
+        """Whether it is known what these arguments are to hold."""
+        return self._expected is not None and self.names == list(names)
 
     def ask_reference(self, names: Sequence[str]) -> None:
         """Run the reference on what the caller gave.
@@ -92,6 +95,7 @@ class Checker:
             raise self._error(f"the reference raised {type(error).__name__}: {error}; no config was judged") from error
         given = copies if result is None else self._by_name(result, names)
         self._expected = [tensor for name in names for tensor in self._of_one(name, given[name])]
+        self.names = list(names)
 
     def _by_name(self, result: Any, names: Sequence[str]) -> Mapping[str, Any]:
         if isinstance(result, Mapping):
@@ -116,8 +120,9 @@ class Checker:
             )
         return tensors
 
-    def take(self, outputs: Sequence[Output]) -> None:
-        """Expect what the outputs hold now."""
+    def take(self, names: Sequence[str], outputs: Sequence[Output]) -> None:
+        """Expect what the outputs hold now, which are those of these arguments."""
+        self.names = list(names)
         self._expected = [_copy(tensor) for _, tensor in outputs]
 
     def difference(self, outputs: Sequence[Output]) -> str | None:
@@ -187,7 +192,9 @@ def _accepted(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Map
 
 def _copy(value: Any) -> Any:
     if is_tensor(value):
-        return value.detach().clone() if hasattr(value, "detach") else value.copy()
+        if hasattr(value, "clone"):  # of torch, or what `triton.reinterpret` made of it
+            return (value.detach() if hasattr(value, "detach") else value).clone()
+        return value.copy()
     if isinstance(value, tuple):
         return tuple(_copy(part) for part in value)
     return value

@@ -288,17 +288,26 @@ class Access(Frozen):
 def accesses(compiled: Any) -> Access | None:
     """What a compiled kernel reads and writes; None where its TTIR does not tell (see `ttir.access`).
 
-    TTIR names its arguments after the last variable they were assigned to, so they are matched by their order.
+    A file that took the place of a later stage does what it does, whatever the TTIR before it says. TTIR names its
+    arguments after the last variable they were assigned to, so they are matched by their order.
     """
     text = getattr(compiled, "asm", {}).get("ttir")
     signature = getattr(getattr(compiled, "src", None), "signature", None)
-    if not isinstance(text, str) or not isinstance(signature, dict):
+    if not isinstance(text, str) or not isinstance(signature, dict) or _is_overridden(compiled):
         return None
     names = [name for name, kind in signature.items() for _ in _memory_in(kind)]
     found = ttir.access(text)
     if found is None or found.count != len(names):
         return None
     return Access(frozenset(names[i] for i in found.read), frozenset(names[i] for i in found.written))
+
+
+def _is_overridden(compiled: Any) -> bool:
+    """Whether a user's file may have taken the place of a stage after the TTIR."""
+    from triton import knobs
+
+    file = getattr(getattr(compiled, "metadata", None), "ir_override", None)
+    return bool(knobs.compilation.override) or bool(file) and not str(file).endswith(".ttir")
 
 
 def union(found: Sequence[Access | None]) -> Access | None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from autotuned import device, source, toolchain
 from autotuned.device import Device
 from autotuned.errors import DecorationError
-from autotuned.key import is_tensor
+from autotuned.memory import gpu_of
 from autotuned.target import Call, make_timer
 from autotuned.values import Json
 
@@ -45,11 +45,9 @@ class HostTarget:
         return settings
 
     def device(self, call: Call) -> Device:
-        """The GPU of the first GPU array among the arguments, else this machine's CPU."""
-        for value in call.arguments.values():
-            if is_tensor(value) and (index := _gpu_index(value)) is not None:
-                return device.cuda(index)
-        return device.cpu()
+        """The GPU of the first GPU array among the arguments and in their containers, else this machine's CPU."""
+        index = gpu_of(tuple(call.arguments.values()))
+        return device.cpu() if index is None else device.cuda(index)
 
     def toolchain(self, where: Device, cache_dir: Path) -> dict[str, Json]:
         """Versions of the distributions named in `toolchain=`."""
@@ -98,15 +96,6 @@ class HostTarget:
     def timer(self, where: Device) -> Timer:
         """Events if it runs on a GPU, else the wall clock."""
         return make_timer(where)
-
-
-def _gpu_index(array: Any) -> int | None:
-    """Index of the GPU an array lies on; None for one in host memory."""
-    if hasattr(array, "is_cuda"):
-        return array.get_device() if array.is_cuda else None
-    if hasattr(array, "__cuda_array_interface__"):
-        return int(getattr(getattr(array, "device", None), "id", 0))
-    return None
 
 
 def _installed(distribution: str, name: str) -> str:

@@ -75,9 +75,14 @@ class KeySpec(Frozen):
 
 
 def is_tensor(value: Any) -> bool:
-    """Whether a value has dtype, shape and strides: a torch tensor, a NumPy or CuPy array, but no NumPy scalar."""
+    """Whether a value has dtype, shape and strides: a torch tensor, a NumPy or CuPy array, but no NumPy scalar.
+
+    A named tuple with such fields is a tuple, to Triton its items; and a class such as `numpy.float32` is no instance.
+    """
     if _is_tensor_type(type(value)):  # type: ignore[arg-type]  # mypy: a class is not Hashable
         return True
+    if isinstance(value, (tuple, type)):
+        return False
     has_layout = hasattr(value, "shape") and (hasattr(value, "stride") or hasattr(value, "strides"))
     return has_layout and hasattr(value, "dtype") and not is_numpy_scalar(value)
 
@@ -87,7 +92,7 @@ def _is_tensor_type(kind: type) -> bool:
     """Whether all values of a type are tensors: 0.1 us against 0.8 for a look at the value (tests/bench/key.py)."""
     has_layout = hasattr(kind, "shape") and (hasattr(kind, "stride") or hasattr(kind, "strides"))
     is_scalar = any(base.__module__ == "numpy" and base.__qualname__ == "generic" for base in kind.__mro__)
-    return has_layout and hasattr(kind, "dtype") and not is_scalar
+    return has_layout and hasattr(kind, "dtype") and not is_scalar and not issubclass(kind, tuple)
 
 
 def strides_of(tensor: Any) -> tuple[int, ...]:
@@ -167,7 +172,8 @@ def _add_argument(
 
 def is_descriptor(value: Any) -> bool:
     """Whether a value is one of Triton's tensor descriptors: a tensor as `base`, and the shape of a block of it."""
-    return hasattr(value, "base") and hasattr(value, "block_shape") and hasattr(value, "strides")
+    is_one = hasattr(value, "base") and hasattr(value, "block_shape") and hasattr(value, "strides")
+    return is_one and not isinstance(value, (tuple, type))
 
 
 class Layout(dict[str, Json]):

@@ -9,14 +9,40 @@ from autotuned.key import is_tensor, strides_of
 
 
 def tensors_in(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """The tensors of one argument with the argument's name: itself, or those inside a container or descriptor."""
+    """The tensors of one argument with the argument's name: itself, or those inside a container or descriptor.
+
+    What `triton.reinterpret` makes has a dtype of Triton's, and cannot be copied: the tensor within it is given.
+    """
     if is_tensor(value):
-        yield name, value
+        yield name, value.base if type(value).__name__ == "TensorWrapper" else value
     elif isinstance(value, (tuple, list, dict)):
         for item in value.values() if isinstance(value, dict) else value:
             yield from tensors_in(name, item)
     elif hasattr(value, "base") and hasattr(value, "block_shape"):
         yield from tensors_in(name, value.base)
+
+
+def gpu_of(value: Any) -> int | None:
+    """Index of the GPU that an argument lies on; None for one in host memory.
+
+    That of a tuple is its first item's that has one; of a list or dictionary, which may be long, the first item is
+    looked at alone.
+    """
+    if is_tensor(value):
+        return _gpu_index(value)
+    if isinstance(value, tuple):
+        return next((index for item in value if (index := gpu_of(item)) is not None), None)
+    if isinstance(value, (list, dict)):
+        return gpu_of(next(iter(value.values() if isinstance(value, dict) else value), None))
+    return None
+
+
+def _gpu_index(array: Any) -> int | None:
+    if hasattr(array, "is_cuda"):
+        return int(array.get_device()) if array.is_cuda else None
+    if hasattr(array, "__cuda_array_interface__"):
+        return int(getattr(getattr(array, "device", None), "id", 0))
+    return None
 
 
 def is_torch(tensor: Any) -> bool:

@@ -18,6 +18,7 @@ from autotuned.failures import describe
 from autotuned.guard import Guard
 from autotuned.job import Job, Outcome
 from autotuned.race import Trial
+from autotuned.recordfile import Timing
 
 log = logging.getLogger("autotuned")
 FAR_OFF = 2.0  # while others are compiled, this many times the best is out; in the race it is less
@@ -64,6 +65,8 @@ class _Search:
         self._checker = Checker(job.check, job.target.name, job.call.arguments) if job.check else None
         self._first_error: Exception | None = None  # to be raised if all fail alike; dropped as soon as they do not
         self._checked: set[int] = set()
+        self._earlier: list[Trial] = []  # measured by earlier searches, and may win
+        self._met: set[int] = set()  # those of them that this one has launched
         self._lost, self._steady = False, True
         self._deadline = time.monotonic() + (float("inf") if job.budget_s is None else job.budget_s)
 
@@ -78,6 +81,7 @@ class _Search:
             # user goes, not when the garbage collector comes by. Tracebacks hold frames, and these the arguments.
             failures.let_go(self._first_error)
             self._first_error = self._checker = None
+            self._earlier.clear()
             for trial in self.board.trials:
                 trial.prepare = trial.launch = trial.finish = _nothing
             if self._guard.is_short and not self._lost:
@@ -217,6 +221,18 @@ class _Search:
                 self._job.journal.launched()
         self.board.launched += 1
 
+    def _meet_again(self, trial: Trial) -> bool:
+        """Launch a config of an earlier search, once: this one does not know yet what it writes; whether it runs."""
+        if trial.index in self._met:
+            return trial.error is None
+        self._met.add(trial.index)
+        with self._catching(trial), contextlib.closing(self._ahead.stream([self._wanted(trial)])) as stream:
+            for ready in stream:
+                self._guard.with_room(ready.take)
+        if trial.error is None:
+            self._launch_first(trial)
+        return trial.error is None
+
     def _launch(self, trial: Trial, poisoned: Sequence[Any] = ()) -> None:
         self._guard.renew()
         trial.prepare()
@@ -232,29 +248,32 @@ class _Search:
         if self._checker is None or not survivors:
             return
         checker = self._checker
-        self._guard.with_room(partial(self._expect, checker))
+        first = self._first() if checker.check.reference == "first" else None
+        self.board.report(first or survivors[0], "launching" if first else "waiting")  # a slow reference is no config's fault
+        self._guard.with_room(partial(self._expect, checker, first))
         for trial in survivors:
             self._check(checker, trial)
         if 2 * len(self.board.wrong) > len(self._checked):  # is it the reference? Then all that ran must speak
-            for trial in self.board.open():
+            for trial in [*self.board.open(), *filter(self._meet_again, self._earlier)]:
                 if trial.index not in self._checked:
                     self._check(checker, trial)
             checker.refuse_majority(len(self.board.wrong), len(self._checked))
 
-    def _expect(self, checker: Checker) -> None:
-        if checker.is_ready:
-            return
+    def _expect(self, checker: Checker, first: Trial | None) -> None:
         written = self._written_or_zeroed()
+        if checker.expects(written):
+            return
         self._guard.renew()
         self._guard.prepare()
-        first = next(trial for trial in self.board.trials if not trial.error and trial.index not in self.board.twins)
-        if checker.check.reference != "first":
-            self.board.report(first, "waiting")  # nor for what the reference does
+        if first is None:
             checker.ask_reference(written)
             return
-        self.board.report(first, "launching")
         self._launch(first, self._poisoned(checker))
-        checker.take(outputs_of(self._job.call.arguments, written))
+        checker.take(written, outputs_of(self._job.call.arguments, written))
+
+    def _first(self) -> Trial:
+        """The first config that runs: in this search, or of those that earlier ones have measured."""
+        return next(iter(self.board.open()), None) or next(filter(self._meet_again, self._earlier))
 
     def _check(self, checker: Checker, trial: Trial) -> None:
         self.board.report(trial, "launching")
@@ -269,7 +288,7 @@ class _Search:
 
     def _difference(self, checker: Checker, trial: Trial) -> str | None:
         self._launch(trial, self._poisoned(checker))
-        return checker.difference(outputs_of(self._job.call.arguments, self._written_or_zeroed()))
+        return checker.difference(outputs_of(self._job.call.arguments, checker.names))
 
     def _written_or_zeroed(self) -> list[str]:
         written = {*self._guard.written, *self._job.zero}
@@ -360,22 +379,26 @@ class _Search:
     def choose(self, outcome: Outcome) -> None:
         """Pick the winner among what was measured now and before."""
         ran = [trial for trial in self.board.trials if trial.samples_us and not trial.error]
-        again = any(self.board.identity(trial) == self._job.incumbent for trial in ran)
-        known = {}
-        for identity, timing in () if again else self.board.usable():
-            earlier = self._trial(identity)
-            earlier.samples_us = timing.typical_us
-            known[earlier.index] = earlier
-        ran += known.values()
+        if not any(self.board.identity(trial) == self._job.incumbent for trial in ran):
+            self._earlier = [self._measured(identity, timing) for identity, timing in self.board.usable()]
+        ran += self._earlier
         best, outcome.quality = race.winner(ran, self._job.timer.resolution_us, self._steady)
         while self._checker is not None and best.index not in self._checked:
-            self._examine([best])
-            if best.error:
-                ran.remove(best)
-                self.board.trials += [best] * (best.index in known)  # its timing is overruled
+            if best not in self._earlier or self._meet_again(best):
+                self._examine([best])
+            if any(trial.error for trial in ran):
+                self.board.trials += [trial for trial in self._earlier if trial.error]  # their timings are overruled
+                self._earlier = [trial for trial in self._earlier if not trial.error]
+                ran = [trial for trial in ran if not trial.error]
                 self.raise_if_none(ran)
                 best, outcome.quality = race.winner(ran, self._job.timer.resolution_us, self._steady)
         outcome.winner = self.board.identity(best)
+
+    def _measured(self, identity: str, timing: Timing) -> Trial:
+        """A config with what an earlier search has measured."""
+        trial = self._trial(identity)
+        trial.samples_us = timing.typical_us
+        return trial
 
     def raise_if_none(self, left: Sequence[Trial]) -> None:
         """Raise if the check has left nothing."""

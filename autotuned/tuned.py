@@ -328,5 +328,7 @@ class Tuned(launch.base(), Autotuner, Named):  # type: ignore[misc]  # Triton is
 
 
 def _without_memory(value: Any) -> Any:
-    """A tensor's shape in place of the tensor: a mirror must not keep memory alive."""
-    return tuple(value.shape) if is_tensor(value) else value
+    """A tensor's shape in place of the tensor, also in tuples: a mirror must not keep memory alive."""
+    if is_tensor(value):
+        return tuple(value.shape)
+    return tuple(map(_without_memory, value)) if isinstance(value, tuple) else value

@@ -22,10 +22,10 @@ RANKS = [
     {"env", "clocks", "disk", "device", "codegen", "failures", "fixed", "gpus", "grids", "race", "ranks", "ttir"},
     {"candidates", "key", "locks", "nearest", "policy", "scratch", "source", "visible", "workers"},
     {
-        *("_launch_py", "alike", "calls", "journal", "measure", "objects", "recordfile", "memory"),
+        *("alike", "calls", "journal", "measure", "objects", "recordfile", "memory"),
         *("storm", "toolchain"),
     },
-    {"fingerprint", "frontend", "state"},
+    {"_launch_py", "fingerprint", "frontend", "state"},
     {
         *("argspec", "check", "compiledkernel", "configfile", "evict", "fit", "launch", "logbook", "look"),
         *("target",),

@@ -16,7 +16,7 @@ nan, inf = float("nan"), float("inf")
 
 def difference(expected, got, **options):
     checker = Checker(Check("first", **options), "app.k", {})
-    checker.take([("out", expected)])
+    checker.take(["out"], [("out", expected)])
     return checker.difference([("out", got)])
 
 
@@ -179,6 +179,29 @@ def test_a_stored_timing_is_checked_before_it_wins():
     (after,) = [record for _, record in store.all_records()]
     assert after.timings[0].status in ("wrong", "ok")
     assert function.best_config.kwargs["step"] != 8
+
+
+@pytest.mark.parametrize("reference", ["first", lambda: {"out": np.ones(8)}], ids=["first", "callable"])
+@pytest.mark.parametrize("wrong", [16, 4, None])
+def test_where_everything_was_measured_before_what_the_check_launches_is_put_back(reference, wrong):
+    """The first search was interrupted in its check: the next one launches nothing but for the check."""
+
+    def run(out, *, step):
+        out += 1 if step != wrong else 2
+
+    def interrupted(**arguments):
+        raise KeyboardInterrupt
+
+    function = autotune(CONFIGS, check=interrupted, do_bench=quick)(run)
+    out = np.zeros(8)
+    with pytest.raises(KeyboardInterrupt):
+        function(out)
+    assert (out == 0).all()
+    function = autotune(CONFIGS, check=reference, do_bench=quick)(run)
+    function(out)
+    assert function.restore_value == ["out"]
+    assert function.best_config.kwargs["step"] != wrong
+    assert (out == 1).all()
 
 
 def test_one_config_that_survives_and_is_wrong_is_not_alone_to_blame(monkeypatch):

@@ -4,6 +4,7 @@ import copy
 import gc
 import threading
 import weakref
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from paths import PATHS, check_path, on_path, quick
 from stepped import CONFIGS, LAST, by_step, make, scale, total
 from stored import records
 
-from autotuned import autotune
+from autotuned import autotune, device
 from autotuned.errors import CallError
 
 
@@ -237,6 +238,31 @@ def test_mutable_state_of_the_call_is_not_kept():
         del x
         gc.collect()
         assert kept() is None
+
+
+@pytest.mark.parametrize("holder", [lambda x: x, lambda x: (3, None, (x,)), lambda x: [x], lambda x: {"x": [x]}])
+def test_a_call_runs_on_the_gpu_of_an_array_also_in_a_container(holder, monkeypatch):
+    @autotune(CONFIGS)
+    def on_gpu(n, held, *, step): ...
+
+    array = SimpleNamespace(shape=(4,), stride=lambda: (1,), dtype="float32", is_cuda=True, get_device=lambda: 1)
+    monkeypatch.setattr(device, "cuda", lambda index: f"GPU {index}")
+    monkeypatch.setattr(device, "cpu", lambda: "CPU")
+    target = on_gpu.tuner.target
+    assert target.device(on_gpu.tuner.call((1, holder(array)), {}, None)) == "GPU 1"
+    assert target.device(on_gpu.tuner.call((1, holder(np.ones(4))), {}, None)) == "CPU"
+
+
+def test_a_class_of_numbers_or_arrays_is_an_argument_like_others():
+    @autotune(CONFIGS)
+    def fill(out, kind, *, step):
+        out[...] = kind(3)
+
+    for kind in (np.float32, float, np.float32):
+        out = np.zeros(4)
+        fill(out, kind)
+        assert (out == 3).all()
+    assert (fill.cache_info().searches, fill.cache_info().hits) == (1, 2)
 
 
 def test_arguments_that_do_not_fit_are_one_error_and_not_an_error_within_another():

@@ -1,3 +1,4 @@
+import collections
 import copy
 import dataclasses
 import enum
@@ -83,6 +84,9 @@ def test_strides_count_elements_whichever_way_the_library_counts() -> None:
     assert strides_of(FakeTensor(4, 6)) == (6, 1)
 
 
+View = collections.namedtuple("View", "pointer shape stride dtype")
+
+
 @pytest.mark.parametrize(
     ("value", "answer"),
     [
@@ -94,6 +98,9 @@ def test_strides_count_elements_whichever_way_the_library_counts() -> None:
         pytest.param(3, False, id="int"),
         pytest.param(np.dtype("int8"), False, id="dtype"),
         pytest.param(range(3), False, id="range"),
+        pytest.param(np.float32, False, id="class of numpy scalars"),
+        pytest.param(np.ndarray, False, id="class of arrays"),
+        pytest.param(View(FakeTensor(4), (4,), (1,), "fp32"), False, id="named tuple"),
     ],
 )
 def test_what_counts_as_a_tensor(value: Any, answer: bool) -> None:
@@ -197,6 +204,16 @@ def test_a_tuple_enters_item_by_item_with_its_path() -> None:
     }
     assert part(names("t"), t=nested)["values"] == {"t[1][1]": 5, "t[2]": {"float": "0x1.0000000000000p-1"}}
     assert part(names("n"), t=nested, n=1)["values"] == {"n": 1}
+
+
+def test_a_named_tuple_is_its_items_whatever_its_fields_are_called() -> None:
+    assert part(t=View(FakeTensor(4), (4, 5), (1, 7), None)) == {
+        "tensors": {"t[0]": {"dtype": "torch.float32", "strides": "1", "shape": [4]}},
+        "values": {"t[1][0]": 4, "t[1][1]": 5, "t[2][0]": 1, "t[2][1]": 7},
+        "none": ["t[3]"],
+    }
+    block = collections.namedtuple("block", "base block_shape strides")
+    assert part(t=block(FakeTensor(4), 16, 1))["values"] == {"t[1]": 16, "t[2]": 1}
 
 
 def test_a_descriptor_enters_by_its_own_layout_and_its_bases_dtype_without_the_block_shape() -> None:

@@ -123,6 +123,12 @@ def test_binding_again_replaces():
     assert (len(table_), table_.find((5,)).config) == (1, "new")
 
 
+@pytest.mark.parametrize(("one", "other"), [(1, True), (False, 0)])
+def test_a_bucket_that_is_a_bool_is_no_number(one, other):
+    table_ = table(("a",), (2,), {"a": lambda n: one if n < 10 else other})
+    assert table_.words((5,)) == table_.words((7,)) != table_.words((15,))
+
+
 def test_a_bucket_that_raises_or_gives_no_integer_is_no_hit():
     def bucket(n):
         if n == 1:

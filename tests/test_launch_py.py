@@ -1,5 +1,8 @@
+import collections
 import enum
 import math
+import sys
+import threading
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -254,6 +257,25 @@ def test_what_a_key_may_tell_of_has_words_of_its_own_or_none(value: Any) -> None
         assert not table.bind((value, 5), Bound())
 
 
+class OnGpu(TorchTensor):
+    """A tensor of torch's, of a GPU."""
+
+    is_cuda = True
+
+
+OnGpu.__module__, OnGpu.__name__ = "torch", "Tensor"
+
+
+@pytest.mark.parametrize(
+    "holder", [lambda x: (x, 3), lambda x: (None, (x,)), lambda x: [x], lambda x: {"x": x}, lambda x: [[x, 3]]]
+)
+def test_a_plain_callables_containers_share_words_on_one_device_only(holder: Callable[[Any], Any]) -> None:
+    table, bound = of_callable("a", spec=NOT_LISTED), Bound()
+    assert table.bind((holder(OnGpu(4, 8)),), bound)
+    assert table.find((holder(OnGpu(4, 8)),)) is bound
+    assert table.find((holder(OnGpu(4, 8, device=1)),)) is None
+
+
 def test_an_object_that_is_in_the_key_is_never_bound() -> None:
     assert not of_callable("a", spec=LISTED).bind((Layer(),), Bound())
     assert not of_callable("a", spec=CONSTEXPR).bind((Layer(),), Bound())
@@ -274,6 +296,45 @@ def test_classes_without_end_are_not_held(monkeypatch: pytest.MonkeyPatch) -> No
         assert table.bind((type(f"Made{number}", (), {})(),), Bound())
     assert len(table) == 8
     assert len(table._plans) == 8
+
+
+def test_threads_bind_at_once() -> None:
+    """Of what the table refuses, too, and while its entries are counted: a call must not end in an error of ours."""
+    table, errors = of_callable("a", "n"), []
+
+    def bind() -> None:
+        for number in range(300):
+            try:
+                assert table.bind((type("Made", (), {})(), number), Bound())
+                assert not table.bind(((object(),), number), Bound())
+                assert len(table) > 0
+            except Exception as error:
+                errors.append(error)
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=bind) for _ in range(4)]
+        [thread.start() for thread in threads]
+        [thread.join(60) for thread in threads]
+    finally:
+        sys.setswitchinterval(before)
+    assert errors == []
+    assert len(table) == 1200
+
+
+def test_a_key_function_that_clears_the_table_is_no_error() -> None:
+    table = launcher("a", spec=KeySpec((), {"f": lambda arguments: table.clear() or [arguments["a"]]}))
+    assert not table.bind((5,), Bound())
+
+
+def test_no_code_is_written_for_calls_that_have_no_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is a miss, and would pay for that again."""
+    made = []
+    monkeypatch.setattr(_launch_py, "Plan", lambda *args: made.append(args))
+    for value in (type("Tensor", (TorchTensor,), {})(2), (object(),), np.float32(1)):
+        assert not of_kernel("a").bind((value,), Bound())
+    assert made == []
 
 
 def test_a_subclass_is_another_type() -> None:
@@ -420,13 +481,24 @@ def test_a_key_function_gets_the_arguments_by_name_and_its_answer_is_a_word() ->
     assert table.find((3, 3.5)) is None
 
 
+Answer = collections.namedtuple("Answer", "value")
+
+
 def test_answers_of_a_key_function_are_told_apart_by_type_as_in_the_key() -> None:
-    answers = [1, True, 1.0, (1,), (True,), ((1.0,),)]
+    answers = [1, True, 1.0, (1,), (True,), ((1.0,),), Answer(1), Answer(True)]
     table = words_of(lambda arguments: answers[int(arguments["eps"])])
     for index in range(len(answers)):
         assert table.find((3, float(index))) is None
         table.bind((3, float(index)), Bound())
     assert len(table) == len(answers)
+
+
+@pytest.mark.parametrize(("one", "other"), [(1, True), (1, 1.0), (False, 0)])
+def test_buckets_are_told_apart_as_in_the_key(one: Any, other: Any) -> None:
+    spec = KeySpec(("a",), buckets={"a": lambda n: one if n < 10 else other})
+    assert not shares_words(spec, 5, 15)
+    assert shares_words(spec, 5, 7)
+    assert key(spec, 5) != key(spec, 15)
 
 
 def test_an_answer_that_cannot_be_hashed_is_never_bound() -> None:

@@ -130,6 +130,22 @@ def test_a_constexpr_that_hides_a_store():
     assert found.written == {"out_ptr"}
 
 
+@pytest.mark.parametrize("stage", ["ttir", "ttgir", "ptx"])
+def test_what_takes_the_place_of_a_later_stage_is_not_judged_by_the_ttir_before_it(stage, tmp_path):
+    x, y = torch.zeros(64), torch.zeros(64)
+    other = swapped.warmup(x, y, 5, 16, grid=(1,))
+    (tmp_path / f"other.{stage}").write_text(other.asm[stage].replace("swapped", "indexed"))
+    compiled = indexed.warmup(x, y, 5, 16, ir_override=str(tmp_path / f"other.{stage}"), grid=(1,))
+    found = compiledkernel.accesses(compiled)
+    assert found == (compiledkernel.accesses(other) if stage == "ttir" else None)
+
+
+def test_where_triton_may_take_stages_from_files_nothing_is_known(monkeypatch):
+    compiled = indexed.warmup(torch.zeros(64), torch.zeros(64), 5, 16, grid=(1,))
+    monkeypatch.setattr(triton.knobs.compilation, "override", True)
+    assert compiledkernel.accesses(compiled) is None
+
+
 @triton.jit
 def packed(pair, desc, none_ptr, x_ptr, n, BLOCK: tl.constexpr):
     value = desc.load([0, 0])

@@ -433,6 +433,33 @@ def test_what_is_in_a_tuple_is_in_the_words_as_in_the_key(launches):
     assert (tuned.cache_info().misses, tuned.cache_info().hits) == (4, 4)
 
 
+def test_tensors_in_tuples_are_not_kept_alive(launches):
+    tuned = autotune(CONFIGS, default=CONFIGS[1], key=["pair"])(triton.jit(add_item))
+    x = torch.zeros(100)
+    alive = weakref.ref(x)
+    tuned[(4,)]((x, 3), 100)
+    assert list(tuned.cache) == [(((100,), 3),)]
+    launches.clear()
+    del x
+    gc.collect()
+    assert alive() is None
+
+
+View = collections.namedtuple("View", "pointer shape stride dtype")
+
+
+def test_named_tuples_may_have_a_tensors_fields(launches):
+    def fill(view, BLOCK: tl.constexpr):
+        i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+        tl.store(view.pointer + i * view.stride[0], 1.0, mask=i < view.shape[0])
+
+    tuned = autotune(CONFIGS, do_bench=fake_cuda.by_config({16: 2.0, 32: 1.0}))(triton.jit(fill))
+    for length in (100, 100, 64):
+        view = View(torch.zeros(200), (length,), (2,), None)
+        assert tuned[(4,)](view) is tuned.fn[(4,)](view, **CONFIGS[1].all_kwargs())
+    assert (tuned.cache_info().searches, tuned.cache_info().hits) == (2, 1)
+
+
 def test_a_tuple_with_something_unknown_in_it_is_launched_through_triton(launches):
     tuned = autotune(CONFIGS, default=CONFIGS[1], key=[])(triton.jit(add_item))
     for _ in range(3):

@@ -127,6 +127,16 @@ def test_what_may_be_read_is_put_back_before_every_launch(restored, launches, wh
     assert restored == ["y_ptr"] * (trials + 1)
 
 
+def test_what_is_reinterpreted_is_put_back_as_what_it_is(restored, launches):
+    tuned = autotune(CONFIGS, key=["n"])(triton.jit(add))
+    x, y = torch.zeros(100, dtype=torch.int16), torch.ones(100, dtype=torch.int16)
+    tuned[grid](triton.reinterpret(x, tl.bfloat16), triton.reinterpret(y, tl.bfloat16), 100)
+    assert restored == ["y_ptr"] * ONCE_A_CONFIG_AND_AT_THE_END
+    restored.clear()
+    tuned[grid](triton.reinterpret(x, tl.bfloat16), triton.reinterpret(x, tl.bfloat16), 64)
+    assert len(restored) > ONCE_A_CONFIG_AND_AT_THE_END  # an alias of it is read: before every launch
+
+
 def test_one_binary_is_measured_once_and_reported():
     bench = fake_cuda.by_config({16: 2.0, 32: 1.0})
     configs = [Config({"BLOCK": block}, num_stages=stages) for block in (16, 32) for stages in (1, 2, 3)]
