@@ -249,7 +249,8 @@ class _Search:
             return
         checker = self._checker
         first = self._first() if checker.check.reference == "first" else None
-        self.board.report(first or survivors[0], "launching" if first else "waiting")  # a slow reference is no config's fault
+        stage = "launching" if first else "waiting"  # a slow reference is no config's fault
+        self.board.report(first or survivors[0], stage)
         self._guard.with_room(partial(self._expect, checker, first))
         for trial in survivors:
             self._check(checker, trial)
