@@ -64,9 +64,8 @@ def item_words(spec: KeySpec, places: bool, name: str, value: Any) -> tuple[Any,
         return kind, value.dtype, tuple(value.shape), value.stride(), value.data_ptr() & 15 == 0, place
     if isinstance(value, tuple):
         return (kind, *(item_words(spec, places, name, item) for item in value))
-    if (
-        is_descriptor(value) and not places
-    ):  # its block may be set by a hook after the look-up: Triton finds what is compiled for that
+    # Not its block, which a hook may set after the look-up: Triton finds what is compiled for that.
+    if is_descriptor(value) and not places:
         return kind, value.base.dtype, tuple(value.shape), tuple(value.strides)
     if kind is int:
         return kind, value if spec.has_value(name, value) else integer_class(value)
