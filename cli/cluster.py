@@ -19,8 +19,10 @@ from autotuned.values import Json, digest
 from .isolation import Worker
 from .pool import Process, Seat
 
+log = logging.getLogger("autotuned")
 LISTEN_S = 1.0  # how long an actor waits for its process to say something before it says that there is nothing
 REACH_S = 10.0
+ATTEMPTS, AGAIN_S = 4, 0.5  # of connecting where a head's server for this client crashes, and the pause between them
 CLIENT = "ray://"  # before the address of a head's client server, which needs no node of the cluster here
 PLACE_S = 60.0  # how long a GPU that is there is waited for at the end: its kind may be another one
 
@@ -50,7 +52,7 @@ class Cluster:
         address = address or env.unstripped(["RAY_ADDRESS"]).get("RAY_ADDRESS") or None
         try:
             _reach(address)
-            ray.init(address=address, log_to_driver=not as_json, logging_level=logging.WARNING)
+            _connect(ray, address, log_to_driver=not as_json, logging_level=logging.WARNING)
         except (OSError, ValueError, RuntimeError) as error:  # ConnectionError is an OSError
             raise AutotunedError(
                 f"--executor ray: expected a Ray cluster at {address or 'this host'}, and it cannot be reached: {error}"
@@ -94,6 +96,23 @@ class Cluster:
     def close(self) -> None:
         """Leave the cluster; one that was started here ends."""
         self._ray.shutdown()
+
+
+def _connect(ray: Any, address: str | None, **options: Any) -> None:
+    """Connect; again where it is broken off: a head forks a server for each client, and that may crash.
+
+    Seen with Ray 2.60 and gRPC 1.85: a segmentation fault within gRPC between the fork and the server's start, more
+    than once in some sixty connections.
+    """
+    for left in reversed(range(ATTEMPTS)):
+        try:
+            ray.init(address=address, **options)
+            return
+        except ConnectionAbortedError as error:
+            if not left:
+                raise
+            log.info("%s: %s; asking again.", address, error)
+            time.sleep(AGAIN_S)
 
 
 class RayProcess:

@@ -57,7 +57,14 @@ class Node:
         self._process = subprocess.Popen(
             args,
             cwd=folder,  # not in the checkout, whose sources would shadow what is installed
-            env={**os.environ, "AUTOTUNED_CACHE_DIR": str(store), "TRITON_INTERPRET": "1", "FAKE_KIND": kind},
+            # Ray's client server forks while gRPC's threads run; gRPC's handlers of that may crash the child.
+            env={
+                **os.environ,
+                "GRPC_ENABLE_FORK_SUPPORT": "0",
+                "AUTOTUNED_CACHE_DIR": str(store),
+                "TRITON_INTERPRET": "1",
+                "FAKE_KIND": kind,
+            },
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             start_new_session=True,

@@ -2,13 +2,14 @@
 
 import os
 import signal
+import sys
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
-from autotuned.cli import pool
+from autotuned.cli import cluster, pool
 from autotuned.cli.pool import Pool, Seat
 from autotuned.cli.progress import Display
 from autotuned.cli.rows import Row, Wishes
@@ -230,3 +231,29 @@ def test_where_ctrl_c_is_ignored_it_stays_ignored(monkeypatch):
     finally:
         signal.signal(signal.SIGINT, before)
     assert not made.interrupted and len(made.rows()) == 2
+
+
+class Ray:
+    """Connects to a head whose servers for clients crash as often as it says."""
+
+    def __init__(self, crashes: int) -> None:
+        self.crashes, self.asked = crashes, 0
+
+    def init(self, **options: Any) -> None:
+        self.asked += 1
+        if self.asked <= self.crashes:
+            raise ConnectionAbortedError("Initialization failure from server")
+
+    def nodes(self) -> list[dict[str, Any]]:
+        return [{"Alive": True, "Resources": {"GPU": 2.0}}]
+
+
+def test_a_server_for_this_client_that_crashes_is_asked_for_again(monkeypatch):
+    monkeypatch.setattr(cluster, "_reach", lambda address: None)
+    monkeypatch.setattr(cluster, "AGAIN_S", 0.0)
+    for crashes in (0, 1, 3):
+        monkeypatch.setitem(sys.modules, "ray", Ray(crashes))
+        assert len(cluster.Cluster("ray://head:1", as_json=True).seats()) == 2
+    monkeypatch.setitem(sys.modules, "ray", Ray(4))
+    with pytest.raises(AutotunedError, match="expected a Ray cluster at ray://head:1, and it cannot be reached: Init"):
+        cluster.Cluster("ray://head:1", as_json=True)
