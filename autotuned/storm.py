@@ -66,8 +66,8 @@ def say_untuned(kernels: Sequence[Untuned]) -> None:
     """At the end of a process, what its first warnings did not say: that there were more keys."""
     counts = [len(kernel) for kernel in kernels if len(kernel)]
     if sum(counts) > len(counts):
-        message = "%s%d keys of %d kernels ran untuned. `autotuned record` and `autotuned list --missing` name them."
-        log.warning(message, "at least " * (max(counts) >= LIMIT), sum(counts), len(counts))
+        message = "%s%d keys of %d kernel%s ran untuned. `autotuned record` and `autotuned list --missing` name them."
+        log.warning(message, "at least " * (max(counts) >= LIMIT), sum(counts), len(counts), "s"[: len(counts) - 1])
 
 
 def advice(keys: Sequence[Key]) -> str:

@@ -279,7 +279,7 @@ def test_misses_of_a_kernel_with_a_default_are_no_warnings_b97(monkeypatch: Any,
     assert lines(caplog) == []
     autotuned.tuner._summary()
     assert function.cache_info()[:5] == (0, 50, 50, 0, 0)
-    assert " hits, " in lines(caplog, logging.INFO)[-1]
+    assert any(" hits, " in line for line in lines(caplog, logging.INFO))  # of others it may say more
 
 
 # -- policies, and commands ------------------------------------------------------------------------------------------

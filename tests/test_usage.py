@@ -176,7 +176,7 @@ def test_b97_fifty_missing_keys_are_one_warning_lines_of_information_and_a_summa
     caplog.clear()
     autotuned.tuner.storm.say_untuned([function.tuner.chooser.untuned])
     assert caplog.messages == [
-        "50 keys of 1 kernels ran untuned. `autotuned record` and `autotuned list --missing` name them."
+        "50 keys of 1 kernel ran untuned. `autotuned record` and `autotuned list --missing` name them."
     ]
 
 
@@ -189,7 +189,7 @@ def test_more_keys_than_are_counted_are_said_to_be_more(caplog, monkeypatch):
             function(x, n)
     caplog.clear()
     autotuned.tuner.storm.say_untuned([function.tuner.chooser.untuned])
-    assert caplog.messages[0].startswith("at least 4 keys of 1 kernels ran untuned")
+    assert caplog.messages[0].startswith("at least 4 keys of 1 kernel ran untuned")
 
 
 def test_b97_fifty_searches_are_at_most_one_warning(caplog):
