@@ -75,7 +75,9 @@ def _print(found: Audit, rows: list[dict[str, Any]], untimed: list[str], toleran
     if rows:
         output.print_table(HEADERS, [_cells(row, tolerance) for row in rows], stack=(1, 1))
     measured = f", {len(rows)} timed again" if measure else ""
-    output.say(f"{len(found.files)} files, {found.entries} entries, {len(found.faults)} faults{measured}")
+    entries = "1 entry" if found.entries == 1 else f"{found.entries} entries"
+    files, faults = output.counted(len(found.files), "file"), output.counted(len(found.faults), "fault")
+    output.say(f"{files}, {entries}, {faults}{measured}")
 
 
 def _cells(row: dict[str, Any], tolerance: float) -> list[str]:

@@ -30,14 +30,14 @@ def clear(
     names = store.kernels()
     name = one(names, kernel) if kernel is not None and names else kernel
     count = sum(1 for _ in store.all_heads(name)) if names else 0
-    what = f"records of {name or 'all kernels'} in {store.root()}"
+    where = f"of {name or 'all kernels'} in {store.root()}"
     if count and not yes:
-        _ask(f"Delete {count} {what}?")
+        _ask(f"Delete {output.counted(count, 'record')} {where}?")
     deleted = store.clear(name) if count else 0
     if as_json:
         output.print_json({"kernel": name, "deleted": deleted, "cache": str(store.root())})
     else:
-        output.say(f"deleted {deleted} {what}")
+        output.say(f"deleted {output.counted(deleted, 'record')} {where}")
 
 
 def _ask(question: str) -> None:

@@ -57,8 +57,9 @@ def gc(
         )
     else:
         output.say(
-            f"deleted {freed.records} records and {freed.leftovers} leftovers ({_words(freed.bytes)}); "
-            f"{freed.kept_records} records ({_words(freed.kept_bytes)}) are left in {store.root()}"
+            f"deleted {output.counted(freed.records, 'record')} and {output.counted(freed.leftovers, 'leftover')} "
+            f"({_words(freed.bytes)}); left in {store.root()}: "
+            f"{output.counted(freed.kept_records, 'record')} ({_words(freed.kept_bytes)})"
         )
 
 

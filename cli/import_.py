@@ -28,8 +28,7 @@ def import_(
         counts = {"written": result.written, "same": result.same, "kept": result.kept}
         output.print_json({**counts, "faults": faults})
     else:
-        output.say(
-            f"imported {result.written} choices; {result.same} were there, {result.kept} were measured here and stay"
-        )
+        imported = output.counted(result.written, "choice")
+        output.say(f"imported {imported}; {result.same} were there, {result.kept} were measured here and stay")
     if faults:
         raise typer.Exit(3 if result.written or result.same or result.kept else 1)

@@ -64,6 +64,11 @@ def is_quiet() -> bool:
     return _quiet
 
 
+def counted(count: int, noun: str) -> str:
+    """So many of something: "1 kernel", "2 kernels"."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
 def say(text: str, end: str = "\n") -> None:
     """Print a line of a result."""
     if not _quiet:

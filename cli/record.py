@@ -51,7 +51,9 @@ def record(
         raise output.fail(str(error)) if code == 0 else typer.Exit(code) from error
     kernels, total = len({call.kernel for call in found}), sum(call.count for call in found)
     facts = {"path": str(path), "kernels": kernels, "distinct": len(found), "calls": total, "exit_code": code}
-    words = f"{path}: {len(found)} distinct calls of {kernels} kernels, {total} in all"
+    words = (
+        f"{path}: {output.counted(len(found), 'distinct call')} of {output.counted(kernels, 'kernel')}, {total} in all"
+    )
     if as_json:
         output.remark_json(facts)
     else:

@@ -118,7 +118,8 @@ def _print(found: Sequence[Case], covered: Coverage | None) -> None:
 def summary(numbers: Json) -> str:
     """The totals in one line."""
     return (
-        f"{numbers['cases']} cases of {numbers['kernels']} kernels; {numbers['configs']} configs measured "
+        f"{output.counted(numbers['cases'], 'case')} of {output.counted(numbers['kernels'], 'kernel')}; "
+        f"{output.counted(numbers['configs'], 'config')} measured "
         f"({numbers['failed']} failed) in {numbers['seconds']:.1f} s; on average "
         f"{output.ratio_words(numbers['vs_first'])} the speed of the first config, "
         f"{output.ratio_words(numbers['vs_default'])} of the default"

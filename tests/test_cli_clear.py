@@ -28,7 +28,7 @@ def test_clear_deletes_what_it_is_told_to(write: Write) -> None:
     }  # fmt: skip
     assert [choice["kernel"] for choice in _json("list")["choices"]] == ["mod_more.work"]
     assert "Did you mean 'mod_more.work'?" in _error("clear", "mod_mor.work", "--yes")
-    assert "deleted 1 records of all kernels" in _run("clear", "--yes").stdout
+    assert "deleted 1 record of all kernels" in _run("clear", "--yes").stdout
     assert _json("clear") == {"kernel": None, "deleted": 0, "cache": str(store.root())}
 
 
@@ -38,7 +38,7 @@ def test_clear_asks_on_a_terminal(write: Write, monkeypatch: pytest.MonkeyPatch)
     _run("tune", _work(write, "1"))
     monkeypatch.setattr(clear, "_has_terminal", lambda: True)
     assert "nothing was deleted" in _run("clear", code=1, input="n\n").stderr
-    assert "deleted 1 records" in _run("clear", input="y\n").stdout
+    assert "deleted 1 record" in _run("clear", input="y\n").stdout
 
 
 # -- gc ---------------------------------------------------------------------------------------------------------------

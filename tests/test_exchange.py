@@ -111,7 +111,7 @@ def test_importing_a_file_with_a_fault_names_it_and_takes_the_rest(tmp_path: Pat
     path.write_text(path.read_text().replace('"num_warps": 8', '"num_warps": 7', 1))
     result = run("import", path, code=3)
     assert "line 7" in result.stderr
-    assert "imported 1 choices" in result.stdout
+    assert "imported 1 choice" in result.stdout
 
 
 # -- merge -----------------------------------------------------------------------------------------------------------
@@ -253,7 +253,7 @@ def good(tmp_path: Path) -> Path:
 def test_files_that_are_in_order_pass(good: Path) -> None:
     found = run_json("check", good)
     assert (found["entries"], found["faults"], len(found["files"])) == (2, [], 1)
-    assert run("check", good / SLUG / "app.k.json").stdout == "1 files, 2 entries, 0 faults\n"
+    assert run("check", good / SLUG / "app.k.json").stdout == "1 file, 2 entries, 0 faults\n"
 
 
 def test_checking_imports_neither_torch_nor_triton(good: Path) -> None:

@@ -89,7 +89,7 @@ def test_the_table_and_its_last_line():
     keep()
     out = run("k").stdout
     assert "BLOCK=32" in out and "3.00x" in out and "1.50x" in out and "2 of 5" in out
-    assert out.splitlines()[-1].startswith("1 cases of 1 kernels; 5 configs measured (2 failed) in 1.5 s; on average")
+    assert out.splitlines()[-1].startswith("1 case of 1 kernel; 5 configs measured (2 failed) in 1.5 s; on average")
 
 
 def test_numbers_in_calls_are_sorted_by_size():
