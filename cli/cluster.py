@@ -24,6 +24,7 @@ LISTEN_S = 1.0  # how long an actor waits for its process to say something befor
 REACH_S = 10.0
 ATTEMPTS, AGAIN_S = 4, 0.5  # of connecting where a head's server for this client crashes, and the pause between them
 CLIENT = "ray://"  # before the address of a head's client server, which needs no node of the cluster here
+PATIENCE_S = 20.0  # without any process placed, after which that is said
 PLACE_S = 60.0  # how long a GPU that is there is waited for at the end: its kind may be another one
 
 
@@ -58,6 +59,7 @@ class Cluster:
                 f"--executor ray: expected a Ray cluster at {address or 'this host'}, and it cannot be reached: {error}"
             ) from error
         self._count = self._devices()
+        self._placed, self._is_told = time.monotonic(), False  # when a process was last seen in its place
 
     def _devices(self) -> int:
         """GPUs in the cluster as it is now; where there is none, nodes."""
@@ -80,11 +82,24 @@ class Cluster:
 
     def wait(self, processes: Sequence[Process], limit_s: float) -> None:
         """Return when one of them has said something, or the time is over."""
-        answers = [process.answer for process in processes if isinstance(process, RayProcess) and not process.is_over]
+        mine = [process for process in processes if isinstance(process, RayProcess) and not process.is_over]
+        self._say_if_none_is_placed(mine)
+        answers = [process.answer for process in mine]
         if answers:
             self._ray.wait(answers, num_returns=1, timeout=limit_s)
         else:
             time.sleep(limit_s)
+
+    def _say_if_none_is_placed(self, processes: Sequence[RayProcess]) -> None:
+        now = time.monotonic()
+        if any(process.is_placed for process in processes):
+            self._placed = now
+        elif processes and not self._is_told and now - self._placed > PATIENCE_S:
+            self._is_told = True
+            log.warning(
+                "--executor ray: Ray has placed no process in %.0f s: others may have taken what the cluster has (ray "
+                "status shows it). Waiting; Ctrl-C ends it.", PATIENCE_S,
+            )  # fmt: skip
 
     def is_needed(self, seat: Seat) -> bool:
         """One that Ray has placed, or can place: not one for which a lost node's GPU would be needed."""

@@ -247,6 +247,9 @@ class Ray:
     def nodes(self) -> list[dict[str, Any]]:
         return [{"Alive": True, "Resources": {"GPU": 2.0}}]
 
+    def wait(self, answers: list[Any], **options: Any) -> None:
+        """Nothing is said."""
+
 
 def test_a_server_for_this_client_that_crashes_is_asked_for_again(monkeypatch):
     monkeypatch.setattr(cluster, "_reach", lambda address: None)
@@ -257,3 +260,19 @@ def test_a_server_for_this_client_that_crashes_is_asked_for_again(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", Ray(4))
     with pytest.raises(AutotunedError, match="expected a Ray cluster at ray://head:1, and it cannot be reached: Init"):
         cluster.Cluster("ray://head:1", as_json=True)
+
+
+def test_a_cluster_that_places_nothing_is_said_once(monkeypatch, caplog):
+    monkeypatch.setattr(cluster, "_reach", lambda address: None)
+    monkeypatch.setattr(cluster, "PATIENCE_S", -1.0)
+    monkeypatch.setitem(sys.modules, "ray", Ray(0))
+    there = cluster.Cluster("ray://head:1", as_json=True)
+    process = cluster.RayProcess.__new__(cluster.RayProcess)
+    vars(process).update(_over=False, answer="", is_placed=True)
+    there.wait([process], 0.0)
+    assert caplog.messages == []
+    process.is_placed = False
+    for _ in range(3):
+        there.wait([process], 0.0)
+    (said,) = caplog.messages
+    assert said.startswith("--executor ray: Ray has placed no process")
