@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from typing import TypeVar
 
 from autotuned import failures, memory
@@ -50,14 +51,15 @@ class Guard:
 
     def _made(self, restore: Sequence[str] | None, watch: bool, known: Collection[str]) -> Protection:
         job = self._job
+        make = partial(Protection, job.call.arguments, restore, job.zero, watch, known=known, unread=self._unread())
         try:
-            return Protection(job.call.arguments, restore, job.zero, watch, known=known, unread=self._unread())
+            return make()
         except Exception as error:
             if not failures.is_memory_error(error):
                 raise
         self.is_short = True
         job.timer.free()
-        return Protection(job.call.arguments, restore, job.zero, watch, True, known, self._unread())
+        return make(on_host=True)
 
     def _unread(self) -> Collection[str]:
         """Arguments that configs write and nothing reads, by any name: what is in them changes no trial."""

@@ -189,9 +189,11 @@ class Protection:
         self._learning = declared is None
         self._watching = watch or declared is None
         self._zeroed = [tensor for name in zero for _, tensor in tensors_in(name, arguments.get(name))]
-        self._zero, self._unread = set(zero), set(unread)
         names = arguments if declared is None or watch else [name for name in arguments if name in declared]
         self._snapshots = _snapshots(arguments, names, on_host)
+        zeroed = {s for s in self._snapshots if not set(zero).isdisjoint(s.names)}
+        self._unread = {s for s in self._snapshots if set(unread).issuperset(s.names)} - zeroed
+        self._left = zeroed | self._unread  # between trials
         self._written = [s for s in self._snapshots if (declared or known) & set(s.names)]
         self._seen = list(self._written)
         self._is_known = True
@@ -202,19 +204,16 @@ class Protection:
 
     def prepare(self) -> None:
         """Give the next trial what the caller gave: tensors written and read restored, accumulators zeroed."""
-        for snapshot in self._to_restore(unread=False):
-            snapshot.restore()
+        for snapshot in self._written:
+            if snapshot not in self._left:
+                snapshot.restore()
         zero(self._zeroed)
 
     def renew(self) -> None:
         """Put back what nothing reads too: somebody is going to look at it."""
-        for snapshot in self._to_restore(unread=True):
-            snapshot.restore()
-
-    def _to_restore(self, unread: bool) -> list[Snapshot]:
-        """What is written and not zeroed anyway: either what nothing reads, or the rest."""
-        left = (snapshot for snapshot in self._written if self._zero.isdisjoint(snapshot.names))
-        return [snapshot for snapshot in left if self._unread.issuperset(snapshot.names) is unread]
+        for snapshot in self._written:
+            if snapshot in self._unread:
+                snapshot.restore()
 
     def learn(self) -> None:
         """After a config's first launch: note which watched tensors it wrote, so that they are restored."""
@@ -243,6 +242,7 @@ class Protection:
     def abandon(self) -> None:
         """Let go of the copies and put nothing back: the device is lost."""
         self._snapshots, self._written, self._seen = [], [], []
+        self._unread, self._left = set(), set()
 
     @property
     def written(self) -> list[str]:
