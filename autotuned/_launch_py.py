@@ -71,9 +71,14 @@ def item_words(spec: KeySpec, places: bool, name: str, value: Any) -> tuple[Any,
         return kind, value if spec.has_value(name, value) else integer_class(value)
     if kind is float:
         return kind, value.hex() if spec.has_value(name, value) else None
-    if kind in (bool, str) or kind.__name__ == "dtype" or issubclass(kind, Enum):
+    if is_its_own_word(kind):
         return kind, value
     raise TypeError
+
+
+def is_its_own_word(kind: type) -> bool:
+    """Whether values of a type are compared as they are, in the key or not: few, and some are compiled in."""
+    return kind in (bool, str) or kind.__name__ == "dtype" or issubclass(kind, Enum)
 
 
 def is_plain_tensor(kind: type) -> bool:
@@ -265,7 +270,7 @@ class PyLauncher:
             return name if in_key or self._spec.names is None else f"{ours}integer_class({name})"
         if kind is float:  # by hex: -0.0 == 0.0 and NaN != NaN, and a constexpr is compiled in with its sign
             return f"{name}.hex()" if in_key else ""
-        if kind in (bool, str) or kind.__name__ == "dtype" or issubclass(kind, Enum):
+        if is_its_own_word(kind):
             return name
         if issubclass(kind, tuple) or not self._places:  # of a kernel's other types descriptors have words
             item_words(self._spec, self._places, name, value)  # raises here, before any code is written
