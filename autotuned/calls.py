@@ -139,8 +139,9 @@ def _lines(path: Path) -> Iterator[bytes]:
 def _add(line: Json, found: dict[str, Recorded], more: dict[str, int], schemas: set[int]) -> None:
     """Take in a line; ValueError, KeyError or TypeError if it is none of ours; another schema goes into `schemas`."""
     identity = line["id"]
-    if isinstance(line.get("schema", SCHEMA), int) and line.get("schema", SCHEMA) != SCHEMA:
-        schemas.add(line["schema"])
+    schema = line.get("schema", SCHEMA)
+    if isinstance(schema, int) and schema != SCHEMA:
+        schemas.add(schema)
         raise ValueError
     if "more" in line:
         more[identity] = more.get(identity, 0) + int(line["more"])

@@ -51,8 +51,10 @@ def _row(found: Any, recorded: Any, device: str) -> dict[str, Json]:
     from autotuned import candidates, objects, replay
 
     key = recorded.key
-    row = {"kernel": key.kernel, "triton": key.context.get("triton"), "call": key.call, "count": recorded.count}
-    row |= {"config": None}
+    row = {
+        "kernel": key.kernel, "triton": key.context.get("triton"), "call": key.call, "count": recorded.count,
+        "config": None,
+    }  # fmt: skip
     if found.reason:
         return {**row, "reason": found.reason}
     try:
