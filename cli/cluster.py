@@ -17,7 +17,7 @@ from autotuned.errors import AutotunedError
 from autotuned.values import Json, digest
 
 from .isolation import Worker
-from .pool import Process, Seat
+from .seats import Process, Seat
 
 log = logging.getLogger("autotuned")
 LISTEN_S = 1.0  # how long an actor waits for its process to say something before it says that there is nothing

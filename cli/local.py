@@ -9,7 +9,7 @@ from autotuned import env, gpus, visible, workers
 from autotuned.values import Json
 
 from .isolation import Worker
-from .pool import Process, Seat
+from .seats import Process, Seat
 
 COMPILE_WORKERS = "AUTOTUNED_COMPILE_WORKERS"
 

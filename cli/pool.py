@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
 import autotuned
 from autotuned import configfile, recordfile, store
@@ -19,112 +17,16 @@ from autotuned.values import Json
 from . import isolation
 from .deal import Queue, Task
 from .interrupts import Interrupts
-from .isolation import Doing, Ending
+from .isolation import Ending
 from .progress import Display
 from .rows import Row, Wishes
+from .seats import Executor, Seat
 from .units import share
 
 TICK_S = 0.2
 BLAMELESS = 3  # ends with no config to blame: of a device in a row, or of a unit, after which either is given up
 PATIENCE_S = 60.0  # how long the place of a lost node is waited for when only it could do what is left
 SHIP_S = 2.0  # between two writings of config files: each reads and writes whole files
-
-
-class Process(Protocol):
-    """What measures: `isolation.Worker`, or one that is elsewhere.
-
-    Attributes:
-        lost: Whether its host went, which no config can be blamed for.
-    """
-
-    lost: bool
-
-    @property
-    def is_over(self) -> bool:
-        """Whether it has ended and everything it said has been read."""
-
-    def send(self, command: Mapping[str, Json]) -> None:
-        """One command for it."""
-
-    def messages(self) -> list[dict[str, Json]]:
-        """What it has said since the last time."""
-
-    def why(self) -> str:
-        """How it ended."""
-
-    def interrupt(self) -> None:
-        """Let it keep what it has, and end."""
-
-    def kill(self) -> None:
-        """End it and everything it has started."""
-
-
-class Executor(Protocol):
-    """Where processes run.
-
-    Attributes:
-        gathers: Whether records are to come back, since the stores are elsewhere.
-    """
-
-    gathers: bool
-
-    def seats(self) -> list[Seat]:
-        """One for each device."""
-
-    def start(self, seat: Seat, wishes: Mapping[str, Json]) -> Process:
-        """A process for a device."""
-
-    def wait(self, processes: Sequence[Process], limit_s: float) -> None:
-        """Return when one of them has said something, or the time is over."""
-
-    def is_needed(self, seat: Seat) -> bool:
-        """Whether a device that is not ready is to be waited for when all else is done."""
-
-    def close(self) -> None:
-        """Let go of everything."""
-
-
-@dataclass
-class Seat:
-    """A device, and the process that measures on it.
-
-    Attributes:
-        name: In few words. `kind`: The product, as far as it is known without a process. `uuid`: of the device, or "".
-        place: Name of its host, where that is another one.
-        model: What its choices hold for; None until its process has said so.
-        ends: Of its processes, in a row, with no config to blame. `starts`: of processes, in all.
-        gone: Why it is given up; "" while it is not.
-    """
-
-    name: str
-    kind: str = ""
-    uuid: str = ""
-    place: str = ""
-    settings: Mapping[str, str | None] = field(default_factory=dict)
-    process: Process | None = None
-    model: str | None = None
-    ready: bool = False
-    task: Task | None = None
-    listing: bool = False
-    doing: Doing = field(default_factory=Doing)
-    begun: float = 0.0
-    ends: int = 0
-    starts: int = 0
-    done: int = 0
-    gone: str = ""
-
-    def reset(self, process: Process) -> None:
-        """A new process has taken over."""
-        self.process, self.doing, self.begun = process, Doing(), time.monotonic()
-        self.ready, self.listing, self.task = False, False, None
-        self.starts += 1
-
-    def to_json(self) -> dict[str, Json]:
-        """What `tune --json` says of it."""
-        return {
-            "name": self.name, "product": self.kind or None, "uuid": self.uuid or None, "host": self.place or None,
-            "model": self.model, "cases": self.done, "restarts": max(0, self.starts - 1), "given_up": self.gone or None,
-        }  # fmt: skip
 
 
 class Pool:
@@ -175,8 +77,9 @@ class Pool:
                 self._seats = self._executor.seats()
                 for seat in self._seats:
                     self._start_process(seat)
-                while not self._is_done():
+                while self._goes_on():
                     self._turn()
+                self._abandon_rest()
             except KeyboardInterrupt:
                 self.interrupted = True
                 self._finish()
@@ -203,27 +106,36 @@ class Pool:
     def _alive(self) -> list[Seat]:
         return [seat for seat in self._seats if not seat.gone]
 
-    def _is_done(self) -> bool:
-        if any(seat.model is None and self._executor.is_needed(seat) for seat in self._alive()):
-            return False  # its kind may be another one
-        open_ = [model for model, queue in self._queues.items() if not queue.is_done]
-        if any(seat.model in open_ and self._may_work(seat) for seat in self._alive()):
-            return False
-        unsaid = [model for model in open_ if not self._abandon(model)]
-        if unsaid:
-            raise AutotunedError(
-                f"expected all cases for {', '.join(unsaid)}, got those above: the last device of this kind was given "
-                "up before it had listed the others. Run the same command again to go on."
-            )
-        return bool(self._queues)
+    def _goes_on(self) -> bool:
+        """Whether something is left to do, or may be, and a device that may do it."""
+        if not self._queues or any(seat.model is None and self._executor.is_needed(seat) for seat in self._alive()):
+            return True  # its kind may be another one
+        open_ = self._open_models()
+        return any(seat.model in open_ and self._may_work(seat) for seat in self._alive())
+
+    def _open_models(self) -> list[str]:
+        return [model for model, queue in self._queues.items() if not queue.is_done]
 
     def _may_work(self, seat: Seat) -> bool:
         """Whether it works, or is to be waited for: for a while also where a lost node had its place."""
         begun_s = time.monotonic() - seat.begun
         return seat.ready or self._executor.is_needed(seat) or begun_s < PATIENCE_S
 
+    def _abandon_rest(self) -> None:
+        """No device is left for what some kinds still have to do.
+
+        Raises:
+            AutotunedError: For one of them no row can say so.
+        """
+        unsaid = [model for model in self._open_models() if not self._abandon(model)]
+        if unsaid:
+            raise AutotunedError(
+                f"expected all cases for {', '.join(unsaid)}, got those above: the last device of this kind was given "
+                "up before it had listed the others. Run the same command again to go on."
+            )
+
     def _abandon(self, model: str) -> bool:
-        """All else is done, and no device is left for what this kind still has to do; whether a row says so."""
+        """Let what a kind still has to do fail; whether a row says so."""
         queue, mine = self._queues[model], [seat for seat in self._seats if seat.model == model]
         why = "".join(f"; {seat.name}: {seat.gone or 'waits for its place'}" for seat in mine)
         queue.listed, tasks = True, queue.drop()

@@ -30,9 +30,10 @@ from autotuned.values import Json
 
 from . import isolation, output
 from .local import Local
-from .pool import Executor, Pool, check_files
+from .pool import Pool, check_files
 from .progress import Display
 from .rows import HEADERS, Result, Row, Wishes, cells
+from .seats import Executor
 from .units import Unit, Units, reason, share, tensors_on
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells report it
@@ -190,7 +191,7 @@ class Session:
         call, lost = replay.call_of(found, case, tensors_on(self._device))
         if lost and found.name not in self._lost:  # once a kernel: its calls were mostly recorded with one list
             self._lost.add(found.name)
-            which = "1 config is" if len(lost) == 1 else f"{len(lost)} configs are"
+            which = output.counted(len(lost), "config is", "configs are")
             self._display.keep(f"{found.name}: {which} newer than the recording and skipped")
         return call, lost
 
@@ -214,14 +215,10 @@ class Session:
         result = Result(Row(unit.found.name, "failed"))
         row = result.row
         try:
-            is_over = budget_s == 0
-            if is_over and isinstance(unit.case, Recorded):  # known without making the tensors of each of thousands
-                row.call = unit.case.key.call
+            if budget_s == 0:
+                self._leave_out(unit, result)
             else:
                 call, lost = self._identified(unit, result)
-            if is_over:
-                row.status, row.reason = "skipped", "the budget is used up"
-            else:
                 self._tune(unit.found, call, result, lost, budget_s)
         except DeviceLostError as error:
             row.reason = reason(error)
@@ -231,6 +228,14 @@ class Session:
             row.reason = reason(error)
             result.entry = result.record = None
         return result
+
+    def _leave_out(self, unit: Unit, result: Result) -> None:
+        """No time is left for a unit; its row says which call it is."""
+        if isinstance(unit.case, Recorded):  # known without making the tensors of each of thousands
+            result.row.call = unit.case.key.call
+        else:
+            self._identified(unit, result)
+        result.row.status, result.row.reason = "skipped", "the budget is used up"
 
     def identify(self, unit: Unit) -> tuple[Result, Hashable | None]:
         """What is known of a unit before it is measured, and what its compiled code depends on."""

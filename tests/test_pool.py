@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 from autotuned.cli import cluster, pool
-from autotuned.cli.pool import Pool, Seat
+from autotuned.cli.pool import Pool
 from autotuned.cli.progress import Display
 from autotuned.cli.rows import Row, Wishes
+from autotuned.cli.seats import Seat
 from fakes import FakeConfig, form, make_key
 
 import autotuned
