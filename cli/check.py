@@ -75,7 +75,7 @@ def _print(found: Audit, rows: list[dict[str, Any]], untimed: list[str], toleran
     if rows:
         output.print_table(HEADERS, [_cells(row, tolerance) for row in rows], stack=(1, 1))
     measured = f", {len(rows)} timed again" if measure else ""
-    entries = "1 entry" if found.entries == 1 else f"{found.entries} entries"
+    entries = output.counted(found.entries, "entry", "entries")
     files, faults = output.counted(len(found.files), "file"), output.counted(len(found.faults), "fault")
     output.say(f"{files}, {entries}, {faults}{measured}")
 

@@ -64,9 +64,9 @@ def is_quiet() -> bool:
     return _quiet
 
 
-def counted(count: int, noun: str) -> str:
-    """So many of something: "1 kernel", "2 kernels"."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+def counted(count: int, noun: str, several: str = "") -> str:
+    """So many of something: "1 kernel", "2 kernels"; `several` where that is more than an s."""
+    return f"{count} {noun}" if count == 1 else f"{count} {several or noun + 's'}"
 
 
 def say(text: str, end: str = "\n") -> None:

@@ -48,7 +48,7 @@ def _head(totals: Json, covered: Coverage | None) -> str:
         if totals[name] is not None
     ]
     tiles += [
-        (str(totals["cases"]), f"cases of {totals['kernels']} {'kernel' if totals['kernels'] == 1 else 'kernels'}"),
+        (str(totals["cases"]), f"cases of {output.counted(totals['kernels'], 'kernel')}"),
         (str(totals["configs"]), f"configs measured, {totals['failed']} failed"),
         (f"{totals['seconds']:.1f} s", "spent searching"),
         (f"{totals['tied']} / {totals['noisy']}", "ties / noisy choices"),
@@ -93,7 +93,7 @@ def _short(kernel: str) -> str:
 
 def _kernel(name: str, cases: Sequence[Case]) -> str:
     average = mean(case.vs_first for case in cases)
-    facts = [f"{len(cases)} case{'s' * (len(cases) != 1)}", *sorted({case.stored.device for case in cases})]
+    facts = [output.counted(len(cases), "case"), *sorted({case.stored.device for case in cases})]
     facts += sorted({case.stored.toolchain for case in cases} - {"n/a"})
     facts += [f"{output.ratio_words(average)} the first config on average"] if average else []
     chips = "".join(f"<span class=chip>{escape(fact)}</span> " for fact in facts)
