@@ -4,14 +4,26 @@ import math
 import sys
 import threading
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
-from fakes import CONTEXT, FakeDescriptor, TorchDtype, TorchTensor, named_type
+from fakes import CONTEXT, TorchDtype, TorchTensor, named_type
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tables import (
+    ALL,
+    BUCKET,
+    CONSTEXPR,
+    LISTED,
+    NOT_LISTED,
+    Bound,
+    every_spec,
+    launcher,
+    of_callable,
+    of_kernel,
+    shares_words,
+)
 
 from autotuned import _launch_py
 from autotuned._launch_py import PyLauncher, integer_class
@@ -24,42 +36,8 @@ class Level(enum.IntEnum):
     TWO = 2
 
 
-class Bound:
-    """What the table holds; the launcher never looks into it."""
-
-
-def launcher(*names: str, spec: KeySpec = KeySpec(), device: Callable[[], int] = lambda: 0) -> PyLauncher:
-    return PyLauncher(names, spec, lambda: device)
-
-
-def of_callable(*names: str, spec: KeySpec = KeySpec()) -> PyLauncher:
-    """The table of a plain callable."""
-    return PyLauncher(names, spec)
-
-
-def of_kernel(*names: str) -> PyLauncher:
-    """The table of a Triton kernel."""
-    return PyLauncher(names, KeySpec(), lambda: lambda: 0, places=False)
-
-
-def shares_words(spec: KeySpec, one: Any, other: Any, is_of_kernel: bool = False) -> bool:
-    """Whether what is bound for one value of the argument `a` is found for another."""
-    table = PyLauncher(("a",), spec, lambda: lambda: 0, places=not is_of_kernel)
-    assert table.bind((one,), Bound())
-    return table.find((other,)) is not None
-
-
 def key(spec: KeySpec, value: Any) -> Key:
     return Key("app.k", call_part(spec, {"a": value}, {}, "app.k"), CONTEXT)
-
-
-ALL = KeySpec()
-LISTED = KeySpec(("a",))
-NOT_LISTED = KeySpec(("b",))
-CONSTEXPR = KeySpec(("b",), constexprs=frozenset({"a"}))
-BUCKET = KeySpec(("a",), buckets={"a": pow2})
-SPECS = {"no list": ALL, "listed": LISTED, "not listed": NOT_LISTED, "constexpr": CONSTEXPR, "bucket": BUCKET}
-every_spec = pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
 
 
 # -- the table -------------------------------------------------------------------------------------------------------
@@ -232,72 +210,6 @@ def test_values_of_other_types_are_never_bound(value: Any) -> None:
     assert len(table) == 0
 
 
-class Layer:
-    """An object of the user's, as a method gets one."""
-
-
-@pytest.mark.parametrize(
-    "value", [Layer(), Layer, len, [1], {"a": np.zeros(2)}, b"x", object()],
-    ids=["self", "class", "function", "list", "dict", "bytes", "object"],
-)  # fmt: skip
-def test_objects_that_no_key_tells_of_share_words_in_a_plain_callable(value: Any) -> None:
-    table, bound = of_callable("a", "n", spec=NOT_LISTED), Bound()
-    assert table.bind((value, 5), bound)
-    assert table.find((value, 6)) is bound
-    assert table.find((type("Other", (), {})(), 5)) is None
-
-
-@pytest.mark.parametrize("value", [1j, np.int64(1), np.float32(1), TorchTensor(2), FakeDescriptor(TorchTensor(2, 2))])
-def test_what_a_key_may_tell_of_has_words_of_its_own_or_none(value: Any) -> None:
-    table = of_callable("a", "n", spec=NOT_LISTED)
-    if isinstance(value, TorchTensor):
-        table.bind((value, 5), Bound())
-        assert table.find((TorchTensor(2, dtype="torch.float16"), 5)) is None
-    else:
-        assert not table.bind((value, 5), Bound())
-
-
-class OnGpu(TorchTensor):
-    """A tensor of torch's, of a GPU."""
-
-    is_cuda = True
-
-
-OnGpu.__module__, OnGpu.__name__ = "torch", "Tensor"
-
-
-@pytest.mark.parametrize(
-    "holder", [lambda x: (x, 3), lambda x: (None, (x,)), lambda x: [x], lambda x: {"x": x}, lambda x: [[x, 3]]]
-)
-def test_a_plain_callables_containers_share_words_on_one_device_only(holder: Callable[[Any], Any]) -> None:
-    table, bound = of_callable("a", spec=NOT_LISTED), Bound()
-    assert table.bind((holder(OnGpu(4, 8)),), bound)
-    assert table.find((holder(OnGpu(4, 8)),)) is bound
-    assert table.find((holder(OnGpu(4, 8, device=1)),)) is None
-
-
-def test_an_object_that_is_in_the_key_is_never_bound() -> None:
-    assert not of_callable("a", spec=LISTED).bind((Layer(),), Bound())
-    assert not of_callable("a", spec=CONSTEXPR).bind((Layer(),), Bound())
-
-
-def test_an_object_that_has_become_an_array_is_left_to_the_safe_path() -> None:
-    table, layer = of_callable("a"), Layer()
-    assert table.bind((layer,), Bound())
-    vars(layer).update(dtype="float32", shape=(4,), strides=(4,))
-    assert table.find((layer,)) is None
-    assert not table.bind((layer,), Bound())
-
-
-def test_classes_without_end_are_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_launch_py, "LIMIT", 8)
-    table = of_callable("a")
-    for number in range(20):
-        assert table.bind((type(f"Made{number}", (), {})(),), Bound())
-    assert len(table) == 8
-    assert len(table._plans) == 8
-
-
 def test_threads_bind_at_once() -> None:
     """Of what the table refuses, too, and while its entries are counted: a call must not end in an error of ours."""
     table, errors = of_callable("a", "n"), []
@@ -335,60 +247,6 @@ def test_no_code_is_written_for_calls_that_have_no_words(monkeypatch: pytest.Mon
     for value in (type("Tensor", (TorchTensor,), {})(2), (object(),), np.float32(1)):
         assert not of_kernel("a").bind((value,), Bound())
     assert made == []
-
-
-def test_a_subclass_is_another_type() -> None:
-    class Text(str): ...
-
-    class Tensor(TorchTensor): ...  # may be a tracer without memory
-
-    assert not of_kernel("a").bind((Text("x"),), Bound())
-    assert not of_kernel("a").bind((Tensor(2),), Bound())
-
-
-PAIR = (TorchTensor(4, 8), 3)
-TUPLES = {
-    "the same": ((TorchTensor(4, 8, address=8192), 3), True, True),
-    "another size": ((TorchTensor(4, 9), 3), False, False),
-    "another dtype": ((TorchTensor(4, 8, dtype="torch.float16"), 3), False, False),
-    "not aligned": ((TorchTensor(4, 8, address=4100), 3), False, False),
-    "another number": ((TorchTensor(4, 8), 5), False, True),
-    "a number that is compiled otherwise": ((TorchTensor(4, 8), 16), False, False),
-    "True for 1": ((TorchTensor(4, 8), True), False, False),
-    "a float": ((TorchTensor(4, 8), 3.0), False, False),
-    "None": ((TorchTensor(4, 8), None), False, False),
-    "nested": (((TorchTensor(4, 8), 3),), False, False),
-    "longer": ((TorchTensor(4, 8), 3, 3), False, False),
-}
-
-
-@pytest.mark.parametrize("case", TUPLES)
-def test_which_tuples_share_words(case: str) -> None:
-    other, shared_in_key, shared = TUPLES[case]
-    assert shares_words(LISTED, PAIR, other) is shared_in_key
-    assert shares_words(ALL, PAIR, other) is shared_in_key
-    assert shares_words(NOT_LISTED, PAIR, other) is shared
-    assert shares_words(CONSTEXPR, PAIR, other) is shared_in_key
-
-
-@pytest.mark.parametrize("floats", [(0.0, -0.0), (math.nan, math.inf)])
-def test_floats_in_tuples_are_told_apart_where_they_are_in_the_key(floats: tuple[float, float]) -> None:
-    one, other = [(number,) for number in floats]
-    assert not shares_words(LISTED, one, other)
-    assert shares_words(LISTED, one, one)
-    assert shares_words(NOT_LISTED, one, other)
-
-
-def test_descriptors_share_words_whatever_their_block_is() -> None:
-    def descriptor(rows: int, block: int, dtype: str = "torch.float32") -> FakeDescriptor:
-        return FakeDescriptor(TorchTensor(rows, 8, dtype=dtype), (block, 8))
-
-    shares = partial(shares_words, is_of_kernel=True)
-    for spec in (LISTED, NOT_LISTED):
-        assert shares(spec, descriptor(4, 1), descriptor(4, 2))
-        assert shares(spec, (descriptor(4, 1),), (descriptor(4, 2),))
-        assert not shares(spec, descriptor(4, 1), descriptor(5, 1))
-        assert not shares(spec, descriptor(4, 1), descriptor(4, 1, "torch.float16"))
 
 
 # -- tensors ---------------------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ if COMPILED:
 # `test_driver.py` has its call of the driver itself.
 TWINS = {
     "test_hit",
+    "test_compound",
     "test_guards",
     "test_same_binary",
     "test_control",
