@@ -17,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from autotuned import source, toolchain
+from autotuned import origin, toolchain
 from autotuned.errors import CallError, TargetError
 from autotuned.function import TunedFunction
 from autotuned.target import Call
@@ -179,7 +179,7 @@ def _import_file(path: Path, target: str) -> ModuleType:
         near = difflib.get_close_matches(path.name, [file.name for file in path.parent.glob("*.py")], 1)
         hint = f" Did you mean {str(path.with_name(near[0]))!r}?" if near else ""
         raise _error(target, f"there is no file {path}.{hint}")
-    name = source.module_name(path)
+    name = origin.module_name(path)
     depth = len(name.split(".")) - (path.stem != "__init__")
     folder = str(path.parents[depth])  # what holds the outermost package, or a lone file
     if folder not in sys.path:
@@ -207,7 +207,7 @@ def _gives(name: str, path: Path) -> bool:
 
 
 def _load_file(path: Path) -> ModuleType:
-    name = source.BY_PATH_PREFIX + path.stem
+    name = origin.BY_PATH_PREFIX + path.stem
     loaded = sys.modules.get(name)
     if loaded is not None and loaded.__file__ == str(path):
         return loaded

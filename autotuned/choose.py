@@ -301,7 +301,9 @@ class Chooser:
     def keeps(self, key: Key) -> bool:
         """Whether this key's results are kept on disk; a key with values that JSON cannot write is not."""
         if self.options.stored and not objects.portable(key.to_json()):
-            self.say_once("object", "`%s`: part of key %s has no JSON form: its choice is kept in memory only.", key)
+            message = "`%s`: the choice for key %s is kept in memory only: %s."
+            why = objects.why_not_portable(key.to_json())
+            self.say_once(f"object: {why}", message, key, why)
             return False
         return self.options.stored
 

@@ -24,12 +24,18 @@ class Context:
         """The context part of a call's key, and its canonical text."""
         target = self._target
         where = target.device(call)
-        now = (where, target.toolchain(where, store.root()), target.environment(), target.source)
+        now = (where, target.toolchain(where, store.root()), target.environment(), target.source, _ids(target))
         latest = self._latest  # read once: a thread on another device may replace it
         if now != latest[0]:
             if latest[0] is not None and now[2] != latest[0][2]:
                 target.environment_changed()
             context = {"device": where.to_json(), **now[1], "environment": now[2], "source": now[3]}
             context["version"] = self._version
+            if self._version is None and target.opaque:  # with a version the user says what of them matters
+                context["process"] = {name: objects.this_very(value) for name, value in target.opaque}
             latest = self._latest = (now, context, canonical(context))
         return latest[1], latest[2]
+
+
+def _ids(target: Target) -> list[int]:
+    return [id(value) for _, value in target.opaque]

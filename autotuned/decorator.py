@@ -167,7 +167,7 @@ class _Given(Frozen):
         """Wrap `fn`."""
         function = _decorated_function(fn)
         _check_prune(self.prune)
-        name = self.name or source.public_name(function)
+        name = self.name or source.public_name(fn)
         if triton_names.is_kernel(fn):
             return self._kernel(KernelTarget(fn, function, name, self.name is not None))
         return self._function(fn, name)

@@ -292,3 +292,9 @@ def log_level(level: str) -> Iterator[None]:
             os.environ["AUTOTUNED_LOG"] = variable
         level_before, log.propagate, log.handlers[:] = before
         log.setLevel(level_before)
+
+
+def temporary_folders() -> list[str]:
+    """Where programs put files that are not to last; `tempfile` would write one to find out which."""
+    named = (os.environ.get(name) for name in ("TMPDIR", "TEMP", "TMP"))
+    return [os.path.realpath(folder) for folder in (*named, "/tmp", "/var/tmp") if folder]

@@ -65,12 +65,17 @@ class HostTarget:
         function = source.python_function(self.fn)
         if function is None:
             raise DecorationError(f"@autotune: expected a Python function, got {self.fn!r:.80}.")
-        return source.Fingerprint(function, getattr(self.fn, "__self__", None), self._is_named)
+        return source.Fingerprint(self.fn, self._is_named)
 
     @property
     def source(self) -> str:
         """The callable, what it calls in its own package, and the globals and closure cells it uses."""
         return self._fingerprint.value()
+
+    @property
+    def opaque(self) -> list[source.Opaque]:
+        """Of the callable and what it calls."""
+        return self._fingerprint.opaque
 
     def launch(self, call: Call, config: Any) -> Any:
         """Call it with the config's values as keywords."""

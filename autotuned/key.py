@@ -176,6 +176,11 @@ def is_descriptor(value: Any) -> bool:
     return is_one and not isinstance(value, (tuple, type))
 
 
+def layout(tensor: Any) -> Layout:
+    """Dtype, shape and stride pattern of a tensor, as a key has them of an argument."""
+    return _part(tensor.dtype, tensor.shape, strides_of(tensor), KeySpec(), "")
+
+
 class Layout(dict[str, Json]):
     """A tensor's part of a key, with its canonical text at hand; shared between keys, so never edited."""
 

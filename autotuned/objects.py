@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections import OrderedDict
+from collections.abc import Iterator
 from typing import Any
 
-from autotuned import source
+from autotuned import key, source
 from autotuned.errors import EncodingError
+from autotuned.sourcetext import Body, text
 from autotuned.values import Json, digest
 
 LIMIT = 4096  # objects kept alive; a key of one that was let go is never asked for again, since numbers are not reused
@@ -17,11 +19,25 @@ _numbers = itertools.count()
 
 
 def spell(value: Any, where: str) -> Json:
-    """Spelling for values that typed JSON does not know: functions by source, else this very object in memory."""
+    """Spelling for values that typed JSON does not know: by what they compute or hold, else this very object in memory.
+
+    An array within another value counts as an argument does: by dtype, shape and strides.
+    """
+    if key.is_tensor(value):
+        return _layout(value)
     try:
-        return source.of_value(value, where)
+        return source.of_value(value, where, _layout)
     except EncodingError:
-        return {_MARK: _number(value)}
+        return this_very(value)
+
+
+def this_very(value: Any) -> Json:
+    """Spelling for a value that is known by itself only, in this process."""
+    return {_MARK: _number(value), "type": source.type_name(value)}
+
+
+def _layout(array: Any) -> Json:
+    return {"array": dict(key.layout(array))}
 
 
 def _number(value: Any) -> int:
@@ -40,7 +56,7 @@ def name_of(bench: Any) -> str:
     if function is None:
         return f"do_bench {type(bench).__qualname__}"
     # Its own text only: what it uses holds state of the measurement more often than not.
-    return f"do_bench {function.__qualname__} {digest(source.text(function))[:12]}"
+    return f"do_bench {function.__qualname__} {digest(text(Body(function)))[:12]}"
 
 
 def portable(*parts: Json) -> bool:
@@ -49,6 +65,23 @@ def portable(*parts: Json) -> bool:
 
 
 def _has_object(data: Json) -> bool:
-    if isinstance(data, dict):
-        return _MARK in data or any(map(_has_object, data.values()))
-    return isinstance(data, list) and any(map(_has_object, data))
+    return next(_marked("", data), None) is not None
+
+
+def _marked(path: str, data: Json) -> Iterator[tuple[str, str]]:
+    """The values known by object only: where they stand and their types."""
+    if isinstance(data, dict) and _MARK in data:
+        yield path, data["type"]
+    elif isinstance(data, (dict, list)):
+        for name, inner in data.items() if isinstance(data, dict) else enumerate(data):
+            yield from _marked(f"{path}.{name}" if path else str(name), inner)
+
+
+def why_not_portable(data: Json) -> str:
+    """Of what `portable` denies: the first value that is known by object only, and what to do about it."""
+    path, kind = next(_marked("", data))
+    _, _, name = path.partition("values.")
+    if name:
+        return f"{name!r}, of type {kind}, has no JSON form. Leave it out of key, or name a callable that returns what of it matters"
+    name = path.partition("process.")[2] or path
+    return f"{name!r}, a value of type {kind} that its code uses, has no JSON form. Say in version= what of it matters"

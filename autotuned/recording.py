@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
-from autotuned import argspec, env, grids, objects, source, switched, toolchain
+from autotuned import argspec, env, grids, objects, origin, source, switched, toolchain
 from autotuned._launch_py import PyLauncher
 from autotuned.bound import Bound
 from autotuned.calls import Recorded, Writer
@@ -223,10 +223,10 @@ def describe(chooser: Chooser, call: Call) -> Recorded:
 
 
 def _place_of(function: Any) -> str:
-    """Where a tuned function can be imported from, as a target of `autotuned tune`; of a script its file."""
-    module = function.__module__
-    place = os.path.abspath(function.__code__.co_filename) if source.is_script(module) else module
-    return f"{place}:{function.__qualname__}"
+    """Where a tuned function can be imported from, as a target of `autotuned tune`; of a script, or a module that no import finds, its file."""
+    file = origin.file_of(function)
+    is_path = not origin.is_importable(function) and os.path.isfile(file)
+    return f"{os.path.abspath(file) if is_path else function.__module__}:{function.__qualname__}"
 
 
 # -- on and off -------------------------------------------------------------------------------------------------------

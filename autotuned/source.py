@@ -2,36 +2,39 @@
 
 from __future__ import annotations
 
-import ast
 import enum
 import functools
 import hashlib
-import inspect
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping
 from types import FunctionType, MethodType, ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from autotuned import origin
 from autotuned.errors import EncodingError
-from autotuned.immutable import Frozen
-from autotuned.sourcetext import codes
-from autotuned.sourcetext import text as text
-from autotuned.sourcetext import tree as syntax
-from autotuned.values import Json, canonical, digest, encode
+from autotuned.later import later
+from autotuned.reach import NO_HOLDER, body_of, is_toolchain, is_triton_function, python_function, uses
+from autotuned.sourcetext import Body, text
+from autotuned.values import Json, canonical, encode
 
-# Code that ships with these is covered by the toolchain part of the key.
-_TOOLCHAIN_PACKAGES = ("triton", "torch", "numpy", "cupy", "builtins", "math")
+if TYPE_CHECKING:
+    from autotuned import classes, held
+else:
+    classes, held = later("classes"), later("held")
+
+DEPTH = 64  # of values within values, and of functions that call functions
+LINES = 100_000  # of one fingerprint: values that hold each other twice grow without end
+Opaque = tuple[str, Any]  # the name of a value that has no spelling, and the value
 
 
-def fingerprint(function: FunctionType) -> str:
+def fingerprint(function: Callable[..., Any]) -> str:
     """SHA-256, in hex, of everything that decides what `function` computes.
 
-    Covered: its text from `def` on, without comments and blank lines; Triton functions and helpers it reaches
-    through globals, closures, attributes of modules and objects, containers and default values, in this and other
-    files; the values of globals, closure cells, attributes (`CFG.block`) and defaults it uses, except those that it
-    sets itself; the plain data of an object whose bound method it uses. Not covered: file, line numbers, decorators,
-    and code of installed packages other than its own, which the toolchain part of the key stands for.
+    Covered: its text from `def` on, without comments and blank lines, of a Triton function the text that Triton
+    compiles; Triton functions, helpers, decorators and classes of its own package that it reaches through globals,
+    closures, attributes, containers and default values; the values of all that it reaches so, except those that it
+    sets itself. Not covered: file, line numbers, its own decorators, code of other packages (but the values in them
+    that it reaches), and what it looks up by `globals()`, `eval` or in files.
     """
     return Fingerprint(function).value()
 
@@ -39,122 +42,121 @@ def fingerprint(function: FunctionType) -> str:
 class Fingerprint:
     """The fingerprint of one function, computed anew where something it rests on has been bound anew.
 
-    Looked at again are the function's code and defaults, and the globals, closure cells and attributes that it and
-    what it calls use: by identity, so that a list or a dict which was edited in place is not noticed.
+    Looked at again are the function's text, code and defaults, and the globals, closure cells and attributes that it
+    and what it calls use: by identity, so that a list or a dict which was edited in place is not noticed.
 
     Args:
-        holder: Of a bound method: its object.
+        function: A function, or a method, partial, Triton function or object around one.
         nameless: Leave out what the function itself is called: it is known by a name of its own.
+        array: How an array is spelled; None for its content.
     """
 
-    def __init__(self, function: FunctionType, holder: Any = None, nameless: bool = False) -> None:
+    def __init__(self, function: Any, nameless: bool = False, array: Callable[[Any], Json] | None = None) -> None:
         self._function = function
         self._nameless = nameless
-        self._holder = holder
-        self._latest: tuple[str, list[Callable[[], bool]]] = ("", [])
+        self._array = array
+        self._latest: tuple[str, _Walk | None] = ("", None)
 
     def value(self) -> str:
         """SHA-256, in hex; see `fingerprint`."""
-        known, checks = self._latest
-        if not known or not all(check() for check in checks):
-            walk = _Walk(_package(self._function))
-            walk.function(self._function, self._nameless)
-            known = hashlib.sha256("\n".join(walk.lines).encode("utf-8", "surrogatepass")).hexdigest()
-            self._latest = known, walk.checks
-        return known if self._holder is None else digest([known, *map(list, _data_of(self._holder))])
+        known, walk = self._latest
+        if walk is None or not all(check() for check in walk.checks):
+            walk = _Walk(_package(self._function), self._array)
+            walk.top(self._function, self._nameless)
+            known = walk.digest()
+            self._latest = known, walk
+        return known
+
+    @property
+    def opaque(self) -> list[Opaque]:
+        """What the code uses and no fingerprint can hold: as of the latest `value()`."""
+        walk = self._latest[1]
+        return walk.opaque if walk is not None else []
 
 
 LIMIT = 256
 _of_values: dict[FunctionType, Fingerprint] = {}  # of functions passed as values; bounded, for it keeps them alive
 
 
-def _remembered(function: FunctionType) -> str:
-    if function not in _of_values:
+def _of_function(value: Any, array: Callable[[Any], Json] | None) -> Fingerprint:
+    if not isinstance(value, FunctionType) or value.__closure__:  # what holds something must not be kept for that
+        return Fingerprint(value, nameless=True, array=array)
+    if value not in _of_values:
         if len(_of_values) >= LIMIT:
             _of_values.pop(next(iter(_of_values)), None)
-        _of_values[function] = Fingerprint(function)
-    return _of_values[function].value()
+        _of_values[value] = Fingerprint(value, nameless=True, array=array)
+    return _of_values[value]
 
 
-def of_value(value: Any, where: str) -> Json:
-    """The key's spelling of a function passed as a value: its name and fingerprint.
+def of_value(value: Any, where: str, array: Callable[[Any], Json] | None = None) -> Json:
+    """The key's spelling of a value that typed JSON does not know.
+
+    A function is known by what it computes and not by its name, anything else by its class, the code of that class
+    and what it holds.
 
     Raises:
-        EncodingError: `value` is no Python or Triton function.
+        EncodingError: `value`, or something in it, is known by itself only.
     """
-    function = python_function(value)
-    if function is None:
-        raise EncodingError(
-            f"{where}: expected None, bool, int, float, str, bytes, tuple, list, dict, enum, dtype, device, numpy "
-            f"scalar or function, got {type(value).__module__}.{type(value).__qualname__}. Pass one of these, or "
-            "leave the argument out of key; until then the choice is kept in memory only.",
-            where=where,
-        )
     if isinstance(value, functools.partial):
-        held = [encode(value.args, where, of_value), encode(value.keywords, where, of_value)]
-        return {"partial": [of_value(value.func, where), *held]}
-    spelled = {"function": [function.__qualname__, _remembered(function)]}
-    holder = getattr(value, "__self__", None) if isinstance(value, MethodType) else None
-    return spelled if holder is None else {"method": [spelled, [[name, data] for name, data in _data_of(holder)]]}
+        inside = functools.partial(of_value, array=array)
+        arguments = [encode(value.args, where, inside), encode(value.keywords, where, inside)]
+        return {"partial": [encode(value.func, where, inside), *arguments]}
+    if is_function(value):
+        found = _of_function(value, array)
+        return {"function": _checked(found.value(), found.opaque, value, where)}
+    walk = _Walk(_package(value), array)
+    walk.value("value", value)
+    kind = value if isinstance(value, type) else type(value)
+    spelled = ["class" if kind is value else "value", [kind.__qualname__, walk.digest()]]
+    return {spelled[0]: _checked(spelled[1], walk.opaque, value, where)}
 
 
-def python_function(value: Any) -> FunctionType | None:
-    """The plain function inside a Triton function, tuned kernel, partial, method or cache; None for anything else."""
+def _checked(spelled: Json, opaque: list[Opaque], value: Any, where: str) -> Json:
+    if not opaque:
+        return spelled
+    name, inner = opaque[0]
+    inside = "" if inner is value else f", which holds {type_name(inner)} ({name})"
+    raise EncodingError(
+        f"{where}: expected None, bool, int, float, str, bytes, tuple, list, dict, enum, dtype, device, numpy scalar, "
+        f"function, or an object that holds only these, got {type_name(value)}{inside}. Pass one of these, or leave the argument out "
+        "of key; until then the choice is kept in memory only.",
+        where=where,
+    )
+
+
+def type_name(value: Any) -> str:
+    """A value's type, for people."""
+    return f"{type(value).__module__}.{type(value).__qualname__}"
+
+
+def is_function(value: Any) -> bool:
+    """Whether a value is a function, or something around one that adds nothing: a method, a cache, a kernel."""
+    if isinstance(value, FunctionType) or is_triton_function(value):
+        return True
+    if isinstance(value, MethodType):
+        return isinstance(value.__func__, FunctionType)
+    kind = type(value)
+    is_around = kind.__module__.startswith("autotuned.") or type_name(value) == "functools._lru_cache_wrapper"
+    return is_around and python_function(value) is not None
+
+
+def public_name(value: Any) -> str:
+    """The name of a function or kernel that is the same in every process; see `origin.public_name`."""
+    body = body_of(value)
+    assert body is not None
+    return origin.public_name(body)
+
+
+def _package(value: Any) -> str:
+    """Whose code a value is: what a wrapper of another package wraps counts, and not the wrapper."""
+    function = None if isinstance(value, type) else python_function(value)
     for _ in range(32):
-        if isinstance(value, FunctionType):
-            return value
-        inside = (getattr(value, name, None) for name in ("func", "__func__", "fn", "__wrapped__"))
-        value = next((function for function in inside if function is not None), None)
-        if value is None:
-            return None
-    return None
-
-
-def public_name(function: FunctionType) -> str:
-    """`module.qualname`, where a script counts as what it would be called when imported.
-
-    Run as `__main__`, also by processes that it spawns, or loaded from a path, a file is named by the packages around
-    it (folders with an `__init__.py`), else by its stem, so that one kernel has one name however it was reached.
-    """
-    return f"{_module(function)}.{function.__qualname__}"
-
-
-BY_PATH_PREFIX = "autotuned_target_"
-_SCRIPTS = ("__main__", "__mp_main__")  # the second in what `multiprocessing` starts by "spawn" or "forkserver"
-
-
-def is_script(module: str) -> bool:
-    """Whether a module has this name since its file was run, or loaded from a path, and not imported."""
-    return module in _SCRIPTS or module.startswith(BY_PATH_PREFIX)
-
-
-def _module(function: FunctionType) -> str:
-    module = function.__module__ or ""
-    if is_script(module):
-        return module_name(Path(function.__code__.co_filename))
-    return module
-
-
-def module_name(path: Path) -> str:
-    """The dotted name under which the file at `path` would be imported."""
-    parts = [] if path.stem == "__init__" else [path.stem]
-    folder = path.parent
-    while (folder / "__init__.py").is_file() and folder.name:
-        parts.append(folder.name)
-        folder = folder.parent
-    return ".".join(reversed(parts)) or path.stem
-
-
-def _without_name(text: str, function: FunctionType) -> str:
-    """A function's text with "_" for what it is called."""
-    return text.replace(f"def {function.__name__} (", "def _ (", 1)
-
-
-def _package(function: FunctionType) -> str:
-    """Whose code a function is: that of its top package or, for a file outside of any, of the file's folder."""
-    top, is_inside, _ = _module(function).partition(".")
-    path = Path(function.__code__.co_filename)
-    return top if is_inside or path.stem == "__init__" else str(path.absolute().parent)
+        if not hasattr(function, "__wrapped__") or not isinstance(function.__wrapped__, FunctionType):
+            break
+        function = function.__wrapped__
+    if function is not None:
+        return origin.package_of(function)
+    return origin.package_of_class(value if isinstance(value, type) else type(value)) or ""
 
 
 class _Walk:
@@ -163,183 +165,255 @@ class _Walk:
     Functions are numbered as they are met instead of named: a module has another name when it runs as a script.
     """
 
-    def __init__(self, package: str) -> None:
+    def __init__(self, package: str, array: Callable[[Any], Json] | None = None) -> None:
         self.package = package
         self.lines: list[str] = []
         self.checks: list[Callable[[], bool]] = []
-        self._numbers: dict[FunctionType, int] = {}
+        self.opaque: list[Opaque] = []
+        self._array = array
+        self._numbers: dict[tuple[Body, int], int] = {}
+        self._classes: set[type] = set()
+        self._holders: list[Any] = []  # kept alive: their ids are in use
+        self._open: dict[int, str] = {}  # the values that are being spelled, by id
+        self._depth = 0
 
-    def function(self, function: FunctionType, nameless: bool = False) -> int:
+    def digest(self) -> str:
+        """SHA-256 of the lines, in hex."""
+        return hashlib.sha256("\n".join(self.lines).encode("utf-8", "surrogatepass")).hexdigest()
+
+    def top(self, value: Any, nameless: bool) -> None:
+        """Note what is fingerprinted."""
+        body = body_of(value) if is_function(value) else None
+        if body is not None and self._is_own(value, body.function):
+            self._note_options(value)
+            self.function(body, value.__self__ if isinstance(value, MethodType) else NO_HOLDER, nameless)
+        else:
+            self.value("", value)
+
+    def function(self, body: Body, holder: Any = NO_HOLDER, nameless: bool = False) -> int:
         """Note a function, its text and what it uses, unless it was met before; return its number."""
-        if function in self._numbers:
-            return self._numbers[function]
-        number = self._numbers[function] = len(self._numbers)  # before what it uses: recursion ends here
-        said = text(function)
-        self.lines.append(f"function {number}: {_without_name(said, function) if nameless else said}")
+        at = body, id(holder)
+        if at in self._numbers:
+            return self._numbers[at]
+        number = self._numbers[at] = len(self._numbers)  # before what it uses: recursion ends here
+        self._holders.append(holder)
+        said = text(body)
+        self.lines.append(f"function {number}: {_without_name(said) if nameless else said}")
+        self._watch(body.function)
+        for use in uses(body, holder):
+            if use.is_same is not None:
+                self.checks.append(use.is_same)
+            self.value(f"{number}.{use.name}", use.value, use.holder, use.whole)
+        return number
+
+    def _watch(self, function: FunctionType) -> None:
         code, defaults, by_name = function.__code__, function.__defaults__, function.__kwdefaults__
         self.checks.append(lambda: function.__code__ is code)
         self.checks.append(lambda: function.__defaults__ is defaults and function.__kwdefaults__ is by_name)
-        for use in sorted(_uses(function), key=lambda use: use.name):
-            if use.is_same is not None:
-                self.checks.append(use.is_same)
-            self.value(f"{number}.{use.name}", use.value)
-        return number
 
-    def value(self, name: str, value: Any) -> None:
-        """Note a used value, following functions and containers."""
-        if value is None or isinstance(value, ModuleType) or _is_toolchain(_home(value)):
+    def value(self, name: str, value: Any, holder: Any = NO_HOLDER, whole: bool = True) -> None:
+        """Note a used value, following functions, classes, objects and containers.
+
+        Args:
+            holder: Of a method or property: what it was found on.
+            whole: Whether all of an object counts, or only the attributes that are noted by themselves.
+        """
+        if value is None or value is sys.modules:  # which grows with every import, and says nothing of the code
             return
-        if value is sys.modules:  # grows with every import, and says nothing of the code
-            return
-        function = python_function(value)
-        if isinstance(value, functools.partial):
-            self.value(f"{name}()", [value.args, value.keywords])
-        if isinstance(value, MethodType):
-            self.lines += [f"{name}.{field} = {canonical(data)}" for field, data in _data_of(value.__self__)]
-        if function is not None and (_is_triton(value) or _package(function) == self.package):
-            self.lines.append(f"{name} -> function {self.function(function)}")
-        elif function is not None:
-            self.lines.append(f"{name} -> {_module(function)}.{function.__qualname__}")
-        elif isinstance(value, (dict, list, tuple)):
-            self.lines.append(f"{name} = {type(value).__name__} of {len(value)}")
-            for key, item in list(value.items() if isinstance(value, dict) else enumerate(value)):
-                self.value(f"{name}[{key!r}]", item)
-        else:
-            self.lines.append(f"{name} = {_spelled(value, name)}")
-
-
-class _Use(Frozen):
-    """Something from outside that a function reads, and whether it is still that; None where that cannot change."""
-
-    name: str
-    value: Any
-    is_same: Callable[[], bool] | None = None
-
-
-_ABSENT: Any = object()
-
-
-def _uses(function: FunctionType) -> Iterator[_Use]:
-    """What the function reads from outside: globals, closure cells, attributes of modules and objects, defaults."""
-    outside, cells = function.__globals__, _cells(function)
-    scope = {**outside, **cells}
-    # One walk, for it takes as long as cutting the text into tokens.
-    nodes = [node for node in ast.walk(syntax(function)) if isinstance(node, (ast.Attribute, ast.Global))]
-    own = _own_state(nodes)
-    # Free variables of the outermost code only: those of inner code are its locals, or its own free variables too.
-    # Each name once: Python 3.12 has no code of their own for comprehensions, 3.11 has.
-    names = {name for code in codes(function.__code__) for name in code.co_names}
-    for name in names.union(function.__code__.co_freevars):
-        if name in scope and (name,) not in own:
-            yield _Use(name, scope[name], _is_same(function, name, scope[name]))
-    for path in _attribute_paths(nodes):
-        value = None if path in own else _resolve(path, scope)
-        if value is not None:
-            yield _Use(".".join(path), value, _is_same_attribute(path, scope, value))
-    yield from (_Use(f"default {i}", value) for i, value in enumerate(function.__defaults__ or ()))
-    yield from (_Use(f"default {name}", value) for name, value in (function.__kwdefaults__ or {}).items())
-
-
-def _is_same(function: FunctionType, name: str, value: Any) -> Callable[[], bool]:
-    if name in function.__code__.co_freevars:
-        cell = (function.__closure__ or ())[function.__code__.co_freevars.index(name)]
-        return lambda: cell.cell_contents is value
-    outside = function.__globals__
-    return lambda: outside.get(name, _ABSENT) is value
-
-
-def _is_same_attribute(path: tuple[str, ...], scope: Mapping[str, Any], value: Any) -> Callable[[], bool]:
-    head = {path[0]: scope[path[0]]}  # that the head is the same is a check of its own
-    return lambda: _resolve(path, head) is value
-
-
-def _cells(function: FunctionType) -> dict[str, Any]:
-    cells = {}
-    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
-        try:
-            cells[name] = cell.cell_contents
-        except ValueError:
-            pass  # a recursive inner function whose cell is not filled yet
-    return cells
-
-
-def _own_state(nodes: Sequence[ast.AST]) -> set[tuple[str, ...]]:
-    """Names and attributes that the function itself sets, such as a counter: state, and not what decides its code."""
-    declared = {(name,) for node in nodes if isinstance(node, ast.Global) for name in node.names}
-    return declared.union(_attribute_paths(nodes, ast.Store))
-
-
-def _attribute_paths(nodes: Sequence[ast.AST], context: type[ast.expr_context] = ast.Load) -> list[tuple[str, ...]]:
-    attributes = (node for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, context))
-    return sorted({path for node in attributes if (path := _dotted(node))})
-
-
-def _dotted(node: ast.expr) -> tuple[str, ...]:
-    if isinstance(node, ast.Name):
-        return (node.id,)
-    if isinstance(node, ast.Attribute):
-        head = _dotted(node.value)
-        return (*head, node.attr) if head else ()
-    return ()
-
-
-def _resolve(path: tuple[str, ...], scope: Mapping[str, Any]) -> Any:
-    """What a dotted name stands for; None where it says nothing, or what it says is noted otherwise."""
-    value = scope.get(path[0])
-    for name in path[1:]:
         if isinstance(value, ModuleType):
-            value = None if _is_toolchain(value.__name__) else getattr(value, name, None)
-        elif isinstance(value, enum.Enum) or value is None:
-            return value
-        elif _is_toolchain(type(value).__module__) and not isinstance(value, type) or python_function(value):
-            return None  # attributes of numbers, lists, tensors and functions: the thing itself is noted
+            self._module(name, value, whole)
+        elif isinstance(value, functools.partial):
+            self.value(f"{name}()", [value.args, value.keywords])
+            self.value(name, value.func)
+        elif is_function(value):
+            self._function(name, value, value.__self__ if isinstance(value, MethodType) else holder)
+        elif isinstance(value, type):
+            self._class(name, value, whole)
+        elif id(value) in self._open:
+            self.lines.append(f"{name} -> {self._open[id(value)]}")
+        elif len(self._open) >= DEPTH or len(self.lines) >= LINES:
+            self._refuse(name, value)
         else:
-            value = _member(value, name)
-    return value
+            self._open[id(value)] = name
+            self._data(name, value, whole)
+            del self._open[id(value)]
+
+    # -- code ------------------------------------------------------------------------------------------------------
+
+    def _function(self, name: str, value: Any, holder: Any) -> None:
+        body = body_of(value)
+        assert body is not None
+        if self._depth >= DEPTH:
+            self._refuse(name, value)
+        elif self._is_own(value, body.function):
+            self._note_options(value)
+            self._depth += 1
+            self.lines.append(f"{name} -> function {self.function(body, holder)}")
+            self._depth -= 1
+        else:
+            self._foreign(name, body.function, holder)
+
+    def _note_options(self, value: Any) -> None:
+        """What `triton.jit` was told, besides the text, that makes another binary; and that text can be replaced."""
+        for layer in _layers(value):
+            written = getattr(layer, "src", None)
+            if isinstance(written, str):
+                self.checks.append(lambda layer=layer, written=written: layer.src is written)  # type: ignore[misc]
+            for option in _OPTIONS:
+                told = getattr(layer, option, None) or (getattr(layer, "kwargs", None) or {}).get(option)
+                if told:  # the second is where Triton's interpreter keeps it
+                    self.lines.append(f"{option} = {told!r}")
+            for filled, function in sorted((getattr(layer, "values", None) or {}).items()):
+                self.value(f"{filled}:", function)
+
+    def _is_own(self, value: Any, function: FunctionType) -> bool:
+        return is_triton_function(value) or origin.package_of(function) == self.package
+
+    def _foreign(self, name: str, function: FunctionType, holder: Any) -> None:
+        """Code of another package by its name, with the values that it was made with."""
+        home = origin.home_of(str(function.__globals__.get("__name__", function.__module__)))
+        if home.partition(".")[0] != "triton":
+            for free, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
+                self.value(f"{name}.{free}", _content(cell))
+        self.lines.append(f"{name} -> {home}.{getattr(function, '__qualname__', function.__code__.co_name)}")
+        if holder is not NO_HOLDER:
+            self.value(f"{name}.self", holder)
+
+    def _module(self, name: str, module: ModuleType, whole: bool) -> None:
+        """A module of another package by its name; of one's own what is read of it, and all of it where it is passed on."""
+        is_own = origin.package_of_module(module) == self.package
+        if not is_own and module.__name__ not in ("triton", "triton.language"):
+            self.lines.append(f"{name} -> module {origin.home_of(module.__name__)}")
+        elif is_own and whole and id(module) not in self._open:
+            self._open[id(module)] = name
+            for inner, value in sorted(vars(module).items()):
+                if not inner.startswith("__") and not isinstance(value, ModuleType):
+                    self.value(f"{name}.{inner}", value)
+            del self._open[id(module)]
+
+    def _class(self, name: str, kind: type, whole: bool) -> None:
+        is_own = origin.package_of_class(kind) in (self.package, None)
+        home = "" if is_own else origin.home_of(kind.__module__) + "."
+        self.lines.append(f"{name} = {home}{kind.__qualname__}")
+        if is_own and whole and kind not in self._classes:
+            self._classes.add(kind)
+            for inner, value in classes.members(kind):
+                self.value(f"{name}.{inner}", value)
+            self.checks.append(classes.is_same(kind))
+
+    # -- data ------------------------------------------------------------------------------------------------------
+
+    def _data(self, name: str, value: Any, whole: bool) -> None:
+        if isinstance(value, (dict, list, tuple)):
+            self._container(name, value)
+        elif isinstance(value, (set, frozenset)):
+            self._set(name, value)
+        elif self._array is not None and _is_array(value):
+            self.lines.append(f"{name} = {canonical(self._array(value))}")
+        else:
+            try:
+                self.lines.append(f"{name} = {canonical(encode(value, name))}")
+            except EncodingError:
+                self._object(name, value, whole)
+            else:
+                self._methods(name, value, whole)
+
+    def _methods(self, name: str, value: Any, whole: bool) -> None:
+        if whole and isinstance(value, enum.Enum) and classes.has_methods(type(value)):
+            self._class(f"{name} of", type(value), True)
+
+    def _container(self, name: str, value: Any) -> None:
+        self.lines.append(f"{name} = {type(value).__name__} of {len(value)}")
+        items = list(value.items()) if isinstance(value, dict) else list(enumerate(value))
+        labels = [(self._label(f"{name}[]", key), item) for key, item in items]
+        if type(value) is dict:  # made from a set it has another order under another hash seed
+            labels.sort(key=lambda label: label[0])
+        for label, item in labels:
+            if item is None:
+                self.lines.append(f"{name}[{label}] = null")
+            self.value(f"{name}[{label}]", item)
+        if type(value) not in (dict, list, tuple):
+            self._class(f"{name} of", type(value), True)
+            self._state(name, type(value), getattr(value, "__dict__", {}))
+
+    def _label(self, name: str, key: Any) -> str:
+        if type(key) in (int, str, bool, bytes, float):
+            return repr(key)
+        return self._apart(name, key)
+
+    def _set(self, name: str, value: Any) -> None:
+        """By what its items are alone: they have another order under another hash seed."""
+        self.lines.append(f"{name} = {type(value).__name__} {canonical(sorted(self._apart(name, i) for i in value))}")
+        if type(value) not in (set, frozenset):
+            self._class(f"{name} of", type(value), True)
+            self._state(name, type(value), getattr(value, "__dict__", {}))
+
+    def _apart(self, name: str, item: Any) -> str:
+        """A value as a text of its own, whatever was met before it."""
+        walk = _Walk(self.package, self._array)
+        walk._open, walk._depth = dict(self._open), self._depth
+        walk.value("", item)
+        self.opaque += [(name, value) for _, value in walk.opaque]
+        self.checks += walk.checks
+        return walk.digest()[:24] if len(walk.lines) != 1 else walk.lines[0]
+
+    def _object(self, name: str, value: Any, whole: bool) -> None:
+        if not whole:
+            self._class(f"{name} of", type(value), False)
+            return
+        taken = held.taken_apart(value)
+        if taken is None:
+            self._refuse(name, value)
+            return
+        if isinstance(taken.kind, type):
+            self._class(f"{name} of", taken.kind, True)
+        else:
+            self.lines.append(f"{name} = {taken.kind} {canonical(taken.data)}")
+        for part, item in taken.parts:
+            self.value(f"{name}.{part}", item)
+        self._state(name, type(value), taken.state or {})
+        self.checks.append(_same_items(getattr(value, "__dict__", {})))
+
+    def _state(self, name: str, kind: type, state: Mapping[str, Any]) -> None:
+        own = classes.set_by_methods(kind) if state else ()
+        for field, item in sorted(state.items()):
+            if field not in own:
+                self.lines += [f"{name}.{field} = null"] * (item is None)
+                self.value(f"{name}.{field}", item)
+
+    def _refuse(self, name: str, value: Any) -> None:
+        self.opaque.append((name, value))
+        self.lines.append(f"{name} = {type_name(value)}")
 
 
-def _member(holder: Any, name: str) -> Any:
-    """An attribute of an object or class, without running any of its code."""
-    if isinstance(holder, enum.EnumMeta):
-        return holder.__members__.get(name)
-    found = inspect.getattr_static(holder, name, None)
-    if isinstance(found, property):
-        return found.fget
-    if isinstance(found, (staticmethod, classmethod)):
-        return found.__func__
-    return getattr(holder, name, None) if inspect.ismemberdescriptor(found) else found
+_OPTIONS = ("noinline", "debug", "do_not_specialize", "do_not_specialize_on_alignment")
 
 
-def _data_of(holder: Any) -> Iterator[tuple[str, Json]]:
-    """The attributes of an object that are plain data, as JSON and in order; the class's name first."""
-    yield "class", type(holder).__qualname__
-    for name, value in sorted(getattr(holder, "__dict__", {}).items()):
-        try:
-            yield name, encode(value, name)
-        except EncodingError:
-            continue  # neither a number nor text: it would be known by its class only
+def _layers(value: Any) -> Iterator[Any]:
+    for _ in range(32):
+        if value is None or isinstance(value, FunctionType):
+            return
+        yield value
+        value = getattr(value, "fn", None)
 
 
-def _is_toolchain(module: str | None) -> bool:
-    return (module or "").partition(".")[0] in _TOOLCHAIN_PACKAGES
+def _content(cell: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return None
 
 
-def _home(value: Any) -> str | None:
-    # Values such as tl.float16 are data, not code: only functions and classes are left to the toolchain part.
-    is_code = callable(value) and not hasattr(value, "value")
-    return getattr(value, "__module__", None) if is_code and not _is_triton(value) else None
+def _is_array(value: Any) -> bool:
+    return hasattr(value, "shape") and hasattr(value, "dtype") and (hasattr(value, "stride") or hasattr(value, "strides"))
 
 
-def _is_triton(value: Any) -> bool:
-    return any(base.__module__.startswith("triton.") for base in type(value).__mro__) and not _is_toolchain(
-        getattr(python_function(value), "__module__", None)
-    )
+def _same_items(now: Mapping[str, Any]) -> Callable[[], bool]:
+    then = dict(now)
+    return lambda: len(now) == len(then) and all(now.get(name) is value for name, value in then.items())
 
 
-def _spelled(value: Any, name: str) -> str:
-    by_name: Callable[[Any, str], Json] = lambda v, w: {"object": f"{type(v).__module__}.{type(v).__qualname__}"}
-    if isinstance(value, type):
-        return value.__qualname__
-    if isinstance(value, (set, frozenset)):
-        return canonical(sorted(_spelled(item, name) for item in value))
-    return canonical(encode(value, name, by_name))
+def _without_name(said: str) -> str:
+    """A function's text with "_" for what it is called."""
+    first, space, rest = said.partition(" ")
+    return f"def _ {rest.partition(' ')[2]}" if space and first == "def" else said

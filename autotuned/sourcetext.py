@@ -6,27 +6,40 @@ import ast
 import inspect
 import io
 import itertools
+import linecache
 import textwrap
 import tokenize
 from collections.abc import Iterator
 from types import CodeType, FunctionType
+from typing import Any, NamedTuple
 
 _SKIPPED_TOKENS = (tokenize.COMMENT, tokenize.NL, tokenize.ENCODING, tokenize.ENDMARKER)
 
 
-def text(function: FunctionType) -> str:
+class Body(NamedTuple):
+    """What a function does: its Python function and, of a Triton function, the text that Triton compiles.
+
+    Two of Triton's functions may share the Python function and differ in the text (`_unsafe_update_src`).
+    """
+
+    function: FunctionType
+    written: str | None = None
+
+
+def text(body: Body) -> str:
     """The function's source from `def` (or `lambda`) on, one token apart, without comments and blank lines.
 
     Tokens rather than an AST dump: the dump's form changes between Python versions, and a shipped config must not.
     Without source (a REPL, an `exec`), the byte code stands in.
     """
-    if function.__code__.co_name == "<lambda>":
+    function = body.function
+    if function.__code__.co_name == "<lambda>" and body.written is None:
         segment = _lambda_source(function)
         if segment is None:
             return _bytecode_text(function.__code__)
         return " ".join(list(_tokens(f"({segment})"))[1:-2])  # in parentheses it may go over several lines
     try:
-        source, _ = _own(function)
+        source, _ = _own(body)
     except (OSError, TypeError):
         return _bytecode_text(function.__code__)
     tokens = list(_tokens(source))
@@ -34,24 +47,64 @@ def text(function: FunctionType) -> str:
     return " ".join(tokens[start:])
 
 
-def _own(function: FunctionType) -> tuple[str, ast.Module | None]:
+def code_of(body: Body) -> CodeType:
+    """The code whose names the function looks up: that of the text that Triton compiles, where it was replaced."""
+    function, written = body
+    if written is None or _is_as_defined(function, written):
+        return function.__code__
+    try:
+        compiled = compile(written, function.__code__.co_filename, "exec", dont_inherit=True)
+    except (SyntaxError, ValueError):
+        return function.__code__  # Triton will say what is wrong with it
+    return next((code for code in compiled.co_consts if isinstance(code, CodeType)), compiled)
+
+
+def _is_as_defined(function: FunctionType, written: str) -> bool:
+    try:
+        source, _ = _own(Body(function))
+    except (OSError, TypeError):
+        return False
+    return source.endswith(written.rstrip()) or " ".join(_tokens(written)) == text(Body(function))
+
+
+def _own(body: Body) -> tuple[str, ast.Module | None]:
     """The function's own lines, and their syntax where it is at hand.
 
     Raises:
         OSError, TypeError: There is no source.
     """
     global _latest
-    inmost, latest = inspect.unwrap(function), _latest
-    code = getattr(inmost, "__code__", None)  # a wrapper of something in C has none, and no source
-    if code is None or latest[0] is not code:  # asked for twice in a row: for its text and for its syntax
-        _require_own_file(function)
-        lines, first = inspect.findsource(inmost)
-        latest = code, *(_block(lines[first:]) or (textwrap.dedent(inspect.getsource(function)), None))
+    function, latest = body.function, _latest
+    asked = function.__code__, body.written
+    if latest[0] != asked or latest[0][0] is not asked[0]:  # asked for twice in a row: for its text and its syntax
+        latest = asked, *_found(body)
         _latest = latest
     return latest[1:]
 
 
-_latest: tuple[CodeType | None, str, ast.Module | None] = (None, "", None)
+_latest: tuple[Any, str, ast.Module | None] = ((None, None), "", None)
+
+
+def _found(body: Body) -> tuple[str, ast.Module | None]:
+    if body.written is not None:
+        return body.written, None
+    lines = _lines_from(body.function)
+    return _block(lines) or (textwrap.dedent("".join(inspect.getblock(lines))), None)
+
+
+def _lines_from(function: FunctionType) -> list[str]:
+    """The lines of its file from the function's first one on: of a wrapper its own, not those of what it wraps.
+
+    Raises:
+        OSError: There are none.
+    """
+    _require_own_file(function)
+    file, first = function.__code__.co_filename, function.__code__.co_firstlineno - 1
+    linecache.checkcache(file)
+    lines = linecache.getlines(file, function.__globals__)[first:]
+    if not lines:
+        raise OSError(f"no source of {function.__qualname__}")
+    return lines
 
 
 def _block(lines: list[str]) -> tuple[str, ast.Module] | None:
@@ -153,8 +206,18 @@ def _slice(lines: list[str], start: tuple[int, int], end: tuple[int, int]) -> st
 
 
 def _bytecode_text(code: CodeType) -> str:
-    constants = [_bytecode_text(c) if isinstance(c, CodeType) else repr(c) for c in code.co_consts]
+    constants = list(map(_constant_text, code.co_consts))
     return f"{code.co_code.hex()} {constants} {code.co_names} {code.co_varnames}"
+
+
+def _constant_text(constant: Any) -> str:
+    if isinstance(constant, CodeType):
+        return _bytecode_text(constant)
+    if isinstance(constant, frozenset):  # `x in {"a", "b"}`: in another order under another hash seed
+        return f"frozenset({sorted(map(_constant_text, constant))})"
+    if isinstance(constant, tuple):
+        return f"({', '.join(map(_constant_text, constant))})"
+    return repr(constant)
 
 
 def codes(code: CodeType) -> Iterator[CodeType]:
@@ -165,12 +228,12 @@ def codes(code: CodeType) -> Iterator[CodeType]:
             yield from codes(constant)
 
 
-def tree(function: FunctionType) -> ast.AST:
+def tree(body: Body) -> ast.AST:
     """The function's syntax without its decorators; empty where there is no source."""
     try:
-        if function.__code__.co_name == "<lambda>":
-            return ast.parse(f"({_lambda_source(function) or 0})")
-        lines, found = _own(function)
+        if body.function.__code__.co_name == "<lambda>" and body.written is None:
+            return ast.parse(f"({_lambda_source(body.function) or 0})")
+        lines, found = _own(body)
         parsed = found or ast.parse(lines)
     except (OSError, TypeError, SyntaxError):
         return ast.Module([], [])

@@ -125,6 +125,10 @@ class Target(Protocol):
     def source(self) -> str:
         """Fingerprint of its code."""
 
+    @property
+    def opaque(self) -> list[source.Opaque]:
+        """What its code uses and the fingerprint cannot hold, as of the latest `source`."""
+
 
 def make_timer(where: Device) -> Timer:
     """The timer for a device."""
@@ -225,7 +229,7 @@ class KernelTarget:
     def of(cls, fn: Any) -> KernelTarget:
         """A kernel that another decorator than ours has, under the name of its function."""
         function: Any = source.python_function(fn)
-        return cls(fn, function, source.public_name(function))
+        return cls(fn, function, source.public_name(fn))
 
     def allows(self, name: str) -> bool:
         """A parameter, or a compile option of a back end."""
@@ -254,14 +258,10 @@ class KernelTarget:
 
     @cached_property
     def _fingerprints(self) -> list[tuple[str, source.Fingerprint]]:
-        found = [("", source.Fingerprint(self.function, nameless=self._is_named))]
+        found = [("", source.Fingerprint(toolchain.innermost(self.fn), nameless=self._is_named))]
         for layer in toolchain.layers(self.fn):
             heuristics = getattr(layer, "values", None) or {}
-            found += [
-                (f"{name}:", source.Fingerprint(function))
-                for name, function in sorted(heuristics.items())
-                if isinstance(function, FunctionType)
-            ]
+            found += [(f"{name}:", source.Fingerprint(function)) for name, function in sorted(heuristics.items())]
         return found
 
     @property
@@ -269,6 +269,11 @@ class KernelTarget:
         """Kernel, callees, used globals, and heuristics between the tuner and the kernel."""
         parts = [f"{name}{fingerprint.value()}" for name, fingerprint in self._fingerprints]
         return parts[0] if len(parts) == 1 else _joined(parts)
+
+    @property
+    def opaque(self) -> list[source.Opaque]:
+        """Of the kernel, its callees and its heuristics."""
+        return [(f"{name}{at}", value) for name, found in self._fingerprints for at, value in found.opaque]
 
     def launch(self, call: Call, config: Any) -> Any:
         """Through Triton's own launch; returns what that returns."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 import enum
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
 
@@ -47,8 +49,8 @@ def encode(value: Any, where: str, fallback: Fallback | None = None) -> Json:
         return _float(value, where, fallback)
     if isinstance(value, tuple):
         return {"tuple": _items(value, where, fallback)}
-    if is_numpy_scalar(value) and type(item := value.item()) is not type(value):  # a long double is its own item
-        return {"numpy": [str(value.dtype), encode(item, where, fallback)]}
+    if is_numpy_scalar(value):
+        return _numpy_scalar(value, where, fallback)
     if fallback is not None:
         return fallback(value, where)
     return unencodable(value, where)
@@ -57,6 +59,15 @@ def encode(value: Any, where: str, fallback: Fallback | None = None) -> Json:
 def is_numpy_scalar(value: Any) -> bool:
     """Whether a value is a NumPy scalar: it has dtype, shape and strides like an array, and is none."""
     return any(base.__module__ == "numpy" and base.__qualname__ == "generic" for base in type(value).__mro__)
+
+
+def _numpy_scalar(value: Any, where: str, fallback: Fallback | None) -> Json:
+    if value.dtype.kind in "mM":  # dates: `item` loses their unit, and is an integer where Python has no such date
+        return {"numpy": [str(value.dtype), str(value)]}
+    item = value.item()
+    if type(item) is type(value):  # a long double is its own item
+        return fallback(value, where) if fallback is not None else unencodable(value, where)
+    return {"numpy": [str(value.dtype), encode(item, where, fallback)]}
 
 
 def unencodable(value: Any, where: str) -> Json:
@@ -98,8 +109,51 @@ def _type_name(value: Any) -> str:
     return f"{type(value).__module__}.{type(value).__qualname__}"
 
 
+DEPTH = 64  # of values within values; what writes JSON gives up at about 1,000
+ITEMS = 1_000_000  # a list that holds one list twice, and so on, has 2 ** DEPTH
+
+
+class _Nesting(threading.local):
+    """The containers that are being written by this thread, outermost first, and how many items there were."""
+
+    def __init__(self) -> None:
+        self.open: list[int] = []
+        self.items = 0
+
+
+_nesting = _Nesting()
+
+
+@contextmanager
+def _inside(value: Any, where: str) -> Iterator[None]:
+    """While the items of a container are written.
+
+    Raises:
+        EncodingError: It holds itself, or is nested too deeply.
+    """
+    held = _nesting.open
+    if not held:
+        _nesting.items = 0
+    _nesting.items += len(value)
+    if id(value) in held or len(held) >= DEPTH or _nesting.items > ITEMS:
+        problem = "that holds itself" if id(value) in held else f"nested more than {DEPTH} deep"
+        problem = f"of more than {ITEMS:,} items" if _nesting.items > ITEMS else problem
+        root = where.partition("[")[0]
+        raise EncodingError(
+            f"{root}: expected values within values up to {DEPTH} deep, got a {type(value).__name__} {problem}. Leave "
+            "it out of key, or name a callable in key that returns what of it matters.",
+            where=root,
+        )
+    held.append(id(value))
+    try:
+        yield
+    finally:
+        held.pop()
+
+
 def _items(value: Any, where: str, fallback: Fallback | None) -> list[Json]:
-    return [encode(item, f"{where}[{i}]", fallback) for i, item in enumerate(value)]
+    with _inside(value, where):
+        return [encode(item, f"{where}[{i}]", fallback) for i, item in enumerate(value)]
 
 
 def _text(value: str) -> Json:
@@ -120,8 +174,14 @@ def _list(value: list[Any], where: str, fallback: Fallback | None) -> Json:
 
 
 def _dict(value: dict[Any, Any], where: str, fallback: Fallback | None) -> Json:
-    pairs = [[encode(k, where, fallback), encode(v, f"{where}[{k!r}]", fallback)] for k, v in value.items()]
+    with _inside(value, where):
+        pairs = [[encode(k, where, fallback), encode(v, f"{where}[{_label(k)}]", fallback)] for k, v in value.items()]
     return {"dict": sorted(pairs, key=canonical)}
+
+
+def _label(key: Any) -> str:
+    """A key of a dict within a place; others than text and numbers have a `repr` of their own, which may fail."""
+    return repr(key) if type(key) in (str, int, bool, float, bytes) else type(key).__name__
 
 
 # Types of torch and triton are known by name, so that this file needs neither.

@@ -18,9 +18,12 @@ EVERYTHING = sorted([*LIBRARY, *(ROOT / "autotuned" / "kernels").glob("*.py"), *
 # Each module may import those of its own rank only where listed together, and of lower ranks freely.
 RANKS = [
     {"counters", "errors", "immutable", "later", "nvml", "sourcetext", "switched"},
-    {"supported", "values"},
+    {"reach", "supported", "values"},
     {"env", "clocks", "disk", "device", "codegen", "failures", "fixed", "gpus", "grids", "race", "ranks", "ttir"},
-    {"candidates", "key", "locks", "nearest", "policy", "scratch", "source", "visible", "workers"},
+    {"candidates", "key", "locks", "nearest", "policy", "scratch", "visible", "workers"},
+    {"held", "origin"},
+    {"classes"},
+    {"source"},
     {
         *("alike", "calls", "journal", "measure", "objects", "recordfile", "memory"),
         *("storm", "toolchain"),

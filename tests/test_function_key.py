@@ -130,19 +130,15 @@ def test_toolchain_that_is_not_installed():
     assert "Use the name that pip shows" in str(caught.value)
 
 
-class Opaque:
-    """Something that typed JSON has no spelling for."""
-
-
 def test_a_key_value_without_spelling_is_kept_in_memory_with_one_warning(caplog):
     caplog.set_level(logging.WARNING, "autotuned")
     function = make(lambda x, n, step: None, key=["n"])(CONFIGS)
-    one, other = Opaque(), Opaque()
+    one, other = object(), object()
     for value in (one, other, one, other):
         function(np.ones(4), value)
     assert function.cache_info().searches == 2
     (line,) = [record.getMessage() for record in caplog.records]
-    assert "has no JSON form: its choice is kept in memory only" in line
+    assert "is kept in memory only: 'n', of type builtins.object, has no JSON form. Leave it out of key" in line
     assert records() == []
 
 

@@ -417,7 +417,7 @@ def test_a_choice_of_any_quality_is_served_and_not_searched_again(quality):
 
 
 def test_what_cannot_be_encoded_is_tuned_in_memory_and_said_once(caplog):
-    odd = SimpleNamespace()
+    odd = object()
     options = {"key": [lambda arguments: odd]}
     assert [search(**options), search(**options)] == [1, 1]  # nothing of it is stored
     assert list(store.all_records()) == []

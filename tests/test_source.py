@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from autotuned import source
+from autotuned import origin, source
 from autotuned.errors import EncodingError
-from autotuned.source import fingerprint, module_name, of_value, public_name, python_function
+from autotuned.source import fingerprint, of_value, public_name, python_function
 
 Load = Callable[..., ModuleType]
 
@@ -90,7 +90,7 @@ def unused(x):
 DEEP = """def scale(x):
     return 2 * x
 """
-KERNEL_FINGERPRINT = "12bde0bafdd4a97f6a6e4387781f5ecd7ff442448ba4b0977f7ef251479698d3"
+KERNEL_FINGERPRINT = "f9061e589d32335c1516c0a44d5713786335666e619bdea0c4967ab60a02a5a5"
 TEXTS = {"kern": KERNEL, "helpers": HELPERS, "deep": DEEP}
 
 
@@ -197,7 +197,7 @@ def test_a_script_has_the_name_and_fingerprint_that_its_import_has(
     monkeypatch.syspath_prepend(str(path.parents[module.count(".")]))
     before = set(sys.modules)
     script = runpy.run_path(str(path), run_name="__main__")["kernel"]
-    by_path = runpy.run_path(str(path), run_name=f"{source.BY_PATH_PREFIX}1")["kernel"]
+    by_path = runpy.run_path(str(path), run_name=f"{origin.BY_PATH_PREFIX}1")["kernel"]
     for name in set(sys.modules) - before:
         del sys.modules[name]
     assert (script.__module__, by_path.__module__) == ("__main__", "autotuned_target_1")
@@ -233,7 +233,7 @@ def test_the_module_of_a_file_is_named_by_the_packages_around_it(
     for package in packages:
         (tmp_path / package).mkdir(parents=True, exist_ok=True)
         (tmp_path / package / "__init__.py").touch()
-    assert module_name(tmp_path / path) == name
+    assert origin.module_name(tmp_path / path) == name
 
 
 # -- what a function uses --------------------------------------------------------------------------------------------
@@ -343,9 +343,24 @@ def test_the_function_inside_a_value(value: Any, function: Any) -> None:
     assert python_function(value) is function
 
 
-def test_a_function_as_a_key_value_is_spelled_by_name_and_fingerprint() -> None:
-    assert of_value(even, "here") == of_value(Wrapper(even), "here") == {"function": ["even", fingerprint(even)]}
-    assert of_value(odd, "here") != of_value(even, "here")
+def test_a_function_as_a_key_value_is_spelled_by_what_it_computes() -> None:
+    assert of_value(even, "here") == of_value(functools.lru_cache(even), "here")
+    assert of_value(odd, "here") != of_value(even, "here") != of_value(Wrapper(even), "here")
+    assert of_value(renamed(1), "here") == of_value(renamed(1, other=True), "here") != of_value(renamed(2), "here")
+
+
+def renamed(by: int, other: bool = False) -> Callable[[int], int]:
+    if other:
+
+        def times_by(x: int) -> int:
+            return x * by
+
+        return times_by
+
+    def scaled(x: int) -> int:
+        return x * by
+
+    return scaled
 
 
 def test_a_partial_as_a_key_value_is_spelled_with_its_arguments() -> None:
@@ -360,7 +375,7 @@ def test_a_partial_as_a_key_value_is_spelled_with_its_arguments() -> None:
 
 def test_what_is_no_function_is_refused_with_its_place() -> None:
     with pytest.raises(
-        EncodingError, match=r"^argument 'f': expected None, .* or function, got builtins\.object\."
+        EncodingError, match=r"^argument 'f': expected None, .* function, or an object that holds only these, got builtins\.object\."
     ) as caught:
         of_value(object(), "argument 'f'")
     assert caught.value.where == "argument 'f'"

@@ -205,7 +205,6 @@ def test_a_constexpr_in_a_closure_counts() -> None:
 def test_a_kernel_passed_as_an_argument_counts_by_its_code(load: Load) -> None:
     module = load("kern", **TEXTS)
     again = load("kern", **{**TEXTS, "kern": KERNEL.replace("return x + y", "return y + x")})
-    assert of_value(module.add, "here")["function"][0] == "add"
     assert of_value(module.add, "here") != of_value(again.add, "here")
     assert of_value(module.sub, "here") == of_value(again.sub, "here")
 

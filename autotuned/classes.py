@@ -1,0 +1,96 @@
+"""What of a class counts in a fingerprint: its methods and data, but not what Python or its own methods put there."""
+
+from __future__ import annotations
+
+import ast
+import enum
+import sys
+from collections.abc import Callable, Iterator
+from types import FunctionType, GetSetDescriptorType, MemberDescriptorType
+from typing import Any
+
+from autotuned import origin
+from autotuned.reach import stored
+from autotuned.sourcetext import Body, tree
+
+# Names that Python, `abc`, `dataclasses` and `typing` make from the rest, and which differ between versions of Python.
+_MADE = frozenset(
+    "__module__ __dict__ __weakref__ __doc__ __qualname__ __firstlineno__ __static_attributes__ __annotations__ "
+    "__abstractmethods__ _abc_impl __parameters__ __orig_bases__ __match_args__ __dataclass_params__ __annotate__ "
+    "__dataclass_fields__ __annotate_func__ __annotations_cache__ __replace__ __classdictcell__".split()
+)
+_MAKERS = ("__init__", "__new__", "__post_init__", "__setstate__", "__init_subclass__")
+
+
+def members(kind: type) -> Iterator[tuple[str, Any]]:
+    """The bases, methods and data of a class, by name and sorted."""
+    yield from ((f"base {index}", base) for index, base in enumerate(kind.__bases__) if base is not object)
+    if isinstance(kind, enum.EnumMeta):
+        yield from ((f"member {name}", member.value) for name, member in kind.__members__.items())
+        yield from _functions(kind)
+        return
+    own = set_by_methods(kind)
+    for name, value in sorted(vars(kind).items()):
+        if name not in _MADE and name not in own and not _is_generated(kind, name, value):
+            yield name, value
+    for name, field in sorted(getattr(kind, "__dataclass_fields__", {}).items()):
+        yield f"field {name}", (field.default_factory if callable(field.default_factory) else None)
+
+
+def has_methods(kind: type) -> bool:
+    """Whether a class defines methods, beside those that Python makes."""
+    return any(True for _ in _functions(kind))
+
+
+def _functions(kind: type) -> Iterator[tuple[str, Any]]:
+    kinds = (FunctionType, staticmethod, classmethod, property)
+    return (
+        (name, value)
+        for name, value in sorted(vars(kind).items())
+        if isinstance(value, kinds) and not _is_generated(kind, name, value) and _is_of(kind, value)
+    )
+
+
+def _is_of(kind: type, value: Any) -> bool:
+    """Whether a method stands in the class's own module, and was not put into it by `enum`."""
+    function = value.fget if isinstance(value, property) else getattr(value, "__func__", value)
+    return getattr(function, "__module__", None) == kind.__module__
+
+
+def _is_generated(kind: type, name: str, value: Any) -> bool:
+    """Whether code was made from the class's fields, as by `dataclasses`, or says where a slot lies."""
+    if isinstance(value, (MemberDescriptorType, GetSetDescriptorType)) or (name == "__hash__" and value is None):
+        return True
+    code = getattr(value, "__code__", None)
+    file = getattr(sys.modules.get(kind.__module__), "__file__", None)
+    if code is None or code.co_filename == file:
+        return False
+    is_made = name.startswith("__") and "__dataclass_fields__" in vars(kind)
+    return is_made or (file is not None and code.co_filename.startswith("<"))
+
+
+def set_by_methods(kind: type) -> set[str]:
+    """Attributes that methods of a class set after it was made, such as counters and caches: state, not its value."""
+    found: set[str] = set()
+    package = origin.package_of_class(kind)
+    for base in kind.__mro__:
+        is_own = origin.package_of_class(base) == package
+        for name, function in vars(base).items() if is_own else ():
+            if isinstance(function, (FunctionType, staticmethod, classmethod)):
+                found |= _set_by(getattr(function, "__func__", function), kind.__name__, name in _MAKERS)
+    return found
+
+
+def _set_by(function: Any, of: str, is_maker: bool) -> set[str]:
+    if not isinstance(function, FunctionType) or not function.__code__.co_argcount:
+        return set()
+    first = function.__code__.co_varnames[0]
+    heads = {of, "cls"} if is_maker else {of, "cls", first}
+    paths = stored(list(ast.walk(tree(Body(function)))))
+    return {path[1] for path in paths if len(path) > 1 and path[0] in heads}
+
+
+def is_same(kind: type) -> Callable[[], bool]:
+    """Whether the methods and data of a class are still those of now."""
+    then = dict(vars(kind))
+    return lambda: all(vars(kind).get(name) is value for name, value in then.items())

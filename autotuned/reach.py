@@ -1,0 +1,292 @@
+"""What a function reads from outside: globals, closure cells, attributes, defaults, and of each whether all of it."""
+
+from __future__ import annotations
+
+import ast
+import enum
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
+from types import FunctionType, ModuleType
+from typing import Any
+
+from autotuned.immutable import Frozen
+from autotuned.sourcetext import Body, code_of, codes
+from autotuned.sourcetext import tree as syntax
+
+# Code that ships with these is covered by the toolchain part of the key.
+_TOOLCHAIN_PACKAGES = ("triton", "torch", "numpy", "cupy", "builtins", "math")
+NO_HOLDER: Any = object()
+_ABSENT: Any = object()
+Path = tuple[str, ...]
+
+
+class Use(Frozen):
+    """Something from outside that a function reads.
+
+    Attributes:
+        holder: Of a method or property: the object or class it was found on; NO_HOLDER for anything else.
+        whole: Whether the code does more with it than to read attributes, each of which is a use by itself.
+        is_same: Whether it is still that; None where that cannot change.
+    """
+
+    name: str
+    value: Any
+    holder: Any = NO_HOLDER
+    whole: bool = True
+    is_same: Callable[[], bool] | None = None
+
+
+def uses(body: Body, holder: Any = NO_HOLDER) -> list[Use]:
+    """What the function reads from outside, sorted by name.
+
+    Args:
+        holder: What its first parameter is bound to, if anything.
+    """
+    reader = _Reader(body, holder)
+    found: dict[str, Use] = {}
+    for use in (*reader.names(), *reader.attributes(), *_defaults(body.function)):
+        known = found.get(use.name)
+        found[use.name] = use if known is None else known.replace(whole=known.whole or use.whole)
+    return [found[name] for name in sorted(found)]
+
+
+def _defaults(function: FunctionType) -> Iterator[Use]:
+    yield from (Use(f"default {i}", value) for i, value in enumerate(function.__defaults__ or ()))
+    yield from (Use(f"default {name}", value) for name, value in (function.__kwdefaults__ or {}).items())
+
+
+class _Reader:
+    """The names of one function, and what they stand for."""
+
+    def __init__(self, body: Body, holder: Any) -> None:
+        self.function, self.code = body.function, code_of(body)
+        self.tree = syntax(body)
+        # One walk, for it takes as long as cutting the text into tokens.
+        self.nodes = [node for node in ast.walk(self.tree) if isinstance(node, _TOLD)]
+        self.cells = _cells(self.function)
+        self.scope = {**self.function.__globals__, **self.cells}
+        self.bound = self.code.co_varnames[0] if holder is not NO_HOLDER and self.code.co_argcount else ""
+        if self.bound:
+            self.scope[self.bound] = holder
+
+    @cached_property
+    def own(self) -> set[Path]:
+        """Names, attributes and tables that the function itself sets, such as a counter: state, and not its code."""
+        declared = {(name,) for node in self.nodes if isinstance(node, ast.Global) for name in node.names}
+        return declared | stored(self.nodes)
+
+    @cached_property
+    def paths(self) -> dict[Path, bool]:
+        """Every dotted name that is read, and whether it is used by itself somewhere, and not for an attribute only."""
+        found: dict[Path, bool] = {}
+        heads = {id(head) for node in self.nodes if (head := _head(node)) is not None}
+        annotations = set(map(id, self._annotations))
+        for node in self.nodes:
+            if isinstance(node, (ast.Name, ast.Attribute, ast.Call)) and (path := dotted(node)):
+                by_itself = id(node) not in heads and id(node) not in annotations and not _is_stored(node)
+                found[path] = found.get(path, False) or by_itself
+        return found
+
+    def names(self) -> Iterator[Use]:
+        """Globals, closure cells, and the object that the first parameter is bound to."""
+        # Free variables of the outermost code only: those of inner code are its locals, or its own free variables too.
+        # Each name once: Python 3.12 has no code of their own for comprehensions, 3.11 has.
+        read = {name for code in codes(self.code) for name in code.co_names}
+        known = bool(self.nodes)
+        if known:  # that code has the names of attributes among its names
+            read &= {path[0] for path in self.paths}
+        read |= {name for name in self._annotated if _is_of_triton(self.scope.get(name))}
+        for name in read.union(self.code.co_freevars, [self.bound] if self.bound else ()):
+            if name in self.scope and (name,) not in self.own:
+                whole = not known or self.paths.get((name,), False)
+                yield Use(name, self.scope[name], NO_HOLDER, whole, self._is_same(name))
+
+    @cached_property
+    def _annotations(self) -> list[ast.AST]:
+        arguments = [node for node in ast.walk(self.tree) if isinstance(node, ast.arg) and node.annotation]
+        return [node for argument in arguments for node in ast.walk(argument)]
+
+    @cached_property
+    def _annotated(self) -> set[str]:
+        """Names in annotations: Triton compiles a parameter for the type that is written there."""
+        return {node.id for node in self._annotations if isinstance(node, ast.Name)}
+
+    def attributes(self) -> Iterator[Use]:
+        """Attributes of modules, classes and objects."""
+        for path, whole in sorted(self.paths.items()):
+            if len(path) > 1 and path not in self.own and path[0] in self._outside:
+                yield from self._attribute(path, whole)
+
+    @cached_property
+    def _outside(self) -> set[str]:
+        """Names that are not the function's own variables."""
+        return set(self.scope) - ({*self.code.co_varnames, *self.code.co_cellvars} - {self.bound})
+
+    def _attribute(self, path: Path, whole: bool) -> Iterator[Use]:
+        found = resolve(path, self.scope)
+        if found is not None:
+            head = {path[0]: self.scope[path[0]]}  # that the head is the same is a check of its own
+            is_same = lambda: _is(resolve(path, head), found)
+            yield Use(".".join(found.path), found.value, found.holder, whole or found.path != path, is_same)
+
+    def _is_same(self, name: str) -> Callable[[], bool] | None:
+        value = self.scope[name]
+        if name == self.bound:
+            return None
+        if name in self.cells:
+            cell = (self.function.__closure__ or ())[self.function.__code__.co_freevars.index(name)]
+            return lambda: cell.cell_contents is value
+        outside = self.function.__globals__
+        return lambda: outside.get(name, _ABSENT) is value
+
+
+_TOLD = (ast.Attribute, ast.Global, ast.Name, ast.Call, ast.Subscript)
+
+
+def _is(now: Found | None, then: Found) -> bool:
+    return now is not None and now.value is then.value and now.holder is then.holder
+
+
+def _cells(function: FunctionType) -> dict[str, Any]:
+    cells = {}
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
+        try:
+            cells[name] = cell.cell_contents
+        except ValueError:
+            pass  # a recursive inner function whose cell is not filled yet
+    return cells
+
+
+def stored(nodes: list[Any]) -> set[Path]:
+    """Dotted names that are assigned to, or whose items are."""
+    targets = (node for node in nodes if isinstance(node, (ast.Attribute, ast.Subscript)) and _is_stored(node))
+    return {path for node in targets if (path := dotted(node.value if isinstance(node, ast.Subscript) else node))}
+
+
+def _is_stored(node: ast.AST) -> bool:
+    return not isinstance(getattr(node, "ctx", None), (ast.Load, type(None)))
+
+
+def _head(node: ast.AST) -> ast.AST | None:
+    """What a node reads an attribute of."""
+    if isinstance(node, ast.Attribute):
+        return node.value
+    return node.args[0] if _is_getattr(node) else None  # type: ignore[attr-defined]
+
+
+def _is_getattr(node: ast.AST) -> bool:
+    """Whether a node is `getattr(x, "name")`."""
+    if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "getattr"):
+        return False
+    named = node.args[1] if len(node.args) > 1 else None
+    return isinstance(named, ast.Constant) and isinstance(named.value, str)
+
+
+def dotted(node: Any) -> Path:
+    """The names of `a.b.c`; empty for anything else."""
+    if isinstance(node, ast.Name):
+        return (node.id,)
+    name = node.attr if isinstance(node, ast.Attribute) else node.args[1].value if _is_getattr(node) else None
+    head = dotted(_head(node)) if name is not None else ()
+    return (*head, name) if head else ()
+
+
+class Found(Frozen):
+    """What a dotted name stands for, or as much of it as is known without running any code."""
+
+    path: Path
+    value: Any
+    holder: Any = NO_HOLDER
+
+
+def resolve(path: Path, scope: Mapping[str, Any]) -> Found | None:
+    """What a dotted name stands for; None where it says nothing, or what it says is noted otherwise."""
+    value = scope.get(path[0], _ABSENT)
+    for depth, name in enumerate(path[1:], 1):
+        known = Found(path[:depth], value)
+        if value is None or value is _ABSENT:
+            return None
+        if isinstance(value, ModuleType):
+            if is_toolchain(value.__name__):
+                value = vars(value).get(name, _ABSENT)
+                if not (isinstance(value, ModuleType) or is_triton_function(value)):
+                    return None
+            else:
+                value = getattr(value, name, _ABSENT)
+        elif isinstance(value, enum.Enum):
+            return known if name not in ("name", "value", "_name_", "_value_") else known.replace(path=path)
+        elif isinstance(value, FunctionType):
+            value = vars(value).get(name, _ABSENT)
+        else:
+            value, of_holder = member(value, name)
+            if value is _ABSENT:
+                return known  # code decides what it is, or nothing
+            if of_holder is not NO_HOLDER:
+                return Found(path[: depth + 1], value, of_holder)
+    return None if value is None or value is _ABSENT else Found(path, value)
+
+
+def member(holder: Any, name: str) -> tuple[Any, Any]:
+    """An attribute of an object or class, without running any of its code, and what it is bound to if it is code."""
+    if isinstance(holder, enum.EnumMeta) and name in holder.__members__:
+        return holder.__members__[name], NO_HOLDER
+    found = inspect.getattr_static(holder, name, _ABSENT)
+    is_class = isinstance(holder, type)
+    if found is _ABSENT or (not is_class and name in getattr(holder, "__dict__", ())):
+        return found, NO_HOLDER
+    if isinstance(found, property) and not is_class:
+        return (found.fget, holder) if found.fget is not None else (_ABSENT, NO_HOLDER)
+    if isinstance(found, staticmethod):
+        return found.__func__, NO_HOLDER
+    if isinstance(found, classmethod):
+        return found.__func__, holder if is_class else type(holder)
+    if inspect.ismemberdescriptor(found) and not is_class:
+        return getattr(holder, name, _ABSENT), NO_HOLDER
+    if isinstance(found, FunctionType):
+        return found, NO_HOLDER if is_class else holder
+    return (_ABSENT, NO_HOLDER) if hasattr(type(found), "__get__") else (found, NO_HOLDER)
+
+
+def is_toolchain(module: str | None) -> bool:
+    """Whether a module is of a package that the toolchain part of the key stands for."""
+    return (module or "").partition(".")[0] in _TOOLCHAIN_PACKAGES
+
+
+def is_triton_function(value: Any) -> bool:
+    """Whether a value is a Triton function, or what is around one, of any package but Triton itself.
+
+    Those of torch too, such as Inductor's helpers: torch's version is in no kernel's key.
+    """
+    if not (_is_of_triton(value) and hasattr(value, "fn")):
+        return False
+    return (getattr(python_function(value), "__module__", None) or "").partition(".")[0] != "triton"
+
+
+def _is_of_triton(value: Any) -> bool:
+    kinds = value.__mro__ if isinstance(value, type) else type(value).__mro__
+    return any(base.__module__.startswith("triton.") for base in kinds)
+
+
+def python_function(value: Any) -> FunctionType | None:
+    """The plain function inside a Triton function, tuned kernel, partial, method or cache; None for anything else."""
+    for _ in range(32):
+        if isinstance(value, FunctionType):
+            return value
+        inside = (getattr(value, name, None) for name in ("func", "__func__", "fn", "__wrapped__"))
+        value = next((function for function in inside if function is not None), None)
+        if value is None:
+            return None
+    return None
+
+
+def body_of(value: Any) -> Body | None:
+    """The function inside a value, with the text that Triton compiles where there is a Triton function around it."""
+    function, written = python_function(value), None
+    for _ in range(32):
+        if value is None or isinstance(value, FunctionType) or written is not None:
+            break
+        if _is_of_triton(value) and isinstance(text := getattr(value, "src", None), str):
+            written = text
+        value = getattr(value, "fn", None)
+    return None if function is None else Body(function, written)
