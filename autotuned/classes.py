@@ -29,7 +29,7 @@ def members(kind: type) -> Iterator[tuple[str, Any]]:
         yield from ((f"member {name}", member.value) for name, member in kind.__members__.items())
         yield from _functions(kind)
         return
-    own = set_by_methods(kind)
+    own = set_by_methods(kind, origin.package_of_class(kind))
     for name, value in sorted(vars(kind).items()):
         if name not in _MADE and name not in own and not _is_generated(kind, name, value):
             yield name, value
@@ -69,10 +69,13 @@ def _is_generated(kind: type, name: str, value: Any) -> bool:
     return is_made or (file is not None and code.co_filename.startswith("<"))
 
 
-def set_by_methods(kind: type) -> set[str]:
-    """Attributes that methods of a class set after it was made, such as counters and caches: state, not its value."""
+def set_by_methods(kind: type, package: str | None) -> set[str]:
+    """Attributes that methods of a class set after it was made, such as counters and caches: state, not its value.
+
+    Args:
+        package: Only methods of this package are looked at: those of others are no part of what is fingerprinted.
+    """
     found: set[str] = set()
-    package = origin.package_of_class(kind)
     for base in kind.__mro__:
         is_own = origin.package_of_class(base) == package
         for name, function in vars(base).items() if is_own else ():

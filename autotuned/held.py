@@ -54,10 +54,10 @@ def _is_exact(*kinds: type) -> Callable[[Any], bool]:
 
 
 def _array(value: Any) -> Held | None:
-    if value.dtype.hasobject:
-        return Held("array", [str(value.dtype), list(value.shape)], (("items", value.tolist()),))
     if value.nbytes > LIMIT_BYTES:
         return None
+    if value.dtype.hasobject or value.dtype.kind == "V" or value.dtype.char in "gG":  # bytes with gaps of any content
+        return Held("array", [str(value.dtype), list(value.shape)], (("items", value.tolist()),))
     return Held("array", [str(value.dtype.descr), list(value.shape), _hash(value.tobytes())])
 
 
@@ -112,7 +112,7 @@ _WAYS: list[tuple[Callable[[Any], bool], Callable[[Any], Held | None]]] = [
     (_named("fractions.Fraction"), lambda v: Held("Fraction", str(v))),
     (_named("uuid.UUID"), lambda v: Held("UUID", str(v))),
     (_named("numpy.ndarray"), _array),
-    (is_numpy_scalar, lambda v: Held("numpy", [str(v.dtype), _hash(v.tobytes())])),
+    (is_numpy_scalar, lambda v: Held("numpy", [str(v.dtype), str(v)])),
     (_derives("torch.Tensor"), _tensor),
     (_named("torch._ops.OpOverload", "torch._ops.OpOverloadPacket"), lambda v: Held("operator", str(v))),
     (_derives("logging.Logger"), lambda v: Held("Logger", v.name)),

@@ -101,6 +101,14 @@ class _Reader:
             if name in self.scope and (name,) not in self.own:
                 whole = not known or self.paths.get((name,), False)
                 yield Use(name, self.scope[name], NO_HOLDER, whole, self._is_same(name))
+                yield from () if known else self._read_of(name, read)
+
+    def _read_of(self, name: str, read: set[str]) -> Iterator[Use]:
+        """Without source: what of a module or function may be read, by the names in the code."""
+        holder = self.scope[name]
+        if isinstance(holder, FunctionType) or (isinstance(holder, ModuleType) and not is_toolchain(holder.__name__)):
+            for inner in sorted(read & set(vars(holder))):
+                yield Use(f"{name}.{inner}", vars(holder)[inner])
 
     @cached_property
     def _annotations(self) -> list[ast.AST]:

@@ -304,7 +304,7 @@ class _Walk:
     # -- data ------------------------------------------------------------------------------------------------------
 
     def _data(self, name: str, value: Any, whole: bool) -> None:
-        if isinstance(value, (dict, list, tuple)):
+        if type(value) in (dict, list) or isinstance(value, tuple):
             self._container(name, value)
         elif isinstance(value, (set, frozenset)):
             self._set(name, value)
@@ -332,7 +332,7 @@ class _Walk:
             if item is None:
                 self.lines.append(f"{name}[{label}] = null")
             self.value(f"{name}[{label}]", item)
-        if type(value) not in (dict, list, tuple):
+        if type(value) not in (dict, list, tuple):  # a named tuple
             self._class(f"{name} of", type(value), True)
             self._state(name, type(value), getattr(value, "__dict__", {}))
 
@@ -375,7 +375,7 @@ class _Walk:
         self.checks.append(_same_items(getattr(value, "__dict__", {})))
 
     def _state(self, name: str, kind: type, state: Mapping[str, Any]) -> None:
-        own = classes.set_by_methods(kind) if state else ()
+        own = classes.set_by_methods(kind, self.package) if state else ()
         for field, item in sorted(state.items()):
             if field not in own:
                 self.lines += [f"{name}.{field} = null"] * (item is None)

@@ -31,7 +31,7 @@ def encode(value: Any, where: str, fallback: Fallback | None = None) -> Json:
     Raises:
         EncodingError: The type has no spelling and `fallback` gave none.
     """
-    if type(value) in (int, bool, type(None)):
+    if type(value) in (bool, type(None)) or (type(value) is int and value.bit_length() < WIDE):
         return value
     if isinstance(value, enum.Enum):
         # Flags by number: a combination such as R|W has no name in Python 3.10, and "R|W" in 3.11.
@@ -44,7 +44,7 @@ def encode(value: Any, where: str, fallback: Fallback | None = None) -> Json:
     if writer is not None:
         return writer(value, where, fallback)
     if isinstance(value, int):
-        return int(value)
+        return int(value) if value.bit_length() < WIDE else {"int": hex(value)}
     if isinstance(value, float):
         return _float(value, where, fallback)
     if isinstance(value, tuple):
@@ -109,6 +109,7 @@ def _type_name(value: Any) -> str:
     return f"{type(value).__module__}.{type(value).__qualname__}"
 
 
+WIDE = 10_000  # bits of an integer from which on it is written in hex: Python writes 4,300 decimal digits and no more
 DEPTH = 64  # of values within values; what writes JSON gives up at about 1,000
 ITEMS = 1_000_000  # a list that holds one list twice, and so on, has 2 ** DEPTH
 

@@ -8,7 +8,7 @@ import json
 import re
 import sys
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -268,7 +268,7 @@ def _layout_words(tensor: Mapping[str, Json]) -> str:
 def in_order(text: str) -> list[tuple[bool, int, str]]:
     """What texts are sorted by, so that numbers in them come by their size: M=64 before M=256."""
     parts = re.split(r"(\d+)", text)
-    return [(part.isdecimal(), int(part) if part.isdecimal() else 0, part) for part in parts]
+    return [(part.isdecimal(), int(part[:99]) if part.isdecimal() else 0, part) for part in parts]
 
 
 def dtype_words(dtype: str) -> str:
@@ -281,26 +281,52 @@ def dtype_words(dtype: str) -> str:
 
 
 def value_words(value: Json) -> str:
-    """A value of a key, from its typed JSON."""
+    """A value of a key, from its typed JSON; of a kind that is not known here, as the JSON says it."""
     if isinstance(value, list):
         return f"[{', '.join(map(value_words, value))}]"
-    if not isinstance(value, dict) or len(value) != 1:
+    if not isinstance(value, dict) or not value:
         return str(value)
-    [(kind, inner)] = value.items()
-    match kind:
-        case "float":
-            return repr(float.fromhex(inner))
-        case "tuple":
-            return f"({', '.join(map(value_words, inner))})"
-        case "dtype":
-            return dtype_words(inner)
-        case "enum":
-            return ".".join(inner.split(".")[-2:])
-        case "function":
-            return str(inner[0])
-        case "numpy":
-            return value_words(inner[1])
-    return str(inner)
+    kind, inner = next(iter(value.items()))
+    write = _KINDS.get(kind)
+    try:
+        return write(inner) if write is not None and len(value) == 1 else _plain(value)
+    except (TypeError, ValueError, LookupError, AttributeError):  # a file of somebody else's, or a later version's
+        return _plain(value)
+
+
+def _plain(value: Json) -> str:
+    if isinstance(value, dict) and len(value) == 1:
+        [(kind, inner)] = value.items()
+        return f"{kind} {inner if isinstance(inner, str) else value_words(inner)}"
+    return json.dumps(value, sort_keys=True)
+
+
+def _digest_words(digest: str) -> str:
+    return digest[:8] if len(digest) == DIGEST else digest
+
+
+def _dict_words(pairs: Json) -> str:
+    return "{" + ", ".join(f"{value_words(key)}: {value_words(item)}" for key, item in pairs) + "}"
+
+
+_KINDS: dict[str, Callable[[Json], str]] = {
+    "float": lambda inner: repr(float.fromhex(inner)),
+    "complex": lambda inner: repr(complex(*(float.fromhex(part["float"]) for part in inner))),
+    "tuple": lambda inner: f"({', '.join(map(value_words, inner))})",
+    "dict": _dict_words,
+    "bytes": lambda inner: repr(bytes.fromhex(inner)),
+    "text": lambda inner: repr(bytes.fromhex(inner).decode("utf-8", "surrogatepass")),
+    "dtype": lambda inner: dtype_words(inner),
+    "device": str,
+    "enum": lambda inner: ".".join(inner[0].split(".")[-2:]),  # its name, then its value
+    "function": lambda inner: f"function {_digest_words(inner)}",
+    "value": lambda inner: f"{inner[0]} {_digest_words(inner[1])}",
+    "class": lambda inner: f"class {inner[0]}",
+    "array": lambda inner: _layout_words(inner),
+    "numpy": lambda inner: value_words(inner[1]),
+    "int": str,
+    "python object": lambda inner: f"object {inner}",
+}
 
 
 def change_words(change: Difference) -> str:

@@ -1,0 +1,216 @@
+"""Values that code can reach: two that differ never make equal fingerprints in silence, equal ones always do."""
+
+import array
+import collections
+import datetime
+import decimal
+import fractions
+import functools
+import hashlib
+import linecache
+import operator
+import os
+import re
+import subprocess
+import sys
+import threading
+import types
+import uuid
+from collections.abc import Callable
+from pathlib import Path, PurePosixPath
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from autotuned.source import Fingerprint
+
+Load = Callable[..., ModuleType]
+
+# Two values each, as Python text; of each pair the fingerprints differ, or the code is not known in other processes.
+VALUES = {
+    "array": ("np.array([1, 2])", "np.array([1, 3])"),
+    "dtype of an array": ("np.array([1, 2])", "np.array([1, 2], np.int8)"),
+    "shape of an array": ("np.zeros((2, 3))", "np.zeros((3, 2))"),
+    "array of objects": ("np.array([1, 'a'], object)", "np.array([1, 'b'], object)"),
+    "masked array": ("np.ma.array([1, 2], mask=[0, 1])", "np.ma.array([1, 2], mask=[1, 0])"),
+    "record array": ("np.array([(1, 2)], 'i4,i4')", "np.array([(1, 2)], 'i4,i8')"),
+    "tensor": ("torch.tensor([1.0])", "torch.tensor([2.0])"),
+    "scalar tensor": ("torch.tensor(1.0)", "torch.tensor(2.0)"),
+    "tensor of bfloat16": ("torch.ones(3, dtype=torch.bfloat16)", "torch.zeros(3, dtype=torch.bfloat16)"),
+    "parameter": ("torch.nn.Parameter(torch.ones(2))", "torch.nn.Parameter(torch.zeros(2))"),
+    "layer": ("LAYER(1.0)", "LAYER(2.0)"),
+    "deque": ("collections.deque([1])", "collections.deque([2])"),
+    "length of a deque": ("collections.deque([1], 4)", "collections.deque([1], 5)"),
+    "mapping proxy": ("types.MappingProxyType({'a': 1})", "types.MappingProxyType({'a': 2})"),
+    "chain map": ("collections.ChainMap({'a': 1})", "collections.ChainMap({'a': 2})"),
+    "default dict": ("collections.defaultdict(int, a=1)", "collections.defaultdict(list, a=1)"),
+    "counter": ("collections.Counter('aab')", "collections.Counter('abb')"),
+    "ordered dict": ("collections.OrderedDict(a=1, b=2)", "collections.OrderedDict(b=2, a=1)"),
+    "user dict": ("collections.UserDict(a=1)", "collections.UserDict(a=2)"),
+    "namespace": ("types.SimpleNamespace(a=1)", "types.SimpleNamespace(a=2)"),
+    "path": ("Path('a')", "Path('b')"),
+    "decimal": ("decimal.Decimal('1.0')", "decimal.Decimal('1.00')"),
+    "fraction": ("fractions.Fraction(1, 3)", "fractions.Fraction(1, 4)"),
+    "complex": ("1 + 2j", "1 + 3j"),
+    "range": ("range(3)", "range(4)"),
+    "slice": ("slice(1, 2)", "slice(1, 3)"),
+    "bytes": ("b'a'", "b'b'"),
+    "bytearray": ("bytearray(b'a')", "bytearray(b'b')"),
+    "memoryview": ("memoryview(b'a')", "memoryview(b'b')"),
+    "array of Python": ("array.array('i', [1])", "array.array('i', [2])"),
+    "pattern": ("re.compile('a')", "re.compile('a', re.I)"),
+    "date": ("datetime.date(2020, 1, 1)", "datetime.date(2020, 1, 2)"),
+    "zone": ("datetime.datetime(2020, 1, 1)", "datetime.datetime(2020, 1, 1, tzinfo=datetime.timezone.utc)"),
+    "duration": ("datetime.timedelta(1)", "datetime.timedelta(2)"),
+    "identifier": ("uuid.UUID(int=1)", "uuid.UUID(int=2)"),
+    "set": ("{1, 2}", "{1, 3}"),
+    "set of functions": ("{len, max}", "{len, min}"),
+    "frozen set": ("frozenset({1})", "{1}"),
+    "None in a dict": ("{'a': None}", "{'b': None}"),
+    "function of torch": ("torch.relu", "torch.sigmoid"),
+    "ufunc": ("np.add", "np.multiply"),
+    "built-in": ("len", "max"),
+    "built-in method": ("{'a': 1}.get", "{'a': 2}.get"),
+    "method of a type": ("str.upper", "str.lower"),
+    "type of NumPy": ("np.float32", "np.float64"),
+    "getter": ("operator.itemgetter(0)", "operator.itemgetter(1)"),
+    "partial": ("functools.partial(pow, 2)", "functools.partial(pow, 3)"),
+    "vectorized": ("np.vectorize(lambda x: x)", "np.vectorize(lambda x: x + 1)"),
+    "enum with a method": ("Color.RED", "Colour.RED"),
+    "callable": ("Callable(1)", "Callable(2)"),
+    "class": ("Callable", "Colored"),
+    "slots": ("Slots(1)", "Slots(2)"),
+    "subclass of list": ("Items([1])", "Items([2])"),
+    "named tuple": ("Pair(1, 2)", "Pair(1, 3)"),
+    "frozen dataclass": ("Tile(1)", "Tile(2)"),
+    "wrapper with a factor": ("Scaled(len, 1)", "Scaled(len, 2)"),
+    "date of NumPy": ("np.datetime64('2020-01-01')", "np.datetime64('2020-01-02')"),
+    "long double": ("np.longdouble(1)", "np.longdouble(2)"),
+    "lock": ("threading.Lock()", "threading.RLock()"),
+    "sentinel": ("object()", "object()"),
+    "generator": ("(x for x in [1])", "(x for x in [2])"),
+    "local of a thread": ("threading.local()", "threading.local()"),
+}  # fmt: skip
+SAME = ("lock",)  # which lock it is says nothing of a result
+DEFINITIONS = """
+import array, collections, datetime, decimal, enum, fractions, functools, operator, re, threading, types, uuid
+from dataclasses import dataclass
+from pathlib import Path
+import numpy as np
+import torch
+
+def LAYER(weight):
+    layer = torch.nn.Linear(1, 1, bias=False)
+    torch.nn.init.constant_(layer.weight, weight)
+    return layer
+
+class Color(enum.Enum):
+    RED = 1
+    def apply(self, x): return x
+
+class Colour(enum.Enum):
+    RED = 1
+    def apply(self, x): return -x
+
+class Callable:
+    def __init__(self, factor): self.factor = factor
+    def __call__(self, x): return x * self.factor
+
+class Colored:
+    def __init__(self, factor): self.factor = factor
+
+class Slots:
+    __slots__ = ("a",)
+    def __init__(self, a): self.a = a
+
+class Items(list): pass
+
+Pair = collections.namedtuple("Pair", "a b")
+
+@dataclass(frozen=True)
+class Tile:
+    rows: int
+
+class Scaled:
+    def __init__(self, fn, factor): self.fn, self.factor = fn, factor
+
+"""
+WAYS = {
+    "global": "VALUE = {value}\ndef kernel(x): return x, VALUE\n",
+    "closure": "def make(value):\n    def kernel(x): return x, value\n    return kernel\nkernel = make({value})\n",
+    "default": "def kernel(x, value={value}): return x, value\n",
+    "class by getattr": "class C:\n    a = {value}\ndef kernel(x): return x, getattr(C, 'a')\n",
+    "class by a name": "class C:\n    a = {value}\nNAME = 'a'\ndef kernel(x): return x, getattr(C, NAME)\n",
+    "attribute": "CFG = types.SimpleNamespace(a={value})\ndef kernel(x): return x, CFG.a\n",
+    "passed on": "CFG = types.SimpleNamespace(a={value})\ndef kernel(x): return g(CFG)\ndef g(c): return c.a\n",
+    "helper": "VALUE = {value}\ndef helper(): return VALUE\ndef kernel(x): return helper()\n",
+    "list": "VALUE = [0, ({value},)]\ndef kernel(x): return x, VALUE\n",
+    "method": (
+        "class C:\n    def __init__(self): self.a = {value}\n    def run(self): return self.a\n"
+        "OBJ = C()\ndef kernel(x): return OBJ.run()\n"
+    ),
+    "property": (
+        "class C:\n    def __init__(self): self.a = {value}\n    @property\n    def run(self): return self.a\n"
+        "OBJ = C()\ndef kernel(x): return OBJ.run\n"
+    ),
+    "decorator": (
+        "def deco(f):\n    value = {value}\n    @functools.wraps(f)\n    def g(x): return f(x), value\n    return g\n"
+        "@deco\ndef helper(x): return x\ndef kernel(x): return helper(x)\n"
+    ),
+    "base class": "class B:\n    a = {value}\nclass C(B): pass\ndef kernel(x): return C().a\n",
+    "attribute of a function": "def f(): pass\nf.a = {value}\ndef kernel(x): return f.a\n",
+    "partial": "def f(a, x): return a\nP = functools.partial(f, {value})\ndef kernel(x): return P(x)\n",
+}
+
+
+def fingerprint_of(text: str, has_source: bool = True) -> tuple[str, bool]:
+    """Of the kernel that a text defines, and whether it means something in another process."""
+    space: dict[str, Any] = {"__name__": "app_of_values"}
+    text = DEFINITIONS + text
+    file = f"<values {hashlib.sha256(text.encode()).hexdigest()}>" if has_source else "<string>"
+    linecache.cache[file] = len(text), None, text.splitlines(keepends=True), file
+    exec(compile(text, file, "exec"), space)
+    found = Fingerprint(space["kernel"])
+    return found.value(), not found.opaque
+
+
+@pytest.mark.parametrize("has_source", [True, False], ids=["", "without source"])
+@pytest.mark.parametrize("way", WAYS)
+def test_two_values_never_have_equal_fingerprints_in_silence(way: str, has_source: bool) -> None:
+    silent = []
+    for name, values in VALUES.items():
+        (one, known), (other, _) = (
+            fingerprint_of(WAYS[way].format(value=value), has_source) for value in values
+        )
+        silent += [name] * (known and one == other and name not in SAME)
+    assert silent == []
+
+
+def test_values_that_hold_in_other_processes_are_known_there() -> None:
+    opaque = {name for name, (value, _) in VALUES.items() if not fingerprint_of(WAYS["global"].format(value=value))[1]}
+    assert opaque == {"sentinel", "generator", "local of a thread"}
+
+
+def all_fingerprints() -> list[tuple[str, str, bool]]:
+    texts = {(way, name): WAYS[way].format(value=VALUES[name][0]) for way in ("global", "method") for name in VALUES}
+    return [(*at, *fingerprint_of(text)) for at, text in texts.items()]  # type: ignore[misc]
+
+
+def test_equal_values_have_equal_fingerprints_under_every_hash_seed() -> None:
+    program = "import test_reach, json; print(json.dumps(test_reach.all_fingerprints()))"
+    here = Path(__file__).parent
+    said = {
+        subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", program],
+            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(here)},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(said) == 1
