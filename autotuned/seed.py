@@ -34,6 +34,7 @@ class Seed:
         self._defaults = {p.name: p.default for p in self.target.parameters if p.default is not inspect.Parameter.empty}
         self._context = Context(self.target, None)
         self._warned = False
+        self._said: set[str] = set()
 
     def call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call:
         """The call, with arguments in the kernel's order: what is left out and has a default is filled in."""
@@ -58,7 +59,14 @@ class Seed:
         }
         tuner: dict[str, Json] = {"name": TIMER, "configs": digest(sorted(self.identities(configs)))}
         part: dict[str, Json] = {"tensors": dtypes, "values": values, "none": [], "tuner": tuner}
-        return Key(name, part, *self._context.of(call)) if objects.portable(part) else None
+        key = Key(name, part, *self._context.of(call))
+        if objects.portable(key.to_json()):
+            return key
+        why = objects.why_not_portable(key.to_json())
+        if why not in self._said:
+            self._said.add(why)
+            log.warning("`%s`: its choices are kept in memory only: %s.", name, why)
+        return None
 
     def identities(self, configs: Sequence[Any]) -> dict[str, Any]:
         """Live configs by identity; of two that are equal, the first."""

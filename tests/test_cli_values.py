@@ -52,7 +52,7 @@ def scale(x: int) -> int:
 
 
 ATOMS: list[Any] = [
-    None, True, 3, 2**80, 10**5000, -0.0, math.inf, math.nan, 1.5, "", "enum", "a.b.c", "\ud800", b"\xff", 1 + 2j, (), [], {},
+    None, True, 3, 2**80, -0.0, math.inf, math.nan, 1.5, "", "enum", "a.b.c", "\ud800", b"\xff", 1 + 2j, (), [], {},
     Act.RELU, Level.LOW, Mode.FAST, Access.READ | Access.WRITE, np.int64(4), np.float32(0.1), np.bool_(True),
     np.datetime64("2020-01-01"), np.datetime64("NaT"), np.timedelta64(3, "s"), np.bytes_(b"x"), np.str_("y"),
     np.dtype("int8").type(3), Tile(4), scale, Tile, len, range(3), slice(1, 2), {1, 2}, frozenset({"a"}),
@@ -70,13 +70,13 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=300, deadline=None, database=None, derandomize=True)
+@settings(max_examples=80, deadline=None, database=None, derandomize=True)
 @given(VALUES)
 def test_a_value_of_any_kind_has_words(value: Any) -> None:
     assert isinstance(output.value_words(encode(value, "argument 'v'", objects.spell)), str)
 
 
-@settings(max_examples=200, deadline=None, database=None, derandomize=True)
+@settings(max_examples=80, deadline=None, database=None, derandomize=True)
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.text(max_size=3),
@@ -99,7 +99,7 @@ def keep(index: int, value: Any) -> Key:
 
 
 def test_every_listing_command_shows_every_record() -> None:
-    keys = [keep(index, value) for index, value in enumerate(ATOMS)]
+    keys = [keep(index, value) for index, value in enumerate([*ATOMS, 10**5000])]
     listed = run("list").stdout
     shown = run("show", "app.k").stdout
     assert [key.digest for key in keys if key.digest[:12] not in listed] == []

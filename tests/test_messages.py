@@ -112,7 +112,7 @@ REVIEWED = {
         "code from a string has no file to read",
         "NVML has no {}",
         "NVML refuses {} with error {}",
-        "`{}`: a key argument has no JSON form: choices for it are kept in .cache only.",
+        "`{}`: a value in its key has no JSON form: choices for it are kept in .cache only.",
     ],
 }
 KNOWN_TEXTS = {text for texts in REVIEWED.values() for text in texts}

@@ -90,7 +90,7 @@ def test_the_type_that_an_annotation_names_counts(load: Load) -> None:
 
 # What may be written in place of something else: some of it changes what is compiled, some of it does not.
 EDITS = [
-    ("* 2,", "* 3,"), ("helper(x)", "leaf(x)"), ("helper(x)", "(helper(x))"), ("1.5", "1.25"), ("+ SCALE", "+ OTHER"),
+    ("* 2,", "* 3,"), ("helper(x) *", "leaf(x) *"), ("helper(x) *", "(helper(x)) *"), ("1.5", "1.25"), ("+ SCALE", "+ OTHER"),
     ("tl.constexpr(2)", "tl.constexpr(5)"), ("tl.constexpr(3)", "tl.constexpr(5)"), ("x * 1.5", "x  *  1.5"),
     ("    return leaf(x)", "    # again\n    return leaf(x)"), ("n, BLOCK", "n: tl.int64, BLOCK"),
     ("mask=offsets < n)\n    tl.store", "mask=offsets < n)\n\n    tl.store"), ("@jit\ndef leaf", "\n\n@jit\ndef leaf"),
