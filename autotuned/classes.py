@@ -15,9 +15,28 @@ from autotuned.sourcetext import Body, tree
 
 # Names that Python, `abc`, `dataclasses` and `typing` make from the rest, and which differ between versions of Python.
 _MADE = frozenset(
-    "__module__ __dict__ __weakref__ __doc__ __qualname__ __firstlineno__ __static_attributes__ __annotations__ "
-    "__abstractmethods__ _abc_impl __parameters__ __orig_bases__ __match_args__ __dataclass_params__ __annotate__ "
-    "__dataclass_fields__ __annotate_func__ __annotations_cache__ __replace__ __classdictcell__".split()
+    [
+        "__module__",
+        "__dict__",
+        "__weakref__",
+        "__doc__",
+        "__qualname__",
+        "__firstlineno__",
+        "__static_attributes__",
+        "__annotations__",
+        "__abstractmethods__",
+        "_abc_impl",
+        "__parameters__",
+        "__orig_bases__",
+        "__match_args__",
+        "__dataclass_params__",
+        "__annotate__",
+        "__dataclass_fields__",
+        "__annotate_func__",
+        "__annotations_cache__",
+        "__replace__",
+        "__classdictcell__",
+    ]
 )
 _MAKERS = ("__init__", "__new__", "__post_init__", "__setstate__", "__init_subclass__")
 
@@ -26,7 +45,7 @@ def members(kind: type) -> Iterator[tuple[str, Any]]:
     """The bases, methods and data of a class, by name and sorted."""
     yield from ((f"base {index}", base) for index, base in enumerate(kind.__bases__) if base is not object)
     if isinstance(kind, enum.EnumMeta):
-        yield from ((f"member {name}", member.value) for name, member in kind.__members__.items())
+        yield from ((f"member {name}", kind.__members__[name].value) for name in kind.__members__)
         yield from _functions(kind)
         return
     own = set_by_methods(kind, origin.package_of_class(kind))

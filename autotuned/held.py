@@ -64,7 +64,9 @@ def _array(value: Any) -> Held | None:
 def _tensor(value: Any) -> Held | None:
     """A tensor's content, read from its device; None where it cannot be read, as while a CUDA graph is captured."""
     torch = sys.modules["torch"]
-    if value.numel() * value.element_size() > LIMIT_BYTES or (value.is_cuda and torch.cuda.is_current_stream_capturing()):
+    if value.numel() * value.element_size() > LIMIT_BYTES or (
+        value.is_cuda and torch.cuda.is_current_stream_capturing()
+    ):
         return None
     try:
         plain = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
@@ -86,7 +88,9 @@ def _builtin(value: Any) -> Held:
 
 
 def _by_name(value: Any) -> Held:
-    return Held("name", f"{type(value).__module__}.{type(value).__qualname__} {getattr(value, '__name__', '')}".rstrip())
+    return Held(
+        "name", f"{type(value).__module__}.{type(value).__qualname__} {getattr(value, '__name__', '')}".rstrip()
+    )
 
 
 def _descriptor(value: Any) -> Held:
@@ -155,7 +159,7 @@ def _reduced(value: Any) -> Held | None:
 
 
 def _fields(state: Any) -> Mapping[str, Any] | None:
-    """The attributes in a state as `object` makes it: a dict, those of `__slots__` behind it; None for another state."""
+    """The attributes in a state as `object` makes it: a dict, behind it those of `__slots__`; else None."""
     if state is None:
         return {}
     attributes, slots = state if isinstance(state, tuple) and len(state) == 2 else (state, None)

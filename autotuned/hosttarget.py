@@ -73,7 +73,7 @@ class HostTarget:
         return self._fingerprint.value()
 
     @property
-    def opaque(self) -> list[source.Opaque]:
+    def opaque(self) -> list[tuple[str, Any]]:
         """Of the callable and what it calls."""
         return self._fingerprint.opaque
 

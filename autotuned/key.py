@@ -10,7 +10,17 @@ from types import MappingProxyType
 from typing import Any
 
 from autotuned.immutable import Frozen
-from autotuned.values import WIDE, Fallback, Json, canonical, digest_of_text, encode, is_numpy_scalar, object_text, quoted
+from autotuned.values import (
+    WIDE,
+    Fallback,
+    Json,
+    canonical,
+    digest_of_text,
+    encode,
+    is_numpy_scalar,
+    object_text,
+    quoted,
+)
 
 
 class Key(Frozen):
@@ -139,7 +149,9 @@ def call_part(
     for name, value in arguments.items():
         if _is_tensor_type(type(value)):  # type: ignore[arg-type]  # mypy: a class is not Hashable
             part["tensors"][name] = _part(value.dtype, value.shape, strides_of(value), spec, name)
-        elif type(value) is int and name not in spec.buckets and value.bit_length() < WIDE:  # what most arguments are that are no tensors
+        elif (
+            type(value) is int and name not in spec.buckets and value.bit_length() < WIDE
+        ):  # what most arguments are that are no tensors
             if spec.has_value(name, value):
                 part["values"][name] = value
         else:

@@ -22,18 +22,20 @@ def tensors_in(name: str, value: Any) -> Iterator[tuple[str, Any]]:
         yield from tensors_in(name, value.base)
 
 
-def gpu_of(value: Any) -> int | None:
+def gpu_of(value: Any, depth: int = 0) -> int | None:
     """Index of the GPU that an argument lies on; None for one in host memory.
 
     That of a tuple is its first item's that has one; of a list or dictionary, which may be long, the first item is
-    looked at alone.
+    looked at alone. None also where there is nothing but containers, as of a list that holds itself.
     """
+    if depth > 64:
+        return None
     if is_tensor(value):
         return _gpu_index(value)
     if isinstance(value, tuple):
-        return next((index for item in value if (index := gpu_of(item)) is not None), None)
+        return next((index for item in value if (index := gpu_of(item, depth + 1)) is not None), None)
     if isinstance(value, (list, dict)):
-        return gpu_of(next(iter(value.values() if isinstance(value, dict) else value), None))
+        return gpu_of(next(iter(value.values() if isinstance(value, dict) else value), None), depth + 1)
     return None
 
 

@@ -82,6 +82,7 @@ def why_not_portable(data: Json) -> str:
     path, kind = next(_marked("", data))
     _, _, name = path.partition("values.")
     if name:
-        return f"{name!r}, of type {kind}, has no JSON form. Leave it out of key, or name a callable that returns what of it matters"
+        hint = "Leave it out of key, or name a callable that returns what of it matters"
+        return f"{name!r}, of type {kind}, has no JSON form. {hint}"
     name = path.partition("process.")[2] or path
     return f"{name!r}, a value of type {kind} that its code uses, has no JSON form. Say in version= what of it matters"

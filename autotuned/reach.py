@@ -195,9 +195,8 @@ def dotted(node: Any) -> Path:
     """The names of `a.b.c`; empty for anything else."""
     if isinstance(node, ast.Name):
         return (node.id,)
-    name = node.attr if isinstance(node, ast.Attribute) else node.args[1].value if _is_getattr(node) else None
-    head = dotted(_head(node)) if name is not None else ()
-    return (*head, name) if head else ()
+    head = dotted(_head(node)) if isinstance(node, (ast.Attribute, ast.Call)) else ()
+    return (*head, node.attr if isinstance(node, ast.Attribute) else node.args[1].value) if head else ()
 
 
 class Found(Frozen):

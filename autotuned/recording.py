@@ -223,7 +223,7 @@ def describe(chooser: Chooser, call: Call) -> Recorded:
 
 
 def _place_of(function: Any) -> str:
-    """Where a tuned function can be imported from, as a target of `autotuned tune`; of a script, or a module that no import finds, its file."""
+    """A target of `autotuned tune`: where a function is imported from; of a script and the like the file."""
     file = origin.file_of(function)
     is_path = not origin.is_importable(function) and os.path.isfile(file)
     return f"{os.path.abspath(file) if is_path else function.__module__}:{function.__qualname__}"

@@ -256,7 +256,9 @@ class Replaced(Tuned):
             return explain.without_key(name, mode, choice, known.label(choice.config))
         key = known.key(self.keys, self.configs, known.call(args, kwargs))
         if key is None:
-            raise EncodingError(f"`{name}`: a value in its key has no JSON form: choices for it are kept in .cache only.")
+            raise EncodingError(
+                f"`{name}`: a value in its key has no JSON form: choices for it are kept in .cache only."
+            )
         ending = {"strict": None, "serve": Rung.DEFAULT}.get(mode, Rung.SEARCH)
         places = [] if mode in ("off", "search") else seed.places()
         return explain.of_call(key, known.identities(left), mode, places, ending, None, known.label, {})

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from autotuned import origin
 from autotuned.errors import EncodingError
 from autotuned.later import later
-from autotuned.reach import NO_HOLDER, body_of, is_toolchain, is_triton_function, python_function, uses
+from autotuned.reach import NO_HOLDER, body_of, is_triton_function, uses
+from autotuned.reach import python_function as python_function
 from autotuned.sourcetext import Body, text
 from autotuned.values import Json, canonical, encode
 
@@ -118,8 +119,8 @@ def _checked(spelled: Json, opaque: list[Opaque], value: Any, where: str) -> Jso
     inside = "" if inner is value else f", which holds {type_name(inner)} ({name})"
     raise EncodingError(
         f"{where}: expected None, bool, int, float, str, bytes, tuple, list, dict, enum, dtype, device, numpy scalar, "
-        f"function, or an object that holds only these, got {type_name(value)}{inside}. Pass one of these, or leave the argument out "
-        "of key; until then the choice is kept in memory only.",
+        f"function, or an object that holds only these, got {type_name(value)}{inside}. Pass one of these, or "
+        "leave the argument out of key; until then the choice is kept in memory only.",
         where=where,
     )
 
@@ -151,9 +152,10 @@ def _package(value: Any) -> str:
     """Whose code a value is: what a wrapper of another package wraps counts, and not the wrapper."""
     function = None if isinstance(value, type) else python_function(value)
     for _ in range(32):
-        if not hasattr(function, "__wrapped__") or not isinstance(function.__wrapped__, FunctionType):
+        wrapped = getattr(function, "__wrapped__", None)
+        if not isinstance(wrapped, FunctionType):
             break
-        function = function.__wrapped__
+        function = wrapped
     if function is not None:
         return origin.package_of(function)
     return origin.package_of_class(value if isinstance(value, type) else type(value)) or ""
@@ -280,7 +282,7 @@ class _Walk:
             self.value(f"{name}.self", holder)
 
     def _module(self, name: str, module: ModuleType, whole: bool) -> None:
-        """A module of another package by its name; of one's own what is read of it, and all of it where it is passed on."""
+        """A module of another package by its name; of one's own what is read of it, all where it is passed on."""
         is_own = origin.package_of_module(module) == self.package
         if not is_own and module.__name__ not in ("triton", "triton.language"):
             self.lines.append(f"{name} -> module {origin.home_of(module.__name__)}")
@@ -405,7 +407,9 @@ def _content(cell: Any) -> Any:
 
 
 def _is_array(value: Any) -> bool:
-    return hasattr(value, "shape") and hasattr(value, "dtype") and (hasattr(value, "stride") or hasattr(value, "strides"))
+    return (
+        hasattr(value, "shape") and hasattr(value, "dtype") and (hasattr(value, "stride") or hasattr(value, "strides"))
+    )
 
 
 def _same_items(now: Mapping[str, Any]) -> Callable[[], bool]:

@@ -22,7 +22,7 @@ class Body(NamedTuple):
     Two of Triton's functions may share the Python function and differ in the text (`_unsafe_update_src`).
     """
 
-    function: FunctionType
+    function: Any  # a FunctionType, which mypy would take for a method
     written: str | None = None
 
 
@@ -49,7 +49,8 @@ def text(body: Body) -> str:
 
 def code_of(body: Body) -> CodeType:
     """The code whose names the function looks up: that of the text that Triton compiles, where it was replaced."""
-    function, written = body
+    function: FunctionType = body.function
+    written = body.written
     if written is None or _is_as_defined(function, written):
         return function.__code__
     try:

@@ -126,7 +126,7 @@ class Target(Protocol):
         """Fingerprint of its code."""
 
     @property
-    def opaque(self) -> list[source.Opaque]:
+    def opaque(self) -> list[tuple[str, Any]]:
         """What its code uses and the fingerprint cannot hold, as of the latest `source`."""
 
 
@@ -271,7 +271,7 @@ class KernelTarget:
         return parts[0] if len(parts) == 1 else _joined(parts)
 
     @property
-    def opaque(self) -> list[source.Opaque]:
+    def opaque(self) -> list[tuple[str, Any]]:
         """Of the kernel, its callees and its heuristics."""
         return [(f"{name}{at}", value) for name, found in self._fingerprints for at, value in found.opaque]
 

@@ -99,7 +99,9 @@ def test_generated_code_in_a_temporary_file_is_tuned_once(tmp_path: Path, make: 
             path="", name=stem, packages=None, register="sys.modules[name] = module"
         )
     else:
-        imported += f"sys.path.insert(0, str(pathlib.Path(path).parent))\nkernel = importlib.import_module({stem}).kernel"
+        imported += (
+            f"sys.path.insert(0, str(pathlib.Path(path).parent))\nkernel = importlib.import_module({stem}).kernel"
+        )
     said = [run(imported + TOLD, tmp_path) for _ in range(2)]
     assert [searches for _, searches in said] == [1, 0] and said[0][0] == said[1][0]
 

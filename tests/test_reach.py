@@ -1,30 +1,16 @@
 """Values that code can reach: two that differ never make equal fingerprints in silence, equal ones always do."""
 
-import array
-import collections
-import datetime
-import decimal
-import fractions
-import functools
 import hashlib
 import linecache
-import operator
 import os
-import re
 import subprocess
 import sys
-import threading
-import types
-import uuid
 from collections.abc import Callable
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from autotuned.source import Fingerprint
 
@@ -183,9 +169,7 @@ def fingerprint_of(text: str, has_source: bool = True) -> tuple[str, bool]:
 def test_two_values_never_have_equal_fingerprints_in_silence(way: str, has_source: bool) -> None:
     silent = []
     for name, values in VALUES.items():
-        (one, known), (other, _) = (
-            fingerprint_of(WAYS[way].format(value=value), has_source) for value in values
-        )
+        (one, known), (other, _) = (fingerprint_of(WAYS[way].format(value=value), has_source) for value in values)
         silent += [name] * (known and one == other and name not in SAME)
     assert silent == []
 

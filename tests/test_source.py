@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from autotuned import origin, source
+from autotuned import origin
 from autotuned.errors import EncodingError
 from autotuned.source import fingerprint, of_value, public_name, python_function
 
@@ -375,7 +375,8 @@ def test_a_partial_as_a_key_value_is_spelled_with_its_arguments() -> None:
 
 def test_what_is_no_function_is_refused_with_its_place() -> None:
     with pytest.raises(
-        EncodingError, match=r"^argument 'f': expected None, .* function, or an object that holds only these, got builtins\.object\."
+        EncodingError,
+        match=r"^argument 'f': expected None, .* function, or an object that holds only these, got builtins\.object\.",
     ) as caught:
         of_value(object(), "argument 'f'")
     assert caught.value.where == "argument 'f'"

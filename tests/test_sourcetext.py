@@ -81,7 +81,9 @@ CALLED = dict(a=1,
 
 def test_two_lambdas_in_one_line_are_two(load: Load) -> None:
     module = load("two", two=TWO)
-    texts = [sourcetext.text(Body(f)) for f in (module.FIRST, module.SECOND, module.SPACED, *module.CLOSED, module.NESTED)]
+    texts = [
+        sourcetext.text(Body(f)) for f in (module.FIRST, module.SECOND, module.SPACED, *module.CLOSED, module.NESTED)
+    ]
     assert texts == [
         "lambda x : x + 1", "lambda x : x - 1", "lambda x : ( x + 1 )", "lambda x : x + k", "lambda x : x * k",
         "lambda x : ( lambda y : y + 1 ) ( x )",
@@ -137,7 +139,9 @@ def test_the_lines_of_a_function_are_those_that_inspect_finds(load: Load) -> Non
     functions += [module.Holder.waits, textwrap.dedent, inspect.getsource, argparse.ArgumentParser.parse_known_args]
     for function in functions:
         theirs = textwrap.dedent(inspect.getsource(function))
-        assert list(sourcetext._tokens(sourcetext._own(Body(function))[0])) == list(sourcetext._tokens(theirs)), function
+        assert list(sourcetext._tokens(sourcetext._own(Body(function))[0])) == list(sourcetext._tokens(theirs)), (
+            function
+        )
 
 
 def test_a_wrapper_is_known_by_its_own_text_and_not_by_that_of_what_it_wraps() -> None:
@@ -157,11 +161,9 @@ def test_code_without_source_is_the_same_under_every_hash_seed() -> None:
     program = (
         "from autotuned.sourcetext import Body, text\n"
         "space = {}\n"
-        "exec('def f(x): return x in {\"a\", \"b\", \"c\", (1, 2)}', space)\n"
+        'exec(\'def f(x): return x in {"a", "b", "c", (1, 2)}\', space)\n'
         "print(text(Body(space['f'])))"
     )
     run = functools.partial(subprocess.run, capture_output=True, text=True, check=True)
-    found = {
-        run([sys.executable, "-c", program], env={**os.environ, "PYTHONHASHSEED": seed}).stdout for seed in "0123"
-    }
+    found = {run([sys.executable, "-c", program], env={**os.environ, "PYTHONHASHSEED": seed}).stdout for seed in "0123"}
     assert len(found) == 1
