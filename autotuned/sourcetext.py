@@ -104,7 +104,7 @@ def _lines_from(function: FunctionType) -> list[str]:
     linecache.checkcache(file)
     lines = linecache.getlines(file, function.__globals__)[first:]
     if not lines:
-        raise OSError(f"no source of {function.__qualname__}")
+        raise OSError("there is no source to read")
     return lines
 
 

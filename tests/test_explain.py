@@ -159,7 +159,7 @@ def case_disabled(patch, folder):
 
 
 def case_disabled_for_a_value_without_json(patch, folder):
-    thing = State()
+    thing = object()
     return make(key=["n", lambda arguments: thing]), "search"
 
 

@@ -110,6 +110,7 @@ REVIEWED = {
         "the grid of this config was not recorded",
         "{} does not change; `replace` makes another one.",
         "code from a string has no file to read",
+        "there is no source to read",
         "NVML has no {}",
         "NVML refuses {} with error {}",
         "`{}`: a value in its key has no JSON form: choices for it are kept in .cache only.",
