@@ -70,7 +70,7 @@ class Prologue:
         arguments = self._full(*values)
         if self._zeroed:
             memory.refuse_aliases(arguments, self._zeroed, self._kernel)
-            state.zero_named(arguments, self._zeroed)
+            state.zero_named(arguments, self._zeroed, self._kernel)
         if self._hook is not None:
             self._hook(arguments)
 

@@ -224,14 +224,10 @@ class _Given(Frozen):
         known = [parameter.name for parameter in target.parameters]
         lists = (("key", self.key), ("reset_to_zero", self.zero), ("restore_value", self.restore))
         names = Names(*(checked_names(label, given, known, target.name) for label, given in lists))
-        both = set(names.zero) & set(names.restore or ())
-        if both:
-            raise ArgumentNameError(
-                f"`{target.name}`: {sorted(both)[0]!r} is in both restore_value and reset_to_zero. The first keeps the "
-                "caller's data, the second destroys it: name it in one.",
-                name=sorted(both)[0],
-                kernel=target.name,
-            )
+        _refuse_both(names.restore or (), names.zero, target.name, "restore_value", "keeps the caller's data")
+        if self.check is not None:
+            poisoned = checked_names("poison", checks.as_check(self.check, target.name).poisoned, known, target.name)
+            _refuse_both(poisoned or (), names.zero, target.name, "poison", "fills it before a launch")
         self._check_axes(target)
         return names
 
@@ -286,6 +282,17 @@ class _Given(Frozen):
             check=None if self.check is None else checks.as_check(self.check, target.name),
             max_searches=_checked_searches(self.max_searches),
             nearest=self.nearest,
+        )
+
+
+def _refuse_both(names: Sequence[str], zeroed: Sequence[str], kernel: str, label: str, does: str) -> None:
+    """Refuse a name in a list that does something else with the argument than `reset_to_zero` does."""
+    for name in sorted(set(names) & set(zeroed)):
+        raise ArgumentNameError(
+            f"`{kernel}`: {name!r} is in both {label} and reset_to_zero. The first {does}, the second overwrites it "
+            "with zeros: name it in one.",
+            name=name,
+            kernel=kernel,
         )
 
 
