@@ -82,8 +82,8 @@ def through_triton(target: Target, names: Sequence[str], config: Any) -> Run:
     def launch(**arguments: Any) -> Any:
         try:
             return kernel.run(**arguments)  # looked up at each launch: others replace `JITFunction.run` at any time
-        except Exception:
-            grids.refuse(arguments["grid"], arguments, target.name)
+        except Exception as error:
+            grids.refuse(arguments.pop("grid"), arguments, target.name, error)
             raise
 
     return codegen.by_name(launch, names, (), {**config.all_kwargs(), "warmup": False}, takes_grid=True)

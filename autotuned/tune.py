@@ -380,6 +380,9 @@ class _Search:
             raise failures.no_room(kernel, failed[-1].error or "")
         if first is not None and len(failed) > 1 and not failures.is_resource_error(first):
             self._first_error = None
+            failures.note(
+                first, f"`{kernel}`: all {len(failed)} configs raised this, {self.board.label(failed[0])} first."
+            )
             try:
                 raise first
             finally:

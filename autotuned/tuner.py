@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotuned import candidates, codegen, env, fingerprint, launch, store, switched, toolchain
 from autotuned.choose import Chooser
+from autotuned.errors import AutotunedError
 from autotuned.key import is_tensor
 from autotuned.later import later
 from autotuned.look import Choice, Rung
@@ -92,14 +93,23 @@ class Tuner:
 
     def _learn(self, configs: list[Any]) -> None:
         """Take in what a computed list of configs sets."""
-        candidates.check_kwargs(configs, self.target.name, self.target.allows, self.names)
+        candidates.check(configs, self.target)
         tuned = _tuned_names(configs, self.target)
         if not tuned <= self.tuned:
             self._rebuild(self.tuned | tuned)
 
     def configs_changed(self) -> None:
-        """Start over with the present list of configs: the user reassigned or edited it."""
-        self._rebuild(_tuned_names(self.options.configs(), self.target))
+        """Start over with the present list of configs: the user reassigned or edited it.
+
+        Raises:
+            ConfigError: One is none, or cannot be launched as it says.
+        """
+        configs = self.options.configs()
+        self._check_configs(configs)
+        self._rebuild(_tuned_names(configs, self.target))
+
+    def _check_configs(self, configs: Sequence[Any]) -> None:
+        candidates.check(candidates.listed(configs, self.target.name), self.target)
 
     def call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], grid: Any) -> Call:
         """Bind a call's arguments.
@@ -150,6 +160,11 @@ class Tuner:
                 return act(call, choice)
             except _RefusedError as refused:
                 self.chooser.refuse(call, choice, refused.error)
+            except Exception as error:
+                if not isinstance(error, AutotunedError):  # those say what there is to say
+                    where = self.chooser.label(choice.config), choice.why
+                    failures.note(error, "`{}`: raised with config {} ({}).".format(self.target.name, *where))
+                raise
 
     def _refuse_without_tensor(self, call: Call) -> None:
         """Refuse a call that gives no tensor for an argument that a list names."""

@@ -36,7 +36,7 @@ RANKS = [
     },
     {"candidates", "locks", "nearest", "policy", "scratch", "source", "visible", "walk", "workers"},
     {
-        *("alike", "calls", "journal", "measure", "objects", "recordfile", "memory"),
+        *("alike", "calls", "grids", "journal", "measure", "objects", "recordfile", "memory"),
         *("storm", "toolchain"),
     },
     {"_launch_py", "fingerprint", "frontend", "state"},
