@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import enum
 import hashlib
+import itertools
 import logging
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -70,31 +71,46 @@ def _value(value: Any, name: str, kernel: str, fallback: Fallback | None) -> Jso
     Triton and any callable may tell them apart.
     """
     try:
-        form = encode(value, f"config of '{kernel}', {name}", fallback)
         derived = list(_derived(value))
     except RecursionError:
         raise ConfigError(
-            f"`{kernel}`: a config sets {name!r} to a {type(value).__name__} that holds itself, or is nested too deep: "
-            "expected a value that can be written down, got one without an end. Give it a plain value.",
+            f"`{kernel}`: a config sets {name!r}: expected a value that can be written down, got a "
+            f"{type(value).__name__} that holds itself, or more than {DEPTH} levels or {ITEMS:,} items. Give it "
+            "a plain value.",
             kernel=kernel,
         ) from None
+    form = encode(value, f"config of '{kernel}', {name}", fallback)
     return {"derived": [form, *derived]} if derived else form
 
 
-def _derived(value: Any, where: str = "") -> Iterator[str]:
-    """The classes in a value that are derived from plain ones, each with its place."""
-    kind = type(value)
-    if kind.__name__ == "constexpr":
-        yield from _derived(value.value, where)
-    elif isinstance(value, _PLAIN) and kind not in _PLAIN and kind is not bool and not isinstance(value, enum.Enum):
-        yield f"{where}:{kind.__qualname__}"
+DEPTH, ITEMS = 64, 100_000  # of values within the value of a config
+
+
+def _derived(value: Any) -> Iterator[str]:
+    """The classes in a value that are derived from plain ones, each with its place.
+
+    Raises:
+        RecursionError: It has no end, or none worth waiting for.
+    """
+    waiting: list[tuple[Any, str, tuple[int, ...]]] = [(value, "", ())]
+    for count in itertools.count():
+        if not waiting:
+            return
+        one, where, within = waiting.pop()
+        if id(one) in within or len(within) > DEPTH or count > ITEMS:
+            raise RecursionError
+        kind = type(one)
+        if isinstance(one, _PLAIN) and kind not in _PLAIN and kind is not bool and not isinstance(one, enum.Enum):
+            yield f"{where}:{kind.__qualname__}"
+        waiting += [(item, f"{where}[{place}]", (*within, id(one))) for place, item in _items(one, kind)]
+
+
+def _items(value: Any, kind: type) -> Iterable[tuple[Any, Any]]:
     if isinstance(value, (tuple, list)):
-        for index, item in enumerate(value):
-            yield from _derived(item, f"{where}[{index}]")
-    elif isinstance(value, dict):
-        for key, item in value.items():
-            yield from _derived(key, f"{where}[{key!r}]")
-            yield from _derived(item, f"{where}[{key!r}]")
+        return enumerate(value)
+    if isinstance(value, dict):
+        return [(f"{what} {place}", one) for place, pair in enumerate(value.items()) for what, one in zip("kv", pair)]
+    return [("", value.value)] if kind.__name__ == "constexpr" else ()
 
 
 _PLAIN = (str, int, float, tuple)

@@ -63,8 +63,8 @@ def _is_tolerance(given: Any) -> bool:
 
 
 def _is_amount(given: Any) -> bool:
-    """Whether it is a number of 0 or more: NaN would allow nothing, and say of everything that it is wrong."""
-    return isinstance(given, numbers.Real) and not isinstance(given, bool) and float(given) >= 0
+    """Whether it is a number of 0 or more: with NaN everything is wrong, with infinity nothing is."""
+    return isinstance(given, numbers.Real) and not isinstance(given, bool) and 0 <= float(given) < float("inf")
 
 
 _DTYPE = re.compile(

@@ -17,25 +17,35 @@ if TYPE_CHECKING:
 class Poison:
     """The arguments of one search that are filled.
 
-    With `poison=True` those that are written and not read. Compiled code tells; elsewhere it is tried with arguments of
-    floating-point numbers. Integers are left alone: they may be indices, and who reads elsewhere ends the process.
+    Asked for by True they are those that are written and not read. Compiled code tells; elsewhere it is tried with
+    arguments of floating-point numbers. Integers are left alone: they may be indices, and who reads elsewhere ends the
+    process.
 
     Args:
         runs: Whether a trial runs when it is given these tensors filled.
+        tries: Whether it is to be found out, where the code does not tell, what True stands for.
     """
 
     def __init__(
-        self, checker: Checker, job: Job, ahead: Ahead, guard: Guard, runs: Callable[[Trial, Sequence[Any]], bool]
+        self,
+        checker: Checker,
+        job: Job,
+        ahead: Ahead,
+        guard: Guard,
+        runs: Callable[[Trial, Sequence[Any]], bool],
+        tries: bool,
     ) -> None:
-        self._checker, self._asked, self._job = checker, checker.check.poison, job
+        self._checker, self._job, self._tries = checker, job, tries
         self._ahead, self._guard, self._runs = ahead, guard, runs
         self._overwritten: list[str] = []  # no launch needs what is in them
 
-    def tensors(self) -> list[Any]:
-        """What is filled now."""
+    def tensors(self, asked: bool | Sequence[str]) -> list[Any]:
+        """What `poison=` stands for in this call."""
         access, arguments = self._ahead.access, self._job.call.arguments
-        if self._asked is not True:
-            return [tensor for _, tensor in outputs_of(arguments, self._checker.check.poisoned)]
+        if asked is False:
+            return []
+        if not isinstance(asked, bool):
+            return [tensor for _, tensor in outputs_of(arguments, asked)]
         if access is None:
             return [tensor for name in self._overwritten for tensor in self._floating(name)]
         pure = access.written - access.read
@@ -44,7 +54,7 @@ class Poison:
 
     @property
     def _is_tried(self) -> bool:
-        return self._asked is True and self._ahead.access is None
+        return self._tries and self._ahead.access is None
 
     def find_rewritten(self, trials: Sequence[Trial]) -> None:
         """Find the arguments that a launch writes without a change, since they hold already what it writes."""

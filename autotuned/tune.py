@@ -64,7 +64,7 @@ class _Search:
             fresh.append(job.incumbent)  # last: within a small budget the search must get on
         self.board.trials += [self._trial(identity) for identity in fresh]
         self._checker = Checker(job.check, job.target.name, job.call.arguments) if job.check else None
-        self._poison = Poison(self._checker, job, self._ahead, self._guard, self._runs) if self._checker else None
+        self._poison = self._made_poison(self._checker) if self._checker else None
         self._first_error: Exception | None = None  # to be raised if all fail alike; dropped as soon as they do not
         self._checked: set[int] = set()
         self._earlier: list[Trial] = []  # measured by earlier searches, and may win
@@ -273,7 +273,7 @@ class _Search:
         if first is None:
             checker.ask_reference(written)
             return
-        self._launch(first, self._poisoned())
+        self._launch(first, self._poisoned(checker.check.poison))
         checker.take(written, outputs_of(self._job.call.arguments, written))
 
     def _first(self) -> Trial:
@@ -283,7 +283,7 @@ class _Search:
     def _check(self, checker: Checker, trial: Trial) -> None:
         self.board.report(trial, "launching")
         with self._catching(trial):
-            difference = self._guard.with_room(partial(self._difference, checker, trial, self._poisoned()))
+            difference = self._guard.with_room(partial(self._difference, checker, trial))
             self._checked.add(trial.index)
             if difference:
                 trial.error = difference
@@ -291,16 +291,19 @@ class _Search:
                 self.board.tell(trial)
                 log.warning("`%s`: %s is dropped. %s", self._job.target.name, self.board.label(trial), difference)
 
-    def _difference(self, checker: Checker, trial: Trial, poisoned: Sequence[Any]) -> str | None:
-        self._launch(trial, poisoned)
+    def _difference(self, checker: Checker, trial: Trial) -> str | None:
+        self._launch(trial, self._poisoned(checker.check.poison))
         return checker.difference(outputs_of(self._job.call.arguments, checker.names))
 
     def _written_or_zeroed(self) -> list[str]:
         written = {*self._guard.written, *self._job.zero}
         return [name for name in self._job.call.arguments if name in written]
 
-    def _poisoned(self) -> list[Any]:
-        return self._poison.tensors() if self._poison else []
+    def _made_poison(self, checker: Checker) -> Poison:
+        return Poison(checker, self._job, self._ahead, self._guard, self._runs, checker.check.poison is True)
+
+    def _poisoned(self, asked: bool | Sequence[str]) -> list[Any]:
+        return self._poison.tensors(asked) if self._poison else []
 
     def _runs(self, trial: Trial, poisoned: Sequence[Any]) -> bool:
         """Whether a config runs on poison; one that reads what was there may raise."""
