@@ -28,7 +28,6 @@ RANKS = [
         "failures",
         "fixed",
         "gpus",
-        "grids",
         "key",
         "race",
         "ranks",
