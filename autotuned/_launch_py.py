@@ -47,7 +47,7 @@ def opaque(value: Any) -> int | None:
     """
     if is_tensor(value) or is_descriptor(value):
         raise TypeError
-    return gpu_of(value) if isinstance(value, (list, dict)) else None
+    return gpu_of(value)
 
 
 def item_words(spec: KeySpec, places: bool, name: str, value: Any) -> tuple[Any, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import math
 import zlib
+from collections import namedtuple
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -29,7 +30,8 @@ def describe(arguments: Mapping[str, Any]) -> dict[str, Json]:
     device.
 
     Args:
-        arguments: By name: torch tensors, NumPy arrays, tensor descriptors, tuples of these, and plain values.
+        arguments: By name: torch tensors, NumPy arrays, tensor descriptors, plain values, and tuples, named tuples,
+            lists and dictionaries of these.
 
     Returns:
         `{"memories": [...], "values": {name: ...}}`, typed JSON.
@@ -37,13 +39,19 @@ def describe(arguments: Mapping[str, Any]) -> dict[str, Json]:
     Raises:
         EncodingError: A value has no form, such as a function or an object of the user's.
     """
-    memories = _Memories()
-    for value in arguments.values():
-        memories.add(value)
-    return {
-        "memories": memories.to_json(),
-        "values": {name: _describe(value, f"argument {name!r}", memories) for name, value in arguments.items()},
-    }
+    memories, values = _Memories(), {}
+    for name, value in arguments.items():
+        try:
+            memories.add(value)
+        except RecursionError:
+            raise EncodingError(
+                f"argument {name!r}: expected values within values up to an end, got a {type(value).__name__} that "
+                "holds itself, or is nested too deeply.",
+                where=f"argument {name!r}",
+            ) from None
+    for name, value in arguments.items():
+        values[name] = _describe(value, f"argument {name!r}", memories)
+    return {"memories": memories.to_json(), "values": values}
 
 
 def build(spec: Mapping[str, Json], device: Any = "cuda", random_seed: int = 0) -> dict[str, Any]:
@@ -85,8 +93,8 @@ class _Memories:
             span = self._spans.setdefault(place, [start, start])
             span[0], span[1] = min(span[0], start), max(span[1], start + _extent(value))
             self._devices[place] = str(getattr(value, "device", "cpu")).partition(":")[0]
-        elif isinstance(value, tuple):
-            for part in value:
+        elif isinstance(value, tuple) or type(value) in (list, dict):
+            for part in value.values() if isinstance(value, dict) else value:
                 self.add(part)
         elif is_descriptor(value):
             self.add(value.base)
@@ -124,6 +132,8 @@ def _address(tensor: Any) -> int:
             f"expected a torch tensor, or a NumPy array without negative strides, got {type(tensor).__name__}.",
             where="arguments",
         )
+    if tensor.dtype.kind in "OSUmM" or tensor.dtype.names:  # objects, text, dates, records: none can be made up
+        raise EncodingError(f"expected an array of numbers, got one of {tensor.dtype}.", where="arguments")
     return int(tensor.__array_interface__["data"][0])
 
 
@@ -142,12 +152,27 @@ def _describe(value: Any, where: str, memories: _Memories) -> Json:
             "memory": memories.index(value), "offset": memories.offset(value), "dtype": str(value.dtype),
             "shape": list(value.shape), "strides": list(strides_of(value)), "data": _data(value),
         }}  # fmt: skip
-    if isinstance(value, tuple):
-        return {"tuple": [_describe(part, f"{where}[{i}]", memories) for i, part in enumerate(value)]}
+    if isinstance(value, tuple) or type(value) in (list, dict):
+        return _describe_items(value, where, memories)
     if is_descriptor(value):
         sizes = {name: [int(size) for size in getattr(value, name)] for name in ("shape", "strides", "block_shape")}
         return {"descriptor": {"base": _describe(value.base, where, memories), **sizes}}
     return encode(value, where)
+
+
+def _describe_items(value: Any, where: str, memories: _Memories) -> Json:
+    """A tuple, with its fields if it has names for them, a list or a dictionary, whose items may be tensors."""
+    if isinstance(value, dict):
+        return {"dict": [[encode(key, where), _describe(part, where, memories)] for key, part in value.items()]}
+    parts = [_describe(part, f"{where}[{i}]", memories) for i, part in enumerate(value)]
+    if type(value) is list:
+        return parts
+    if type(value) is tuple:
+        return {"tuple": parts}
+    fields = getattr(value, "_fields", None)
+    if fields is None:
+        raise EncodingError(f"{where}: expected a tuple or a named tuple, got {type(value).__name__}.", where=where)
+    return {"named": [type(value).__name__, list(fields), parts]}
 
 
 def _data(tensor: Any) -> Json:
@@ -233,7 +258,10 @@ def _build(value: Json, memories: Sequence[Any], random_seed: int, where: str) -
     if kind == "tuple":
         return tuple(_build(part, memories, random_seed, f"{where}[{i}]") for i, part in enumerate(content))
     if kind == "dict":
-        return {_build(name, (), 0, where): _build(part, (), 0, where) for name, part in content}
+        return {_build(key, (), 0, where): _build(part, memories, random_seed, where) for key, part in content}
+    if kind == "named":
+        name, fields, parts = content
+        return namedtuple(name, fields, module="recorded")(*_build(parts, memories, random_seed, where))
     if kind == "numpy":
         import numpy
 

@@ -70,7 +70,7 @@ class Prologue:
         arguments = self._full(*values)
         if self._zeroed:
             memory.refuse_aliases(arguments, self._zeroed, self._kernel)
-            state.zero_named(arguments, self._zeroed)
+            state.zero_named(arguments, self._zeroed, self._kernel)
         if self._hook is not None:
             self._hook(arguments)
 
@@ -82,8 +82,8 @@ def through_triton(target: Target, names: Sequence[str], config: Any) -> Run:
     def launch(**arguments: Any) -> Any:
         try:
             return kernel.run(**arguments)  # looked up at each launch: others replace `JITFunction.run` at any time
-        except Exception:
-            grids.refuse(arguments["grid"], arguments, target.name)
+        except Exception as error:
+            grids.refuse(arguments.pop("grid"), arguments, target.name, error)
             raise
 
     return codegen.by_name(launch, names, (), {**config.all_kwargs(), "warmup": False}, takes_grid=True)

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import difflib
+import enum
 import hashlib
+import itertools
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from autotuned.errors import AutotunedError, ConfigError, PruningError
 from autotuned.immutable import Frozen
-from autotuned.values import Fallback, Json, canonical, encode
+from autotuned.values import Fallback, Json, canonical, encode, is_numpy_scalar
+
+if TYPE_CHECKING:
+    from typing import Protocol
+else:
+    Protocol = object  # defining a protocol takes as long as importing a module
 
 log = logging.getLogger("autotuned")
 
@@ -38,7 +46,7 @@ def to_json(config: Config, kernel: str, fallback: Fallback | None = None) -> di
     """The full canonical form of a config: every field, defaults filled in, `pre_hook` only as a mark.
 
     Raises:
-        ConfigError: The config has a field this version does not know.
+        ConfigError: The config has a field this version does not know, or an option that is no number.
         EncodingError: A value of `kwargs` cannot be written as typed JSON.
     """
     fields = dict(vars(config))
@@ -51,11 +59,87 @@ def to_json(config: Config, kernel: str, fallback: Fallback | None = None) -> di
             f"got also {', '.join(sorted(unknown))}. Upgrade autotuned, or put options into kwargs.",
             kernel=kernel,
         )
-    form = {name: fields.get(name, default) for name, default in OPTIONS.items()}
+    form = {name: _option(name, fields.get(name, default), kernel) for name, default in OPTIONS.items()}
     if form["ir_override"] is not None:
         form["ir_override"] = _content(form["ir_override"])
-    values = {name: encode(value, f"config of '{kernel}', {name}", fallback) for name, value in kwargs.items()}
+    values = {name: _value(value, name, kernel, fallback) for name, value in kwargs.items()}
     return {"kwargs": values, **form, "pre_hook": hook is not None}
+
+
+def _value(value: Any, name: str, kernel: str, fallback: Fallback | None) -> Json:
+    """A value of `kwargs` as JSON. One of a class derived from a plain type is told from an equal one of that type, as
+    Triton and any callable may tell them apart.
+    """
+    try:
+        derived = list(_derived(value))
+    except RecursionError:
+        raise ConfigError(
+            f"`{kernel}`: a config sets {name!r}: expected a value that can be written down, got a "
+            f"{type(value).__name__} that holds itself, or more than {DEPTH} levels or {ITEMS:,} items. Give it "
+            "a plain value.",
+            kernel=kernel,
+        ) from None
+    form = encode(value, f"config of '{kernel}', {name}", fallback)
+    return {"derived": [form, *derived]} if derived else form
+
+
+DEPTH, ITEMS = 64, 100_000  # of values within the value of a config
+
+
+def _derived(value: Any) -> Iterator[str]:
+    """The classes in a value that are derived from plain ones, each with its place.
+
+    Raises:
+        RecursionError: It has no end, or none worth waiting for.
+    """
+    waiting: list[tuple[Any, str, tuple[int, ...]]] = [(value, "", ())]
+    for count in itertools.count():
+        if not waiting:
+            return
+        one, where, within = waiting.pop()
+        if id(one) in within or len(within) > DEPTH or count > ITEMS:
+            raise RecursionError
+        kind = type(one)
+        if isinstance(one, _PLAIN) and kind not in _PLAIN and kind is not bool and not isinstance(one, enum.Enum):
+            yield f"{where}:{kind.__qualname__}"
+        waiting += [(item, f"{where}[{place}]", (*within, id(one))) for place, item in _items(one, kind)]
+
+
+def _items(value: Any, kind: type) -> Iterable[tuple[Any, Any]]:
+    if isinstance(value, (tuple, list)):
+        return enumerate(value)
+    if isinstance(value, dict):
+        return [(f"{what} {place}", one) for place, pair in enumerate(value.items()) for what, one in zip("kv", pair)]
+    return [("", value.value)] if kind.__name__ == "constexpr" else ()
+
+
+_PLAIN = (str, int, float, tuple)
+
+
+def plain(option: Any) -> Any:
+    """A launch option as Triton can write it down: of NumPy's numbers and whatever else stands for an int, that int."""
+    if type(option) in (int, bool, str, type(None)):
+        return option
+    if is_numpy_scalar(option):
+        return option.item()
+    try:
+        return option if isinstance(option, str) else operator.index(option)
+    except TypeError:
+        return option
+
+
+def _option(name: str, given: Any, kernel: str) -> Any:
+    """A launch option as plain Python has it.
+
+    Raises:
+        ConfigError: It should be a number, and is none.
+    """
+    value = plain(given)
+    if name != "ir_override" and type(value) is not int and value is not None:
+        raise ConfigError(
+            f"`{kernel}`: a config sets {name}: expected an int, got {given!r:.60}. Write {name}=4.", kernel=kernel
+        )
+    return value
 
 
 def stored_form(default: Any, kernel: str, fallback: Fallback) -> dict[str, Json] | None:
@@ -86,6 +170,7 @@ def label(form: Mapping[str, Json], options: bool = True) -> str:
     words = [
         f"{name}={value if not isinstance(value, (dict, list)) else canonical(value)}"
         for name, value in form["kwargs"].items()
+        if not (options and form.get(name) is not None)  # Triton takes what is beside `kwargs`
     ]
     if not options:
         return " ".join(words + ["pre_hook"] * bool(form["pre_hook"])) or "no parameters"
@@ -148,24 +233,57 @@ def _without_duplicates(configs: Sequence[Config], kernel: str) -> list[Config]:
     return list(seen.values())
 
 
-def check_kwargs(configs: Iterable[Config], kernel: str, allowed: Callable[[str], bool], known: Sequence[str]) -> None:
-    """Refuse configs that set something the kernel has no parameter for.
+class Tunable(Protocol):
+    """What configs are checked against: a target."""
 
-    Args:
-        allowed: Whether a name may stand in `Config.kwargs`: a parameter, or an option of the back end.
-        known: The parameters, for the suggestion.
+    name: str
+    parameters: Sequence[Any]
+    has_options: bool
+
+    def allows(self, name: str) -> bool:
+        """Whether a config may set a parameter, or an option of the back end, of this name."""
+
+
+def check(configs: Iterable[Config], target: Tunable) -> None:
+    """Refuse configs that cannot be launched as they say, and make plain numbers of their options.
 
     Raises:
-        ConfigError: Names the first such key with the nearest parameter.
+        ConfigError: One sets something that is neither parameter nor option, an option in the wrong place, or one to
+            what is no number.
     """
     for config in configs:
         for name in config.kwargs:
-            if not allowed(name):
-                raise ConfigError(
-                    f"`{kernel}`: a config sets {name!r}, which is no parameter of the kernel."
-                    + suggestion(str(name), known),
-                    kernel=kernel,
-                )
+            _check_name(name, target)
+        if target.has_options:
+            _make_plain(config, target)
+
+
+def _check_name(name: Any, target: Tunable) -> None:
+    if name in (*OPTIONS, "pre_hook") and (target.has_options or not target.allows(name)):
+        raise ConfigError(
+            f"`{target.name}`: a config sets {name!r} among its parameters: expected it beside them, got it inside, "
+            f"where Triton overrides it or nothing reads it. Write Config({{...}}, {name}=...).",
+            kernel=target.name,
+        )
+    if not target.allows(name):
+        known = [parameter.name for parameter in target.parameters]
+        raise ConfigError(
+            f"`{target.name}`: a config sets {name!r}, which is no parameter of the kernel."
+            + suggestion(str(name), known),
+            kernel=target.name,
+        )
+
+
+def _make_plain(config: Config, target: Tunable) -> None:
+    """Options of NumPy's numbers become Python's: Triton writes them into JSON."""
+    for name in OPTIONS:
+        given = getattr(config, name, None)
+        if (value := _option(name, given, target.name)) is not given:
+            setattr(config, name, value)
+    parameters = {parameter.name for parameter in target.parameters}
+    options = {name: plain(value) for name, value in config.kwargs.items() if name not in parameters}
+    if any(value is not config.kwargs[name] for name, value in options.items()):
+        config.kwargs = {**config.kwargs, **options}
 
 
 def prune(

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
+import numbers
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,8 +13,7 @@ from typing import Any
 
 from autotuned.errors import CheckError, DecorationError
 from autotuned.failures import is_memory_error
-from autotuned.key import is_tensor
-from autotuned.memory import tensors_in
+from autotuned.memory import is_torch, tensors_in
 
 # Relative; what is not listed must be equal bit for bit (integers, booleans) or value for value (fp8).
 TOLERANCES = {
@@ -42,6 +44,57 @@ class Check:
     equal_nan: bool = True
     poison: bool | Sequence[str] = False
 
+    def __post_init__(self) -> None:
+        for name, expected, is_right in _FIELDS:
+            if not is_right(value := getattr(self, name)):
+                hint = f" Write poison=[{value!r:.60}]." if name == "poison" and isinstance(value, str) else ""
+                raise DecorationError(f"Check: {name}: expected {expected}, got {value!r:.80}.{hint}")
+
+    @property
+    def poisoned(self) -> Sequence[str]:
+        """The arguments that `poison` names."""
+        return () if isinstance(self.poison, bool) else self.poison
+
+
+def _is_tolerance(given: Any) -> bool:
+    if isinstance(given, Mapping):
+        return all(_is_dtype(name) and _is_amount(amount) for name, amount in given.items())
+    return given is None or _is_amount(given)
+
+
+def _is_amount(given: Any) -> bool:
+    """Whether it is a number of 0 or more: with NaN everything is wrong, with infinity nothing is."""
+    return isinstance(given, numbers.Real) and not isinstance(given, bool) and 0 <= float(given) < float("inf")
+
+
+_DTYPE = re.compile(
+    r"bool|u?int(4|8|16|32|64)|b?float(16|32|64|128)|complex(32|64|128|256)|longdouble|float8_\w+|float4_\w+"
+)
+
+
+def _is_dtype(name: Any) -> bool:
+    return isinstance(name, str) and _DTYPE.fullmatch(name) is not None
+
+
+def _is_list_of_names(given: Any) -> bool:
+    return isinstance(given, Sequence) and not isinstance(given, str) and all(isinstance(name, str) for name in given)
+
+
+_FIELDS: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
+    (
+        "reference",
+        "a callable or 'first'",
+        lambda given: callable(given) or (isinstance(given, str) and given == "first"),
+    ),
+    ("tolerance", "a number of 0 or more, a dict of such by dtype name ('float16'), or None", _is_tolerance),
+    ("equal_nan", "True or False", lambda given: isinstance(given, bool)),
+    (
+        "poison",
+        "True, False or a list of argument names",
+        lambda given: isinstance(given, bool) or _is_list_of_names(given),
+    ),
+)
+
 
 def as_check(given: Any, kernel: str) -> Check:
     """What was given for `check=`, as a `Check`.
@@ -49,10 +102,9 @@ def as_check(given: Any, kernel: str) -> Check:
     Raises:
         DecorationError: It is none.
     """
-    check = given if isinstance(given, Check) else Check(given)
-    if not callable(check.reference) and check.reference != "first":
+    if not (isinstance(given, Check) or callable(given) or (isinstance(given, str) and given == "first")):
         raise DecorationError(f"`{kernel}`: check: expected a callable, 'first' or a Check, got {given!r:.80}.")
-    return check
+    return given if isinstance(given, Check) else Check(given)
 
 
 class Checker:
@@ -85,16 +137,26 @@ class Checker:
             CheckError: It raises, or returns something that cannot be compared with these arguments.
         """
         assert callable(self.check.reference)
-        copies = {name: _copy(self._arguments[name]) for name in names}
-        arguments = {**self._arguments, **copies}
+        arguments = _accepted(self.check.reference, self._arguments)
+        tensors = {name: [tensor for _, tensor in tensors_in(name, self._arguments[name])] for name in names}
+        copies = {name: [_copy(tensor) for tensor in found] for name, found in tensors.items()}
+        copied, uncopied = _copied(arguments, tensors, copies)
         try:
-            result = self.check.reference(**_accepted(self.check.reference, arguments))
+            result = self.check.reference(**{**arguments, **copied})
         except Exception as error:
             if is_memory_error(error):
                 raise
             raise self._error(f"the reference raised {type(error).__name__}: {error}; no config was judged") from error
-        given = copies if result is None else self._by_name(result, names)
-        self._expected = [tensor for name in names for tensor in self._of_one(name, given[name])]
+        if result is None and uncopied:
+            name, problem = next(iter(uncopied.items()))
+            raise self._error(
+                f"expected the reference to return what {name!r} is to hold, which cannot be copied for it ({problem})"
+                ", got None"
+            )
+        given = None if result is None else self._by_name(result, names)
+        self._expected = [
+            t for name in names for t in (copies[name] if given is None else self._of_one(name, given[name]))
+        ]
         self.names = list(names)
 
     def _by_name(self, result: Any, names: Sequence[str]) -> Mapping[str, Any]:
@@ -190,14 +252,24 @@ def _accepted(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Map
     return {parameter.name: arguments[parameter.name] for parameter in parameters if parameter.name in arguments}
 
 
+def _copied(
+    arguments: Mapping[str, Any], tensors: Mapping[str, list[Any]], copies: Mapping[str, list[Any]]
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Arguments that hold these tensors, copied with the copies in place of them; and those that refuse, with why."""
+    copied, uncopied = {}, {}
+    for name in arguments.keys() & tensors.keys():
+        instead = {id(tensor): made for tensor, made in zip(tensors[name], copies[name])}
+        try:
+            copied[name] = copy.deepcopy(arguments[name], instead)
+            if {id(tensor) for _, tensor in tensors_in(name, copied[name])} != {*map(id, copies[name])}:
+                uncopied[name] = "a copy of it holds the same tensors"  # as of functions and weak references
+        except Exception as error:  # whatever the classes of what it holds raise
+            uncopied[name] = f"{type(error).__name__}: {error}"
+    return copied, uncopied
+
+
 def _copy(value: Any) -> Any:
-    if is_tensor(value):
-        if hasattr(value, "clone"):  # of torch, or what `triton.reinterpret` made of it
-            return (value.detach() if hasattr(value, "detach") else value).clone()
-        return value.copy()
-    if isinstance(value, tuple):
-        return tuple(_copy(part) for part in value)
-    return value
+    return value.detach().clone() if is_torch(value) else value.copy()
 
 
 def _wide(tensor: Any, dtype: str) -> Any:
@@ -212,6 +284,11 @@ def _library_of(tensor: Any) -> Any:
     """torch, numpy or cupy: the home of a tensor's class, or of what it is derived from."""
     homes = [kind.__module__.split(".")[0] for kind in type(tensor).__mro__]
     return sys.modules[next(home for home in homes if home in ("torch", "numpy", "cupy"))]
+
+
+def is_all_nan(tensor: Any) -> bool:
+    """Whether all elements are NaN, as poison leaves them."""
+    return bool(_library_of(tensor).isnan(_wide(tensor, str(tensor.dtype))).all())
 
 
 def _mean(values: Any, math: Any) -> Any:

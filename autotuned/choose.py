@@ -114,6 +114,8 @@ class Chooser:
         start = time.perf_counter()
         live = self.candidates(call) if pinned is None else {}
         mode = mode or env.current_mode()
+        if mode == "off" and len(live) > 1 and self.options.default is None:
+            return fallback.first_that_compiles(self.target, call, live)
         known = self._without_key(call, live, mode, pinned)
         if known is not None:
             return known
@@ -150,14 +152,15 @@ class Chooser:
         live = self.candidates(call) if pinned is None else {}
         known = self._without_key(call, live, mode, pinned)
         if known is not None:
-            return explain.without_key(name, mode, known, self._label(known.config))
+            return explain.without_key(name, mode, known, self.label(known.config))
         question = Question(call, self.key(call), live, mode)
         return explain.of_call(
             question.key, live, mode, self._places(question), self._ending(question),
-            None if self.keeps(question.key) else "disabled", self._label, self.options.spec.buckets,
+            None if self.keeps(question.key) else "disabled", self.label, self.options.spec.buckets,
         )  # fmt: skip
 
-    def _label(self, config: Any) -> str:
+    def label(self, config: Any) -> str:
+        """A config in a few words, for people."""
         return candidates.label(candidates.to_json(config, self.target.name, objects.spell), self.target.has_options)
 
     def answer(self, question: Question) -> Choice:
@@ -287,7 +290,7 @@ class Chooser:
         if question.mode == "auto":
             message = "`%s`: key %s and later ones run untuned: there were %d searches, as max_searches= allows."
             self.say_once("used up", message, key, self.searches)
-        return fallback.first_that_compiles(self.target, question)
+        return fallback.first_that_compiles(self.target, question.call, question.live)
 
     def _search_forbidden(self, question: Question) -> Choice:
         stored = self.known(question.replace(mode="auto", force=False))  # what mode "search" would measure again

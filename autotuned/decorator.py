@@ -113,11 +113,11 @@ def autotune(
         stored=cache_results,
         name=name,
         default=default,
-        bucket=bucket or {},
-        nearest=dict(nearest or {}),
+        bucket=_checked_dict("bucket", "callables", bucket),
+        nearest=_checked_dict("nearest", "factors", nearest),
         check=check,
         version=version,
-        distributions=tuple(toolchain or ()),
+        distributions=_checked_distributions(toolchain),
         budget_s=budget_s,
         max_searches=max_searches,
     )
@@ -224,14 +224,10 @@ class _Given(Frozen):
         known = [parameter.name for parameter in target.parameters]
         lists = (("key", self.key), ("reset_to_zero", self.zero), ("restore_value", self.restore))
         names = Names(*(checked_names(label, given, known, target.name) for label, given in lists))
-        both = set(names.zero) & set(names.restore or ())
-        if both:
-            raise ArgumentNameError(
-                f"`{target.name}`: {sorted(both)[0]!r} is in both restore_value and reset_to_zero. The first keeps the "
-                "caller's data, the second destroys it: name it in one.",
-                name=sorted(both)[0],
-                kernel=target.name,
-            )
+        _refuse_both(names.restore or (), names.zero, target.name, "restore_value", "keeps the caller's data")
+        if self.check is not None:
+            poisoned = checked_names("poison", checks.as_check(self.check, target.name).poisoned, known, target.name)
+            _refuse_both(poisoned or (), names.zero, target.name, "poison", "fills it before a launch")
         self._check_axes(target)
         return names
 
@@ -256,10 +252,9 @@ class _Given(Frozen):
         if callable(self.configs):
             return []
         listed = candidates.listed(self.configs, target.name) or [_one_config()]
-        known = [parameter.name for parameter in target.parameters]
-        candidates.check_kwargs(listed, target.name, target.allows, known)
+        candidates.check(listed, target)
         if candidates.is_config(self.default):
-            candidates.check_kwargs([self.default], target.name, target.allows, known)
+            candidates.check([self.default], target)
         return listed
 
     def _options(
@@ -286,6 +281,34 @@ class _Given(Frozen):
             check=None if self.check is None else checks.as_check(self.check, target.name),
             max_searches=_checked_searches(self.max_searches),
             nearest=self.nearest,
+        )
+
+
+def _checked_dict(label: str, what: str, given: Any) -> dict[str, Any]:
+    """What an option says by argument name; DecorationError if it is no dict."""
+    if given is not None and not isinstance(given, Mapping):
+        raise DecorationError(f"@autotune: {label}: expected a dict of {what} by argument name, got {given!r:.60}.")
+    return dict(given or {})
+
+
+def _checked_distributions(given: Any) -> tuple[str, ...]:
+    """`toolchain=` as names; DecorationError if it is one name, whose letters would be taken for some."""
+    if isinstance(given, str):
+        raise DecorationError(
+            f"@autotune: toolchain: expected a list of distributions, got {given!r:.60}. Write "
+            f"toolchain=[{given!r:.60}]."
+        )
+    return tuple(given or ())
+
+
+def _refuse_both(names: Sequence[str], zeroed: Sequence[str], kernel: str, label: str, does: str) -> None:
+    """Refuse a name in a list that does something else with the argument than `reset_to_zero` does."""
+    for name in sorted(set(names) & set(zeroed)):
+        raise ArgumentNameError(
+            f"`{kernel}`: {name!r} is in both {label} and reset_to_zero. The first {does}, the second overwrites it "
+            "with zeros: name it in one.",
+            name=name,
+            kernel=kernel,
         )
 
 

@@ -22,6 +22,16 @@ def describe(error: Exception) -> str:
     return str(error) if isinstance(error, LeftOutError) else f"{type(error).__name__}: {error}"
 
 
+def note(error: BaseException, text: str) -> None:
+    """Add a line below an exception's own text; Python 3.10 keeps it, and does not print it."""
+    if text in getattr(error, "__notes__", ()):
+        return
+    if hasattr(error, "add_note"):
+        error.add_note(text)
+    else:
+        vars(error)["__notes__"] = [*getattr(error, "__notes__", ()), text]
+
+
 def let_go(error: BaseException | None) -> None:
     """Strip an exception, and what it came from, of frames: Triton 3.6 keeps the exception of a kernel for good."""
     while error is not None:

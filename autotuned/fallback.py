@@ -35,8 +35,7 @@ def default(target: Target, options: Options, call: Call, live: Candidates) -> C
             f"returning one, got {type(found).__name__}.",
             kernel=target.name,
         )
-    known = [parameter.name for parameter in target.parameters]
-    candidates.check_kwargs([found], target.name, target.allows, known)
+    candidates.check([found], target)
     return Choice(found, Rung.DEFAULT)
 
 
@@ -44,20 +43,20 @@ def without_room(target: Target, options: Options, question: Question) -> Choice
     """What runs while there is no room for a search; nothing of it lasts."""
     if options.default is not None:
         return default(target, options, question.call, question.live).replace(lasting=False)
-    return first_that_compiles(target, question).replace(lasting=False)
+    return first_that_compiles(target, question.call, question.live).replace(lasting=False)
 
 
-def first_that_compiles(target: Target, question: Question) -> Choice:
+def first_that_compiles(target: Target, call: Call, live: Candidates) -> Choice:
     """The first config that compiles here; where none does, the first, whose launch raises the compiler's own error."""
-    return Choice(_first_that_compiles(target, question), Rung.DEFAULT)
+    return Choice(_first_that_compiles(target, call, live), Rung.DEFAULT)
 
 
-def _first_that_compiles(target: Target, question: Question) -> Any:
-    for config in question.live.values():
+def _first_that_compiles(target: Target, call: Call, live: Candidates) -> Any:
+    for config in live.values():
         try:
-            target.compile(question.call, config)
+            target.compile(call, config)
         except Exception as error:
             log.info("`%s`: %s does not compile here (%s)", target.name, config, failures.describe(error))
         else:
             return config
-    return next(iter(question.live.values()))
+    return next(iter(live.values()))

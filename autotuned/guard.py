@@ -44,7 +44,9 @@ class Guard:
         self._protection.release()
         if restore is None and access is not None:
             restore = [name for name in job.call.arguments if name in access.written]
-        named = job.check.poison if job.check and not isinstance(job.check.poison, bool) else ()
+        named: Collection[str] = job.check.poisoned if job.check else ()
+        if access is not None and job.check is not None and job.check.poison is True:
+            named = access.written - access.read
         watch = access is None and (job.watch or job.check is not None)
         self._protection = self._made(restore, watch, {*named, *written})
         self._made_for = access
@@ -79,6 +81,14 @@ class Guard:
     def prepare(self) -> None:
         """Give the next launch what the caller gave, as far as it reads it."""
         self._protection.prepare()
+
+    def keep(self, name: str) -> None:
+        """Put an argument back too: the check fills it."""
+        self._protection.keep(name)
+
+    def drop(self, name: str) -> None:
+        """Put an argument back now and not again: nothing else writes it."""
+        self._protection.drop(name)
 
     def renew(self) -> None:
         """Put back what no launch reads: what the next one leaves is looked at."""

@@ -45,8 +45,8 @@ class HostTarget:
         return settings
 
     def device(self, call: Call) -> Device:
-        """The GPU of the first GPU array among the arguments and in their containers, else this machine's CPU."""
-        index = gpu_of(tuple(call.arguments.values()))
+        """The GPU of the first GPU array that is an argument or that an argument holds, else this machine's CPU."""
+        index = next((index for value in call.arguments.values() if (index := gpu_of(value)) is not None), None)
         return device.cpu() if index is None else device.cuda(index)
 
     def toolchain(self, where: Device, cache_dir: Path) -> dict[str, Json]:

@@ -89,16 +89,43 @@ def is_tensor(value: Any) -> bool:
 
     A named tuple with such fields is a tuple, to Triton its items; and a class such as `numpy.float32` is no instance.
     """
-    if _is_tensor_type(type(value)):  # type: ignore[arg-type]  # mypy: a class is not Hashable
+    kind: Any = type(value)  # to mypy a class is not Hashable
+    if is_tensor_type(kind) or is_tensor_by_attributes(value):
         return True
-    if isinstance(value, (tuple, type)):
+    if _says_all(kind) or issubclass(kind, (tuple, type)):
         return False
     has_layout = hasattr(value, "shape") and (hasattr(value, "stride") or hasattr(value, "strides"))
     return has_layout and hasattr(value, "dtype") and not is_numpy_scalar(value)
 
 
+def is_tensor_by_attributes(value: Any) -> bool:
+    """Whether a value has what its class lacks of a tensor as attributes of its own; no property is called."""
+    kind: Any = type(value)
+    if not kind.__dictoffset__ or issubclass(kind, (tuple, type)):
+        return False
+    try:
+        own = object.__getattribute__(value, "__dict__")
+    except AttributeError:
+        return False
+    return all(any(name in own for name in names) for names in _lacking(kind)) and not is_numpy_scalar(value)
+
+
+@lru_cache(4096)
+def _lacking(kind: type) -> list[tuple[str, ...]]:
+    """What a class lacks of a tensor's attributes, each under the names that it may have."""
+    layout: tuple[tuple[str, ...], ...] = (("dtype",), ("shape",), ("stride", "strides"))
+    return [names for names in layout if not any(hasattr(kind, name) for name in names)]
+
+
+@lru_cache(4096)
+def _says_all(kind: type) -> bool:
+    """Whether a value has what its class and its own attributes say, and nobody else is asked for an attribute."""
+    getter: object = kind.__getattribute__
+    return getter is object.__getattribute__ and not hasattr(kind, "__getattr__")
+
+
 @lru_cache(256)
-def _is_tensor_type(kind: type) -> bool:
+def is_tensor_type(kind: type) -> bool:
     """Whether all values of a type are tensors: 0.1 us against 0.8 for a look at the value (tests/bench/key.py)."""
     has_layout = hasattr(kind, "shape") and (hasattr(kind, "stride") or hasattr(kind, "strides"))
     is_scalar = any(base.__module__ == "numpy" and base.__qualname__ == "generic" for base in kind.__mro__)
@@ -147,7 +174,7 @@ def call_part(
     """
     part: dict[str, Json] = {"tensors": {}, "values": {}, "none": []}
     for name, value in arguments.items():
-        if _is_tensor_type(type(value)):  # type: ignore[arg-type]  # mypy: a class is not Hashable
+        if is_tensor_type(type(value)):  # type: ignore[arg-type]  # mypy: a class is not Hashable
             part["tensors"][name] = _part(value.dtype, value.shape, strides_of(value), spec, name)
         elif (
             type(value) is int and name not in spec.buckets and value.bit_length() < WIDE

@@ -5,38 +5,70 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
-from autotuned.key import is_tensor, strides_of
+from autotuned import walk
+from autotuned.errors import CallError
+from autotuned.key import is_tensor_type, strides_of
 
 
 def tensors_in(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """The tensors of one argument with the argument's name: itself, or those inside a container or descriptor.
+    """The tensors that an argument is or holds, with the argument's name.
 
-    What `triton.reinterpret` makes has a dtype of Triton's, and cannot be copied: the tensor within it is given.
+    An array of objects stands for the tensors in it; only one that holds none is given itself.
     """
-    if is_tensor(value):
-        yield name, value.base if type(value).__name__ == "TensorWrapper" else value
-    elif isinstance(value, (tuple, list, dict)):
-        for item in value.values() if isinstance(value, dict) else value:
-            yield from tensors_in(name, item)
-    elif hasattr(value, "base") and hasattr(value, "block_shape"):
-        yield from tensors_in(name, value.base)
+    if type(value) in SCALARS:
+        return
+    for tensor in [value] if _is_plain_array(value) else walk.tensors(value):
+        if not walk.holds_objects(tensor) or len(walk.tensors(tensor)) == 1:
+            yield name, tensor
 
 
-def gpu_of(value: Any, depth: int = 0) -> int | None:
-    """Index of the GPU that an argument lies on; None for one in host memory.
+def _is_plain_array(value: Any) -> bool:
+    """Whether a value is a tensor of numbers, without a walk."""
+    kind: Any = type(value)
+    return is_tensor_type(kind) and walk.is_strided(value) and not walk.holds_objects(value)
 
-    That of a tuple is its first item's that has one; of a list or dictionary, which may be long, the first item is
-    looked at alone. None also where there is nothing but containers, as of a list that holds itself.
+
+SCALARS = (type(None), bool, int, float, str)
+
+
+def refuse_without_tensor(arguments: Mapping[str, Any], lists: Mapping[str, Iterable[str]], kernel: str) -> None:
+    """Refuse a call in which an argument that a list names neither is nor holds a tensor.
+
+    None is skipped, and so is a container of nothing but None.
+
+    Args:
+        lists: Names of arguments, by the option that has the list.
+
+    Raises:
+        CallError: Names option and argument.
     """
-    if depth > 64:
+    for label, names in lists.items():
+        for name in names:
+            if name in arguments and (_is_none(arguments[name]) or any(tensors_in(name, arguments[name]))):
+                continue
+            value: Any = arguments.get(name, "what configs or heuristics set")
+            raise CallError(
+                f"`{kernel}`: {label} names {name!r}: expected a tensor, or something that holds one in containers "
+                f"and attributes, got {type(value).__name__}: {value!r:.60}. Pass the tensor as an argument of its "
+                f"own, or take {name!r} out of {label}=.",
+                kernel=kernel,
+            )
+
+
+def _is_none(value: Any) -> bool:
+    items = value.values() if type(value) is dict else value
+    return value is None or (type(value) in (tuple, list, dict) and all(item is None for item in items))
+
+
+def gpu_of(value: Any) -> int | None:
+    """Index of the GPU that an argument lies on: that of the nearest GPU array that it is or holds; None without one.
+
+    Of what is large the nearest objects are looked at alone (`walk.near`): launches ask this at every call.
+    """
+    if type(value) in SCALARS:
         return None
-    if is_tensor(value):
-        return _gpu_index(value)
-    if isinstance(value, tuple):
-        return next((index for item in value if (index := gpu_of(item, depth + 1)) is not None), None)
-    if isinstance(value, (list, dict)):
-        return gpu_of(next(iter(value.values() if isinstance(value, dict) else value), None), depth + 1)
-    return None
+    found = value if _is_plain_array(value) else walk.near(value, lambda tensor: _gpu_index(tensor) is not None)
+    return None if found is None else _gpu_index(found)
 
 
 def _gpu_index(array: Any) -> int | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -49,6 +49,13 @@ class Options(Frozen):
     check: Check | None = None
     max_searches: float = math.inf
     nearest: Mapping[str, float] = MappingProxyType({})
+
+    @property
+    def named(self) -> dict[str, Sequence[str]]:
+        """Arguments that lists name as tensors, by the option that has the list."""
+        poison = self.check.poisoned if self.check is not None else ()
+        lists = {"restore_value": self.restore or (), "reset_to_zero": self.zero, "poison": poison}
+        return {label: names for label, names in lists.items() if names}
 
     @property
     def timer(self) -> str:

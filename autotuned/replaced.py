@@ -13,7 +13,7 @@ from triton.runtime.autotuner import Autotuner, AutotunerError, Config
 
 from autotuned import candidates, env, explain, seed, toolchain
 from autotuned.decorator import measured_by
-from autotuned.errors import AutotunedError, CallError, DecorationError, EncodingError, NotTunedError
+from autotuned.errors import AutotunedError, DecorationError, EncodingError, NotTunedError
 from autotuned.explain import Explanation
 from autotuned.key import KeySpec
 from autotuned.look import Choice, Rung
@@ -197,7 +197,7 @@ class Replaced(Tuned):
 
     def _compile_only(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], grid: Any, warmup: bool) -> Any:
         if not warmup:
-            raise CallError(f"`{self.tuner.target.name}`: expected a grid, got none. Write kernel[grid](...).")
+            self()
         with self._searching:
             config = self._known_config(args, kwargs)
         return self.fn.run(*args, grid=grid, warmup=True, **kwargs, **config.all_kwargs())
@@ -274,6 +274,9 @@ class _Through(Tuner):
     def __init__(self, tuned: Replaced, target: KernelTarget, options: Options, *told: Any) -> None:
         self._tuned = tuned
         super().__init__(target, options, *told)
+
+    def _check_configs(self, configs: Sequence[Any]) -> None:
+        """As Triton: not at all."""
 
     def miss(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], grid: Any) -> Any:
         """Let Triton look up or search, and launch; then put the launch into the table."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from autotuned import candidates, explain, failures, fallback, job, likely, locks, memory, objects, store, tune
+from autotuned import candidates, explain, failures, fallback, job, likely, locks, memory, objects, store, tune, walk
 from autotuned.errors import AllConfigsFailedError, OutOfMemoryError
 from autotuned.job import Job, Outcome
 from autotuned.journal import Journal
@@ -70,6 +70,7 @@ class Searcher:
         if not self._memory.is_due(key.digest):
             return fallback.without_room(self.target, self.options, question)
         left = self._left(question)
+        self._say_what_is_cut(question)
         self._say_what_varies(key)
         start = time.perf_counter()
         outcome = Outcome()
@@ -123,6 +124,13 @@ class Searcher:
         with writer as write, self.target.trials(folder := store.scratch_folder()):
             tune.run(self._job(question, left, write), outcome)
             self.target.settle(question.call, question.live[outcome.winner or ""], folder)
+
+    def _say_what_is_cut(self, question: Question) -> None:
+        for name, value in question.call.arguments.items():
+            if walk.is_cut(value):
+                message = "`%s`: argument %r holds more than %d objects: tensors beyond those are not protected. Pass "
+                message += "what is written as an argument of its own."
+                log.warning(message, question.key.kernel, name, walk.LIMIT)
 
     def _say_what_varies(self, key: Key) -> None:
         """In the log, what a key differs in from the nearest stored one, and a storm of keys."""

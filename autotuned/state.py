@@ -9,9 +9,10 @@ import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
+from autotuned import walk
 from autotuned.failures import is_memory_error
 from autotuned.key import strides_of
-from autotuned.memory import address, bytes_in, elements, is_torch, tensors_in
+from autotuned.memory import address, bytes_in, elements, is_torch, refuse_without_tensor, tensors_in
 
 log = logging.getLogger("autotuned")
 
@@ -202,6 +203,18 @@ class Protection:
         """Before a config's first launch: until `learn` has seen what it wrote, nobody knows."""
         self._is_known = False
 
+    def keep(self, name: str) -> None:
+        """Restore an argument too, as far as it is watched: it counts as written."""
+        for known in (self._written, self._seen):
+            known += [s for s in self._snapshots if name in s.names and s not in known]
+
+    def drop(self, name: str) -> None:
+        """Restore an argument for the last time: it turned out not to be written."""
+        for snapshot in [s for s in self._written if name in s.names]:
+            snapshot.restore()
+            self._written.remove(snapshot)
+            self._seen.remove(snapshot)
+
     def prepare(self) -> None:
         """Give the next trial what the caller gave: tensors written and read restored, accumulators zeroed."""
         for snapshot in self._written:
@@ -268,7 +281,7 @@ def _snapshots(arguments: Mapping[str, Any], names: Iterable[str], on_host: bool
     """One snapshot a tensor: arguments that are the same view of the same memory share it."""
     found: dict[Any, tuple[list[str], Any]] = {}
     for name in names:
-        for _, tensor in tensors_in(name, arguments[name]):
+        for tensor in walk.tensors(arguments[name]):
             place = (address(tensor), tuple(tensor.shape), tuple(strides_of(tensor)), tensor.dtype)
             same = place if place[0] is not None else id(tensor)
             found.setdefault(same, ([], tensor))[0].append(name)
@@ -335,6 +348,13 @@ def _poison_of(dtype: str) -> float | int | bool:
     return True if "bool" in dtype else PATTERN
 
 
-def zero_named(arguments: Mapping[str, Any], names: Iterable[str]) -> None:
-    """Zero the named arguments; None and absent ones are skipped."""
-    zero(tensor for name in names for _, tensor in tensors_in(name, arguments.get(name)))
+def zero_named(arguments: Mapping[str, Any], names: Iterable[str], kernel: str) -> None:
+    """Zero the named arguments; None and absent ones are skipped.
+
+    Raises:
+        CallError: One holds no tensor: objects that share a bound launch may differ in that.
+    """
+    found = [[tensor for _, tensor in tensors_in(name, arguments.get(name))] for name in names]
+    if not all(found):
+        refuse_without_tensor(arguments, {"reset_to_zero": names}, kernel)
+    zero(tensor for tensors in found for tensor in tensors)

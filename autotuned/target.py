@@ -11,7 +11,7 @@ from types import FunctionType, MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from autotuned import device, fingerprint, source, toolchain
-from autotuned.candidates import suggestion
+from autotuned.candidates import plain, suggestion
 from autotuned.device import Device
 from autotuned.errors import CallError
 from autotuned.immutable import Frozen
@@ -166,6 +166,9 @@ def bind(
             free = [p.name for p in target.parameters if p.name not in tuned and p.name not in target.filled]
             raise _call_error(target, f"argument {parameter.name!r} is missing. Expected: {', '.join(free)}.")
         arguments[parameter.name] = value
+    if given:  # options of NumPy's numbers become Python's, which Triton can write down
+        given = {name: plain(value) for name, value in given.items()}
+        kwargs = {**kwargs, **given}
     return Call(args, kwargs, arguments, given, grid)
 
 
@@ -279,9 +282,9 @@ class KernelTarget:
         """Through Triton's own launch; returns what that returns."""
         try:
             return self.fn.run(*call.args, grid=call.grid, warmup=False, **call.kwargs, **self.settings(config))
-        except Exception:
+        except Exception as error:
             toolchain.forget_failed_loads(self.fn)
-            grids.refuse(call.grid, call.full(config), self.name)
+            grids.refuse(call.grid, call.full(config), self.name, error)
             raise
 
     def compile(self, call: Call, config: Any) -> Any:

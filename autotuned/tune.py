@@ -17,6 +17,7 @@ from autotuned.errors import CheckError
 from autotuned.failures import describe
 from autotuned.guard import Guard
 from autotuned.job import Job, Outcome
+from autotuned.poison import Poison
 from autotuned.race import Trial
 from autotuned.recordfile import Timing
 
@@ -63,6 +64,7 @@ class _Search:
             fresh.append(job.incumbent)  # last: within a small budget the search must get on
         self.board.trials += [self._trial(identity) for identity in fresh]
         self._checker = Checker(job.check, job.target.name, job.call.arguments) if job.check else None
+        self._poison = self._made_poison(self._checker) if self._checker else None
         self._first_error: Exception | None = None  # to be raised if all fail alike; dropped as soon as they do not
         self._checked: set[int] = set()
         self._earlier: list[Trial] = []  # measured by earlier searches, and may win
@@ -80,7 +82,7 @@ class _Search:
             # What follows breaks reference cycles: the caller's tensors and the flush buffer must go when their last
             # user goes, not when the garbage collector comes by. Tracebacks hold frames, and these the arguments.
             failures.let_go(self._first_error)
-            self._first_error = self._checker = None
+            self._first_error = self._checker = self._poison = None
             self._earlier.clear()
             for trial in self.board.trials:
                 trial.prepare = trial.launch = trial.finish = _nothing
@@ -245,13 +247,15 @@ class _Search:
 
     def _examine(self, survivors: Sequence[Trial]) -> None:
         """Check those still in the race."""
-        if self._checker is None or not survivors:
+        if self._checker is None or self._poison is None or not survivors:
             return
-        checker = self._checker
+        checker, poison = self._checker, self._poison
         first = self._first() if checker.check.reference == "first" else None
         stage = "launching" if first else "waiting"  # a slow reference is no config's fault
         self.board.report(first or survivors[0], stage)
+        poison.find_rewritten(survivors)
         self._guard.with_room(partial(self._expect, checker, first))
+        poison.find_overwritten([first] if first else survivors)
         for trial in survivors:
             self._check(checker, trial)
         if 2 * len(self.board.wrong) > len(self._checked):  # is it the reference? Then all that ran must speak
@@ -269,7 +273,7 @@ class _Search:
         if first is None:
             checker.ask_reference(written)
             return
-        self._launch(first, self._poisoned(checker))
+        self._launch(first, self._poisoned(checker.check.poison))
         checker.take(written, outputs_of(self._job.call.arguments, written))
 
     def _first(self) -> Trial:
@@ -288,20 +292,28 @@ class _Search:
                 log.warning("`%s`: %s is dropped. %s", self._job.target.name, self.board.label(trial), difference)
 
     def _difference(self, checker: Checker, trial: Trial) -> str | None:
-        self._launch(trial, self._poisoned(checker))
+        self._launch(trial, self._poisoned(checker.check.poison))
         return checker.difference(outputs_of(self._job.call.arguments, checker.names))
 
     def _written_or_zeroed(self) -> list[str]:
         written = {*self._guard.written, *self._job.zero}
         return [name for name in self._job.call.arguments if name in written]
 
-    def _poisoned(self, checker: Checker) -> list[Any]:
-        names = checker.check.poison
-        if isinstance(names, bool):
-            access = self._ahead.access
-            pure = access.written - access.read if names and access else frozenset()
-            names = [name for name in self._guard.restored if name in pure and name not in self._job.zero]
-        return [tensor for _, tensor in outputs_of(self._job.call.arguments, names)]
+    def _made_poison(self, checker: Checker) -> Poison:
+        return Poison(checker, self._job, self._ahead, self._guard, self._runs, checker.check.poison is True)
+
+    def _poisoned(self, asked: bool | Sequence[str]) -> list[Any]:
+        return self._poison.tensors(asked) if self._poison else []
+
+    def _runs(self, trial: Trial, poisoned: Sequence[Any]) -> bool:
+        """Whether a config runs on poison; one that reads what was there may raise."""
+        try:
+            self._guard.with_room(partial(self._launch, trial, poisoned))
+        except Exception as error:
+            failures.let_go(error)
+            self._check_device(trial)
+            return False
+        return True
 
     def _sample(self, trial: Trial, count: int) -> None:
         if trial.error is not None or (trial.samples_us and self._out_of_time()):
@@ -371,6 +383,9 @@ class _Search:
             raise failures.no_room(kernel, failed[-1].error or "")
         if first is not None and len(failed) > 1 and not failures.is_resource_error(first):
             self._first_error = None
+            failures.note(
+                first, f"`{kernel}`: all {len(failed)} configs raised this, {self.board.label(failed[0])} first."
+            )
             try:
                 raise first
             finally:

@@ -214,13 +214,22 @@ class Tuned(launch.base(), Autotuner, Named):  # type: ignore[misc]  # Triton is
             self.nargs = None
 
     def _compile_only(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], grid: Any, warmup: bool) -> Any:
-        name = self.tuner.target.name
         if not warmup:
-            raise CallError(
-                f"`{name}`: expected a grid, got none. Write kernel[grid](...), or .run(..., grid=grid).", kernel=name
-            )
-        config = self.tuner.chooser.without_search(self.tuner.call(args, kwargs, grid))
-        return self.fn.run(*args, grid=grid, warmup=True, **kwargs, **config.all_kwargs())
+            self()
+        call = self.tuner.call(args, kwargs, grid)
+        config = self.tuner.chooser.without_search(call)
+        return self.fn.run(*args, grid=grid, warmup=True, **call.kwargs, **config.all_kwargs())
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """What a call without a grid gets.
+
+        Raises:
+            CallError: Always.
+        """
+        name = self.tuner.target.name
+        raise CallError(
+            f"`{name}`: expected a grid, got none. Write kernel[grid](...), or .run(..., grid=grid).", kernel=name
+        )
 
     def _use_table(self, table: launch.Launcher) -> None:
         self._attach(launch.in_c(table))

@@ -14,19 +14,21 @@ from typing import TYPE_CHECKING, Any
 
 from autotuned import candidates, codegen, env, fingerprint, launch, store, switched, toolchain
 from autotuned.choose import Chooser
+from autotuned.errors import AutotunedError
+from autotuned.key import is_tensor
 from autotuned.later import later
 from autotuned.look import Choice, Rung
 from autotuned.question import Options, Question
 from autotuned.target import Call, KernelTarget, Target, bind
 
 if TYPE_CHECKING:
-    from autotuned import bound, compiledkernel, counters, failures, recording, storm
+    from autotuned import bound, compiledkernel, counters, failures, memory, recording, storm
     from autotuned.counters import CacheInfo
     from autotuned.explain import Explanation
     from autotuned.job import Observer
 else:
     bound, compiledkernel, counters = map(later, ("bound", "compiledkernel", "counters"))
-    failures, recording, storm = map(later, ("failures", "recording", "storm"))
+    failures, memory, recording, storm = map(later, ("failures", "memory", "recording", "storm"))
 
 log = logging.getLogger("autotuned")
 env.configure_logging()
@@ -91,14 +93,23 @@ class Tuner:
 
     def _learn(self, configs: list[Any]) -> None:
         """Take in what a computed list of configs sets."""
-        candidates.check_kwargs(configs, self.target.name, self.target.allows, self.names)
+        candidates.check(configs, self.target)
         tuned = _tuned_names(configs, self.target)
         if not tuned <= self.tuned:
             self._rebuild(self.tuned | tuned)
 
     def configs_changed(self) -> None:
-        """Start over with the present list of configs: the user reassigned or edited it."""
-        self._rebuild(_tuned_names(self.options.configs(), self.target))
+        """Start over with the present list of configs: the user reassigned or edited it.
+
+        Raises:
+            ConfigError: One is none, or cannot be launched as it says.
+        """
+        configs = self.options.configs()
+        self._check_configs(configs)
+        self._rebuild(_tuned_names(configs, self.target))
+
+    def _check_configs(self, configs: Sequence[Any]) -> None:
+        candidates.check(candidates.listed(configs, self.target.name), self.target)
 
     def call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], grid: Any) -> Call:
         """Bind a call's arguments.
@@ -142,12 +153,25 @@ class Tuner:
         return self._answer(call, self._compile, search)
 
     def _answer(self, call: Call, act: Callable[[Call, Choice], Any], search: bool = True) -> Any:
+        self._refuse_without_tensor(call)
         while True:
             choice = self.chooser.choose(call, self._pinned(call), search)
             try:
                 return act(call, choice)
             except _RefusedError as refused:
                 self.chooser.refuse(call, choice, refused.error)
+            except Exception as error:
+                if not isinstance(error, AutotunedError):  # those say what there is to say
+                    where = self.chooser.label(choice.config), choice.why
+                    failures.note(error, "`{}`: raised with config {} ({}).".format(self.target.name, *where))
+                raise
+
+    def _refuse_without_tensor(self, call: Call) -> None:
+        """Refuse a call that gives no tensor for an argument that a list names."""
+        if lists := self.options.named:
+            plain = (name for names in lists.values() for name in names if not is_tensor(call.arguments.get(name)))
+            if any(True for _ in plain):  # asked here, so that what tensors alone do not need is not imported
+                memory.refuse_without_tensor(call.arguments, lists, self.target.name)
 
     def tune(
         self,
@@ -166,6 +190,7 @@ class Tuner:
             budget_s: A search stops after this many seconds, or the decorator's `budget_s` if that is less.
             without: Configs, as text, that are left out: a recorded call has no grid for them.
         """
+        self._refuse_without_tensor(call)
         chooser = self.chooser
         live = {name: config for name, config in chooser.candidates(call).items() if str(config) not in without}
         question = Question(call, chooser.key(call), live, "auto", True, force, observer, budget_s)

@@ -1,12 +1,14 @@
 """Tests of `argspec`: what is made from a description has the layout, and the data as far as it decides anything."""
 
+import collections
 import json
+import types
 
 import numpy as np
 import pytest
 import torch
 
-from autotuned import argspec
+from autotuned import argspec, walk
 from autotuned.errors import EncodingError, RecordError
 
 
@@ -201,3 +203,49 @@ def test_what_has_no_form_is_refused(value):
 def test_what_was_never_described_is_refused(spec):
     with pytest.raises(RecordError):
         argspec.build(spec, "cpu")
+
+
+Pair = collections.namedtuple("Pair", "first t")
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda t: [t],
+        lambda t: {"t": t},
+        lambda t: {1: [t, 2]},
+        lambda t: Pair(1, t),
+        lambda t: ([t], {"p": Pair(t, t)}),
+    ],
+    ids=["list", "dict", "list in dict", "named tuple", "all"],
+)
+def test_tensors_in_containers_are_written_and_made_anew(wrap):
+    t = np.arange(6, dtype=np.int32)
+    made = again(x=wrap(t), t=t)
+    found = walk.tensors(made["x"])
+    assert str(made["x"]) == str(wrap(t))
+    assert found
+    for tensor in found:
+        assert tensor.tolist() == t.tolist()
+        assert np.shares_memory(tensor, made["t"])
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        np.empty(2, object), np.array(["a"]), np.array(["2020-01-01"], "datetime64[D]"), np.zeros(2, [("a", "f4")]),
+        collections.deque([np.zeros(2)]), types.SimpleNamespace(t=np.zeros(2)), collections.OrderedDict(t=np.zeros(2)),
+        type("Derived", (tuple,), {})([1]), [np.empty(2, object)], {"x": collections.UserList([np.zeros(2)])},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_cannot_be_made_anew_is_said(value):
+    with pytest.raises(EncodingError, match=r"expected .*, got "):
+        argspec.describe({"x": value})
+
+
+def test_what_holds_itself_is_said():
+    items = []
+    items.append({"items": items})
+    with pytest.raises(EncodingError, match="argument 'x': expected values within values up to an end, got a list"):
+        argspec.describe({"x": items})

@@ -1,5 +1,9 @@
 """Bad input of every kind: an error that says what was expected, what came, and what to do."""
 
+import collections
+import enum
+import functools
+
 import numpy as np
 import pytest
 import torch
@@ -11,13 +15,14 @@ from stored import says
 from triton import Config
 
 import autotuned
-from autotuned import autotune, store
+from autotuned import autotune, candidates, store, toolchain
 from autotuned.errors import (
     ArgumentNameError,
     AutotunedError,
     CallError,
     ConfigError,
     DecorationError,
+    EncodingError,
     PruningError,
 )
 
@@ -354,9 +359,35 @@ def test_what_is_no_grid(xy, grid, configs, tuned_before):
         kernel[grid](*xy, 50)
 
 
-def test_a_grid_callable_that_raises_raises_its_own_error(xy):
-    with pytest.raises(KeyError, match="BLOK"):
-        autotune(CONFIGS, do_bench=quick)(double)[lambda meta: (meta["BLOK"],)](*xy, 50)
+@pytest.mark.parametrize("configs", [CONFIGS[:1], CONFIGS], ids=["one", "two"])
+@pytest.mark.parametrize("mode", ["auto", "serve", "off"])
+def test_a_grid_callable_that_asks_for_an_unknown_name(xy, configs, mode):
+    kernel = autotune(configs, do_bench=quick)(double)
+    for _ in range(2):
+        with autotuned.mode(mode), pytest.raises(CallError) as caught:
+            kernel[lambda meta: (meta["BLOK"],)](*xy, 50)
+        says(caught, "test_bad_input.double`: grid: expected the callable to ask for names", "got 'BLOK'")
+        says(caught, "Did you mean 'BLOCK'?", "Arguments are: x_ptr, y_ptr, n_cols, FACTOR, BLOCK, num_warps")
+
+
+@pytest.mark.parametrize("error", [KeyError("a table of its own"), IndexError("x"), ZeroDivisionError()], ids=repr)
+def test_a_grid_callable_that_raises_raises_its_own_error(xy, error):
+    def grid(meta):
+        raise error
+
+    with pytest.raises(type(error)) as caught:
+        autotune(CONFIGS, do_bench=quick)(double)[grid](*xy, 50)
+    assert caught.value is error
+
+
+@pytest.mark.parametrize("configs", [CONFIGS[:1], CONFIGS], ids=["one", "two"])
+def test_a_call_without_a_grid(xy, configs):
+    kernel = autotune(configs, do_bench=quick)(double)
+    for _ in range(2):
+        with pytest.raises(CallError) as caught:
+            kernel(*xy, 50)
+        says(caught, "test_bad_input.double`: expected a grid, got none. Write kernel[grid](...)")
+        kernel[(4,)](*xy, 50)
 
 
 def test_a_bucket_that_cannot_be_called_and_a_config_of_no_names():
@@ -366,3 +397,235 @@ def test_a_bucket_that_cannot_be_called_and_a_config_of_no_names():
         autotune(CONFIGS, key=["n_cols"], bucket={"n_cols": 64})(double)
     with pytest.raises(ConfigError, match="a config sets 1, which is no parameter of the kernel"):
         autotune([Config({1: 16})])(double)
+
+
+# -- options ---------------------------------------------------------------------------------------------------------
+
+# Those that `Config` takes beside the parameters; all others of the back ends have their only place among these.
+BESIDE = ["num_warps", "num_stages", "num_ctas", "maxnreg", "ir_override", "pre_hook"]
+WITHIN = sorted(toolchain.option_names() - set(BESIDE))
+
+
+def given_as(how, configs):
+    """The same configs by every way in which a kernel gets them."""
+    if how == "list":
+        return lambda: autotune(configs)(double)
+    if how == "default":
+        return lambda: autotune(CONFIGS, default=configs[0])(double)
+    if how == "callable":
+        return lambda: autotune(lambda **arguments: configs)(double)
+    if how == "callable default":
+        return lambda: autotune(CONFIGS, default=lambda **arguments: configs[0])(double)
+    if how == "pruner":
+        prune = {"early_config_prune": lambda *given, **more: configs}
+        return lambda: autotune(CONFIGS, prune_configs_by=prune)(double)
+
+    def assigned():
+        tuned = autotune(CONFIGS)(double)
+        tuned.configs = configs
+        return tuned
+
+    return assigned
+
+
+HOW = ["list", "default", "callable", "callable default", "pruner", "assigned"]
+
+
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("name", BESIDE)
+def test_an_option_among_the_parameters_says_where_it_belongs(name, how, xy):
+    configs = [Config({"BLOCK": 16, name: 8}), Config({"BLOCK": 32, name: 8})]
+    with pytest.raises(ConfigError) as caught:
+        given_as(how, configs)()[(4,)](*xy, 50)
+    says(caught, "test_bad_input.double`: a config sets", f"{name!r} among its parameters: expected it beside them")
+    says(caught, f"Write Config({{...}}, {name}=...)")
+
+
+@pytest.mark.parametrize("name", WITHIN)
+def test_an_option_of_a_back_end_is_taken_and_told_apart(name):
+    one, other = Config({"BLOCK": 16, name: 1}), Config({"BLOCK": 16, name: 2})
+    tuned = autotune([one, other])(double)
+    assert tuned.configs == [one, other]
+    assert candidates.label(candidates.to_json(one, "k")).count(f"{name}=") == 1
+    assert one.all_kwargs()[name] == 1
+
+
+def test_a_plain_callable_may_call_its_parameters_like_options():
+    seen = []
+
+    def function(x, *, num_warps):
+        seen.append(num_warps)
+
+    autotune([Config({"num_warps": 8})])(function)(np.ones(3))
+    assert seen == [8]
+
+
+def test_of_an_option_given_twice_the_log_says_the_one_that_is_used():
+    """As under `install()`, where Triton's own rules hold."""
+    config = Config({"BLOCK": 16, "num_warps": 8, "maxnreg": 128})
+    assert candidates.label(candidates.to_json(config, "k")) == "BLOCK=16 maxnreg=128 num_warps=4 num_stages=3"
+
+
+@pytest.mark.parametrize("name", ["num_warps", "num_stages", "num_ctas", "maxnreg"])
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("value", [4.0, "4", True, [4], np.float64(4), np.bool_(True), np.array([4, 4])], ids=repr)
+def test_an_option_that_is_no_int(name, how, value, xy):
+    with pytest.raises((ConfigError, PruningError)) as caught:
+        given_as(how, [Config({"BLOCK": 16}, **{name: value}), Config({"BLOCK": 32}, **{name: value})])()[(4,)](*xy, 50)
+    says(caught, "test_bad_input.double`: a config sets", f"{name}: expected an int, got ")
+
+
+INTEGERS = [np.int64(2), np.int8(2), np.uint32(2), np.array(2), torch.tensor(2), enum.IntEnum("Two", {"A": 2}).A]
+
+
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("value", INTEGERS, ids=lambda value: type(value).__name__)
+def test_what_stands_for_an_int_is_an_int(value, how, xy):
+    options = {"num_warps": value, "num_stages": value, "num_ctas": 1, "maxnreg": value}
+    config = Config({"BLOCK": 16, "launch_pdl": np.bool_(False)}, **options)
+    plain = Config({"BLOCK": 16, "launch_pdl": False}, num_warps=2, num_stages=2, num_ctas=1, maxnreg=2)
+    assert candidates.identity(plain, "k") == candidates.identity(
+        Config({**config.kwargs, "launch_pdl": False}, **options), "k"
+    )
+    given_as(how, [config])()[(4,)](*xy, 50)
+    assert {name: type(option) for name, option in config.all_kwargs().items()} == {
+        name: type(option) for name, option in plain.all_kwargs().items()
+    }
+    assert candidates.identity(config, "k") == candidates.identity(plain, "k")
+
+
+@pytest.mark.parametrize("value", INTEGERS, ids=lambda value: type(value).__name__)
+def test_what_stands_for_an_int_at_the_call_has_the_key_of_one(value, xy):
+    tuned = autotune(CONFIGS, do_bench=quick)(double)
+    for given in (2, value):
+        tuned[(4,)](*xy, 50, maxnreg=given)
+    assert tuned.cache_info().searches == 1
+
+
+# -- values ----------------------------------------------------------------------------------------------------------
+
+
+def endless():
+    items = []
+    items.append(items)
+    return items
+
+
+def endless_dict():
+    items = {}
+    items["items"] = items
+    return items
+
+
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize(
+    "value", [endless(), endless_dict(), (endless(),), functools.reduce(lambda inner, _: (inner,), range(5_000), 1)],
+    ids=["list", "dict", "tuple", "deep"],
+)  # fmt: skip
+def test_a_config_with_a_value_that_holds_itself(value, how, xy):
+    configs = [Config({"BLOCK": 16, "FACTOR": value}), Config({"BLOCK": 32, "FACTOR": value})]
+    with pytest.raises((ConfigError, PruningError, EncodingError)) as caught:
+        given_as(how, configs)()[(4,)](*xy, 50)
+    says(caught, "test_bad_input.double", "'FACTOR'")
+
+
+Pair = collections.namedtuple("Pair", "a b")
+Color = enum.IntEnum("Color", {"ONE": 1})
+Named = type("Named", (str,), {})
+Other = type("Other", (int,), {})
+EQUAL = [
+    [(1, 2), Pair(1, 2), [1, 2], (1.0, 2), (True, 2), (Color.ONE, 2), (np.int64(1), 2), (Other(1), 2)],
+    [1, True, 1.0, Color.ONE, np.int64(1), np.int32(1), np.float64(1), np.bool_(True), Other(1), "1"],
+    ["a", Named("a"), np.str_("a"), b"a"],
+    [tl.float32, "fp32", tl.float16, torch.float32],
+    [0, False, 0.0, None, "", (), []],
+    [(Pair(1, 2), (1, 2)), ((1, 2), Pair(1, 2)), (Pair(1, 2), Pair(1, 2)), ((1, 2), (1, 2))],
+]
+
+
+@pytest.mark.parametrize("values", EQUAL, ids=repr)
+@pytest.mark.parametrize("wrap", [lambda v: v, lambda v: (v,), lambda v: [v], lambda v: {"k": v}, lambda v: ((v, 1),)])
+def test_values_of_different_types_are_different_candidates(values, wrap):
+    configs = [Config({"BLOCK": 16, "FACTOR": wrap(value)}) for value in values]
+    assert len(autotune(configs)(double).configs) == len(values)
+    assert len(autotune([*configs, *configs])(double).configs) == len(values)
+
+
+def test_a_stored_choice_of_a_derived_type_is_found_again(xy):
+    def run(x, *, shape):
+        x += len(shape)
+
+    def make():
+        return autotune([Config({"shape": (1, 2)}), Config({"shape": Pair(1, 2)})], do_bench=by_type)(run)
+
+    def by_type(call, quantiles):
+        call()
+        return [1.0 if not times else 0.5] * 3 if not times.append(1) else None
+
+    times = []
+    first = make()
+    first(np.ones(3))
+    second = make()
+    second(np.ones(3))
+    assert second.cache_info().searches == 0
+    assert type(second.best_config.kwargs["shape"]) is type(first.best_config.kwargs["shape"])
+
+
+# -- all alike -------------------------------------------------------------------------------------------------------
+
+
+@triton.jit
+def broken_kernel(x_ptr, BLOCK: tl.constexpr):
+    tl.store(x_ptr + tl.arange(0, BLOCK), tl.load(not_defined))  # noqa: F821
+
+
+def notes_of(error):
+    return "\n".join(getattr(error, "__notes__", []))
+
+
+@pytest.mark.parametrize("mode", ["auto", "serve", "search", "off"])
+@pytest.mark.parametrize("configs", [CONFIGS[:1], CONFIGS], ids=["one", "two"])
+def test_an_error_that_all_configs_raise_says_kernel_config_and_how_many(configs, mode):
+    kernel = autotune(configs, do_bench=quick)(broken_kernel)
+    for _ in range(2):
+        with autotuned.mode(mode), pytest.raises(Exception) as caught:
+            kernel[(1,)](torch.ones(64, device=DEVICE))
+        assert not isinstance(caught.value, AutotunedError)
+        assert "not_defined" in str(caught.value)
+        text = notes_of(caught.value)
+        assert "test_bad_input.broken_kernel`: " in text
+        assert "BLOCK=16 num_warps=4" in text
+        if len(configs) > 1 and mode in ("auto", "search"):
+            assert "all 2 configs raised this" in text
+
+
+@pytest.mark.parametrize("mode", ["auto", "serve", "off"])
+def test_an_error_of_a_plain_callable_says_it_too(mode):
+    def function(x, *, step):
+        raise ZeroDivisionError("in the function")
+
+    with autotuned.mode(mode), pytest.raises(ZeroDivisionError) as caught:
+        autotune(STEPS, do_bench=quick)(function)(np.ones(3))
+    assert "function`: " in notes_of(caught.value)
+    assert "step=" in notes_of(caught.value)
+    assert (f"all {len(STEPS)} configs raised this" in notes_of(caught.value)) is (mode == "auto")
+
+
+# -- options of the decorator ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "parts"),
+    [
+        ({"toolchain": "numpy"}, ["toolchain: expected a list of distributions, got 'numpy'", "Write toolchain=['numpy']"]),
+        ({"key": ["n"], "bucket": ["n"]}, ["bucket: expected a dict of callables by argument name, got ['n']"]),
+        ({"key": ["n"], "bucket": "n"}, ["bucket: expected a dict of callables by argument name, got 'n'"]),
+        ({"nearest": "n"}, ["nearest: expected a dict of factors by argument name, got 'n'"]),
+        ({"nearest": ["n"]}, ["nearest: expected a dict of factors by argument name, got ['n']"]),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_options_of_another_kind(options, parts):
+    with pytest.raises(DecorationError) as caught:
+        autotune(STEPS, **options)(lambda x, n, *, step: None)
+    says(caught, *parts)

@@ -1,12 +1,13 @@
 import logging
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from fakes import FakeConfig, form
 
-from autotuned.candidates import Pruner, check_kwargs, identity, is_config, label, listed, prune, suggestion, to_json
+from autotuned.candidates import Pruner, check, identity, is_config, label, listed, prune, suggestion, to_json
 from autotuned.errors import ConfigError, EncodingError, PruningError
 
 KERNEL = "app.k"
@@ -189,9 +190,11 @@ def test_values_that_json_cannot_write_count_by_object() -> None:
 
 
 def test_a_kwarg_that_the_kernel_has_not_is_an_error_with_the_nearest_name() -> None:
-    check_kwargs([SMALL], KERNEL, {"BLOCK"}.__contains__, ["x_ptr", "BLOCK"])
+    parameters = [SimpleNamespace(name="x_ptr"), SimpleNamespace(name="BLOCK")]
+    target: Any = SimpleNamespace(name=KERNEL, parameters=parameters, has_options=True, allows={"BLOCK"}.__contains__)
+    check([SMALL], target)
     with pytest.raises(ConfigError) as caught:
-        check_kwargs([SMALL, FakeConfig({"BLOK": 64})], KERNEL, {"BLOCK"}.__contains__, ["x_ptr", "BLOCK"])
+        check([SMALL, FakeConfig({"BLOK": 64})], target)
     assert str(caught.value) == (
         "`app.k`: a config sets 'BLOK', which is no parameter of the kernel. Did you mean 'BLOCK'? "
         "Arguments are: x_ptr, BLOCK."

@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 import torch
+import triton
+import triton.language as tl
 from fakes import FakeConfig as Config
 from paths import quick
 
@@ -73,7 +75,7 @@ def test_a_difference_says_where_and_how_much():
     )
 
 
-@pytest.mark.parametrize("given", [3, "second", Check("last")], ids=str)
+@pytest.mark.parametrize("given", [3, "second", np.zeros(2)], ids=str)
 def test_what_is_no_check_is_refused_at_decoration(given):
     with pytest.raises(DecorationError, match="check: expected a callable, 'first' or a Check"):
         autotune(CONFIGS, check=given)(lambda x, step: None)
@@ -232,3 +234,122 @@ def test_all_wrong_in_different_ways_is_the_references_fault():
 
     with pytest.raises((CheckError, AllConfigsFailedError), match="differ"):
         autotune(CONFIGS, check=lambda: {"out": np.zeros(8)}, do_bench=quick)(run)(np.zeros(8))
+
+
+# -- what a check is made of -----------------------------------------------------------------------------------------
+
+BAD_FIELDS = {
+    "reference": ["last", 3, None, b"first", np.zeros(2)],
+    "tolerance": [True, -1, -0.5, nan, inf, "0.1", {"float31": 0.1}, {"torch.float32": 0.1}, {"float32": -1},
+                  {"float32": True}, {"float32": nan}, {3: 0.1}, [0.1], np.array([0.1])],
+    "equal_nan": [1, None, "yes"],
+    "poison": ["out", b"out", None, 1, [3], {"out": True}, ["out", None]],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [(field, value) for field, values in BAD_FIELDS.items() for value in values], ids=str
+)
+def test_a_field_of_a_wrong_kind_is_refused_when_the_check_is_made(field, value):
+    fields = {"reference": "first", field: value}
+    with pytest.raises(DecorationError, match=f"^Check: {field}: expected .*, got "):
+        Check(**fields)
+
+
+def test_a_name_for_a_list_of_names_says_how_to_write_it():
+    with pytest.raises(DecorationError, match=r"got 'out'\. Write poison=\['out'\]"):
+        Check("first", poison="out")
+
+
+@pytest.mark.parametrize("tolerance", [0, 0.0, 1, np.float32(0.1), {}, {"bfloat16": 0, "float8_e4m3fn": 0.1}])
+@pytest.mark.parametrize("poison", [True, False, [], ["out"], ("out",)])
+def test_fields_of_the_right_kind_are_taken(tolerance, poison):
+    assert Check(len, tolerance, False, poison).poison == poison
+
+
+@pytest.mark.parametrize(
+    ("poison", "zeroed", "text"),
+    [
+        (["ou"], [], "poison names no argument: 'ou'. Did you mean 'out'?"),
+        (["out"], ["out"], "'out' is in both poison and reset_to_zero"),
+    ],
+)
+def test_names_to_poison_are_checked_at_decoration(poison, zeroed, text):
+    with pytest.raises(ValueError, match=text.replace("?", r"\?")):
+        autotune(CONFIGS, check=Check("first", poison=poison), reset_to_zero=zeroed)(lambda x, out, step: None)
+
+
+# -- poison ----------------------------------------------------------------------------------------------------------
+
+
+def fill(out, total, counts, *, step):
+    """One output, an accumulator, and integers; one config leaves the output as it is."""
+    total += 1
+    counts += 1
+    if step != 8:
+        out[...] = 1
+
+
+def right(out, total, counts):
+    return {"out": out * 0 + 1, "total": total + 1, "counts": counts + 1}
+
+
+HOMES = pytest.mark.parametrize(
+    "home", [np.full, lambda *given: torch.from_numpy(np.full(*given))], ids=["numpy", "torch"]
+)
+
+
+@HOMES
+@pytest.mark.parametrize("restore", [None, ["out", "total", "counts"]], ids=["found out", "listed"])
+@pytest.mark.parametrize("poison", [True, ["out"], False], ids=str)
+def test_poison_finds_who_writes_nothing_into_what_is_right_already(poison, restore, home):
+    """An accumulator is not poisoned by True, and integers are not."""
+    function = autotune(
+        CONFIGS, check=Check(right, poison=poison), restore_value=restore, do_bench=quick, cache_results=False
+    )(fill)
+    out, total, counts = home(4, 1.0), home(4, 5.0), home(4, 7)
+    function(out, total, counts)
+    assert (function.best_config.kwargs["step"] == 8) is (poison is False)
+    assert (out == 1).all()
+    assert (total == 6).all()
+    assert (counts == 8).all()
+
+
+@HOMES
+@pytest.mark.parametrize("poison", [True, ["out"]], ids=str)
+@pytest.mark.parametrize("reference", [lambda out: {"out": out * 0 + 1}, "first"], ids=["callable", "first"])
+def test_what_was_filled_is_put_back_where_nothing_else_is(reference, poison, home):
+    """Filled is the caller's own memory: also with restore_value=[] it holds the one launch's result afterwards."""
+
+    def halve(out, *, step):
+        out[: 2 if step == 16 else 4] = 1
+
+    function = autotune(
+        CONFIGS, check=Check(reference, poison=poison), restore_value=[], do_bench=quick, cache_results=False
+    )(halve)
+    out = home(4, 1.0)
+    function(out)
+    assert function.best_config.kwargs["step"] == 8
+    assert (out == 1).all()
+
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+@triton.jit
+def write_some(out_ptr, n, BLOCK: tl.constexpr, LEFT: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    tl.store(out_ptr + i, tl.full((BLOCK,), 1.0, tl.float32), mask=i < n - LEFT)
+
+
+@pytest.mark.parametrize("poison", [True, ["out_ptr"], False], ids=str)
+@pytest.mark.parametrize("restore", [None, [], ["out_ptr"]], ids=["found out", "none", "listed"])
+def test_poison_of_a_kernel_finds_who_writes_half(poison, restore):
+    configs = [triton.Config({"BLOCK": 16, "LEFT": left}) for left in (8, 0, 1, 0)]
+    configs[-1].num_warps = 2
+    check = Check(lambda out_ptr: {"out_ptr": torch.ones_like(out_ptr)}, poison=poison)
+    kernel = autotune(configs, check=check, restore_value=restore, do_bench=quick, cache_results=False)(write_some)
+    out = torch.ones(16, device=DEVICE)
+    kernel[(1,)](out, 16)
+    assert (kernel.best_config.kwargs["LEFT"] == 0) is (poison is not False)
+    assert (out == 1).all()

@@ -240,12 +240,18 @@ def test_mutable_state_of_the_call_is_not_kept():
         assert kept() is None
 
 
-@pytest.mark.parametrize("holder", [lambda x: x, lambda x: (3, None, (x,)), lambda x: [x], lambda x: {"x": [x]}])
+@pytest.mark.parametrize(
+    "holder",
+    [lambda x: x, lambda x: (3, None, (x,)), lambda x: [x], lambda x: {"x": [x]}, lambda x: SimpleNamespace(x=x)],
+)
 def test_a_call_runs_on_the_gpu_of_an_array_also_in_a_container(holder, monkeypatch):
+    class Array(SimpleNamespace):
+        data_ptr = None  # it has memory
+
     @autotune(CONFIGS)
     def on_gpu(n, held, *, step): ...
 
-    array = SimpleNamespace(shape=(4,), stride=lambda: (1,), dtype="float32", is_cuda=True, get_device=lambda: 1)
+    array = Array(shape=(4,), stride=lambda: (1,), dtype="float32", is_cuda=True, get_device=lambda: 1)
     monkeypatch.setattr(device, "cuda", lambda index: f"GPU {index}")
     monkeypatch.setattr(device, "cpu", lambda: "CPU")
     target = on_gpu.tuner.target

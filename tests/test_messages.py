@@ -33,8 +33,7 @@ REVIEWED = {
         "and the function.",
         "@autotune: name={} is taken by a kernel with different source. Names must be unique: records and config files "
         "are found by them.",
-        "`{}`: {} is in both restore_value and reset_to_zero. The first keeps the caller's data, the second destroys it: "
-        "name it in one.",
+        "`{}`: {} is in both {} and reset_to_zero. The first {}, the second overwrites it with zeros: name it in one.",
         "@autotune: this callable is tuned already. Keep one of the two decorators.",
         "`{}`: bucket: {} must be listed in key=[...]; without a list every exact shape is in the key and a bucket "
         "changes nothing.",

@@ -237,7 +237,7 @@ def test_arguments_that_share_memory_are_restored_together(overlap: slice, resto
 
 def test_zeroing_skips_what_is_no_tensor() -> None:
     x, inner = ones(), ones()
-    zero_named({"x": x, "t": (inner, None), "n": 5, "none": None}, ["x", "t", "n", "none", "absent"])
+    zero_named({"x": x, "t": (inner, None), "n": 5, "none": None}, ["x", "t", "none"], "app.k")
     np.testing.assert_array_equal([x, inner], np.zeros((2, 4)))
 
 

@@ -188,7 +188,7 @@ def test_a_leaf_that_requires_grad_is_protected(grad: bool) -> None:
         assert (weight._version, weight.grad_fn, weight.requires_grad) == (0, None, True)
         assert torch.equal(weight, torch.ones(3))
         assert torch.equal(view, torch.ones(2, 3))
-        zero_named({"weight": weight}, ["weight"])
+        zero_named({"weight": weight}, ["weight"], "app.k")
         assert torch.equal(weight, torch.zeros(3))
         assert (weight._version, weight.requires_grad) == (0, True)
 

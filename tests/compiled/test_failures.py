@@ -311,3 +311,27 @@ def test_times_that_no_clock_can_give_are_failures(ac, launches):
     (record,) = records()
     assert [timing.status for timing in record.timings] == ["failed", "ok", "failed"]
     json.dumps([record.median_us, record.timings[0].error], allow_nan=False)
+
+
+@pytest.mark.parametrize("mode", ["auto", "serve", "search", "off"])
+@pytest.mark.parametrize("configs", [1, 2])
+def test_an_error_that_all_raise_says_kernel_config_and_how_many(mode, configs, launches):
+    tuned = autotune([Config({"BLOCK": 16}), Config({"BLOCK": 32})][:configs])(triton.jit(misspelt))
+    for _ in range(2):
+        with autotuned.mode(mode), pytest.raises(triton.CompilationError, match="m is not defined") as caught:
+            tuned[(1,)](torch.zeros(64), 64)
+        text = "\n".join(caught.value.__notes__)
+        assert ".misspelt`: " in text
+        assert "BLOCK=16 num_warps=4 num_stages=3" in text
+        assert ("all 2 configs raised this" in text) is (configs == 2 and mode in ("auto", "search"))
+
+
+@pytest.mark.parametrize("mode", ["serve", "off"])
+def test_an_untuned_call_goes_on_to_the_first_config_that_compiles(mode, ac, launches):
+    tuned = autotune([REFUSED, NO_POWER_OF_TWO, SMALL, HUGE], key=["n"])(triton.jit(product))
+    with autotuned.mode(mode):
+        for n in (16, 16, 8):
+            tuned[(1,)](*ac, n)
+            assert tuned.best_config is tuned.configs[2]
+            assert launches[-1].arguments["M"] == 16
+    assert records() == []

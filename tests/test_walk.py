@@ -1,0 +1,466 @@
+"""Tests of `walk`, and that what it finds is protected, zeroed and looked for by every option that names arguments."""
+
+import dataclasses
+import functools
+import gc
+import logging
+import queue
+import types
+import weakref
+from collections import ChainMap, OrderedDict, UserDict, UserList, defaultdict, deque, namedtuple
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+import triton
+import triton.language as tl
+from fakes import FakeConfig as Config
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from paths import quick
+
+from autotuned import Check, autotune, walk
+from autotuned.errors import CallError
+from autotuned.memory import gpu_of, tensors_in
+
+quietly = settings(max_examples=60, deadline=None, database=None, derandomize=True)
+CONFIGS = [Config({"step": step}) for step in (8, 16, 4)]
+Pair = namedtuple("Pair", "first t")
+
+
+@dataclasses.dataclass
+class Data:
+    t: object
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class FrozenData:
+    t: object
+
+
+class Slots:
+    __slots__ = ("__t", "empty")  # a private name, and one that is not set
+
+    def __init__(self, t):
+        self.__t = t
+
+
+class SlotsBelow(Slots):
+    __slots__ = ()
+
+
+class Bag:
+    def __init__(self, t):
+        self.t = t
+
+    @property
+    def shape(self):
+        raise RuntimeError("a property was called")
+
+    def __iter__(self):
+        raise RuntimeError("__iter__ was called")
+
+    def method(self):
+        """Bound, it holds the object."""
+
+
+class Asks(Bag):
+    def __getattr__(self, name):
+        raise RuntimeError("__getattr__ was called")
+
+
+class Derived(list):
+    def __init__(self, t):
+        super().__init__([3])
+        self.t = t
+
+    def __iter__(self):
+        raise RuntimeError("__iter__ was called")
+
+
+class DerivedSlots(dict):
+    __slots__ = ("t",)
+
+    def __init__(self, t):
+        super().__init__(a=1)
+        self.t = t
+
+
+class Module(torch.nn.Module):
+    def __init__(self, t):
+        super().__init__()
+        self.inner = torch.nn.Identity()
+        self.inner.t = t
+
+
+class Node:
+    """Two objects that hold each other."""
+
+    def __init__(self, t):
+        self.other = SimpleNamespace(back=self, t=t)
+
+
+def objects(*items):
+    array = np.empty(len(items), object)
+    array[:] = items
+    return array
+
+
+def holding_itself(t):
+    items = []
+    items += [items, {"items": items}, t]
+    return items
+
+
+def queued(t):
+    waiting = queue.Queue()
+    waiting.put(t)
+    return waiting
+
+
+def deep(t):
+    return functools.reduce(lambda inner, _: [inner], range(5_000), t)
+
+
+def default(t):
+    def function(x=t):
+        return x
+
+    return function
+
+
+HOLDERS = {
+    "tuple": lambda t: (None, t),
+    "list": lambda t: [t],
+    "named tuple": lambda t: Pair(1, t),
+    "dict": lambda t: {"t": t},
+    "OrderedDict": lambda t: OrderedDict(t=t),
+    "defaultdict": lambda t: defaultdict(list, t=t),
+    "UserDict": lambda t: UserDict(t=t),
+    "UserList": lambda t: UserList([t]),
+    "ChainMap": lambda t: ChainMap({}, {"t": t}),
+    "mapping proxy": lambda t: types.MappingProxyType({"t": t}),
+    "values of a dict": lambda t: {"t": t}.values(),
+    "deque": lambda t: deque([t]),
+    "iterator": lambda t: iter([t]),
+    "array of objects": lambda t: objects(1, t),
+    "array of no dimensions": lambda t: objects(t).reshape(1, 1)[0],
+    "dataclass": Data,
+    "frozen dataclass with slots": FrozenData,
+    "slots": Slots,
+    "slots of a base": SlotsBelow,
+    "namespace": lambda t: SimpleNamespace(t=t),
+    "object": Bag,
+    "derived list": Derived,
+    "derived dict with slots": DerivedSlots,
+    "bound method": lambda t: Bag(t).method,
+    "partial": lambda t: functools.partial(print, t),
+    "partial by name": lambda t: functools.partial(print, t=t),
+    "closure": lambda t: lambda: t,
+    "default": default,
+    "torch module": Module,
+    "cycle": holding_itself,
+    "objects that hold each other": Node,
+    "queue": queued,
+    "deep": deep,
+    "weak reference": weakref.ref,
+    "memory view": memoryview,
+}
+HASHABLE = ("tuple", "named tuple", "object", "partial", "closure", "namespace")
+
+
+@pytest.mark.parametrize("holder", HOLDERS)
+def test_what_holds_a_tensor_holds_it_once(holder):
+    t = np.ones(4)
+    value = HOLDERS[holder](t)
+    assert [id(found) for _, found in tensors_in("x", (value, value))] == [id(t)]
+    assert not walk.is_cut(value)
+
+
+@pytest.mark.parametrize("make", [set, frozenset])
+def test_sets_and_keys_hold_tensors(make):
+    t = torch.ones(4)
+    assert walk.tensors(make([t])) == walk.tensors({t: 1}) == [t]
+
+
+def test_what_stands_for_an_object_weakly_holds_what_that_holds():
+    t, bag = np.ones(4), Data(np.ones(3))
+    assert walk.tensors(weakref.proxy(bag)) == [bag.t]
+    reference, proxy = weakref.ref(t), weakref.proxy(bag)
+    del t, bag
+    gc.collect()
+    assert walk.tensors(reference) == walk.tensors(proxy) == []
+
+
+def test_no_code_of_the_users_is_asked():
+    t = np.ones(4)
+    assert [id(found) for found in walk.tensors([Asks(t)])] == [id(t)]
+
+
+def test_the_order_is_that_of_the_containers():
+    a, b, c, d = (np.ones(1) for _ in range(4))
+    assert list(map(id, walk.tensors((a, [b, {"x": c}], Data(d))))) == list(map(id, (a, b, c, d)))
+
+
+@triton.jit
+def kernel(x_ptr):
+    pass
+
+
+@pytest.mark.parametrize(
+    "value",
+    [None, 5, 1.5, "text", np.float32(1), np.void(b"ab"), int, np.ndarray, np, len, kernel, [], {}, range(3), object()],
+    ids=str,
+)
+def test_what_holds_none(value):
+    assert walk.tensors(value) == []
+
+
+def test_loggers_and_tuned_objects_are_the_program_and_not_the_argument():
+    handler = logging.NullHandler()
+    handler.kept = np.ones(3)
+    function = autotune(CONFIGS)(add)
+    function.kept = np.ones(3)
+    assert walk.tensors({"handler": handler, "function": function}) == []
+
+
+def test_tensors_without_strides_are_the_tensors_that_they_are_made_of():
+    dense = torch.eye(3)
+    for sparse, count in ((dense.to_sparse(), 2), (torch.ones(2, device="meta"), 0)):
+        assert len(walk.tensors(SimpleNamespace(s=sparse))) == count
+    sparse = torch.eye(3).to_sparse()
+    for _, tensor in tensors_in("x", [sparse]):
+        if tensor.is_floating_point():
+            tensor.zero_()
+    assert torch.equal(sparse.to_dense(), torch.zeros(3, 3))
+
+
+def test_a_walk_ends(monkeypatch):
+    monkeypatch.setattr(walk, "LIMIT", 10)
+    assert walk.is_cut([[n] for n in range(11)])
+    assert not walk.is_cut(list(range(1000)))
+    assert len(walk.tensors([np.ones(1) for _ in range(8)])) == 8
+
+
+class OnGpu(np.ndarray):
+    is_cuda = True
+
+    def get_device(self):
+        return self.index
+
+
+def on_gpu(index):
+    tensor = np.ones(3).view(OnGpu)
+    tensor.index = index
+    return tensor
+
+
+@pytest.mark.parametrize("holder", [name for name in HOLDERS if name not in ("deep", "memory view")])
+def test_the_gpu_of_an_argument_is_that_of_what_it_holds(holder):
+    tensor = on_gpu(1)
+    assert gpu_of(HOLDERS[holder](tensor)) == 1
+    assert gpu_of(HOLDERS[holder](np.ones(3))) is None
+
+
+def test_of_several_the_nearest_gpu_counts_and_what_is_long_is_not_walked():
+    assert gpu_of([[[on_gpu(1)]], on_gpu(0)]) == 0
+    opened = [[on_gpu(2)] if n == 10_000 else [n] for n in range(20_000)]
+    assert gpu_of(opened) is None
+
+
+# -- nothing is left unprotected -------------------------------------------------------------------------------------
+
+
+def nested(names):
+    """What holds a tensor within what holds one, and so on."""
+    return lambda t: functools.reduce(lambda value, name: HOLDERS[name](value), names, t)
+
+
+# What anything may be put into: a queue or a view takes some things only.
+OUTER = sorted(set(HOLDERS) - {"weak reference", "memory view", "array of no dimensions", "deep"})
+NESTINGS = st.lists(st.sampled_from(OUTER), min_size=1, max_size=4)
+
+
+def add(x, held, n, *, step):
+    for tensor in walk.tensors(held):
+        if not walk.holds_objects(tensor):
+            tensor += n
+
+
+def tuned(**options):
+    return autotune(CONFIGS, key=["n"], do_bench=quick, cache_results=False, **options)(add)
+
+
+@pytest.mark.parametrize("options", [{}, {"restore_value": ["held"]}], ids=["found out", "listed"])
+@quietly
+@given(names=NESTINGS, is_torch=st.booleans())
+def test_a_search_leaves_one_application_whatever_holds_the_tensor(options, names, is_torch):
+    t = torch.full((4,), 2.0) if is_torch else np.full(4, 2.0)
+    function = tuned(**options)
+    held = nested(names)(t)
+    function(np.ones(2), held, 0.5)
+    assert function.cache_info().searches == 1
+    assert (t == 2.5).all()
+    function(np.ones(2), held, 0.5)
+    assert (t == 3.0).all()
+
+
+@quietly
+@given(names=NESTINGS)
+def test_what_is_listed_is_zeroed_before_every_launch_whatever_holds_it(names):
+    t = np.full(4, 2.0)
+    function, held = tuned(reset_to_zero=["held"]), nested(names)(t)
+    for _ in range(3):
+        function(np.ones(2), held, 0.5)
+        assert (t == 0.5).all()
+
+
+@pytest.mark.parametrize("holder", sorted(set(HOLDERS) - {"deep"}))
+def test_a_reference_gets_copies_of_what_it_is_to_write(holder):
+    """What holds a tensor is copied with it, or the reference must return what is expected."""
+
+    def run(held, *, step):
+        for tensor in walk.tensors(held):
+            if not walk.holds_objects(tensor):
+                tensor += 1 if step != 16 else 2
+
+    def reference(held):
+        for tensor in walk.tensors(held):
+            if not walk.holds_objects(tensor):
+                tensor += 1
+
+    t = np.zeros(4)
+    function = autotune(CONFIGS, check=reference, do_bench=quick, cache_results=False)(run)
+    held = HOLDERS[holder](t)
+    try:
+        function(held)
+    except Exception as error:
+        assert "which cannot be copied for it" in str(error)
+        assert (t == 0).all()
+    else:
+        assert (t == 1).all()
+        assert function.best_config.kwargs["step"] != 16
+
+
+class Layer:
+    def __init__(self):
+        self.w = np.full(4, 2.0)
+
+    @autotune(CONFIGS, do_bench=quick, cache_results=False)
+    def found_out(self, n, *, step):
+        self.w += n
+
+    @autotune(CONFIGS, restore_value=["self"], do_bench=quick, cache_results=False)
+    def listed(self, n, *, step):
+        self.w += n
+
+    @autotune(CONFIGS, reset_to_zero=["self"], do_bench=quick, cache_results=False)
+    def zeroed(self, n, *, step):
+        self.w += n
+
+
+@pytest.mark.parametrize(("method", "left"), [("found_out", 2.5), ("listed", 2.5), ("zeroed", 0.5)])
+def test_a_methods_own_object_is_an_argument(method, left):
+    layer = Layer()
+    getattr(layer, method)(0.5)
+    assert (layer.w == left).all()
+
+
+def test_an_array_of_objects_gets_its_objects_back():
+    def run(held, *, step):
+        held += 1  # an array of objects adds by making new ones
+
+    function = autotune(CONFIGS, do_bench=quick, cache_results=False)(run)
+    held = objects(1, np.ones(2))
+    inner = held[1]
+    function(held)
+    assert held[0] == 2
+    assert (held[1] == 2).all()
+    assert (inner == 1).all()
+
+
+# -- a name that finds nothing ---------------------------------------------------------------------------------------
+
+
+class Opaque:
+    """What a walk cannot see into is an object without any."""
+
+
+NOTHING = [1.5, 3, True, "text", np.float32(1), [1.0], {"a": 1}, Opaque(), len, (None, 1), bytearray(4)]
+MODES = ["auto", "serve", "search", "off"]
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("option", ["restore_value", "reset_to_zero", "poison"])
+@pytest.mark.parametrize("value", NOTHING, ids=repr)
+def test_a_listed_argument_without_a_tensor_is_an_error_at_the_first_call(option, value, mode, monkeypatch):
+    monkeypatch.setenv("AUTOTUNED_MODE", mode)
+    poison = {"check": Check("first", poison=["held"]), "restore_value": ["x"]}
+    function = tuned(**(poison if option == "poison" else {option: ["held"]}))
+    x = np.ones(2)
+    for act in (function, function.prepare):
+        with pytest.raises(CallError) as caught:
+            act(x, value, 0.5)
+        text = str(caught.value)
+        assert f"add`: {option} names 'held': expected a tensor, or something that holds one" in text
+        assert f"got {type(value).__name__}" in text
+        assert f"take 'held' out of {option}=" in text
+
+
+@pytest.mark.parametrize("value", [None, [], (), {}, (None, None), [None], {"a": None}], ids=repr)
+def test_none_is_skipped_and_so_is_what_holds_nothing_else(value):
+    for option in ("restore_value", "reset_to_zero"):
+        tuned(**{option: ["held"]})(np.ones(2), value, 0.5)
+
+
+def test_a_hit_whose_object_has_lost_its_accumulator_is_an_error_too():
+    function, held = tuned(reset_to_zero=["held"]), SimpleNamespace(t=np.ones(3))
+    function(np.ones(2), held, 0.5)
+    held.t = None
+    with pytest.raises(CallError, match="reset_to_zero names 'held'"):
+        function(np.ones(2), held, 0.5)
+
+
+def test_a_listed_parameter_that_configs_set_is_no_tensor():
+    with pytest.raises(CallError, match="restore_value names 'step'.* got str: 'what configs or heuristics set'"):
+        tuned(restore_value=["step"])(np.ones(2), np.ones(2), 0.5)
+
+
+def test_what_is_larger_than_a_walk_is_said(monkeypatch, caplog):
+    monkeypatch.setattr(walk, "LIMIT", 10)
+    tuned()(np.ones(2), [[n] for n in range(20)], 0.5)
+    assert "argument 'held' holds more than 10 objects: tensors beyond those are not protected" in caplog.text
+
+
+# -- kernels ---------------------------------------------------------------------------------------------------------
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+BLOCKS = [triton.Config({"BLOCK": block}) for block in (4, 8, 16)]
+
+
+@triton.jit
+def bump(held, n, eps, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    for start in range(0, n, BLOCK):
+        at = held[0] + start + i
+        tl.store(at, tl.load(at, mask=start + i < n) + eps, mask=start + i < n)
+
+
+@pytest.mark.parametrize("wrap", [lambda t: (t,), lambda t: (t, 3, None), lambda t: (t, (t, 1))], ids=str)
+@pytest.mark.parametrize(("option", "left"), [(None, 2.5), ("restore_value", 2.5), ("reset_to_zero", 0.5)])
+def test_a_tensor_in_a_tuple_of_a_kernel(wrap, option, left):
+    options = {option: ["held"]} if option else {}
+    kernel = autotune(BLOCKS, do_bench=quick, cache_results=False, **options)(bump)
+    t = torch.full((16,), 2.0, device=DEVICE)
+    kernel[(1,)](wrap(t), 16, 0.5)
+    assert kernel.cache_info().searches == 1
+    assert (t == left).all()
+
+
+@pytest.mark.parametrize("option", ["restore_value", "reset_to_zero"])
+def test_a_number_in_a_list_of_a_kernel(option):
+    kernel = autotune(BLOCKS, do_bench=quick, cache_results=False, **{option: ["eps"]})(bump)
+    for _ in range(2):
+        with pytest.raises(CallError, match=f"bump`: {option} names 'eps': expected a tensor.* got float: 0.5"):
+            kernel[(1,)]((torch.ones(16, device=DEVICE),), 16, 0.5)
