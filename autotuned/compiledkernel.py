@@ -245,7 +245,7 @@ _LAUNCHER_HAS = frozenset((
     "arg_annotations", "global_scratch_align", "global_scratch_size", "gsan_enabled", "kernel_signature", "launch",
     "launch_cooperative_grid", "launch_pdl", "num_ctas", "profile_scratch_align", "profile_scratch_size",
 ))  # fmt: skip
-_ALLOCATES = ("global_scratch_size", "profile_scratch_size", "gsan_enabled")  # at each launch
+ALLOCATES = ("global_scratch_size", "profile_scratch_size", "gsan_enabled")  # at each launch; GSan from 3.8 on
 
 
 def _beneath(run: Any, function: int, packed: Any) -> tuple[Callable[..., Any], list[Any], bool]:
@@ -260,7 +260,7 @@ def _beneath(run: Any, function: int, packed: Any) -> tuple[Callable[..., Any], 
         return itself
     if not vars(run).keys() <= _LAUNCHER_HAS:
         return itself
-    if any(getattr(run, name, 0) for name in _ALLOCATES):
+    if any(getattr(run, name, 0) for name in ALLOCATES):
         return itself
     seen: list[tuple[Any, ...]] = []
     probe = copy.copy(run)

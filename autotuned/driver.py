@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from autotuned.compiledkernel import Handle
+from autotuned.compiledkernel import ALLOCATES, Handle
 
 # How Triton's type of a parameter is written into the kernel's parameter buffer; '-' is compiled in.
 _KINDS = {
@@ -21,9 +21,9 @@ def fields(
 ) -> tuple[Any, ...] | None:
     """What the C launcher needs to call the driver itself, in the order of `direct_of` in `_launch_entries.h`.
 
-    None for a kernel that needs more than parameters in a buffer: scratch memory, tensor descriptors, tuples,
-    half-precision scalars, tuned run-time parameters, more shared memory than is usual. It goes through Triton's C
-    launcher instead.
+    None for a kernel that needs more than parameters in a buffer: scratch memory, an instrumentation's own pointers,
+    tensor descriptors, tuples, half-precision scalars, tuned run-time parameters, more shared memory than is usual. It
+    goes through Triton's C launcher instead.
 
     Args:
         found: The kernel.
@@ -34,7 +34,7 @@ def fields(
     kernel = found.kernel()
     metadata, signature = kernel.metadata, dict(kernel.src.signature)
     kinds = [_kind(signature.get(name)) for name in names]
-    needs_more = any(getattr(metadata, name, 0) for name in ("global_scratch_size", "profile_scratch_size"))
+    needs_more = any(getattr(one, name, 0) for one in (metadata, found.run) for name in ALLOCATES)
     tuned = [type_ for name, type_ in signature.items() if name not in names and _kind(type_) != "-"]
     if None in kinds or needs_more or tuned or metadata.shared > 228 << 10 or metadata.target.backend != "cuda":
         return None

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from autotuned import disk, toolchain
+from autotuned import disk, supported, toolchain
 
 log = logging.getLogger("autotuned")
 LATER = frozenset({"num_warps", "num_stages", "maxnreg"})  # options that later passes read, and the front end seldom
@@ -29,7 +29,8 @@ _numbers = itertools.count()
 def shared(kernel: Any, folder: Path) -> Iterator[None]:
     """Let configs of a kernel that are compiled in a `with` block share forms, which are files in `folder` meanwhile.
 
-    Nothing is shared where somebody else has changed how the kernel's sources are made, and off NVIDIA's back end.
+    Nothing is shared where somebody else has changed how the kernel's sources are made, off NVIDIA's back end, and
+    beside a Triton that was never tried.
     """
     jit = toolchain.innermost(kernel)
     original = _original(jit)
@@ -50,6 +51,8 @@ def _original(jit: Any) -> Any:
     """Triton's class of sources, if the kernel uses just that; None else."""
     from triton.compiler import ASTSource
 
+    if supported.strange_triton():
+        return None
     try:
         jit.device_caches[toolchain.current_device()]  # made now, or the kernel's first launch would set the class anew
         is_plain = jit.__dict__.get("ASTSource") is ASTSource and not jit.is_gluon()

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from autotuned import env
+from autotuned import env, supported
 from autotuned.immutable import Frozen
 from autotuned.key import KeySpec
 from autotuned.later import later
@@ -192,17 +192,22 @@ def read_grids(reader: Callable[[Any], Any]) -> None:
 
 def uses_c() -> bool:
     """Whether launches go through C."""
-    return _launch is not None and env.launcher() in ("", "c")
+    return _launch is not None and env.launcher() in ("", "c") and not supported.strange_triton()
 
 
 def binds_directly() -> bool:
-    """Whether tuned kernels are launched past Triton's own look-up; `AUTOTUNED_LAUNCHER=triton` turns it off."""
-    return env.launcher() != "triton"
+    """Whether tuned kernels are launched past Triton's own look-up; `AUTOTUNED_LAUNCHER=triton` turns it off.
+
+    So does a Triton that was never tried, whatever launcher is asked for.
+    """
+    return env.launcher() != "triton" and not supported.strange_triton()
 
 
 def in_use() -> tuple[str, str]:
     """The launcher in use and why, for `autotuned doctor`."""
     asked = env.launcher()
+    if why := supported.strange_triton():
+        return "triton", why
     if asked in ("python", "triton"):
         return asked, "asked for by AUTOTUNED_LAUNCHER"
     if _launch is None:

@@ -120,7 +120,7 @@ class Replaced(Tuned):
             lambda configs, pruner: Options(configs, spec, pruner=pruner, restore=(), stored=False),
         )  # fmt: skip
         self.cache_results: bool = toolchain.caches_results(given.cache_results)
-        self.restore_copies: dict[str, Any] = {}  # Triton 3.6 has it only once its own hook has run
+        self.restore_copies: dict[str, Any] = {}  # Triton 3.6 to 3.8 has it only once its own hook has run
         self.cache = seed.Memory({}, self._forget_bound)
         self._searching = threading.RLock()  # Triton's `run` keeps the call in `self.nargs`
         if given.hooks.before is None:
@@ -128,7 +128,7 @@ class Replaced(Tuned):
         if given.hooks.after is None:
             self.post_hook = self._put_back
 
-    # As Triton 3.9 has them, for 3.6, which fails where an argument is None.
+    # As Triton has them from 3.8 on; before, it fails where an argument is None.
 
     def _set_aside(self, arguments: Mapping[str, Any], reset_only: bool = False) -> None:
         for name in self.reset_to_zero:

@@ -208,7 +208,9 @@ class Asked:
             NotTunedError: Mode "strict", and nothing is stored.
         """
         mode, seed = env.current_mode(), seed_of(self.tuner)
-        if getattr(self.tuner, "prunes_once", False) and len(self._left()) == 1:  # as Triton 3.9: nothing to measure
+        if (
+            getattr(self.tuner, "prunes_once", False) and len(self._left()) == 1
+        ):  # as Triton from 3.8 on: nothing to measure
             memory.note(own, self._left()[0])
             return True
         if seed is None or mode == "off":

@@ -1,4 +1,4 @@
-"""Which torch and Triton this package runs with: beside an older one it says so, and does not fail somewhere else."""
+"""Which torch and Triton this package runs with: beside another one it says so, and does not fail somewhere else."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from functools import lru_cache
 from autotuned.errors import VersionError
 
 OLDEST = {"torch": (2, 10), "triton": (3, 6)}  # what pyproject.toml asks for; an installer may have been overruled
+TRIED = ("3.6.0", "3.7.0", "3.7.1", "3.8.0", "3.9.0")  # versions of Triton that the tests were run with
 
 log = logging.getLogger("autotuned")
 
 
 def fault(name: str, version: str) -> str | None:
     """What is wrong with this version of `"torch"` or `"triton"`; None if nothing is, or if it says nothing."""
-    found = tuple(int(number) for number in re.findall(r"\d+", version)[:2])
+    found = _minor(version)
     if len(found) < 2 or found >= OLDEST[name]:
         return None
     oldest = ".".join(map(str, OLDEST[name]))
@@ -32,9 +33,35 @@ def check() -> None:
         VersionError: Triton is older than any that this package was made for.
     """
     for name in OLDEST:
-        version = str(getattr(sys.modules.get(name), "__version__", ""))
+        version = _imported(name)
         wrong = fault(name, version)
         if wrong and name == "triton":
             raise VersionError(f"autotuned: {wrong}", distribution=name, version=version)
         if wrong:
             log.warning("autotuned: %s It goes on; this version was never tested.", wrong)
+
+
+def strange_triton() -> str | None:
+    """Why nothing may rely on how the imported Triton works inside; None where its minor version was tried.
+
+    Launches, and all else that would reach into it, then go Triton's own way: a wrong guess launches wrong numbers.
+    """
+    return strange(_imported("triton")) if "triton" in sys.modules else None
+
+
+@lru_cache(maxsize=1)
+def strange(version: str) -> str | None:
+    """Why this version of Triton is not reached into, said once; None for those of a minor version that was tried."""
+    if _minor(version) in map(_minor, TRIED):
+        return None
+    why = f"Triton {version or 'without a version'} was never tried, only {TRIED[0]} to {TRIED[-1]}"
+    log.warning("autotuned: %s. Kernels are tuned and stored all the same; Triton's own launch is used.", why)
+    return why
+
+
+def _minor(version: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in re.findall(r"\d+", version)[:2])
+
+
+def _imported(name: str) -> str:
+    return str(getattr(sys.modules.get(name), "__version__", ""))

@@ -254,7 +254,7 @@ def caches_results(asked: bool) -> bool:
 
 
 def autotuning_listener() -> Any:
-    """Who wants to be told of each choice (`knobs.autotuning.listener`); None on Triton 3.6, which has no such."""
+    """Who wants to be told of each choice (`knobs.autotuning.listener`); None up to Triton 3.7, which has no such."""
     from triton import knobs
 
     return getattr(knobs.autotuning, "listener", None)

@@ -1,12 +1,16 @@
 """What every test starts from: an empty store, no options in the environment, and the interpreter where no GPU is."""
 
+import atexit
 import ctypes
 import importlib
 import itertools
 import logging
 import os
+import shutil
 import sys
-from collections.abc import Callable, Iterator
+import tempfile
+from collections.abc import Callable, Generator, Iterator
+from importlib import metadata
 from pathlib import Path
 from types import ModuleType
 
@@ -33,6 +37,27 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
+
+def _hide_config_files_of_other_packages() -> None:
+    """Shadow the distributions that bring config files by empty ones of their names, for child processes too.
+
+    What else is installed must not change what a test sees: of two distributions of a name, the first on the path counts.
+    """
+    named = [one for one in metadata.distributions() if one.entry_points.select(group="autotuned.configs")]
+    if not named:
+        return
+    shadows = tempfile.mkdtemp(prefix="autotuned-tests-")
+    atexit.register(shutil.rmtree, shadows, ignore_errors=True)
+    for one in named:
+        folder = Path(shadows, f"{one.metadata['Name'].replace('-', '_')}-{one.version}.dist-info")
+        folder.mkdir()
+        folder.joinpath("METADATA").write_text(f"Metadata-Version: 2.1\nName: {one.metadata['Name']}\nVersion: 0\n")
+    sys.path.insert(0, shadows)
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [shadows, os.environ.get("PYTHONPATH")]))
+
+
+_hide_config_files_of_other_packages()
+
 # Module state that outlives a call, by module; modules that are not imported have none.
 _STATE = {
     "autotuned.files": ("_registered", "_files", "_packages", "_devices"),
@@ -56,7 +81,7 @@ _SLOW_FILES = {
     "test_cli_doctor", "test_cli_files", "test_cli_stored", "test_cli_terminal", "test_cli_tune", "test_commands",
     "test_compiled", "test_core_alone", "test_devices", "test_environments", "test_git_merge",
     "test_interpreted_autotuner", "test_isolation", "test_kernels", "test_libraries", "test_packaged", "test_packaging",
-    "test_paths", "test_processes", "test_ray", "test_replay", "test_single_flight", "test_start", "test_stress",
+    "test_paths", "test_processes", "test_ray", "test_replay", "test_single_flight", "test_start", "test_stress", "test_surroundings",
     "test_tuned", "test_workflow",
 }  # fmt: skip
 _SLOW_TESTS = {
@@ -104,6 +129,20 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
     # One more than cores for the slow tests: a tenth of their time is waiting for time limits, signals and locks.
     wanted = (os.cpu_count() or 1) + (option.markexpr != QUICK)
     option.numprocesses, option.dist = min(wanted, 8), "worksteal"
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Make warnings errors from here on: not while plugins are set up, which may warn of what they like."""
+    session.config.addinivalue_line("filterwarnings", "error")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, object]:
+    """Let plugins warn again when the last test has ended."""
+    try:
+        return (yield)
+    finally:
+        session.config.getini("filterwarnings").remove("error")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

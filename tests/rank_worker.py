@@ -86,7 +86,6 @@ class Play:
         before = self.tuned.cache_info().searches
         launched.clear()
         time.sleep(self.asked.get("late", [0] * SIZE)[RANK])
-        start = time.monotonic()
         answer = {}
         if self.asked.get("sync", True):
             with (
@@ -103,7 +102,6 @@ class Play:
             "searches": self.tuned.cache_info().searches - before,
             "hits": self.tuned.cache_info().hits,
             "launched": list(launched),
-            "seconds": time.monotonic() - start,
             "stored": [record.winner["kwargs"]["step"] for _, record in store.all_records() if record.winner],
         }
 

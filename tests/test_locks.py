@@ -20,8 +20,6 @@ from stored import lines
 
 from autotuned import locks
 
-SOON_S = 10.0  # on a busy machine too; whoever waits for a lock as long as it may waits for longer
-
 # Waits for a word, takes the lock, and does the work once: the work is done when "result" is there.
 WORKER = """
 import sys
@@ -120,11 +118,9 @@ def test_b42_a_lock_ends_with_its_holder_and_a_live_holder_is_named_and_not_wait
         caplog.clear()
         holder.send_signal(signal.SIGKILL)
         holder.wait(30)
-        start = time.monotonic()
-        with locks.locked(path, timeout_s=30) as lock, pytest.raises(Timeout):
+        with locks.locked(path, timeout_s=0) as lock, pytest.raises(Timeout):  # there is nothing to wait for
             assert lock is locks.Lock.HELD
             FileLock(path).acquire(timeout=0)  # it is really held now
-        assert time.monotonic() - start < SOON_S
     assert lines(caplog) == []
     assert not locks.holder_path(path).exists()
     assert path.exists()  # unlinking it would split those who wait
@@ -136,10 +132,9 @@ def test_b42_a_lock_ends_with_its_holder_and_a_live_holder_is_named_and_not_wait
 def test_a_leftover_lock_file_is_not_waited_for(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "k.lock"
     path.write_bytes(content)
-    start = time.monotonic()
-    with locks.locked(path, timeout_s=30), pytest.raises(Timeout):
+    with locks.locked(path, timeout_s=0) as lock, pytest.raises(Timeout):
+        assert lock is locks.Lock.HELD
         FileLock(path).acquire(timeout=0)
-    assert time.monotonic() - start < SOON_S
 
 
 @pytest.mark.parametrize("taken", ["parent", "lock"])
@@ -182,7 +177,7 @@ def test_of_many_threads_one_does_the_work(tmp_path: Path) -> None:
     assert len(ran) == 1
 
 
-def test_a_thread_that_holds_a_lock_waits_for_no_other(tmp_path: Path) -> None:
+def test_a_thread_that_holds_a_lock_waits_for_no_other(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     taken, free = threading.Event(), threading.Event()
 
     def hold() -> None:
@@ -193,15 +188,14 @@ def test_a_thread_that_holds_a_lock_waits_for_no_other(tmp_path: Path) -> None:
     holder = threading.Thread(target=hold)
     holder.start()
     taken.wait(60)
-    start = time.monotonic()
     with locks.locked(tmp_path / "a.lock"):
-        with locks.locked(tmp_path / "b.lock", timeout_s=60):
-            pass
-        with locks.locked(tmp_path / "a.lock", timeout_s=60):  # its own lock again
-            pass
+        with locks.locked(tmp_path / "b.lock", timeout_s=60) as other:
+            assert other is locks.Lock.BUSY
+        with locks.locked(tmp_path / "a.lock", timeout_s=60) as own:
+            assert own is locks.Lock.NESTED
         with pytest.raises(Timeout):  # which leaving the inner block did not free
             FileLock(tmp_path / "a.lock").acquire(timeout=0)
-    assert time.monotonic() - start < SOON_S
+    assert lines(caplog) == []  # whoever waited at all would say that it goes on without
     free.set()
     holder.join()
 
@@ -227,10 +221,9 @@ def test_an_exception_frees_the_lock(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("error", [errno.ENOLCK, errno.EIO, errno.ENOSYS, errno.EOPNOTSUPP], ids=errno.errorcode.get)
 def test_a_file_system_without_locks_costs_no_wait_and_no_exception(tmp_path: Path, error: int, caplog: Any) -> None:
-    start = time.monotonic()
-    with faults("flock", error), locks.locked(tmp_path / "k.lock") as lock:
+    with faults("flock", error) as failed, locks.locked(tmp_path / "k.lock") as lock:
         assert lock is locks.Lock.NONE
-    assert time.monotonic() - start < SOON_S
+    assert len(failed) == 1  # whoever waits asks again and again
     assert lines(caplog) == []
     with locks.locked(tmp_path / "k.lock") as lock:
         assert lock is locks.Lock.HELD
@@ -257,10 +250,8 @@ def test_b43_whatever_stands_in_the_file_of_a_live_holder_the_wait_is_bounded(
     with FileLock(path):
         path.write_bytes(content)
         locks.holder_path(path).write_bytes(content)
-        start = time.monotonic()
         with locks.locked(path, timeout_s=0.2) as lock:
             assert lock is locks.Lock.BUSY
-        assert time.monotonic() - start < SOON_S
         assert path.read_bytes() == locks.holder_path(path).read_bytes() == content
     assert lines(caplog)[0].startswith("waiting for ")
 

@@ -87,10 +87,8 @@ def test_a_child_that_outlives_its_parent_does_not_keep_the_lock(tmp_path: Path)
         child = int(parent.stdout.readline())
         parent.kill()
         parent.wait(30)
-        start = time.monotonic()
-        with locks.locked(path, timeout_s=30) as lock:
+        with locks.locked(path, timeout_s=30) as lock:  # which is less than the child lives
             assert lock is locks.Lock.HELD
-        assert time.monotonic() - start < 10  # on a busy machine too
         os.kill(child, signal.SIGKILL)
 
 

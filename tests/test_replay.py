@@ -3,7 +3,6 @@
 import math
 import random
 import statistics
-import time
 
 import pytest
 import replay
@@ -13,6 +12,7 @@ from autotuned import race
 
 SEEDS = range(12)
 AS_GOOD = 0.005  # what the pick may be off in the median
+MOST_SORTED = 75  # values a launch of the race; where rounds of finals do not grow, rmsnorm has 160
 RECORDINGS = replay.recordings()
 
 
@@ -99,11 +99,11 @@ def test_a_race_takes_so_many_seconds_launches_and_waits_and_no_more(monkeypatch
 @pytest.mark.parametrize("recording", RECORDINGS, ids=lambda recording: recording.name)
 def test_the_statistics_of_a_race_take_a_small_part_of_it(monkeypatch, recording):
     """The device is idle meanwhile. They took longer than the launches where finalists had 240 samples each."""
-    gpu = Gpu()
-    timer = gpu.install(monkeypatch)
-    start = time.process_time()
-    seconds = replay.on_device(recording, 0, gpu, timer, 25.0).seconds
-    assert time.process_time() - start < seconds
+    gpu, sorted_values, median = Gpu(), [], race._median
+    monkeypatch.setattr(race, "_median", lambda values: sorted_values.append(len(values)) or median(values))
+    replay.on_device(recording, 0, gpu, gpu.install(monkeypatch), 25.0)
+    print(recording.name, sum(sorted_values), len(sorted_values), gpu.counts["launches"])
+    assert sum(sorted_values) < MOST_SORTED * gpu.counts["launches"]
 
 
 # -- the harness itself, on samples that are made up ------------------------------------------------------------------

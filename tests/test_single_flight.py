@@ -26,7 +26,7 @@ CONFIGS = 40
 # Says "ready", waits for a line, calls a tuned function of 40 configs that take a while each to measure, and says each
 # config as it is measured, then what was chosen. Options: seconds a config, seconds until a waiter gives up, default.
 WORKER = f"""
-import json, sys, time
+import json, os, signal, sys, time
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 from fakes import FakeConfig
 from autotuned import autotune, locks
@@ -35,6 +35,10 @@ bench_s, limit_s, mode = float(sys.argv[1]), float(sys.argv[2]), sys.argv[3]
 locks.LOCK_TIMEOUT_S, locks.MESSAGE_AFTER_S = limit_s, 0.1
 def say(*words):
     print(*words, flush=True)
+def interrupt(number, frame):
+    os.write(1, b"interrupted\\n")  # it may have come while `print` is at work, which cannot be begun again then
+    raise KeyboardInterrupt
+signal.signal(signal.SIGINT, interrupt)
 def bench(call, quantiles):
     call()
     say("measuring", last[0])
@@ -50,9 +54,8 @@ tuned = autotune(configs, do_bench=bench, name="app.body", version="1", **option
 tuned(1) if mode == "warm" else None
 say("ready")
 sys.stdin.readline()
-start = time.monotonic()
 tuned(1)
-say("chose", last[0], round(time.monotonic() - start, 3), tuned.cache_info().searches)
+say("chose", last[0], tuned.cache_info().searches)
 """
 
 
@@ -65,6 +68,7 @@ class Worker:
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
         self.measured: list[int] = []
+        self.said: list[list[str]] = []
         self.stderr = ""
         while (words := self.next()) != ["ready"]:
             assert words, self.finish()
@@ -78,6 +82,7 @@ class Worker:
     def next(self) -> list[str]:
         assert self.process.stdout is not None
         words = self.process.stdout.readline().split()
+        self.said.append(words)
         if words[:1] == ["measured"]:
             self.measured.append(int(words[1]))
         return words
@@ -87,12 +92,12 @@ class Worker:
             assert self.next(), self.finish()
         return self
 
-    def chosen(self) -> tuple[int, float, int]:
-        """Config, seconds and searches."""
+    def chosen(self) -> tuple[int, int]:
+        """Config and searches."""
         while (words := self.next())[:1] != ["chose"]:
             assert words, self.finish()
         self.finish()
-        return int(words[1]), float(words[2]), int(words[3])
+        return int(words[1]), int(words[2])
 
     def finish(self) -> str:
         while self.next():
@@ -139,8 +144,8 @@ def test_b37_of_many_processes_on_a_cold_key_one_searches_and_all_get_the_winner
         for worker in group:
             worker.go()
         chosen = [worker.chosen() for worker in group]
-        assert {config for config, _, _ in chosen} == {7}
-        assert sum(searches for _, _, searches in chosen) == 1
+        assert {config for config, _ in chosen} == {7}
+        assert sum(searches for _, searches in chosen) == 1
         assert sorted(step for worker in group for step in worker.measured) == list(range(CONFIGS))
     path, found = only_record()
     assert found.winner["kwargs"] == {"step": 7}
@@ -153,11 +158,8 @@ def test_b50_b42_a_killed_search_is_taken_over_at_once_and_loses_the_trial_in_fl
         second.go()
         first.wait_for(25)  # three times as long as a waiter is silent
         first.process.send_signal(signal.SIGKILL)
-        killed = time.monotonic()
         first.finish()
         done = saved(first)
-        second.wait_for(1)
-        assert time.monotonic() - killed < 1
         assert second.chosen()[0] == 7
         # One more may have been written than was said when the signal came.
         assert len(second.measured) in (CONFIGS - len(done), CONFIGS - len(done) - 1)
@@ -165,6 +167,7 @@ def test_b50_b42_a_killed_search_is_taken_over_at_once_and_loses_the_trial_in_fl
         assert "waiting for process" in second.stderr
         assert f"process {first.process.pid} on " in second.stderr
         assert second.stderr.count("waiting for") == 1
+        assert "was not free" not in second.stderr  # it had the lock, and did not wait until its time was over
     assert on_disk() == set(range(CONFIGS))
     assert only_record()[1].winner["kwargs"] == {"step": 7}
 
@@ -173,11 +176,11 @@ def test_b50_ctrl_c_ends_within_one_trial_and_the_next_search_measures_what_is_m
     with workers(2, bench_s=0.02) as (first, second):
         first.go().wait_for(12)
         first.process.send_signal(signal.SIGINT)
-        start = time.monotonic()
         assert "KeyboardInterrupt" in first.finish()
-        assert time.monotonic() - start < 0.5 + 1  # the interpreter's own end on a loaded machine
+        after = first.said[first.said.index(["interrupted"]) + 1 :]
+        assert sum(words != [] for words in after) <= 1  # the line that was being written
         done = saved(first)
-        assert 11 <= len(done) <= 14
+        assert len(done) >= 11
         second.go()
         assert second.chosen()[0] == 7
         assert len(second.measured) <= CONFIGS - 11
@@ -192,11 +195,10 @@ def test_b38_after_the_limit_a_waiter_goes_on_and_nothing_is_saved_twice(
     with workers(1, bench_s=0.1) as [holder]:
         holder.go().wait_for(1)
         with workers(1, bench_s=0.001, limit_s=0.3, mode=mode) as [waiter]:
-            config, seconds, searches = waiter.go().chosen()
-        assert seconds < 10
+            config, searches = waiter.go().chosen()
         assert (config, searches) == ((3, 0) if mode else (7, 1))
         assert "going on without it" in waiter.stderr
-        assert list(store.all_records()) == []
+        assert list(store.all_records()) == []  # the holder is not done
         steps = on_disk()
         assert steps <= set(holder.measured) | {step for step in range(CONFIGS) if step in steps}
         assert len(steps) < CONFIGS  # the waiter's are not among them
@@ -208,9 +210,9 @@ def test_a_call_in_a_thread_of_a_warm_process_is_not_disturbed_by_a_lock_that_is
     with workers(1, bench_s=0.001, mode="warm") as [worker]:
         path, _ = only_record()
         with locks.locked(path.parent / "locks" / f"{path.stem}.lock"):
-            config, seconds, searches = worker.go().chosen()
+            config, searches = worker.go().chosen()
         assert (config, searches) == (7, 1)
-        assert seconds < 0.5
+        assert worker.stderr == " "  # nothing was waited for
 
 
 # -- threads -----------------------------------------------------------------------------------------------------------

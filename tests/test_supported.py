@@ -43,6 +43,16 @@ def test_the_oldest_are_those_that_an_installer_is_told():
     assert wanted == {name: ".".join(map(str, oldest)) for name, oldest in supported.OLDEST.items()}
 
 
+def test_what_was_tried_is_what_ci_installs_and_readers_are_told():
+    assert autotuned.supported.TRIED[0].startswith(".".join(map(str, supported.OLDEST["triton"])))
+    for path in ("README.md", "docs/design.md"):
+        text = (ROOT / path).read_text()
+        assert [version for version in supported.TRIED if version not in text] == []
+    ci = (ROOT / ".ci" / "run").read_text()
+    between = re.search(r"for version in ([\d. ]+); do\n  pip install -q \"triton==", ci)[1].split()
+    assert set(between) < set(supported.TRIED) and f"triton=={supported.TRIED[0]}" in ci
+
+
 def kernel(x_ptr):
     pass
 

@@ -365,6 +365,18 @@ def test_kernels_that_need_more_go_through_triton(device):
     assert device.calls == []
 
 
+@pytest.mark.parametrize("need", compiledkernel.ALLOCATES)
+def test_what_tritons_launcher_adds_to_the_arguments_is_not_left_out(device, monkeypatch, need):
+    """A kernel that GSan instruments takes pointers that only Triton's launcher of it knows."""
+    kernel, x = tuned(), torch.zeros(256)
+    compiled = kernel[(1,)](x, x, 16, 0.5, True, ACT="relu")
+    found = compiledkernel.handle(kernel.fn, compiled, 0)
+    asked = found, ("x_ptr", "y_ptr", "n", "alpha", "flag", "ACT"), {"BLOCK": 64}, (None, {}, ())
+    assert driver.fields(*asked) is not None
+    monkeypatch.setattr(compiled.run, need, 1, raising=False)
+    assert driver.fields(*asked) is None
+
+
 def test_a_million_calls_keep_memory_flat(device):
     kernel, x = tuned(), torch.zeros(256)
     twice(device, kernel, (1,), x, x, 16, 0.5, True, ACT="relu")

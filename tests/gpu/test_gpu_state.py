@@ -17,7 +17,7 @@ import torch
 import triton
 import triton.language as tl
 
-from autotuned import Check, Config, autotune, measure, state, store
+from autotuned import Check, Config, autotune, measure, race, state, store
 from autotuned.errors import AllConfigsFailedError
 from autotuned.kernels import layernorm_bwd, rmsnorm, splitk_matmul
 
@@ -327,16 +327,17 @@ def test_b100_many_keys_leave_no_memory_behind():
     assert before - after < 32 << 20
 
 
-def test_b77_a_short_kernel_is_tuned_within_seconds():
+def test_b77_a_short_kernel_is_tuned_with_few_samples():
     configs = [
         Config({"BLOCK": block}, num_warps=warps) for block in (64, 128, 256, 512, 1024) for warps in (1, 2, 4, 8)
     ]
     kernel = autotune(configs=configs, key=["n"], budget_s=2.0)(_add)
     x, y = torch.ones(4096, device="cuda"), torch.zeros(4096, device="cuda")
     kernel[grid](x, y, 4096)
-    start = time.perf_counter()
     kernel[grid](x, y, 4095)  # everything is compiled, up to the class of n
-    assert time.perf_counter() - start < 4.0
+    taken = [sum(timing.samples for timing in record.timings) for _, record in store.all_records()]
+    assert len(taken) == 2
+    assert max(taken) <= len(configs) * race.GUARD_SAMPLES + race.FINALISTS * race.MOST_LAUNCHES
 
 
 def test_b81_host_overhead_does_not_rank(allocated):

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import triton
 from autotuned.cli.compilers import Compilers
 from triton import knobs
 
@@ -102,19 +103,26 @@ def test_b81_times_are_those_of_a_stream_held_until_all_is_enqueued(elements):
     assert one == pytest.approx(other, rel=0.02, abs=0.3)
 
 
-def test_a_further_shape_of_40_configs_takes_a_fraction_of_a_second():
+def test_a_further_shape_of_40_configs_takes_a_fraction_of_what_tritons_autotuner_takes():
     """Everything is compiled; triton.autotune takes 4 to 5 s for each."""
     problem = PROBLEMS["matmul"]
-    tuned, seconds = problem.tuned(autotune), []
-    for shape in problem.shapes[:4]:
-        arguments, grid = problem.arguments(shape, "cuda"), problem.grid(shape)
-        torch.cuda.synchronize()
-        start = time.perf_counter()
-        tuned[grid](*arguments)
-        torch.cuda.synchronize()
-        seconds.append(time.perf_counter() - start)
-        print(f"{shape}: {seconds[-1]:.3f} s, {tuned.best_config}")
-    assert statistics.median(seconds[1:]) < 0.4
+
+    def seconds(tuned, shapes):
+        took = []
+        for shape in shapes:
+            arguments, grid = problem.arguments(shape, "cuda"), problem.grid(shape)
+            torch.cuda.synchronize()
+            start = time.perf_counter()
+            tuned[grid](*arguments)
+            torch.cuda.synchronize()
+            took.append(time.perf_counter() - start)
+            print(f"{shape}: {took[-1]:.3f} s, {tuned.best_config}")
+        return statistics.median(took[1:])
+
+    tuned = problem.tuned(autotune)
+    ours = seconds(tuned, problem.shapes[:4])
+    theirs = seconds(problem.tuned(triton.autotune), problem.shapes[:2])
+    assert ours < theirs / 4
     assert tuned.cache_info().searches == 4
 
 
@@ -149,17 +157,15 @@ def test_what_a_worker_without_a_gpu_compiles_is_loaded_here(tmp_path):
 
 
 def load_what_a_worker_compiles(file):
-    start, hits = time.monotonic(), []
+    hits, end = [], time.monotonic() + 60
     knobs.compilation.listener = lambda **event: hits.append(event["cache_hit"])
     compilers = Compilers([file], 60.0)
     switched.compilers.append(compilers)
     try:
         [found] = cases.load(file)
         while not compilers._knows(found.name):
-            assert not compilers._over
-            assert time.monotonic() - start < 60
+            assert not compilers._over and time.monotonic() < end
             time.sleep(0.01)
-        print(f"compile workers were ready after {time.monotonic() - start:.1f} s")
         x = torch.arange(10_000, device="cuda", dtype=torch.float32)
         y = torch.zeros_like(x)
         found.tuned[lambda meta: (-(-10_000 // meta["BLOCK"]),)](x, y, 10_000)
