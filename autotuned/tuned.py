@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from triton.runtime.autotuner import Autotuner, AutotunerError
+from triton.runtime.autotuner import Autotuner, AutotunerError, Heuristics
 
 from autotuned import launch, toolchain
 from autotuned.announce import announce
@@ -31,8 +31,7 @@ else:
 
 _TRITON_RUN = toolchain.own_run()
 _NO_GRID: Any = ...  # what the launcher's base passes where there is none
-launch.watch([Autotuner])
-launch.index_like(Autotuner.__mro__[1])  # Triton's KernelInterface
+launch.index_like(Autotuner, Heuristics)
 launch.read_grids(lambda grid: arithmetic.program(grid))
 
 
@@ -116,6 +115,9 @@ class Tuned(launch.base(), Autotuner, Named):  # type: ignore[misc]  # Triton is
     `isinstance`. It keeps the base's attributes; `docs/migration.md` lists what differs. The launcher's base comes
     first: it has `run`, and in C the native `[]`.
     """
+
+    def __init_subclass__(cls) -> None:
+        launch.watch([cls])
 
     def __init__(
         self,
@@ -325,6 +327,9 @@ class Tuned(launch.base(), Autotuner, Named):  # type: ignore[misc]  # Triton is
         """Register a generator `fn(device)` of calls worth tuning, each `dict(args=(...), kwargs={...}, grid=...)`."""
         self.cases.append(generator)
         return generator
+
+
+launch.watch([Autotuner, Tuned])
 
 
 def _without_memory(value: Any) -> Any:
