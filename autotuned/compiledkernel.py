@@ -199,8 +199,8 @@ def _holds(jit: Any, device: int) -> tuple[Callable[[], bool], tuple[Any, ...]]:
         # Triton's own launch raises its error about a changed global.
         return all(scope.get(name, absent) == value for name, value, scope in used) if used else True
 
-    scopes = {id(scope): scope for scope in (runtime, compilation, vars(knobs), own, caches, *(of for _, _, of in used))}
-    return holds, (JITFunction, *scopes.values())
+    scopes = [runtime, compilation, vars(knobs), own, caches, *(scope for _, _, scope in used)]
+    return holds, (JITFunction, *{id(scope): scope for scope in scopes}.values())
 
 
 Launch = Callable[[tuple[Any, ...], Any], Any]

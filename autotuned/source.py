@@ -64,16 +64,29 @@ class Fingerprint:
         return known if self._holder is None else digest([known, *map(list, _data_of(self._holder))])
 
 
-LIMIT = 256
-_of_values: dict[FunctionType, Fingerprint] = {}  # of functions passed as values; bounded, for it keeps them alive
+class _OfValue(Fingerprint):
+    """The fingerprint of a function passed as a value.
+
+    It is an attribute of the function, since it holds it and all that it closes over: the two go together. Copies of
+    that attribute, by `functools.wraps`, `copy` or a pickle, are of another function and count for nothing.
+    """
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return bool, ()
+
+    def is_of(self, function: FunctionType) -> bool:
+        """Whether it is this function's own."""
+        return self._function is function
+
+
+_OF_VALUE = "__autotuned_fingerprint__"
 
 
 def _remembered(function: FunctionType) -> str:
-    if function not in _of_values:
-        if len(_of_values) >= LIMIT:
-            _of_values.pop(next(iter(_of_values)), None)
-        _of_values[function] = Fingerprint(function)
-    return _of_values[function].value()
+    known = vars(function).get(_OF_VALUE)
+    if not isinstance(known, _OfValue) or not known.is_of(function):
+        known = vars(function)[_OF_VALUE] = _OfValue(function)
+    return known.value()
 
 
 def of_value(value: Any, where: str) -> Json:
