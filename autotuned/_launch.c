@@ -28,7 +28,6 @@
 #define MAX_WORDS 1024 /* words of one call; a call with more is not bound */
 #define MAX_DIMS 24    /* two bits a dimension in one word, beside the device */
 #define LIMIT 4096     /* entries of one table, as in the Python twin */
-#define WATCHED_TYPES 8 /* classes of Triton that are looked at, on Pythons without watchers */
 
 #if PY_VERSION_HEX >= 0x030C0000
 #define HAVE_WATCHERS 1
@@ -65,6 +64,7 @@ static void find_driver(void) {
 
 /* ---- the parts ---------------------------------------------------------------------------------------------- */
 
+#include "_launch_python.h"
 #include "_launch_tensors.h"
 #include "_launch_words.h"
 #include "_launch_entries.h"
@@ -122,8 +122,8 @@ static PyObject *environment(PyObject *module, PyObject *unused) {
 
 static PyMethodDef module_methods[] = {
     {"environment", environment, METH_NOARGS, "A number that changes with any environment variable, also by C code."},
-    {"index_like", index_like, METH_O, "Whoever replaces `[]` of this class is asked for that of `Base` too."},
-    {"watch", watch, METH_O, "Validate entries again when this dict or type changes; nothing before Python 3.12."},
+    {"index_like", index_like, METH_VARARGS, "Whoever replaces `[]` of the first class is asked for that of `Base` too, of the second for that of `HeuristicsBase`."},
+    {"watch", watch, METH_O, "Validate entries again when this dict or type changes; dicts before Python 3.12 are told by `direct`."},
     {"ready", ready, METH_NOARGS, "None if kernels can be launched from C, else why not."},
     {"read_grids", read_grids, METH_O, "Ask this function, from now on, for the program of each grid callable; see `arithmetic.py`."},
     {"use_shim", use_shim, METH_O, "Whether torch's C shim may be used, from the next bind on, instead of DLPack; whether it was. For tests."},
@@ -145,6 +145,7 @@ PyMODINIT_FUNC PyInit__launch(void) {
   if (intern_names() || PyType_Ready(&TableType) || PyType_Ready(&BaseType) || PyType_Ready(&GriddedType) ||
       PyType_Ready(&HeuristicsType))
     return NULL;
+  if (!(own_run = PyObject_GetAttr((PyObject *)&BaseType, s_run))) return NULL;
   PyObject *module = PyModule_Create(&definition);
   if (!module) return NULL;
   if (PyModule_AddObjectRef(module, "Table", (PyObject *)&TableType) ||

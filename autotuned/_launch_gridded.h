@@ -5,8 +5,9 @@
 /* One call with arguments by place, then by name; names may hold `grid` and `warmup`. New reference. */
 typedef PyObject *(*Caller)(PyObject *self, PyObject *const *args, Py_ssize_t positional, PyObject *names, PyObject *grid);
 
-/* `kernel[grid]`: what is called next, from a free list since one lives for one call. */
-typedef struct { PyObject_HEAD vectorcallfunc vectorcall; PyObject *kernel, *grid; Caller call; } Gridded;
+/* `kernel[grid]`: what is called next. One mostly lives for one call, so they are kept and used again: the list owns each
+ * that is in it, and the collector goes on knowing all of them. `k.mine = k[grid]` is a cycle, which it must find. */
+typedef struct { PyObject_HEAD vectorcallfunc vectorcall; PyObject *kernel, *grid; Caller call; int condemned; } Gridded;
 static PyTypeObject GriddedType;
 static Gridded *spare[64];
 static int spares = 0;
@@ -19,36 +20,47 @@ static PyObject *gridded_call(PyObject *self, PyObject *const *args, size_t flag
       PyErr_Format(PyExc_TypeError, "kernel[grid](...): got %R again by name", PyTuple_GET_ITEM(names, i));
       return NULL;
     }
+  if (!g->kernel) { /* a destructor that the collector runs has called what is garbage with it */
+    PyErr_SetString(PyExc_ReferenceError, "kernel[grid](...): the kernel was collected");
+    return NULL;
+  }
   return g->call(g->kernel, args, positional, names, g->grid);
 }
 
-/* The class whose `[]` ours stands for, and its own method: who replaces that method means our kernels too. */
-static PyTypeObject *indexed_type;
-static PyObject *indexed_original; /* strong */
-static unsigned indexed_tag;       /* version of the class when its method was last seen to be its own */
+/* A class whose `[]` ours stands for, and its own method: who replaces that method, in the class or in a base of it, means
+ * our kernels too. */
+typedef struct {
+  PyTypeObject *type;   /* strong or NULL */
+  PyObject *original;   /* strong */
+  unsigned tag;         /* version of the class when its method was last seen to be its own, 0: it has none */
+} Indexed;
+static Indexed tuner_index, heuristics_index;
 
 /* hot path. Whether `[]` of the class was replaced; -1 on error. */
-static int index_is_replaced(void) {
-  if (!indexed_type || (indexed_tag && indexed_type->tp_version_tag == indexed_tag)) return 0;
-  PyObject *now = PyObject_GetAttr((PyObject *)indexed_type, s_getitem); /* a look-up gives the class a version */
+static int index_is_replaced(Indexed *of) {
+  if (!of->type || (of->tag && of->type->tp_version_tag == of->tag)) return 0;
+  PyObject *now = PyObject_GetAttr((PyObject *)of->type, s_getitem); /* a look-up gives the class a version */
   if (!now) return -1;
-  int replaced = now != indexed_original;
+  int replaced = now != of->original;
   Py_DECREF(now);
-  indexed_tag = replaced ? 0 : indexed_type->tp_version_tag;
+  of->tag = replaced ? 0 : of->type->tp_version_tag;
   return replaced;
 }
 
-static PyObject *gridded(PyObject *kernel, PyObject *grid, Caller call) {
+/* hot path. New reference. */
+static PyObject *gridded(Indexed *of, PyObject *kernel, PyObject *grid, Caller call) {
   Gridded *g;
-  int replaced = index_is_replaced();
-  if (replaced) return replaced < 0 ? NULL : PyObject_CallMethod((PyObject *)indexed_type, "__getitem__", "OO", kernel, grid);
+  int replaced = index_is_replaced(of);
+  if (replaced) return replaced < 0 ? NULL : PyObject_CallMethod((PyObject *)of->type, "__getitem__", "OO", kernel, grid);
   if (spares) {
     g = spare[--spares];
-    (void)PyObject_Init((PyObject *)g, &GriddedType);
-  } else if (!(g = PyObject_New(Gridded, &GriddedType))) {
-    return NULL;
+  } else {
+    if (!(g = PyObject_GC_New(Gridded, &GriddedType))) return NULL;
+    g->vectorcall = gridded_call;
+    g->kernel = g->grid = NULL;
+    g->condemned = 0;
+    PyObject_GC_Track((PyObject *)g);
   }
-  g->vectorcall = gridded_call;
   Py_INCREF(kernel);
   Py_INCREF(grid);
   g->kernel = kernel;
@@ -57,28 +69,49 @@ static PyObject *gridded(PyObject *kernel, PyObject *grid, Caller call) {
   return (PyObject *)g;
 }
 
+static int gridded_traverse(Gridded *g, visitproc visit, void *arg) { Py_VISIT(g->kernel); Py_VISIT(g->grid); return 0; }
+static int gridded_clear(Gridded *g) { Py_CLEAR(g->kernel); Py_CLEAR(g->grid); return 0; }
+
+/* The collector has found it to be garbage, and will clear it: it must not be used again. */
+static void gridded_finalize(PyObject *g) { ((Gridded *)g)->condemned = 1; }
+
 static void gridded_dealloc(Gridded *g) {
-  Py_CLEAR(g->kernel);
-  Py_CLEAR(g->grid);
-  if (spares < (int)(sizeof spare / sizeof *spare)) spare[spares++] = g;
-  else PyObject_Free(g);
+  if (!g->condemned && spares < (int)(sizeof spare / sizeof *spare)) {
+    PyObject *kernel = g->kernel, *grid = g->grid;
+    g->kernel = g->grid = NULL;
+    Py_SET_REFCNT((PyObject *)g, 1); /* the list's */
+    spare[spares++] = g;
+    Py_XDECREF(kernel); /* last: destructors may take it from the list */
+    Py_XDECREF(grid);
+    return;
+  }
+  PyObject_GC_UnTrack(g);
+  gridded_clear(g);
+  PyObject_GC_Del(g);
 }
 
 static PyMemberDef gridded_members[] = {
     {"__vectorcalloffset__", T_PYSSIZET, offsetof(Gridded, vectorcall), READONLY, NULL}, {NULL, 0, 0, 0, NULL}};
 static PyTypeObject GriddedType = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "autotuned._launch.Gridded", .tp_basicsize = sizeof(Gridded),
-    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL, .tp_dealloc = (destructor)gridded_dealloc,
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_HAVE_GC, .tp_dealloc = (destructor)gridded_dealloc,
+    .tp_traverse = (traverseproc)gridded_traverse, .tp_clear = (inquiry)gridded_clear, .tp_finalize = gridded_finalize,
     .tp_call = PyVectorcall_Call, .tp_vectorcall_offset = offsetof(Gridded, vectorcall), .tp_members = gridded_members};
 
-static PyObject *index_like(PyObject *module, PyObject *type) {
-  (void)module;
-  if (!PyType_Check(type)) return PyErr_Format(PyExc_TypeError, "index_like: expected a class, got %R", type);
+static int take_index(Indexed *of, PyObject *type) {
   PyObject *method = PyObject_GetAttr(type, s_getitem);
-  if (!method) return NULL;
+  if (!method) return -1;
   Py_INCREF(type);
-  Py_XSETREF(indexed_type, (PyTypeObject *)type);
-  Py_XSETREF(indexed_original, method);
-  indexed_tag = 0;
+  Py_XSETREF(of->type, (PyTypeObject *)type);
+  Py_XSETREF(of->original, method);
+  of->tag = 0;
+  return 0;
+}
+
+static PyObject *index_like(PyObject *module, PyObject *args) {
+  PyObject *tuner, *heuristics;
+  (void)module;
+  if (!PyArg_ParseTuple(args, "O!O!", &PyType_Type, &tuner, &PyType_Type, &heuristics)) return NULL;
+  if (take_index(&tuner_index, tuner) || take_index(&heuristics_index, heuristics)) return NULL;
   Py_RETURN_NONE;
 }

@@ -1,6 +1,6 @@
 /* Grid callables that are arithmetic: computed here from what `arithmetic.py` has read off their code.
  *
- * Part of `_launch.c`, after `_launch_words.h`. Programs are kept for the process, by the code of the callable. */
+ * Part of `_launch.c`, after `_launch_python.h` and `_launch_words.h`. Programs are kept for the process, by the code of the callable. */
 
 /* What `arithmetic.py` has read off the code of a grid callable: steps of a machine with a stack of integers. A step that
  * looks compares what a name leads to with what it led to then, and where it does not, the callable is called. */
@@ -75,11 +75,12 @@ static void take_program(Program *p, PyObject *made) {
 
 static inline size_t program_place(PyObject *code) { return ((uintptr_t)code >> 5) % MAX_PROGRAMS; }
 
-/* cold path. Read a callable's code; runs Python code, which may read another one meanwhile. */
-static __attribute__((noinline)) void read_program(PyObject *grid, PyObject *code) {
+/* cold path. Read a callable's code; -1 with an error set. Runs Python code, which may read another one meanwhile. */
+static __attribute__((noinline)) int read_program(PyObject *grid, PyObject *code) {
   Program p = {0};
-  PyObject *made = PyObject_CallOneArg(reader, grid);
-  if (!made) { PyErr_Clear(); made = Py_NewRef(Py_None); } /* never asked again */
+  PyObject *made = call_one(reader, grid);
+  if (!made && clear_exception()) return -1;
+  if (!made) made = Py_NewRef(Py_None); /* never asked again */
   size_t i = program_place(code);
   while (programs[i].code && programs[i].code != code) i = (i + 1) % MAX_PROGRAMS;
   if (!programs[i].code && program_count < MAX_PROGRAMS / 2) {
@@ -89,16 +90,17 @@ static __attribute__((noinline)) void read_program(PyObject *grid, PyObject *cod
     program_count++;
   }
   Py_DECREF(made);
+  return 0;
 }
 
-/* hot path. The program of a callable, or NULL. */
-static const Program *program_of(PyObject *grid) {
+/* hot path. The program of a callable, or NULL; `failed` becomes -1 with an error set. */
+static const Program *program_of(PyObject *grid, int *failed) {
   PyObject *code = PyFunction_GET_CODE(grid);
   for (int again = 0; again < 2; again++) {
     for (size_t i = program_place(code); programs[i].code; i = (i + 1) % MAX_PROGRAMS)
       if (programs[i].code == code) return programs[i].sizes ? &programs[i] : NULL;
     if (again || !reader || program_count >= MAX_PROGRAMS / 2) return NULL;
-    read_program(grid, code);
+    if ((*failed = read_program(grid, code))) return NULL;
   }
   return NULL;
 }
@@ -110,10 +112,11 @@ static inline int as_number(PyObject *x, long long *out) {
   return !overflow;
 }
 
-/* Borrowed value of a dict whose keys are text, NULL without an error if it is not there. */
+/* Borrowed value of a dict by a text, NULL if it is not there; then an error may be set, which no `Exception` is: a key
+ * that is no text may have been compared. */
 static PyObject *item(PyObject *dict, PyObject *name) {
   PyObject *found = PyDict_GetItemWithError(dict, name);
-  if (!found && PyErr_Occurred()) PyErr_Clear();
+  if (!found && PyErr_Occurred()) (void)clear_exception();
   return found;
 }
 
@@ -135,7 +138,7 @@ static inline int looked_up(const Step *s, PyObject *grid, const Table *t, PyObj
       return cells && s->number >= 0 && s->number < PyTuple_GET_SIZE(cells) && as_number(PyCell_GET(PyTuple_GET_ITEM(cells, s->number)), out);
     case G_GLOBAL: return as_number(item(PyFunction_GET_GLOBALS(grid), s->name), out);
     case G_IS_GLOBAL: return item(PyFunction_GET_GLOBALS(grid), s->name) == s->is;
-    case G_NO_GLOBAL: return !item(PyFunction_GET_GLOBALS(grid), s->name);
+    case G_NO_GLOBAL: return !item(PyFunction_GET_GLOBALS(grid), s->name) && !PyErr_Occurred();
     case G_IS_ITEM: return item(s->of, s->name) == s->is;
     default: return PyFunction_GET_CODE(s->of) == s->is;
   }
@@ -169,12 +172,13 @@ static int is_traced(void) {
   return state->c_tracefunc || state->c_profilefunc;
 }
 
-/* hot path. The sizes of a grid callable that is arithmetic, without calling it; 0 if it must be called. Runs no Python
- * code but the reader, at the first sight of a callable. */
+/* hot path. The sizes of a grid callable that is arithmetic, without calling it; 0 if it must be called, -1 with an error
+ * set. Runs no Python code but the reader, at the first sight of a callable. */
 static int compute_grid(Table *t, PyObject *constants, PyObject *grid, PyObject *const *values, long out[3]) {
   long long stack[MAX_STACK + 1];
-  const Program *p = PyFunction_Check(grid) && !is_traced() ? program_of(grid) : NULL;
-  if (!p || !PyDict_CheckExact(PyFunction_GET_GLOBALS(grid))) return 0;
+  int failed = 0;
+  const Program *p = PyFunction_Check(grid) && !is_traced() ? program_of(grid, &failed) : NULL;
+  if (!p || !PyDict_CheckExact(PyFunction_GET_GLOBALS(grid))) return failed;
   int top = 0;
   for (int i = 0; i < p->count; i++) {
     const Step *s = &p->steps[i];
@@ -184,7 +188,7 @@ static int compute_grid(Table *t, PyObject *constants, PyObject *grid, PyObject 
     } else if (s->kind == G_NEG) {
       if (__builtin_sub_overflow(0LL, stack[top - 1], &stack[top - 1])) return 0;
     } else {
-      if (!looked_up(s, grid, t, constants, values, &stack[top])) return 0;
+      if (!looked_up(s, grid, t, constants, values, &stack[top])) return PyErr_Occurred() ? -1 : 0;
       top += growth(s->kind);
     }
   }

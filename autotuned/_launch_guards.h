@@ -2,53 +2,108 @@
  *
  * Part of `_launch.c`, after `_launch_entries.h`. What is watched is one for the process: the shared `generation`. */
 
-#if !HAVE_WATCHERS
-/* Types have no watchers before 3.12, but a version that is 0 from any change to the next look-up. */
-static PyTypeObject *watched_types[WATCHED_TYPES];
-static unsigned watched_tags[WATCHED_TYPES];
+/* Classes, each with the version of it that was seen last: any change sets it to 0 until something is looked up in the
+ * class. A class that gets no version any more (Python 3.13 gives one at most 1,000, and any Python ends somewhere) is
+ * taken for changed each time. */
+static PyTypeObject **watched_types; /* strong, for good: there are as many as Triton has classes that we look at */
+static unsigned *watched_tags;
 static int watched_type_count = 0;
 
-/* hot path. Grow the generation if a watched type has changed. */
-static void look_at_types(void) {
+/* hot path before Python 3.12. Grow the generation if a watched type has changed; -1 with an error set. */
+static int look_at_tags(void) {
   for (int i = 0; i < watched_type_count; i++) {
     if (watched_types[i]->tp_version_tag == watched_tags[i] && watched_tags[i]) continue;
     generation++;
     PyObject *any = PyObject_GetAttr((PyObject *)watched_types[i], s_run); /* a look-up gives it a version again */
-    if (!any) PyErr_Clear();
+    if (!any && clear_exception()) return -1;
     Py_XDECREF(any);
     watched_tags[i] = watched_types[i]->tp_version_tag;
   }
+  return 0;
 }
 
-static uint64_t version_of(const Direct *d, Py_ssize_t i) {
-  return ((PyDictObject *)PyTuple_GET_ITEM(d->watched, i))->ma_version_tag;
+/* Watch a class by its version; -1 with an error set. */
+static int watch_tag(PyTypeObject *type) {
+  for (int i = 0; i < watched_type_count; i++) if (watched_types[i] == type) return 0;
+  size_t count = (size_t)watched_type_count + 1;
+  PyTypeObject **types = PyMem_Realloc(watched_types, count * sizeof *types);
+  if (types) watched_types = types;
+  unsigned *tags = PyMem_Realloc(watched_tags, count * sizeof *tags);
+  if (tags) watched_tags = tags;
+  if (!types || !tags) { PyErr_NoMemory(); return -1; }
+  Py_INCREF(type);
+  tags[watched_type_count] = 0;
+  types[watched_type_count++] = type;
+  return 0;
 }
+
+#if !HAVE_WATCHERS
+#define look_at_types look_at_tags
+
 static int versions_hold(const Direct *d) {
-  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(d->watched); i++) if (version_of(d, i) != d->versions[i]) return 0;
+  for (Py_ssize_t i = 0; i < d->watched; i++) if (d->versions[i].dict->ma_version_tag != d->versions[i].seen) return 0;
   return 1;
 }
 static void note_versions(Direct *d) {
-  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(d->watched); i++) d->versions[i] = version_of(d, i);
+  for (Py_ssize_t i = 0; i < d->watched; i++) d->versions[i].seen = d->versions[i].dict->ma_version_tag;
 }
+static int watch_any(PyObject *what) { return PyType_Check(what) ? watch_tag((PyTypeObject *)what) : 0; }
 #else
+/* Python has eight watchers of either kind for all libraries together. Where none is left, versions of classes are
+ * compared at each call as before Python 3.12, and what a dictionary holds by Python code. */
 static int dict_watcher = -1, type_watcher = -1;
+static int unwatched_types = 0, unwatched_dicts = 0;
+static int doubtful = 1; /* whether a class may have changed without a word, having no version, or a dictionary */
+
 static int on_dict(PyDict_WatchEvent event, PyObject *dict, PyObject *key, PyObject *value) {
   (void)event; (void)dict; (void)key; (void)value;
   generation++;
   return 0;
 }
-static int on_type(PyTypeObject *type) { (void)type; generation++; return 0; }
+static int on_type(PyTypeObject *type) { (void)type; generation++; doubtful = 1; return 0; }
 
-static void look_at_types(void) {}
+/* Something may be changed that no watcher tells of; -1 with an error set. */
+static __attribute__((noinline)) int look_at_doubtful(void) {
+  doubtful = 0; /* a change meanwhile sets it again */
+  generation += (uint64_t)unwatched_dicts;
+  if (look_at_tags()) { doubtful = 1; return -1; }
+  for (int i = 0; i < watched_type_count; i++) doubtful |= !watched_tags[i];
+  doubtful |= unwatched_types | unwatched_dicts;
+  return 0;
+}
+
+/* hot path. Grow the generation if a watched type has changed, or may have; -1 with an error set. */
+static inline int look_at_types(void) { return doubtful ? look_at_doubtful() : 0; }
 static int versions_hold(const Direct *d) { (void)d; return 1; }
 static void note_versions(Direct *d) { (void)d; }
+
+/* After Python has refused a watcher: do without. -1 if that is no `Exception`. */
+static int go_unwatched(int *flag) {
+  if (clear_exception()) return -1;
+  *flag = doubtful = 1;
+  return 0;
+}
+
+static int watch_dict(PyObject *dict) {
+  if (dict_watcher < 0) dict_watcher = PyDict_AddWatcher(on_dict);
+  return dict_watcher < 0 || PyDict_Watch(dict_watcher, dict) ? go_unwatched(&unwatched_dicts) : 0;
+}
+
+static int watch_type(PyObject *type) {
+  if (watch_tag((PyTypeObject *)type)) return -1;
+  doubtful = 1; /* its version is to be seen */
+  if (type_watcher < 0) type_watcher = PyType_AddWatcher(on_type);
+  return type_watcher < 0 || PyType_Watch(type_watcher, type) ? go_unwatched(&unwatched_types) : 0;
+}
+
+static int watch_any(PyObject *what) { return PyType_Check(what) ? watch_type(what) : watch_dict(what); }
 #endif
 
 /* New reference to what a weak reference is to; NULL without an error if that is gone. */
 static PyObject *referent(PyObject *reference) {
 #if PY_VERSION_HEX >= 0x030D0000
   PyObject *found = NULL;
-  if (PyWeakref_GetRef(reference, &found) < 0) PyErr_Clear();
+  if (PyWeakref_GetRef(reference, &found) < 0) PyErr_Clear(); /* it is none: told when it was bound */
   return found;
 #else
   PyObject *found = PyWeakref_GET_OBJECT(reference);
@@ -85,16 +140,8 @@ static int guards_hold(Direct *d, PyObject **kernel) {
 
 static PyObject *watch(PyObject *module, PyObject *what) {
   (void)module;
-#if HAVE_WATCHERS
-  if (dict_watcher < 0 && (dict_watcher = PyDict_AddWatcher(on_dict)) < 0) return NULL;
-  if (type_watcher < 0 && (type_watcher = PyType_AddWatcher(on_type)) < 0) return NULL;
-  if (PyDict_Check(what) ? PyDict_Watch(dict_watcher, what) : PyType_Watch(type_watcher, what)) return NULL;
-#else
-  for (int i = 0; i < watched_type_count; i++) if ((PyObject *)watched_types[i] == what) Py_RETURN_NONE;
-  if (PyType_Check(what) && watched_type_count < WATCHED_TYPES) {
-    Py_INCREF(what); /* for good: there are as many as Triton has classes that we look at */
-    watched_types[watched_type_count++] = (PyTypeObject *)what;
-  }
-#endif
+  if (!PyDict_Check(what) && !PyType_Check(what))
+    return PyErr_Format(PyExc_TypeError, "watch: expected a dict or a class, got %R", what);
+  if (watch_any(what)) return NULL;
   Py_RETURN_NONE;
 }

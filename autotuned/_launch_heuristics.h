@@ -11,6 +11,7 @@ typedef struct {
   PyObject *given, *every; /* strong or NULL: the last call's names of keywords, and these with the computed ones */
   uint64_t generation;     /* the shared one when `_still_ours` last said yes */
   int direct;              /* whether values are computed here at all */
+  int replaced;            /* whether this object has a `run` of its own */
 } Heuristics;
 
 /* The functions of one call, taken out of the live dict since a function may change it. */
@@ -19,13 +20,13 @@ typedef struct { PyObject *names[MAX_VALUES], *functions[MAX_VALUES]; int count;
 static PyTypeObject HeuristicsType;
 
 static int is_ordinary(const Heuristics *h) {
-  return h->direct && h->fn && h->values && PyDict_CheckExact(h->values) && h->arg_names && PyList_CheckExact(h->arg_names);
+  return h->direct && !h->replaced && h->fn && h->values && PyDict_CheckExact(h->values) && h->arg_names && PyList_CheckExact(h->arg_names);
 }
 
 /* 1 if the values are to be computed here, 0 if in Python, -1 on error. May run Python code, which may change `h`. */
 static int heuristics_hold(Heuristics *h) {
   if (!is_ordinary(h)) return 0;
-  look_at_types();
+  if (look_at_types()) return -1;
   if (h->generation == generation && h->fn == h->seen) return 1;
   uint64_t now = generation;
   PyObject *fn = h->fn;
@@ -110,7 +111,7 @@ static int compute_values(const Values *v, PyObject *passed, PyObject **out) {
   for (int i = 0; i < v->count; i++) {
     PyObject *own = i + 1 < v->count ? PyDict_Copy(passed) : passed;
     if (own == passed) Py_INCREF(own);
-    out[i] = own ? PyObject_CallOneArg(v->functions[i], own) : NULL;
+    out[i] = own ? call_one(v->functions[i], own) : NULL;
     Py_XDECREF(own);
     if (!out[i]) return -1 - i;
     if (i + 1 < v->count && PyDict_SetItem(passed, v->names[i], out[i])) return -2 - i;
@@ -149,13 +150,21 @@ static PyObject *call_heuristics(PyObject *self, PyObject *const *args, Py_ssize
   return launched;
 }
 
-/* `_still_ours` has seen to it that `fn` is one of the two. */
+/* `_still_ours` has seen to it that `fn` is one of the two. Heuristics may be wrapped around themselves. */
 static PyObject *call_inner(PyObject *fn, PyObject *const *args, Py_ssize_t positional, PyObject *names, PyObject *grid) {
-  Caller call = PyObject_TypeCheck(fn, &HeuristicsType) ? call_heuristics : call_kernel;
-  return call(fn, args, positional, names, grid);
+  if (!PyObject_TypeCheck(fn, &HeuristicsType)) return call_kernel(fn, args, positional, names, grid);
+  if (enter_python()) return NULL;
+  PyObject *launched = call_heuristics(fn, args, positional, names, grid);
+  leave_python();
+  return launched;
 }
 
-static PyObject *heuristics_subscript(PyObject *self, PyObject *grid) { return gridded(self, grid, call_heuristics); }
+static PyObject *heuristics_subscript(PyObject *self, PyObject *grid) {
+  return gridded(&heuristics_index, self, grid, call_heuristics);
+}
+static int heuristics_setattro(PyObject *self, PyObject *name, PyObject *value) {
+  return set_attribute(self, name, value, &((Heuristics *)self)->generation, &((Heuristics *)self)->replaced);
+}
 static PyObject *heuristics_attach(Heuristics *h, PyObject *direct) {
   int yes = PyObject_IsTrue(direct);
   if (yes < 0) return NULL;
@@ -164,7 +173,7 @@ static PyObject *heuristics_attach(Heuristics *h, PyObject *direct) {
 }
 
 static int heuristics_traverse(Heuristics *h, visitproc visit, void *arg) {
-  Py_VISIT(h->fn); Py_VISIT(h->values); Py_VISIT(h->arg_names); Py_VISIT(h->seen);
+  Py_VISIT(h->fn); Py_VISIT(h->values); Py_VISIT(h->arg_names); Py_VISIT(h->seen); Py_VISIT(h->given); Py_VISIT(h->every);
   return 0;
 }
 static int heuristics_clear(Heuristics *h) {
@@ -202,5 +211,5 @@ static PyTypeObject HeuristicsType = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "autotuned._launch.HeuristicsBase",
     .tp_doc = "What makes `heuristics` over a tuned kernel fast.", .tp_basicsize = sizeof(Heuristics),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, .tp_new = PyType_GenericNew,
-    .tp_dealloc = (destructor)heuristics_dealloc, .tp_traverse = (traverseproc)heuristics_traverse,
+    .tp_setattro = heuristics_setattro, .tp_dealloc = (destructor)heuristics_dealloc, .tp_traverse = (traverseproc)heuristics_traverse,
     .tp_clear = (inquiry)heuristics_clear, .tp_methods = heuristics_methods, .tp_members = heuristics_members};

@@ -30,8 +30,15 @@ _TOLD = (numbers.Number, str, type(MISSING))
 
 def integer_class(value: int) -> tuple[bool, bool, int]:
     """What Triton specializes an integer on, or finer: is it 1, is it divisible by 16, how wide is it."""
-    width = 32 if -0x80000000 <= value < 0x80000000 else 64 if value < 0x8000000000000000 else 65
+    width = 32 if -0x80000000 <= value < 0x80000000 else _wide(value)
     return value == 1, value % 16 == 0, width
+
+
+def _wide(value: int) -> int:
+    """64 bits, 64 without a sign (65), or more (66), which Triton refuses and a plain callable may get."""
+    if -0x8000000000000000 <= value < 0x8000000000000000:
+        return 64
+    return 65 if 0 <= value < 0x10000000000000000 else 66
 
 
 def typed(value: Any) -> Any:

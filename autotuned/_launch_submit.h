@@ -9,7 +9,7 @@ static long checked_size(long value) {
   return -1;
 }
 
-/* One size of a grid; -1 with an error set. */
+/* One size of a grid; -1 with an error set. May run Python code. */
 static long grid_size(PyObject *x) {
   if (PyLong_Check(x)) return checked_size(PyLong_AsLong(x));
   PyObject *index = PyNumber_Index(x); /* NumPy integers, tl.constexpr */
@@ -43,29 +43,45 @@ static int plain_grid(PyObject *grid, long out[3]) {
   return 1;
 }
 
+/* Any other grid, as Triton reads it: `len(grid)`, and `grid[0]` to `grid[2]`, all of them before one is made a number,
+ * since what makes it one may change the grid. -1 with an error set. Runs Python code. */
+static int any_grid(PyObject *grid, long out[3]) {
+  PyObject *sizes[3] = {NULL, NULL, NULL};
+  Py_ssize_t count = PyObject_Size(grid), read = 0;
+  if (count < 0 && PyErr_ExceptionMatches(PyExc_TypeError))
+    PyErr_Format(PyExc_TypeError, "grid: expected a tuple or list of 1 to 3 sizes, or a callable returning one, got %.60R", grid);
+  else if (!count)
+    PyErr_SetString(PyExc_IndexError, "grid: expected 1 to 3 sizes, got none");
+  for (; read < count && read < 3; read++) {
+    PyObject *place = PyLong_FromSsize_t(read);
+    sizes[read] = place ? PyObject_GetItem(grid, place) : NULL;
+    Py_XDECREF(place);
+    if (!sizes[read]) break;
+  }
+  out[0] = out[1] = out[2] = 1;
+  for (Py_ssize_t i = 0; i < read && !PyErr_Occurred(); i++) out[i] = grid_size(sizes[i]);
+  for (Py_ssize_t i = 0; i < read; i++) Py_DECREF(sizes[i]);
+  return PyErr_Occurred() ? -1 : 0;
+}
+
 /* The grid as three sizes; a callable is asked with all arguments by name, or computed. Runs Python code if it is one. */
 static int evaluate_grid(Table *t, const Direct *d, PyObject *grid, PyObject *const *values, long out[3]) {
   PyObject *owned = NULL;
   if (plain_grid(grid, out)) return 0;
   if (!PyTuple_CheckExact(grid) && PyCallable_Check(grid)) {
-    if (compute_grid(t, d->constants, grid, values, out)) return 0;
+    int computed = compute_grid(t, d->constants, grid, values, out);
+    if (computed) return computed < 0 ? -1 : 0;
     PyObject *meta = arguments_by_name(t, d->constants, values);
     if (!meta) return -1;
-    owned = PyObject_CallOneArg(grid, meta);
+    owned = call_one(grid, meta);
     Py_DECREF(meta);
     if (!owned) return -1;
     if (plain_grid(owned, out)) { Py_DECREF(owned); return 0; }
     grid = owned;
   }
-  PyObject *sizes = PySequence_Fast(grid, "grid: expected a tuple or list of 1 to 3 sizes, or a callable returning one");
+  int failed = any_grid(grid, out);
   Py_XDECREF(owned);
-  if (!sizes) return -1;
-  Py_ssize_t count = PySequence_Fast_GET_SIZE(sizes);
-  if (!count) PyErr_SetString(PyExc_IndexError, "grid: expected 1 to 3 sizes, got none");
-  out[0] = out[1] = out[2] = 1;
-  for (Py_ssize_t i = 0; i < count && i < 3 && !PyErr_Occurred(); i++) out[i] = grid_size(PySequence_Fast_GET_ITEM(sizes, i));
-  Py_DECREF(sizes);
-  return PyErr_Occurred() ? -1 : 0;
+  return failed;
 }
 
 /* A double as a float, in the low bytes of its 64 bits. */
@@ -126,7 +142,11 @@ static PyObject *tuple_of(PyObject *const *values, int n) {
 static PyObject *run_in_python(Entry *e, PyObject *const *values, int n, PyObject *grid) {
   PyObject *tuple = tuple_of(values, n);
   if (!tuple) return NULL;
-  PyObject *result = PyObject_CallMethodObjArgs(e->bound, s_run, tuple, grid, NULL);
+  PyObject *result = NULL;
+  if (!enter_python()) {
+    result = PyObject_CallMethodObjArgs(e->bound, s_run, tuple, grid, NULL);
+    leave_python();
+  }
   Py_DECREF(tuple);
   if (result && take_direct(e, n)) Py_CLEAR(result);
   return result;
@@ -183,7 +203,7 @@ static int zero_directly(const Direct *d, const Table *t, Words *w, PyObject *co
 /* Zeroing and the config's hook, in Python; -1 with an error set. */
 static int run_prologue(const Entry *e, PyObject *const *values, int n) {
   PyObject *tuple = tuple_of(values, n);
-  PyObject *done = tuple ? PyObject_CallOneArg(e->before, tuple) : NULL;
+  PyObject *done = tuple ? call_one(e->before, tuple) : NULL;
   Py_XDECREF(tuple);
   Py_XDECREF(done);
   return done ? 0 : -1;
@@ -195,7 +215,7 @@ static int prepare(const Entry *e, const Direct *d, const Table *t, Words *w, Py
   if (zeroed <= 0) return zeroed ? -1 : run_prologue(e, values, t->n);
   if (!d->hook) return 0;
   PyObject *all = arguments_by_name(t, d->hook_constants, values);
-  PyObject *done = all ? PyObject_CallOneArg(d->hook, all) : NULL;
+  PyObject *done = all ? call_one(d->hook, all) : NULL;
   Py_XDECREF(all);
   Py_XDECREF(done);
   return done ? 0 : -1;

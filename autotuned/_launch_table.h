@@ -36,16 +36,24 @@ static int fill_table(Table *t, PyObject *names, PyObject *defaults, PyObject *r
   return 0;
 }
 
+/* Holds nothing until `table_init` is done. */
+static PyObject *table_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
+  Table *t = (Table *)PyType_GenericNew(type, args, keywords);
+  if (t) t->places = -1;
+  return (PyObject *)t;
+}
+
 static int table_init(Table *t, PyObject *args, PyObject *keywords) {
   PyObject *names, *defaults, *roles, *buckets, *functions, *device;
+  int places;
   static char *list[] = {"names", "places", "defaults", "roles", "buckets", "functions", "device", NULL};
-  if (!PyArg_ParseTupleAndKeywords(args, keywords, "O!iO!O!O!O!O", list, &PyTuple_Type, &names, &t->places,
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "O!iO!O!O!O!O", list, &PyTuple_Type, &names, &places,
                                    &PyDict_Type, &defaults, &PyTuple_Type, &roles, &PyDict_Type, &buckets,
                                    &PyTuple_Type, &functions, &device))
     return -1;
   if (t->names) { PyErr_SetString(PyExc_TypeError, "Table: initialised already"); return -1; }
   t->n = (int)PyTuple_GET_SIZE(names);
-  if (t->n > MAX_ARGS || PyTuple_GET_SIZE(roles) != t->n || t->places < 0 || t->places > t->n) {
+  if (t->n > MAX_ARGS || PyTuple_GET_SIZE(roles) != t->n || places < 0 || places > t->n) {
     t->n = 0;
     PyErr_Format(PyExc_ValueError, "Table: expected at most %d names, one role each, and as many places or fewer", MAX_ARGS);
     return -1;
@@ -53,6 +61,7 @@ static int table_init(Table *t, PyObject *args, PyObject *keywords) {
   if (fill_table(t, names, defaults, roles, buckets)) return -1;
   Py_INCREF(functions); t->functions = functions; /* last: what has none is no whole table */
   Py_INCREF(device); t->device = device;
+  t->places = places;
   return 0;
 }
 
@@ -61,7 +70,7 @@ static int direct_traverse(const Direct *d, visitproc visit, void *arg) {
   Py_VISIT(d->kernel); Py_VISIT(d->cache); Py_VISIT(d->pre_run); Py_VISIT(d->entering); Py_VISIT(d->leaving);
   Py_VISIT(d->holds); Py_VISIT(d->constants); Py_VISIT(d->hook); Py_VISIT(d->hook_constants);
 #if !HAVE_WATCHERS
-  Py_VISIT(d->watched);
+  for (Py_ssize_t i = 0; i < d->watched; i++) Py_VISIT(d->versions[i].dict);
 #endif
   return 0;
 }
@@ -73,6 +82,7 @@ static int table_traverse(Table *t, visitproc visit, void *arg) {
   for (size_t i = 0; i < t->used; i++) {
     Entry *e = t->order[i];
     if (e->references != 1) continue; /* also held by a running call */
+    for (int o = 0; o < e->objects; o++) Py_VISIT(e->object[o]);
     Py_VISIT(e->bound); Py_VISIT(e->config); Py_VISIT(e->before); Py_VISIT(e->fields);
     int stop = e->direct ? direct_traverse(e->direct, visit, arg) : 0;
     if (stop) return stop;
@@ -80,17 +90,21 @@ static int table_traverse(Table *t, visitproc visit, void *arg) {
   return 0;
 }
 
+/* By the collector, which may clear a table before the kernel that it is attached to, and before a destructor that calls
+ * the kernel: without places no call fits it any more. */
 static int table_clear_references(Table *t) {
+  t->places = -1;
   if (t->order) table_forget(t);
   Py_CLEAR(t->functions);
   Py_CLEAR(t->device);
+  for (int i = 0; t->buckets && i < t->n; i++) { Py_CLEAR(t->buckets[i]); Py_CLEAR(t->defaults[i]); }
   return 0;
 }
 
 static void table_dealloc(Table *t) {
   PyObject_GC_UnTrack(t);
   table_clear_references(t);
-  for (int i = 0; t->names && i < t->n; i++) { Py_XDECREF(t->names[i]); Py_XDECREF(t->defaults[i]); Py_XDECREF(t->buckets[i]); }
+  for (int i = 0; t->names && i < t->n; i++) Py_XDECREF(t->names[i]);
   PyMem_Free(t->names); PyMem_Free(t->defaults); PyMem_Free(t->buckets); PyMem_Free(t->roles); PyMem_Free(t->order);
   PyTypeObject *type = Py_TYPE(t);
   type->tp_free((PyObject *)t);
@@ -108,7 +122,7 @@ static PyObject *table_find(Table *t, PyObject *tuple) {
   Words w;
   if (!as_values(t, tuple, &values)) Py_RETURN_NONE;
   int result = make_words(t, &w, values);
-  if (result == WORDS_ERROR) PyErr_Clear(); /* the safe path meets the same error and raises it */
+  if (result == WORDS_ERROR && clear_exception()) return NULL; /* the safe path meets the same error and raises it */
   Entry *e = result ? NULL : look_up(t, &w, hash_words(&w));
   if (!e) Py_RETURN_NONE;
   t->hits++;
@@ -131,7 +145,7 @@ static int take_direct(Entry *e, int n) {
   PyObject *fields = NULL;
   if (optional(e->bound, "direct", &fields)) return -1;
   if (fields == e->fields) { Py_XDECREF(fields); return 0; }
-  Direct *made = fields && cu_launch && dl && (!e->on_host || takes_host_memory) ? direct_of(fields, n) : NULL;
+  Direct *made = fields && cu_launch && stream_of && (!e->on_host || takes_host_memory) ? direct_of(fields, n) : NULL;
   if (PyErr_Occurred()) { Py_XDECREF(fields); return -1; }
   Direct *old = e->direct;
   PyObject *old_fields = e->fields;
@@ -170,7 +184,7 @@ static PyObject *table_bind(Table *t, PyObject *args) {
   if (!as_values(t, tuple, &values)) Py_RETURN_FALSE;
   compare_shims(values, t->n);
   int result = make_words(t, &w, values);
-  if (result == WORDS_ERROR) PyErr_Clear();
+  if (result == WORDS_ERROR && clear_exception()) return NULL;
   if (result) Py_RETURN_FALSE;
   Entry *e = new_entry(t, &w, bound);
   if (!e) return NULL;
@@ -217,7 +231,7 @@ static PySequenceMethods table_sequence = {.sq_length = (lenfunc)table_length};
 static PyTypeObject TableType = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "autotuned._launch.Table",
     .tp_doc = "Table(names, places, defaults, roles, buckets, functions, device): words of arguments to bound kernels.",
-    .tp_basicsize = sizeof(Table), .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, .tp_new = PyType_GenericNew,
+    .tp_basicsize = sizeof(Table), .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, .tp_new = table_new,
     .tp_init = (initproc)table_init, .tp_dealloc = (destructor)table_dealloc, .tp_traverse = (traverseproc)table_traverse,
     .tp_clear = (inquiry)table_clear_references, .tp_methods = table_methods, .tp_getset = table_fields,
     .tp_as_sequence = &table_sequence};

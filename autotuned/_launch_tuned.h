@@ -11,6 +11,7 @@ typedef struct {
   PyObject *seen;        /* strong: the list that the table was built for, and its length */
   Py_ssize_t seen_length;
   uint64_t generation;   /* the shared one when `_still_ours` last said yes */
+  int replaced;          /* whether this object has a `run` of its own */
   Best *best;            /* config of each thread's last launch, most recent thread first */
 } Base;
 
@@ -53,6 +54,44 @@ done:
   return result;
 }
 
+static PyObject *own_run; /* strong: `run` of `Base` */
+
+/* Whether somebody has replaced `run`, of this object or of its class; -1 on error. */
+static int run_is_replaced(Base *b) {
+  PyObject *run = b->replaced ? NULL : PyObject_GetAttr((PyObject *)Py_TYPE(b), s_run);
+  if (!run) return b->replaced ? 1 : -1;
+  Py_DECREF(run);
+  return run != own_run;
+}
+
+/* `self.run(*args, **keywords, grid=grid, warmup=False)` as Triton's own `[]` calls it. New reference. Runs Python
+ * code. */
+static PyObject *run_by_name(PyObject *self, PyObject *const *args, Py_ssize_t positional, PyObject *names, PyObject *grid) {
+  PyObject *result = NULL, *run = PyObject_GetAttr(self, s_run), *keywords = PyDict_New(), *tuple = tuple_of(args, (int)positional);
+  if (!run || !keywords || !tuple) goto done;
+  for (Py_ssize_t i = 0; names && i < PyTuple_GET_SIZE(names); i++)
+    if (PyDict_SetItem(keywords, PyTuple_GET_ITEM(names, i), args[positional + i])) goto done;
+  if (PyDict_SetItem(keywords, s_grid, grid) || PyDict_SetItem(keywords, s_warmup, Py_False) || enter_python()) goto done;
+  result = PyObject_Call(run, tuple, keywords);
+  leave_python();
+done:
+  Py_XDECREF(run);
+  Py_XDECREF(keywords);
+  Py_XDECREF(tuple);
+  return result;
+}
+
+/* Set an attribute; with a `run` of its own an object is asked everything again, and `[]` means that one. */
+static int set_attribute(PyObject *self, PyObject *name, PyObject *value, uint64_t *asked, int *replaced) {
+  if (PyObject_GenericSetAttr(self, name, value)) return -1;
+  if (PyUnicode_Compare(name, s_run) == 0) { *asked = 0; *replaced = value != NULL; }
+  return 0;
+}
+
+static int base_setattro(PyObject *self, PyObject *name, PyObject *value) {
+  return set_attribute(self, name, value, &((Base *)self)->generation, &((Base *)self)->replaced);
+}
+
 /* hot path. Arguments in parameter order, defaults filled in (all borrowed), in `values`, or where they lie if all came
  * by place; NULL if they do not fit. */
 static PyObject *const *order_arguments(const Table *t, PyObject *const *args, Py_ssize_t positional, PyObject *names,
@@ -84,9 +123,11 @@ static PyObject *const *order_arguments(const Table *t, PyObject *const *args, P
 /* Whether the base class and its list of configs are as when the table was built; -1 on error. */
 static int base_holds(Base *b) {
   if (b->configs != b->seen || !PyList_CheckExact(b->configs) || PyList_GET_SIZE(b->configs) != b->seen_length) return 0;
-  look_at_types();
+  if (look_at_types()) return -1;
   if (b->generation == generation) return 1;
   uint64_t now = generation;
+  int replaced = run_is_replaced(b);
+  if (replaced) return replaced < 0 ? -1 : 0;
   PyObject *ours = PyObject_CallMethodNoArgs((PyObject *)b, s_still_ours);
   if (!ours) return -1;
   int yes = PyObject_IsTrue(ours);
@@ -95,19 +136,22 @@ static int base_holds(Base *b) {
   return yes;
 }
 
-/* hot path. One call of the kernel. New reference. */
-static PyObject *call_kernel(PyObject *self, PyObject *const *args, Py_ssize_t positional, PyObject *names, PyObject *grid) {
+/* hot path. One call of the kernel, by `run` or (`indexed`) by what leads there. New reference. */
+static inline __attribute__((always_inline)) PyObject *launch_or_run(
+    PyObject *self, PyObject *const *args, Py_ssize_t positional, PyObject *names, PyObject *grid, int indexed) {
   Base *b = (Base *)self;
   PyObject *ordered[MAX_ARGS], *const *values;
   Words w;
   int ours = b->table ? base_holds(b) : 0;
   Table *t = b->table; /* only now: what `base_holds` asks, or another thread, may have attached another */
   if (ours < 0) return NULL;
+  if (!ours && indexed && (ours = run_is_replaced(b)))
+    return ours < 0 ? NULL : run_by_name(self, args, positional, names, grid);
   if (!ours || !t) return slow_run(self, args, positional, names, grid, Py_False);
   Py_INCREF(t);
   if (!(values = order_arguments(t, args, positional, names, ordered))) goto slow;
   int result = make_words(t, &w, values);
-  if (result == WORDS_ERROR) PyErr_Clear();
+  if (result == WORDS_ERROR && clear_exception()) { Py_DECREF(t); return NULL; } /* any other is met again, and raised */
   Entry *e = result ? NULL : look_up(t, &w, hash_words(&w));
   if (!e) goto slow;
   t->hits++;
@@ -121,6 +165,10 @@ slow:
   return slow_run(self, args, positional, names, grid, Py_False);
 }
 
+static PyObject *call_kernel(PyObject *self, PyObject *const *args, Py_ssize_t positional, PyObject *names, PyObject *grid) {
+  return launch_or_run(self, args, positional, names, grid, 1);
+}
+
 static PyObject *base_run(PyObject *self, PyObject *const *args, Py_ssize_t positional, PyObject *names) {
   PyObject *grid = NULL, *warmup = NULL;
   for (Py_ssize_t i = 0; names && i < PyTuple_GET_SIZE(names); i++) {
@@ -129,10 +177,10 @@ static PyObject *base_run(PyObject *self, PyObject *const *args, Py_ssize_t posi
     else if (name == s_warmup || PyUnicode_Compare(name, s_warmup) == 0) warmup = args[positional + i];
   }
   if (!grid || (warmup && warmup != Py_False)) return slow_run(self, args, positional, names, grid, warmup);
-  return call_kernel(self, args, positional, names, grid);
+  return launch_or_run(self, args, positional, names, grid, 0);
 }
 
-static PyObject *base_subscript(PyObject *self, PyObject *grid) { return gridded(self, grid, call_kernel); }
+static PyObject *base_subscript(PyObject *self, PyObject *grid) { return gridded(&tuner_index, self, grid, call_kernel); }
 
 static PyObject *base_attach(Base *b, PyObject *table) {
   if (table != Py_None && !PyObject_TypeCheck(table, &TableType)) {
@@ -213,5 +261,5 @@ static PyMappingMethods base_mapping = {.mp_subscript = base_subscript};
 static PyTypeObject BaseType = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "autotuned._launch.Base", .tp_doc = "What makes `kernel[grid](...)` fast.",
     .tp_basicsize = sizeof(Base), .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
-    .tp_new = PyType_GenericNew, .tp_dealloc = (destructor)base_dealloc, .tp_traverse = (traverseproc)base_traverse,
+    .tp_new = PyType_GenericNew, .tp_setattro = base_setattro, .tp_dealloc = (destructor)base_dealloc, .tp_traverse = (traverseproc)base_traverse,
     .tp_clear = (inquiry)base_clear, .tp_methods = base_methods, .tp_getset = base_fields, .tp_as_mapping = &base_mapping};

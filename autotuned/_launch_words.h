@@ -19,7 +19,7 @@ typedef struct {
 
 typedef struct {
   PyObject_HEAD
-  int n, places;          /* free parameters, and how many of them may be passed by position */
+  int n, places;          /* free parameters, and how many of them may be passed by position; places -1: holds nothing */
   PyObject **names;       /* strong, interned */
   PyObject **defaults;    /* strong, NULL where there is none */
   uint8_t *roles;
@@ -98,13 +98,13 @@ static int words_of_int(const Table *t, Words *w, int i, PyObject *x, int role) 
   }
   put(w, TAG_INT | width << 8 | (uint64_t)(w->raw[i] == 1) << 16 | (uint64_t)((w->raw[i] & 15) == 0) << 17);
   if (t->buckets[i]) {
-    PyObject *bucket = PyObject_CallOneArg(t->buckets[i], x);
+    PyObject *bucket = call_one(t->buckets[i], x);
     if (!bucket) return WORDS_ERROR;
     int known = PyLong_CheckExact(bucket) || PyBool_Check(bucket); /* True and 1 are two, as in the key */
     long long edge = known ? PyLong_AsLongLongAndOverflow(bucket, &overflow) : (overflow = 1, 0);
     uint64_t tag = TAG_INT | (uint64_t)PyBool_Check(bucket) << 8;
     Py_DECREF(bucket);
-    if (overflow) { PyErr_Clear(); return WORDS_NONE; }
+    if (overflow) return WORDS_NONE;
     put(w, tag);
     put(w, (uint64_t)edge);
   }
@@ -160,7 +160,7 @@ static int words_of_functions(const Table *t, Words *w, PyObject *const *values)
   for (int i = 0; i < t->n && result == WORDS_OK; i++)
     if (PyDict_SetItem(arguments, t->names[i], values[i])) result = WORDS_ERROR;
   for (Py_ssize_t f = 0; f < count && result == WORDS_OK; f++) {
-    PyObject *value = PyObject_CallOneArg(PyTuple_GET_ITEM(t->functions, f), arguments);
+    PyObject *value = call_one(PyTuple_GET_ITEM(t->functions, f), arguments);
     int overflow = 0;
     if (!value) { result = WORDS_ERROR; break; }
     if (w->count + 2 > MAX_WORDS || !(PyLong_CheckExact(value) || PyBool_Check(value))) {

@@ -22,7 +22,7 @@ else:
 
 def is_hooked(jit: Any) -> bool:
     """Whether launches of this kernel must go through Triton for now: its `run` is replaced, or hooks wait in it."""
-    return toolchain.is_patched() or bool(jit.pre_run_hooks) or _inspected()
+    return toolchain.is_patched() or "run" in vars(jit) or bool(jit.pre_run_hooks) or _inspected()
 
 
 def _inspected() -> bool:
@@ -164,7 +164,7 @@ def handle(jit: Any, compiled: Any, device: int) -> Handle:
         cache = jit.device_caches[device][0]
         cache_key = next(key for key, kernel in cache.items() if kernel is compiled)
         enter, leave = knobs.runtime.launch_enter_hook, knobs.runtime.launch_exit_hook
-        holds, watched = _holds(jit)
+        holds, watched = _holds(jit, device)
         return Handle(
             weakref.ref(compiled), device, cache, cache_key, compiled.run, compiled.function, compiled.packed_metadata,
             jit.pre_run_hooks, enter.calls, leave.calls, enter, leave, holds, (cache, *watched),
@@ -174,12 +174,14 @@ def handle(jit: Any, compiled: Any, device: int) -> Handle:
         raise UnbindableError(f"{type(error).__name__}: {error}") from error
 
 
-def _holds(jit: Any) -> tuple[Callable[[], bool], tuple[Any, ...]]:
+def _holds(jit: Any, device: int) -> tuple[Callable[[], bool], tuple[Any, ...]]:
     """A function that says whether what decides a kernel's choice is as now, and what it looks at."""
     from triton import knobs
     from triton.runtime.jit import JITFunction
 
-    runtime, compilation = knobs.runtime.__dict__, knobs.compilation.__dict__
+    runtime_knobs, compilation_knobs = knobs.runtime, knobs.compilation
+    runtime, compilation, own, caches = vars(runtime_knobs), vars(compilation_knobs), vars(jit), jit.device_caches
+    loaded = caches[device]
     # A stages hook answers anew at each of Triton's look-ups: while there is one, nothing equals what was.
     runtime_then, compilation_then = None if _inspected() else dict(runtime), dict(compilation)
     used = [(name, value, scope) for (name, _), (value, scope) in jit.used_global_vals.items()]
@@ -189,10 +191,16 @@ def _holds(jit: Any) -> tuple[Callable[[], bool], tuple[Any, ...]]:
         # hot path of the Python twin: comparisons of dictionaries that are nearly always empty
         if JITFunction.run is not original or runtime != runtime_then or compilation != compilation_then:
             return False
+        # A reload of Triton's module puts other knobs in their place.
+        if knobs.runtime is not runtime_knobs or knobs.compilation is not compilation_knobs or "run" in own:
+            return False
+        if own["device_caches"] is not caches or caches.get(device) is not loaded:
+            return False
         # Triton's own launch raises its error about a changed global.
         return all(scope.get(name, absent) == value for name, value, scope in used) if used else True
 
-    return holds, (JITFunction, runtime, compilation, *{id(scope): scope for _, _, scope in used}.values())
+    scopes = [runtime, compilation, vars(knobs), own, caches, *(scope for _, _, scope in used)]
+    return holds, (JITFunction, *{id(scope): scope for scope in scopes}.values())
 
 
 Launch = Callable[[tuple[Any, ...], Any], Any]

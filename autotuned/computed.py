@@ -73,6 +73,9 @@ class Heuristics(launch.heuristics_base(), TritonHeuristics, Named):  # type: ig
     def __getitem__(self, grid: Any, *nothing: Any) -> Any:
         return lambda *args, **kwargs: self.run(*args, grid=grid, warmup=False, **kwargs)
 
+    def __init_subclass__(cls) -> None:
+        launch.watch([cls])
+
     def _slow_run(self, args: tuple[Any, ...], kwargs: dict[str, Any], grid: Any, warmup: bool) -> Any:
         """A call that is not computed in C."""
         return self.run(*args, grid=grid, warmup=warmup, **kwargs)

@@ -178,10 +178,10 @@ def watch(objects: Iterable[Any]) -> None:
             _launch.watch(one)
 
 
-def index_like(owner: type) -> None:
-    """Make the C launcher's `[]` obey whoever replaces that of `owner`; in Python it is inherited."""
+def index_like(tuner: type, heuristics: type) -> None:
+    """Make the C launcher's `[]` obey whoever replaces that of these classes; in Python it is inherited."""
     if _launch is not None:
-        _launch.index_like(owner)
+        _launch.index_like(tuner, heuristics)
 
 
 def read_grids(reader: Callable[[Any], Any]) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import sys
+import weakref
 from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Any
@@ -12,10 +14,15 @@ from autotuned.errors import EncodingError
 from autotuned.sourcetext import Body, text
 from autotuned.values import Json, digest
 
-LIMIT = 4096  # objects kept alive; a key of one that was let go is never asked for again, since numbers are not reused
+# Objects without weak references that are kept alive. A key of one that was let go is never asked for again, since
+# numbers are not reused.
+LIMIT = 4096
 _MARK = "python object"  # with a space: no parameter can have this name
-_kept: OrderedDict[int, tuple[Any, int]] = OrderedDict()  # an id is unique only while its object lives
+_Reference = weakref.KeyedRef[int, Any]
 _numbers = itertools.count()
+# An id is unique only while its object lives: an entry goes with the object, before another can have its id.
+_living: dict[int, tuple[_Reference, int]] = {}
+_kept: OrderedDict[int, tuple[Any, int]] = OrderedDict()  # what has no weak references: with `__slots__`, and built in
 
 
 def spell(value: Any, where: str) -> Json:
@@ -41,13 +48,45 @@ def _layout(array: Any) -> Json:
 
 
 def _number(value: Any) -> int:
+    """The number of this very object; no other has it, also when the object is gone."""
+    place = id(value)
+    reference, number = _living.get(place, (None, 0))
+    if reference is not None and reference() is value:
+        return number
+    try:
+        made = weakref.KeyedRef(value, _let_go, place), next(_numbers)
+    except TypeError:
+        return _number_of_kept(value)
+    if reference is not None:
+        _let_go(reference)  # of one that is gone, before Python has said so
+    return _living.setdefault(place, made)[1]
+
+
+def _let_go(gone: _Reference, living: dict[int, tuple[_Reference, int]] = _living) -> None:
+    if living.get(gone.key, (None, 0))[0] is gone:
+        living.pop(gone.key, None)
+
+
+def _number_of_kept(value: Any) -> int:
     if id(value) not in _kept:
+        _drop_unused()
         _kept[id(value)] = value, next(_numbers)
     _kept.move_to_end(id(value))
     number = _kept[id(value)][1]
     if len(_kept) > LIMIT:
         _kept.popitem(last=False)
     return number
+
+
+_example = {0: (object(), 0)}
+_ALONE = sys.getrefcount(_example[0][0])  # of what a dictionary of pairs alone holds
+
+
+def _drop_unused() -> None:
+    """Let go of objects that nobody else holds: none of them can come again."""
+    for place in list(_kept):
+        if sys.getrefcount(_kept[place][0]) <= _ALONE:
+            _kept.pop(place, None)
 
 
 def name_of(bench: Any) -> str:

@@ -75,18 +75,31 @@ class Fingerprint:
         return walk.opaque if walk is not None else []
 
 
-LIMIT = 256
-_of_values: dict[FunctionType, Fingerprint] = {}  # of functions passed as values; bounded, for it keeps them alive
+class _OfValue(Fingerprint):
+    """The fingerprint of a function passed as a value.
+
+    It is an attribute of the function, since it holds it and all that it closes over: the two go together. Copies of
+    that attribute, by `functools.wraps`, `copy` or a pickle, are of another function and count for nothing.
+    """
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return bool, ()
+
+    def is_of(self, function: FunctionType) -> bool:
+        """Whether it is this function's own."""
+        return self._function is function
+
+
+_OF_VALUE = "__autotuned_fingerprint__"
 
 
 def _of_function(value: Any, array: Callable[[Any], Json] | None) -> Fingerprint:
-    if not isinstance(value, FunctionType) or value.__closure__:  # what holds something must not be kept for that
+    if not isinstance(value, FunctionType):
         return Fingerprint(value, nameless=True, array=array)
-    if value not in _of_values:
-        if len(_of_values) >= LIMIT:
-            _of_values.pop(next(iter(_of_values)), None)
-        _of_values[value] = Fingerprint(value, nameless=True, array=array)
-    return _of_values[value]
+    known = vars(value).get(_OF_VALUE)
+    if not isinstance(known, _OfValue) or not known.is_of(value):
+        known = vars(value)[_OF_VALUE] = _OfValue(value, nameless=True, array=array)
+    return known
 
 
 def of_value(value: Any, where: str, array: Callable[[Any], Json] | None = None) -> Json:

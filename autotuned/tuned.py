@@ -5,9 +5,10 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Mapping
+from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from triton.runtime.autotuner import Autotuner, AutotunerError
+from triton.runtime.autotuner import Autotuner, AutotunerError, Heuristics
 
 from autotuned import launch, toolchain
 from autotuned.announce import announce
@@ -21,6 +22,7 @@ from autotuned.names import Names
 from autotuned.question import Options
 from autotuned.target import Call, Hooks, KernelTarget
 from autotuned.tuner import Tuner
+from autotuned.values import is_numpy_scalar
 
 if TYPE_CHECKING:
     from autotuned import arithmetic
@@ -31,8 +33,7 @@ else:
 
 _TRITON_RUN = toolchain.own_run()
 _NO_GRID: Any = ...  # what the launcher's base passes where there is none
-launch.watch([Autotuner])
-launch.index_like(Autotuner.__mro__[1])  # Triton's KernelInterface
+launch.index_like(Autotuner, Heuristics)
 launch.read_grids(lambda grid: arithmetic.program(grid))
 
 
@@ -116,6 +117,9 @@ class Tuned(launch.base(), Autotuner, Named):  # type: ignore[misc]  # Triton is
     `isinstance`. It keeps the base's attributes; `docs/migration.md` lists what differs. The launcher's base comes
     first: it has `run`, and in C the native `[]`.
     """
+
+    def __init_subclass__(cls) -> None:
+        launch.watch([cls])
 
     def __init__(
         self,
@@ -264,7 +268,7 @@ class Tuned(launch.base(), Autotuner, Named):  # type: ignore[misc]  # Triton is
     def _note(self, call: Call, choice: Choice) -> None:
         self.best_config = choice.config
         key = self._triton_key(call)
-        if key is not None and key not in self.cache.pins:
+        if key is not None and key not in self.cache.pins and _holds_nothing(key):
             self.cache.note(key, choice.config)
         if self._told.get(id(choice)) is not choice:
             self._told[id(choice)] = choice
@@ -334,6 +338,20 @@ class Tuned(launch.base(), Autotuner, Named):  # type: ignore[misc]  # Triton is
         """Register a generator `fn(device)` of calls worth tuning, each `dict(args=(...), kwargs={...}, grid=...)`."""
         self.cases.append(generator)
         return generator
+
+
+launch.watch([Autotuner, Tuned])
+
+
+def _holds_nothing(value: Any) -> bool:
+    """Whether a part of a key in Triton's layout is plain data: a mirror must not keep objects and closures alive."""
+    if isinstance(value, tuple):
+        return all(map(_holds_nothing, value))
+    kind = type(value)
+    return kind in _PLAIN or kind.__name__ == "dtype" or isinstance(value, Enum) or is_numpy_scalar(value)
+
+
+_PLAIN = frozenset((type(None), bool, int, float, complex, str, bytes))
 
 
 def _without_memory(value: Any) -> Any:

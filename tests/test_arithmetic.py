@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import builtins
-import ctypes
 import functools
 import sys
-import weakref
 from types import FunctionType, SimpleNamespace
 
+import launched
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from launched import BLOCK
 
 from autotuned import arithmetic, launch
 
@@ -19,65 +19,11 @@ _launch = pytest.importorskip("autotuned._launch")
 torch = pytest.importorskip("torch")
 triton = pytest.importorskip("triton")
 
-NAMES, BLOCK = ("m", "n", "other"), 128
 SIZE, TEXT = 5, "no size"
-LAUNCH = ctypes.CFUNCTYPE(
-    ctypes.c_int, ctypes.POINTER(ctypes.c_uint * 3), ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p
-)
-MEMSET = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint64, ctypes.c_ubyte, ctypes.c_size_t, ctypes.c_void_p)
-OTHER = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
 
 
-class Compiled:
-    """What Triton's cache holds."""
-
-
-class Kernel(_launch.Base):
-    """A bound kernel of three arguments, launched by a function that notes the grid."""
-
-    def __init__(self):
-        self.grids = []
-        functions = LAUNCH(self._note), OTHER(lambda *_: 0), OTHER(lambda *_: 0), MEMSET(lambda *_: 0)
-        self.alive, self.compiled = functions, Compiled()
-        _launch.use_driver(*(ctypes.cast(function, ctypes.c_void_p).value for function in functions))
-        self.table = _launch.Table(NAMES, 3, {}, (0, 0, 0), {}, (), None)
-        self.configs = ["config"]
-        self._attach(self.table)
-        cache = {"key": self.compiled}
-        launch.watch([cache])
-        constants = {**dict.fromkeys(NAMES), "BLOCK": BLOCK}
-        compiled = weakref.ref(self.compiled)
-        self.direct = (
-            compiled,
-            1,
-            32,
-            0,
-            "888",
-            (),
-            cache,
-            "key",
-            [],
-            [],
-            [],
-            lambda: True,
-            constants,
-            (cache,),
-            1,
-            None,
-            {},
-            (),
-            0,
-        )
-
-    def _note(self, config, *others):
-        self.grids.append(tuple(config.contents))
-        return 0
-
-    def _still_ours(self):
-        return True
-
-    def _slow_run(self, args, kwargs, grid, warmup):
-        raise AssertionError("expected a hit")
+class Kernel(launched.Kernel):
+    """A bound kernel that notes the grid of each launch."""
 
     def asked(self, grid, m=1000, n=77, other=3):
         """The sizes that a grid gives, and whether they were computed."""

@@ -406,7 +406,8 @@ def test_objects_in_keys_are_not_kept_without_end(monkeypatch):
     first = object()
     spelled = [objects.spell(first, "x"), objects.spell(first, "x")]
     assert spelled[0] == spelled[1]
-    numbers = [objects.spell(object(), "x")["python object"] for _ in range(20)]
+    used = [object() for _ in range(20)]
+    numbers = [objects.spell(one, "x")["python object"] for one in used]
     assert len(set(numbers)) == 20
     assert len(objects._kept) <= 4
     assert objects.spell(first, "x") != spelled[0]  # let go: a new number, never one of another object

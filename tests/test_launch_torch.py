@@ -5,8 +5,10 @@ from __future__ import annotations
 import gc
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from autotuned._launch_py import PyLauncher
+from autotuned._launch_py import PyLauncher, integer_class
 from autotuned.key import KeySpec
 
 _launch = pytest.importorskip("autotuned._launch")
@@ -138,6 +140,39 @@ def test_scalars_share_an_entry_only_where_triton_shares_a_binary(launcher):
                 assert kinds[0] == kinds[1]
             elif type(bound) is type(value) is int:
                 assert kinds[0] != kinds[1]
+
+
+EDGES = [
+    sign * 2**bits + step
+    for sign in (1, -1)
+    for bits in (0, 4, 31, 32, 63, 64, 65, 100)
+    for step in (-16, -1, 0, 1, 16)
+]
+ANY_INTEGER = st.one_of(st.sampled_from(EDGES), st.integers(-(2**66), 2**66), st.integers(), st.integers(-40, 40))
+
+
+def tritons(value):
+    """What Triton compiles an integer as; None for one that it refuses."""
+    native = pytest.importorskip("triton._C.libtriton").native_specialize_impl
+    try:
+        return native(pytest.importorskip("triton.backends.nvidia.compiler").CUDABackend, value, False, True, True)
+    except OverflowError:
+        return None
+
+
+@settings(max_examples=300, deadline=None)
+@given(ANY_INTEGER, ANY_INTEGER | st.sampled_from([0, 1, 16, 2**31, 2**32, 2**63, 2**64]), st.booleans())
+def test_any_two_integers_are_of_one_class_exactly_where_triton_says_so(one, other, is_step):
+    other = one + other if is_step else other
+    kinds, classes = [tritons(value) for value in (one, other)], [integer_class(value) for value in (one, other)]
+    if None in kinds:  # what Triton refuses is never taken for what it takes
+        assert classes[0] != classes[1] or kinds == [None, None]
+    else:
+        assert (kinds[0] == kinds[1]) is (classes[0] == classes[1])
+    table_ = table()
+    words_ = [table_.words((value,)) for value in (one, other)]
+    assert [found is None for found in words_] == [kind is None for kind in kinds]
+    assert None in kinds or (words_[0] == words_[1]) is (classes[0] == classes[1])
 
 
 def test_a_parameter_has_the_words_of_a_tensor_in_both_ways():

@@ -1,5 +1,6 @@
 """What of objects counts in a fingerprint: methods, attributes, and what is bound anew while the process runs."""
 
+import pickle
 import sys
 from collections.abc import Callable
 from types import ModuleType
@@ -130,9 +131,14 @@ def test_a_cell_that_changes_is_noticed() -> None:
     assert kept.value() == first
 
 
-def test_functions_passed_as_values_are_not_kept_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(source, "_of_values", {})
-    monkeypatch.setattr(source, "LIMIT", 20)
-    for _ in range(source.LIMIT + 10):
-        source.of_value(lambda x: x, "x")
-    assert len(source._of_values) == source.LIMIT
+def test_what_is_known_of_a_function_is_of_no_other_that_has_its_attributes() -> None:
+    def one(x: int) -> int:
+        return x
+
+    def other(x: int) -> int:
+        return x + 1
+
+    spelled = source.of_value(one, "x")
+    vars(other).update(vars(one))  # as `functools.wraps` does
+    assert source.of_value(other, "x") != spelled == source.of_value(one, "x")
+    assert not pickle.loads(pickle.dumps(vars(one)))["__autotuned_fingerprint__"]

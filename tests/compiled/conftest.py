@@ -22,6 +22,7 @@ TWINS = {
     "test_heuristics",
     "test_contexts",
     "test_unbindable",
+    "test_patches",
 }
 
 

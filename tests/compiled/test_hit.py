@@ -240,3 +240,19 @@ def test_signature_is_tritons_twelve_then_keywords():
     assert list(ours)[:12] == stock
     assert all(parameter.kind is parameter.POSITIONAL_OR_KEYWORD for parameter in list(ours.values())[:12])
     assert all(parameter.kind is parameter.KEYWORD_ONLY for parameter in list(ours.values())[12:])
+
+
+@pytest.mark.parametrize("n", [2**64, 2**64 + 1, 2**100, -(2**63) - 1, -(2**63) - 16, -(2**100)], ids=str)
+@pytest.mark.parametrize(
+    "options", [{"key": []}, {"key": ["x_ptr"]}, {"key": ["n"], "bucket": {"n": lambda n: 1}}], ids=str
+)
+def test_an_integer_that_triton_refuses_is_refused_beside_all_that_it_takes(launches, tensors, n, options):
+    tuned = kernel(**options)
+    for known in (3, 2**40 + 1, 2**40, -(2**40) - 1, 2**63 + 1, 2**63, 2**64 - 1, -(2**63)):
+        tuned[(1,)](*tensors, known, 0.5)
+        tuned[(1,)](*tensors, known, 0.5)
+    count = len(launches)
+    for _ in range(2):
+        with pytest.raises(OverflowError, match="too large"):
+            tuned[(1,)](*tensors, n, 0.5)
+    assert len(launches) == count
