@@ -25,6 +25,7 @@ class Plain:
 
     def __init__(self, held: Any = None) -> None:
         self.held = held
+        self.token = object()  # which has no spelling
 
     def method(self, x: int) -> int:
         return x
@@ -53,17 +54,17 @@ class Hostile(Plain):
 
 
 class Slotted:
-    __slots__ = ("held",)
+    __slots__ = ("held", "token")
 
     def __init__(self, held: Any = None) -> None:
-        self.held = held
+        self.held, self.token = held, object()
 
 
 class SlottedWeak:
-    __slots__ = ("__weakref__", "held")
+    __slots__ = ("__weakref__", "held", "token")
 
     def __init__(self, held: Any = None) -> None:
-        self.held = held
+        self.held, self.token = held, object()
 
 
 @dataclasses.dataclass
@@ -156,7 +157,7 @@ def test_no_two_objects_ever_have_one_number_and_each_keeps_its_own(steps: list[
     for step, kind, which in steps:
         if step == "new":
             made = MADE[kind if kind in kinds else "object"](None)
-            number = objects.spell(made, "x")
+            number = objects.this_very(made)
             assert number not in seen
             seen.append(number)
             living.append((made, number))
@@ -165,7 +166,7 @@ def test_no_two_objects_ever_have_one_number_and_each_keeps_its_own(steps: list[
             del living[which % len(living)]
         elif living:
             made, number = living[which % len(living)]
-            assert objects.spell(made, "x") == number
+            assert objects.this_very(made) == number
             del made
 
 
