@@ -43,7 +43,8 @@ static int plain_grid(PyObject *grid, long out[3]) {
   return 1;
 }
 
-/* The grid as three sizes; a callable is asked with all arguments by name, or computed. Runs Python code if it is one. */
+/* The grid as three sizes; a callable is asked with all arguments by name, or computed. 1 if Python code has run, as that
+ * of a callable, -1 with an error set. */
 static int evaluate_grid(Table *t, const Direct *d, PyObject *grid, PyObject *const *values, long out[3]) {
   PyObject *owned = NULL;
   if (plain_grid(grid, out)) return 0;
@@ -54,7 +55,7 @@ static int evaluate_grid(Table *t, const Direct *d, PyObject *grid, PyObject *co
     owned = PyObject_CallOneArg(grid, meta);
     Py_DECREF(meta);
     if (!owned) return -1;
-    if (plain_grid(owned, out)) { Py_DECREF(owned); return 0; }
+    if (plain_grid(owned, out)) { Py_DECREF(owned); return 1; }
     grid = owned;
   }
   PyObject *sizes = PySequence_Fast(grid, "grid: expected a tuple or list of 1 to 3 sizes, or a callable returning one");
@@ -65,7 +66,7 @@ static int evaluate_grid(Table *t, const Direct *d, PyObject *grid, PyObject *co
   out[0] = out[1] = out[2] = 1;
   for (Py_ssize_t i = 0; i < count && i < 3 && !PyErr_Occurred(); i++) out[i] = grid_size(PySequence_Fast_GET_ITEM(sizes, i));
   Py_DECREF(sizes);
-  return PyErr_Occurred() ? -1 : 0;
+  return PyErr_Occurred() ? -1 : 1;
 }
 
 /* A double as a float, in the low bytes of its 64 bits. */
@@ -77,12 +78,26 @@ static void narrow(uint64_t *raw) {
   memcpy(raw, &low, sizeof low);
 }
 
-/* hot path. Point at the arguments as the kernel takes them; returns how many. A narrower integer is the low bytes of the
- * 64: little endian. */
-static int pack(const Direct *d, int n, uint64_t *raw, void **params) {
-  for (int i = 0; d->narrowed && i < n; i++) if (d->kinds[i] == FP32) narrow(&raw[i]);
-  for (int i = 0; i < d->passed_count; i++) params[i] = &raw[d->passed[i]];
-  return d->passed_count;
+/* One value as its parameter takes it; 0 if it does not fit. */
+static int convert(char step, char kind, uint64_t *raw) {
+  int64_t least, most, value = (int64_t)*raw;
+  if (step == IF_IT_FITS) return range_of(kind, &least, &most) && value >= least && value <= most;
+  if (step != FROM_DOUBLE) {
+    double wide = step == FROM_SIGNED ? (double)value : (double)*raw;
+    memcpy(raw, &wide, sizeof wide);
+  }
+  if (kind == FP32) narrow(raw);
+  return 1;
+}
+
+/* hot path. Make the values what the kernel takes; 0 if Triton's own launcher must. A narrower integer is the low bytes of
+ * the 64: little endian. */
+static inline int convert_all(const Direct *d, uint64_t *raw) {
+  for (int s = 0; s < d->stepped_count; s++) {
+    int i = d->stepped[s];
+    if (!convert(d->steps[i], d->kinds[i], &raw[i])) return 0;
+  }
+  return 1;
 }
 
 static int raise_cuda(int error) {
@@ -99,13 +114,16 @@ static int find_stream(const Direct *d, Words *w) {
   return stream_of(w->device_type, d->device, &w->stream) ? -1 : 0;
 }
 
-/* hot path. Submit on torch's current stream; the GIL is released, since a full queue blocks. */
-static int submit(const Direct *d, int n, Words *w, const long grid[3]) {
+/* hot path. Submit on torch's current stream; the GIL is released, since a full queue blocks. 1: done, 0: Triton's own
+ * launcher must do it, -1: error. */
+static int submit(const Direct *d, Words *w, const long grid[3]) {
   static uint64_t no_scratch = 0;
   void *params[MAX_ARGS + 2];
-  if (!grid[0] || !grid[1] || !grid[2]) return 0;
+  if (!convert_all(d, w->raw)) return 0;
+  if (!grid[0] || !grid[1] || !grid[2]) return 1;
   if (find_stream(d, w)) return -1;
-  int count = pack(d, n, w->raw, params);
+  int count = d->passed_count;
+  for (int i = 0; i < count; i++) params[i] = &w->raw[d->passed[i]];
   params[count] = params[count + 1] = &no_scratch; /* global and profile scratch */
   CuLaunchConfig c = {(unsigned)grid[0] * d->ctas, (unsigned)grid[1], (unsigned)grid[2], d->threads, 1, 1, d->shared_bytes, w->stream,
                       d->attribute_count ? (CuAttribute *)d->attributes : NULL, d->attribute_count};
@@ -113,7 +131,7 @@ static int submit(const Direct *d, int n, Words *w, const long grid[3]) {
   Py_BEGIN_ALLOW_THREADS
   error = cu_launch(&c, d->function, params, NULL);
   Py_END_ALLOW_THREADS
-  return error ? raise_cuda(error) : 0;
+  return error ? raise_cuda(error) : 1;
 }
 
 static PyObject *tuple_of(PyObject *const *values, int n) {
@@ -128,7 +146,7 @@ static PyObject *run_in_python(Entry *e, PyObject *const *values, int n, PyObjec
   if (!tuple) return NULL;
   PyObject *result = PyObject_CallMethodObjArgs(e->bound, s_run, tuple, grid, NULL);
   Py_DECREF(tuple);
-  if (result && take_direct(e, n)) Py_CLEAR(result);
+  if (result && take_direct(e, values, n)) Py_CLEAR(result);
   return result;
 }
 
@@ -189,16 +207,50 @@ static int run_prologue(const Entry *e, PyObject *const *values, int n) {
   return done ? 0 : -1;
 }
 
-/* What comes before every launch: accumulators zeroed, then the config's hook; -1 with an error set. */
+/* What comes before every launch: accumulators zeroed, then the config's hook; 1 if Python code has run, -1 with an error
+ * set. */
 static int prepare(const Entry *e, const Direct *d, const Table *t, Words *w, PyObject *const *values) {
   int zeroed = d->zeroes ? zero_directly(d, t, w, values) : 1;
-  if (zeroed <= 0) return zeroed ? -1 : run_prologue(e, values, t->n);
+  if (zeroed <= 0) return zeroed || run_prologue(e, values, t->n) ? -1 : 1;
   if (!d->hook) return 0;
   PyObject *all = arguments_by_name(t, d->hook_constants, values);
   PyObject *done = all ? PyObject_CallOneArg(d->hook, all) : NULL;
   Py_XDECREF(all);
   Py_XDECREF(done);
-  return done ? 0 : -1;
+  return done ? 1 : -1;
+}
+
+/* Python code has run since the words were made: a hook, a grid callable, a size's `__index__`, a bucket. Read again what
+ * it may have changed, tensors' addresses and the stream, and ask again what the launch relies on. 1: the kernel is still
+ * the one for these arguments, on this device; 0: Triton must find another, or say what is wrong; -1: error. */
+static __attribute__((noinline)) int read_again(const Table *t, Direct *d, Words *w, PyObject *const *values, PyObject **kernel) {
+  uint64_t device;
+  int at = 0;
+  if (t->device != Py_None) {
+    int result = device_word(t, &device);
+    if (result == WORDS_ERROR) return -1;
+    if (result || device != w->word[at++]) return 0;
+  }
+  for (int i = 0; i < t->n; i++) {
+    uint64_t first = w->word[at];
+    at += length_of(t, i, first);
+    if ((first & TAG_MASK) != TAG_TENSOR) continue; /* anything else that has words is immutable */
+    View v;
+    if (!view(values[i], &v) || !same_memory(memory_word(&v), first)) return 0;
+    w->raw[i] = v.address;
+  }
+  w->has_stream = 0;
+  Py_CLEAR(*kernel);
+  return guards_hold(d, kernel);
+}
+
+/* Launch through Triton's own look-up with the entry's config, after the prologue. New reference. */
+static PyObject *launch_through_triton(Entry *e, PyObject *const *values, int n, const long sizes[3]) {
+  PyObject *tuple = tuple_of(values, n), *grid = tuple ? Py_BuildValue("(lll)", sizes[0], sizes[1], sizes[2]) : NULL;
+  PyObject *result = grid ? PyObject_CallMethodObjArgs(e->bound, s_fallback, tuple, grid, NULL) : NULL;
+  Py_XDECREF(tuple);
+  Py_XDECREF(grid);
+  return result;
 }
 
 /* hot path. Launch a found entry. Runs Python code: prologue, grid callable. New reference to the compiled kernel. */
@@ -208,9 +260,17 @@ static PyObject *launch_entry(Table *t, Entry *e, Words *w, PyObject *const *val
   Direct *d = e->direct; /* this launch's own: what runs within it, or another thread, may give the entry another */
   if (d) d->references++;
   int direct = d ? guards_hold(d, &kernel) : 0;
-  if (direct > 0 && ((e->before && prepare(e, d, t, w, values)) || evaluate_grid(t, d, grid, values, sizes) ||
-                     submit(d, t->n, w, sizes)))
-    Py_CLEAR(kernel);
+  if (direct <= 0) {
+    release_direct(d);
+    return direct ? NULL : run_in_python(e, values, t->n, grid);
+  }
+  int ran = t->asks, prepared = e->before ? prepare(e, d, t, w, values) : 0;
+  int evaluated = prepared < 0 ? -1 : evaluate_grid(t, d, grid, values, sizes);
+  int done = evaluated;
+  if (done >= 0) done = ran | prepared | evaluated ? read_again(t, d, w, values, &kernel) : 1;
+  if (done > 0) done = submit(d, w, sizes);
+  if (done <= 0) Py_CLEAR(kernel);
+  if (!done) kernel = launch_through_triton(e, values, t->n, sizes);
   release_direct(d);
-  return direct ? kernel : run_in_python(e, values, t->n, grid);
+  return kernel;
 }

@@ -51,6 +51,7 @@ static int table_init(Table *t, PyObject *args, PyObject *keywords) {
     return -1;
   }
   if (fill_table(t, names, defaults, roles, buckets)) return -1;
+  t->asks = PyDict_GET_SIZE(buckets) || PyTuple_GET_SIZE(functions);
   Py_INCREF(functions); t->functions = functions; /* last: what has none is no whole table */
   Py_INCREF(device); t->device = device;
   return 0;
@@ -127,11 +128,11 @@ static int optional(PyObject *bound, const char *name, PyObject **out) {
 /* Make `direct` anew if `bound.direct` is another tuple than before: Triton has chosen another kernel. -1 on error.
  * Memory of the host never goes to the driver from here: pinned memory may be launched with and other memory may not, in
  * words they are alike, and Triton's launcher tells them apart. */
-static int take_direct(Entry *e, int n) {
+static int take_direct(Entry *e, PyObject *const *values, int n) {
   PyObject *fields = NULL;
   if (optional(e->bound, "direct", &fields)) return -1;
   if (fields == e->fields) { Py_XDECREF(fields); return 0; }
-  Direct *made = fields && cu_launch && dl && (!e->on_host || takes_host_memory) ? direct_of(fields, n) : NULL;
+  Direct *made = fields && cu_launch && dl && (!e->on_host || takes_host_memory) ? direct_of(fields, values, n) : NULL;
   if (PyErr_Occurred()) { Py_XDECREF(fields); return -1; }
   Direct *old = e->direct;
   PyObject *old_fields = e->fields;
@@ -142,7 +143,7 @@ static int take_direct(Entry *e, int n) {
   return 0;
 }
 
-static Entry *new_entry(const Table *t, const Words *w, PyObject *bound) {
+static Entry *new_entry(const Table *t, const Words *w, PyObject *const *values, PyObject *bound) {
   Entry *e = PyMem_Calloc(1, sizeof *e);
   if (!e) { PyErr_NoMemory(); return NULL; }
   e->references = 1;
@@ -157,8 +158,15 @@ static Entry *new_entry(const Table *t, const Words *w, PyObject *bound) {
   Py_INCREF(bound);
   e->bound = bound;
   e->config = PyObject_GetAttr(bound, s_config);
-  if (!e->config || optional(bound, "before", &e->before) || take_direct(e, t->n)) { release(e); return NULL; }
+  if (!e->config || optional(bound, "before", &e->before) || take_direct(e, values, t->n)) { release(e); return NULL; }
   return e;
+}
+
+/* Whether a tensor is passed for a constexpr: Triton compiles its numbers in, of which the words say nothing. */
+static int compiles_a_tensor(const Table *t, PyObject *const *values) {
+  for (int i = 0; i < t->n; i++)
+    if (t->roles[i] & ROLE_CONSTEXPR && tensor_type && (Py_TYPE(values[i]) == tensor_type || Py_TYPE(values[i]) == parameter_type)) return 1;
+  return 0;
 }
 
 static PyObject *table_bind(Table *t, PyObject *args) {
@@ -167,12 +175,12 @@ static PyObject *table_bind(Table *t, PyObject *args) {
   if (!PyArg_ParseTuple(args, "OO", &tuple, &bound)) return NULL;
   if (find_torch()) return NULL;
   find_driver();
-  if (!as_values(t, tuple, &values)) Py_RETURN_FALSE;
+  if (!as_values(t, tuple, &values) || compiles_a_tensor(t, values)) Py_RETURN_FALSE;
   compare_shims(values, t->n);
   int result = make_words(t, &w, values);
   if (result == WORDS_ERROR) PyErr_Clear();
   if (result) Py_RETURN_FALSE;
-  Entry *e = new_entry(t, &w, bound);
+  Entry *e = new_entry(t, &w, values, bound);
   if (!e) return NULL;
   if (insert(t, e, &w)) { release(e); return NULL; }
   Py_RETURN_TRUE;

@@ -26,15 +26,23 @@ class Bound:
         run: Launches, given argument values and grid, prologue included.
         before: The prologue alone, or None; the C launcher calls it by itself.
         direct: What the C launcher needs to call the driver (`driver.fields`), or None: then it calls `run`.
+        fallback: Launches by Triton's own look-up, without the prologue: for the C launcher, when the user's code that
+            ran since the look-up has changed something, or Triton's own launcher must convert or refuse a value.
     """
 
-    __slots__ = ("before", "config", "direct", "run")
+    __slots__ = ("before", "config", "direct", "fallback", "run")
 
     def __init__(
-        self, config: Any, run: Run, before: Prologue | None = None, direct: tuple[Any, ...] | None = None
+        self,
+        config: Any,
+        run: Run,
+        before: Prologue | None = None,
+        direct: tuple[Any, ...] | None = None,
+        fallback: Run | None = None,
     ) -> None:
         self.config = config
         self.before = before
+        self.fallback = fallback
         self.launch_by(run, direct)
 
     def launch_by(self, run: Run, direct: tuple[Any, ...] | None) -> None:
@@ -96,34 +104,45 @@ def host_call(target: Target, names: Sequence[str], config: Any) -> Run:
 
 
 def direct(
-    target: Target, names: Sequence[str], config: Any, before: Prologue | None, compiled: Any, device: int
+    target: Target,
+    names: Sequence[str],
+    values: tuple[Any, ...],
+    config: Any,
+    before: Prologue | None,
+    compiled: Any,
+    device: int,
+    asks: bool,
 ) -> Bound:
     """Launch the compiled kernel itself, and through Triton whenever its guards say that something changed.
 
+    Args:
+        asks: Whether code of the user's runs within the look-up: buckets, key callables.
+
     Raises:
+        EvictedError: Triton's cache no longer holds it.
         UnbindableError: This kernel cannot be launched this way.
     """
     order = [parameter.name for parameter in target.parameters]
-    constants = _constants(target, names, config)
-    fallback = through_triton(target, names, config)
+    constants, is_hooked = _constants(target, names, config), before is not None or asks
+    fallback, memory = through_triton(target, names, config), compiledkernel.memory_of(names, values)
 
     def plan(kernel: Any) -> tuple[Run, tuple[Any, ...] | None]:
         found = compiledkernel.handle(target.fn, kernel, device)
         launch.watch(found.watched)
         parts = before.parts if before else (None, {}, ())
-        straight = compiledkernel.direct_launch(found, names, order, constants, otherwise)
+        straight = compiledkernel.direct_launch(found, names, order, constants, memory, is_hooked, otherwise, fallback)
         return straight, driver.fields(found, names, constants, parts)
 
     def otherwise(values: tuple[Any, ...], grid: Any) -> Any:
         launched = fallback(values, grid)
         if not compiledkernel.is_hooked(target.fn):
             # A knob or an evicted kernel: from now on what Triton has just chosen.
-            with contextlib.suppress(compiledkernel.UnbindableError):
+            with contextlib.suppress(compiledkernel.EvictedError, compiledkernel.UnbindableError):
                 made.launch_by(*plan(launched))
         return launched
 
     run, fields = plan(compiled)
-    made = Bound(config, run, before, fields)
+    made = Bound(config, run, before, fields, fallback)
     return made
 
 

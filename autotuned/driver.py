@@ -7,10 +7,11 @@ from typing import Any
 
 from autotuned.compiledkernel import Handle
 
-# How Triton's type of a parameter is written into the kernel's parameter buffer; '-' is compiled in.
+# How Triton's type of a parameter is written into the kernel's parameter buffer, in the letters of `struct`; '-' is
+# compiled in.
 _KINDS = {
-    "constexpr": "-", "i1": "b", "u1": "b", "i8": "1", "u8": "1", "i16": "2", "u16": "2", "i32": "4", "u32": "4",
-    "i64": "8", "u64": "8", "fp32": "f", "f32": "f", "fp64": "d",
+    "constexpr": "-", "i1": "?", "u1": "?", "i8": "b", "u8": "B", "i16": "h", "u16": "H", "i32": "i", "u32": "I",
+    "i64": "q", "u64": "Q", "fp32": "f", "f32": "f", "fp64": "d",
 }  # fmt: skip
 # Launch attributes of the driver: cooperative, cluster dimension, cluster scheduling (1: spread), programmatic launch.
 _COOPERATIVE, _CLUSTER, _SCHEDULING, _PROGRAMMATIC = 2, 4, 5, 6
@@ -53,7 +54,7 @@ def fields(
 
 def _kind(type_: Any) -> str | None:
     if isinstance(type_, str) and type_.startswith("*"):
-        return "p"
+        return "P"
     return _KINDS.get(type_) if isinstance(type_, str) else None
 
 

@@ -52,7 +52,7 @@ class Kernel(_launch.Base):
             1,
             32,
             0,
-            "888",
+            "---",
             (),
             cache,
             "key",
