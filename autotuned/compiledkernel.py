@@ -220,7 +220,7 @@ def compiled_for(values: Iterable[Any]) -> tuple[Any, ...]:
 
 
 def surroundings() -> tuple[Any, ...]:
-    """What else a launch of a binary relies on that the user's code may change within it: the device, Triton's knobs."""
+    """What else a launch relies on, and code of the user's may change within it: the current device, Triton's knobs."""
     from triton import knobs
 
     return toolchain.current_device(), dict(vars(knobs.runtime)), dict(vars(knobs.compilation))
