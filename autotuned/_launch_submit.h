@@ -44,8 +44,8 @@ static int plain_grid(PyObject *grid, long out[3]) {
 }
 
 /* The grid as three sizes; a callable is asked with all arguments by name, or computed. 1 if Python code has run, as that
- * of a callable, -1 with an error set. */
-static int evaluate_grid(Table *t, const Direct *d, PyObject *grid, PyObject *const *values, long out[3]) {
+ * of a callable, -1 with an error set. What a callable returned is left for a judge, if there is one, as a new reference. */
+static int evaluate_grid(Table *t, const Direct *d, PyObject *grid, PyObject *const *values, long out[3], PyObject **returned) {
   PyObject *owned = NULL;
   if (plain_grid(grid, out)) return 0;
   if (!PyTuple_CheckExact(grid) && PyCallable_Check(grid)) {
@@ -55,6 +55,7 @@ static int evaluate_grid(Table *t, const Direct *d, PyObject *grid, PyObject *co
     owned = PyObject_CallOneArg(grid, meta);
     Py_DECREF(meta);
     if (!owned) return -1;
+    if (t->judge) *returned = Py_NewRef(owned);
     if (plain_grid(owned, out)) { Py_DECREF(owned); return 1; }
     grid = owned;
   }
@@ -245,12 +246,86 @@ static __attribute__((noinline)) int read_again(const Table *t, Direct *d, Words
 }
 
 /* Launch through Triton's own look-up with the entry's config, after the prologue. New reference. */
-static PyObject *launch_through_triton(Entry *e, PyObject *const *values, int n, const long sizes[3]) {
-  PyObject *tuple = tuple_of(values, n), *grid = tuple ? Py_BuildValue("(lll)", sizes[0], sizes[1], sizes[2]) : NULL;
-  PyObject *result = grid ? PyObject_CallMethodObjArgs(e->bound, s_fallback, tuple, grid, NULL) : NULL;
+static PyObject *launch_through_triton(Entry *e, PyObject *const *values, int n, PyObject *grid) {
+  PyObject *tuple = tuple_of(values, n);
+  PyObject *result = tuple ? PyObject_CallMethodObjArgs(e->bound, s_fallback, tuple, grid, NULL) : NULL;
   Py_XDECREF(tuple);
+  return result;
+}
+
+/* The same with a grid of three sizes. New reference. */
+static __attribute__((noinline)) PyObject *launch_as_sized(Entry *e, PyObject *const *values, int n, const long sizes[3]) {
+  PyObject *grid = Py_BuildValue("(lll)", sizes[0], sizes[1], sizes[2]);
+  PyObject *result = grid ? launch_through_triton(e, values, n, grid) : NULL;
   Py_XDECREF(grid);
   return result;
+}
+
+/* What a launch would pass to the driver: function, grid or None, threads, bytes of shared memory, stream, attributes as
+ * (id, x, y, z), and 8 bytes of each parameter. New reference; None if Triton's own launcher must convert a value. */
+static PyObject *passed_of(const Direct *d, Words *w, int n, const long *grid) {
+  uint64_t raw[MAX_ARGS];
+  memcpy(raw, w->raw, sizeof *raw * (size_t)n);
+  if (!convert_all(d, raw)) Py_RETURN_NONE;
+  if (find_stream(d, w)) return NULL;
+  PyObject *attributes = PyTuple_New(d->attribute_count), *parameters = PyTuple_New(d->passed_count);
+  PyObject *sizes = grid ? Py_BuildValue("(lll)", grid[0] * (long)d->ctas, grid[1], grid[2]) : Py_NewRef(Py_None);
+  for (unsigned i = 0; attributes && i < d->attribute_count; i++) {
+    const CuAttribute *a = &d->attributes[i];
+    PyTuple_SET_ITEM(attributes, i, Py_BuildValue("(iIII)", a->id, a->value.dims[0], a->value.dims[1], a->value.dims[2]));
+  }
+  for (int i = 0; parameters && i < d->passed_count; i++)
+    PyTuple_SET_ITEM(parameters, i, PyBytes_FromStringAndSize((const char *)&raw[d->passed[i]], sizeof *raw));
+  if (PyErr_Occurred()) { Py_XDECREF(attributes); Py_XDECREF(parameters); Py_XDECREF(sizes); return NULL; }
+  return Py_BuildValue("(KNIIKNN)", (unsigned long long)(uintptr_t)d->function, sizes, d->threads, d->shared_bytes,
+                       (unsigned long long)(uintptr_t)w->stream, attributes, parameters);
+}
+
+/* What a launch of these values would pass to the driver, without one; None if it would not go there. The grid is None in
+ * it where Python code would be asked for it. */
+static PyObject *table_passed(Table *t, PyObject *args) {
+  PyObject *tuple, *grid, **values;
+  Words w;
+  long sizes[3];
+  if (!PyArg_ParseTuple(args, "OO", &tuple, &grid)) return NULL;
+  if (!as_values(t, tuple, &values)) Py_RETURN_NONE;
+  int result = make_words(t, &w, values);
+  if (result == WORDS_ERROR) return NULL;
+  Entry *e = result ? NULL : look_up(t, &w, hash_words(&w));
+  Direct *d = e ? e->direct : NULL;
+  if (!d) Py_RETURN_NONE;
+  d->references++; /* a first sight of a grid callable runs Python code */
+  unsigned long long computed = t->computed;
+  int sized = plain_grid(grid, sizes) || compute_grid(t, d->constants, grid, values, sizes);
+  t->computed = computed;
+  PyObject *passed = passed_of(d, &w, t->n, sized ? sizes : NULL);
+  release_direct(d);
+  return passed;
+}
+
+/* Show the judge what would be passed, with the grid as the caller gave it, or as a callable returned it. 1: it is what
+ * the Python twin passes, 0: Triton must launch, -1: error. Runs Python code. */
+static __attribute__((noinline)) int ask_judge(const Table *t, Entry *e, const Direct *d, Words *w, PyObject *const *values,
+                                               PyObject *grid, const long sizes[3]) {
+  PyObject *judge = Py_NewRef(t->judge);
+  PyObject *passed = passed_of(d, w, t->n, sizes), *tuple = passed ? tuple_of(values, t->n) : NULL;
+  PyObject *said = tuple ? PyObject_CallFunctionObjArgs(judge, e->bound, tuple, grid, passed, NULL) : NULL;
+  int yes = said ? PyObject_IsTrue(said) : -1;
+  Py_DECREF(judge);
+  Py_XDECREF(passed);
+  Py_XDECREF(tuple);
+  Py_XDECREF(said);
+  return yes;
+}
+
+/* The rest of a launch that has run Python code. New reference. */
+static __attribute__((noinline)) PyObject *launch_after_python(Table *t, Entry *e, Direct *d, Words *w, PyObject *const *values,
+                                                              PyObject *grid, const long sizes[3], PyObject *kernel) {
+  int done = read_again(t, d, w, values, &kernel), judged = done > 0 && t->judge ? ask_judge(t, e, d, w, values, grid, sizes) : 1;
+  if (done > 0) done = judged > 0 ? submit(d, w, sizes) : judged;
+  if (done <= 0) Py_CLEAR(kernel);
+  if (!done) return judged ? launch_as_sized(e, values, t->n, sizes) : launch_through_triton(e, values, t->n, grid);
+  return kernel;
 }
 
 /* hot path. Launch a found entry. Runs Python code: prologue, grid callable. New reference to the compiled kernel. */
@@ -264,13 +339,19 @@ static PyObject *launch_entry(Table *t, Entry *e, Words *w, PyObject *const *val
     release_direct(d);
     return direct ? NULL : run_in_python(e, values, t->n, grid);
   }
-  int ran = t->asks, prepared = e->before ? prepare(e, d, t, w, values) : 0;
-  int evaluated = prepared < 0 ? -1 : evaluate_grid(t, d, grid, values, sizes);
-  int done = evaluated;
-  if (done >= 0) done = ran | prepared | evaluated ? read_again(t, d, w, values, &kernel) : 1;
-  if (done > 0) done = submit(d, w, sizes);
-  if (done <= 0) Py_CLEAR(kernel);
-  if (!done) kernel = launch_through_triton(e, values, t->n, sizes);
+  PyObject *returned = NULL;
+  int prepared = e->before ? prepare(e, d, t, w, values) : 0;
+  int evaluated = prepared < 0 ? -1 : evaluate_grid(t, d, grid, values, sizes, &returned);
+  if (evaluated < 0) {
+    Py_CLEAR(kernel);
+  } else if (t->asks | prepared | evaluated) {
+    kernel = launch_after_python(t, e, d, w, values, returned ? returned : grid, sizes, kernel);
+  } else {
+    int done = submit(d, w, sizes);
+    if (done <= 0) Py_CLEAR(kernel);
+    if (!done) kernel = launch_as_sized(e, values, t->n, sizes);
+  }
+  Py_XDECREF(returned);
   release_direct(d);
   return kernel;
 }

@@ -70,6 +70,7 @@ static int direct_traverse(const Direct *d, visitproc visit, void *arg) {
 static int table_traverse(Table *t, visitproc visit, void *arg) {
   Py_VISIT(t->functions);
   Py_VISIT(t->device);
+  Py_VISIT(t->judge);
   for (int i = 0; t->buckets && i < t->n; i++) { Py_VISIT(t->buckets[i]); Py_VISIT(t->defaults[i]); }
   for (size_t i = 0; i < t->used; i++) {
     Entry *e = t->order[i];
@@ -85,6 +86,7 @@ static int table_clear_references(Table *t) {
   if (t->order) table_forget(t);
   Py_CLEAR(t->functions);
   Py_CLEAR(t->device);
+  Py_CLEAR(t->judge);
   return 0;
 }
 
@@ -197,6 +199,15 @@ static PyObject *table_words(Table *t, PyObject *tuple) {
   return PyBytes_FromStringAndSize((const char *)w.word, (Py_ssize_t)sizeof(uint64_t) * w.count);
 }
 
+static PyObject *table_passed(Table *t, PyObject *args); /* in `_launch_submit.h` */
+
+static PyObject *table_judge_by(Table *t, PyObject *judge) {
+  Py_INCREF(judge);
+  Py_XSETREF(t->judge, judge);
+  t->asks = 1;
+  Py_RETURN_NONE;
+}
+
 static PyObject *table_clear(Table *t, PyObject *unused) {
   (void)unused;
   table_forget(t);
@@ -214,6 +225,8 @@ static PyMethodDef table_methods[] = {
     {"find", (PyCFunction)table_find, METH_O, "The bound object for these argument values, or None."},
     {"bind", (PyCFunction)table_bind, METH_VARARGS, "Bind argument values; False if they have no words."},
     {"words", (PyCFunction)table_words, METH_O, "The words of these argument values as bytes, or None; for tests."},
+    {"passed", (PyCFunction)table_passed, METH_VARARGS, "What a launch of these values with this grid would pass to the driver, or None."},
+    {"judge_by", (PyCFunction)table_judge_by, METH_O, "Show this callable what each launch would pass, and launch through Triton where it says no."},
     {"clear", (PyCFunction)table_clear, METH_NOARGS, "Forget everything bound."},
     {NULL, NULL, 0, NULL}};
 static PyGetSetDef table_fields[] = {{"hits", (getter)get_hits, NULL, "Calls answered.", NULL},

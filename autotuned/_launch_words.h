@@ -26,7 +26,8 @@ typedef struct {
   uint8_t *roles;
   PyObject **buckets;     /* strong, NULL where there is none */
   PyObject *functions;    /* tuple of key callables */
-  int asks;               /* whether words are asked of Python code, buckets or key callables, which may move tensors */
+  int asks;               /* whether Python code is asked at each call, which may move tensors: buckets, key callables, `judge` */
+  PyObject *judge;        /* strong or NULL: shown what each launch would pass; see `verify.py` */
   PyObject *device;       /* callable giving the device's index where there is no libcuda */
   struct Entry **slots;   /* open addressing, a power of two */
   struct Entry **order;   /* oldest first, LIMIT long */

@@ -28,27 +28,21 @@ class Bound:
         direct: What the C launcher needs to call the driver (`driver.fields`), or None: then it calls `run`.
         fallback: Launches by Triton's own look-up, without the prologue: for the C launcher, when the user's code that
             ran since the look-up has changed something, or Triton's own launcher must convert or refuse a value.
+        twin: What `run` passes to the driver, to be compared with what the C launcher would (`driver.Twin`), or None.
     """
 
-    __slots__ = ("before", "config", "direct", "fallback", "run")
+    __slots__ = ("before", "config", "direct", "fallback", "run", "twin")
 
-    def __init__(
-        self,
-        config: Any,
-        run: Run,
-        before: Prologue | None = None,
-        direct: tuple[Any, ...] | None = None,
-        fallback: Run | None = None,
-    ) -> None:
+    def __init__(self, config: Any, run: Run, before: Prologue | None = None, fallback: Run | None = None) -> None:
         self.config = config
         self.before = before
         self.fallback = fallback
-        self.launch_by(run, direct)
+        self.launch_by(run, None, None)
 
-    def launch_by(self, run: Run, direct: tuple[Any, ...] | None) -> None:
+    def launch_by(self, run: Run, direct: tuple[Any, ...] | None, twin: driver.Twin | None) -> None:
         """Launch so from now on."""
         self.run = run if self.before is None else _both(self.before, run)
-        self.direct = direct
+        self.direct, self.twin = direct, twin
 
 
 def _both(before: Prologue, run: Run) -> Run:
@@ -126,12 +120,15 @@ def direct(
     constants, is_hooked = _constants(target, names, config), before is not None or asks
     fallback, memory = through_triton(target, names, config), compiledkernel.memory_of(names, values)
 
-    def plan(kernel: Any) -> tuple[Run, tuple[Any, ...] | None]:
+    def plan(kernel: Any) -> tuple[Run, tuple[Any, ...] | None, driver.Twin | None]:
         found = compiledkernel.handle(target.fn, kernel, device)
         launch.watch(found.watched)
         parts = before.parts if before else (None, {}, ())
         straight = compiledkernel.direct_launch(found, names, order, constants, memory, is_hooked, otherwise, fallback)
-        return straight, driver.fields(found, names, constants, parts)
+        fields = driver.fields(found, names, constants, parts)
+        if fields is None:
+            return straight, None, None
+        return straight, fields, driver.Twin(found, names, codegen.mapping(names, constants))
 
     def otherwise(values: tuple[Any, ...], grid: Any) -> Any:
         launched = fallback(values, grid)
@@ -141,8 +138,8 @@ def direct(
                 made.launch_by(*plan(launched))
         return launched
 
-    run, fields = plan(compiled)
-    made = Bound(config, run, before, fields, fallback)
+    made = Bound(config, fallback, before, fallback)
+    made.launch_by(*plan(compiled))
     return made
 
 

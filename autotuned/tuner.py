@@ -20,13 +20,13 @@ from autotuned.question import Options, Question
 from autotuned.target import Call, KernelTarget, Target, bind
 
 if TYPE_CHECKING:
-    from autotuned import bound, compiledkernel, counters, failures, recording, storm
+    from autotuned import bound, compiledkernel, counters, failures, recording, storm, verify
     from autotuned.counters import CacheInfo
     from autotuned.explain import Explanation
     from autotuned.job import Observer
 else:
     bound, compiledkernel, counters = map(later, ("bound", "compiledkernel", "counters"))
-    failures, recording, storm = map(later, ("failures", "recording", "storm"))
+    failures, recording, storm, verify = map(later, ("failures", "recording", "storm", "verify"))
 
 log = logging.getLogger("autotuned")
 env.configure_logging()
@@ -87,6 +87,8 @@ class Tuner:
             _LazyDevice() if compiled else None,
             launch.Shape(places, defaults) if isinstance(self.target, KernelTarget) else None,
         )
+        if launch.verifies():
+            launch.judge_by(self.launcher, verify.Judge(self))
         self._on_table(self.launcher)
 
     def _learn(self, configs: list[Any]) -> None:
@@ -231,7 +233,28 @@ class Tuner:
             return
         if switched.recorders:
             ready = switched.recorders[-1].watched(self, ready)
-        self.launcher.bind(tuple(call.arguments.values()), ready)
+        values = tuple(call.arguments.values())
+        in_c = launch.in_c(self.launcher)
+        if not self.launcher.bind(values, ready) or in_c is None or ready.twin is None:
+            return
+        wrong = ready.twin.differences(values, call.grid, in_c.passed(values, call.grid))
+        if wrong:
+            self.turn_c_off(wrong)
+
+    def turn_c_off(self, wrong: Sequence[str]) -> None:
+        """Launch this kernel through Triton from now on: the C launcher would not pass what the Python twin does.
+
+        Args:
+            wrong: Where they differ, in words.
+        """
+        self._bind_failed = True
+        self.launcher.clear()
+        log.error(
+            "`%s` is launched through Triton from now on: the C launcher would launch it otherwise than the Python "
+            "twin (%s). Please report this, with the kernel's signature.",
+            self.target.name,
+            "; ".join(wrong),
+        )
 
     def _compiled(self, call: Call, choice: Choice) -> Any:
         """Compile and load; what was measured elsewhere may turn out not to compile here.
