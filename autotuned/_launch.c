@@ -47,7 +47,7 @@ static int driver_sought;
 static int (*stream_of)(int32_t type, int32_t id, void **out); /* torch's, or a test's stand-in */
 static int takes_host_memory = 0; /* whether the driver is a stand-in to which memory of the host is as good as any */
 static uint64_t generation = 1; /* grows when anything watched changes */
-static PyObject *s_run, *s_config, *s_slow_run, *s_still_ours, *s_grid, *s_warmup, *s_getitem;
+static PyObject *s_run, *s_config, *s_slow_run, *s_still_ours, *s_fallback, *s_grid, *s_warmup, *s_getitem;
 
 /* At the first bind and not at the import: by then Triton has loaded the library, which takes milliseconds. Words made
  * before then, without a context, were looked up in empty tables only. */
@@ -134,7 +134,7 @@ static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_launch", "The l
 
 static int intern_names(void) {
   struct { PyObject **where; const char *text; } names[] = {
-      {&s_run, "run"}, {&s_config, "config"}, {&s_slow_run, "_slow_run"},
+      {&s_run, "run"}, {&s_fallback, "fallback"}, {&s_config, "config"}, {&s_slow_run, "_slow_run"},
       {&s_still_ours, "_still_ours"}, {&s_grid, "grid"}, {&s_warmup, "warmup"}, {&s_getitem, "__getitem__"}};
   for (size_t i = 0; i < sizeof names / sizeof *names; i++)
     if (!(*names[i].where = PyUnicode_InternFromString(names[i].text))) return -1;

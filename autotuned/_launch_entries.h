@@ -2,8 +2,14 @@
  *
  * Part of `_launch.c`, after `_launch_words.h`. */
 
-/* How a value is written into the kernel's parameter buffer; SKIP is compiled in. */
-enum { SKIP = '-', POINTER = 'p', INT1 = 'b', INT8 = '1', INT16 = '2', INT32 = '4', INT64 = '8', FP32 = 'f', FP64 = 'd' };
+/* How a value is written into the kernel's parameter buffer: the letters of Python's `struct`; SKIP is compiled in. */
+enum { SKIP = '-', POINTER = 'P', BOOL = '?', INT8 = 'b', UINT8 = 'B', INT16 = 'h', UINT16 = 'H', INT32 = 'i', UINT32 = 'I',
+       INT64 = 'q', UINT64 = 'Q', FP32 = 'f', FP64 = 'd' };
+
+/* What is done at each launch with a value that is not passed as it lies in `Words.raw`, as Triton's own launcher does it:
+ * PyFloat_AsDouble of an integer, a double made a float, and for a parameter that holds less than every integer of these
+ * words a look at the value. What does not fit is Triton's to cut off or to refuse, which its versions do differently. */
+enum { AS_IT_IS, FROM_SIGNED, FROM_UNSIGNED, FROM_DOUBLE, IF_IT_FITS, UNLIKE };
 
 #if !HAVE_WATCHERS
 typedef struct { PyDictObject *dict; uint64_t seen; } Version; /* strong; its version when `holds` last said yes */
@@ -16,9 +22,9 @@ typedef struct {
   void *function;
   int32_t device; /* index of the one it was loaded on, whose context is among the words */
   unsigned threads, shared_bytes, ctas; /* threads of a block, bytes of shared memory, blocks of a cluster */
-  char kinds[MAX_ARGS];
-  uint8_t passed[MAX_ARGS]; /* indexes of what is not compiled in, in order */
-  int passed_count, narrowed; /* and how many; whether a float among them is passed as 32 bits */
+  char kinds[MAX_ARGS], steps[MAX_ARGS];
+  uint8_t passed[MAX_ARGS], stepped[MAX_ARGS]; /* indexes of what is not compiled in, in order, and of what has a step */
+  int passed_count, stepped_count;
   CuAttribute attributes[4];
   unsigned attribute_count;
   PyObject *cache, *cache_key;        /* strong: the kernel must still be what Triton's own look-up finds */
@@ -135,18 +141,66 @@ static int insert(Table *t, Entry *e, const Words *w) {
 /* Field of a tuple given by Python as a new reference to keep. */
 static PyObject *kept(PyObject *tuple, int i) { PyObject *o = PyTuple_GET_ITEM(tuple, i); Py_INCREF(o); return o; }
 
-static void take_kinds(Direct *d, const char *kinds, int n) {
+/* The least and the greatest that a parameter holds; 0 if it is no integer. The greatest of UINT64 is that of INT64, since
+ * what is greater has words of its own. */
+static int range_of(char kind, int64_t *least, int64_t *most) {
+  *least = 0;
+  switch (kind) {
+    case BOOL: *most = 1; return 1;
+    case INT8: *least = INT8_MIN; *most = INT8_MAX; return 1;
+    case UINT8: *most = UINT8_MAX; return 1;
+    case INT16: *least = INT16_MIN; *most = INT16_MAX; return 1;
+    case UINT16: *most = UINT16_MAX; return 1;
+    case INT32: *least = INT32_MIN; *most = INT32_MAX; return 1;
+    case UINT32: *most = UINT32_MAX; return 1;
+    case INT64: *least = INT64_MIN; *most = INT64_MAX; return 1;
+    case UINT64: case POINTER: *most = INT64_MAX; return 1;
+    default: return 0;
+  }
+}
+
+/* The step for an integer, which stands for all of its width. */
+static char step_of_int(char kind, PyObject *x) {
+  int64_t least, most;
+  int overflow = 0;
+  long long value = PyLong_AsLongLongAndOverflow(x, &overflow);
+  int wide = value < INT32_MIN || value > INT32_MAX;
+  if (kind == FP32 || kind == FP64) return overflow ? FROM_UNSIGNED : FROM_SIGNED;
+  if (overflow) return kind == UINT64 || kind == POINTER ? AS_IT_IS : UNLIKE;
+  if (!range_of(kind, &least, &most)) return UNLIKE;
+  if (wide && most <= INT32_MAX) return UNLIKE;
+  return least <= (wide ? INT64_MIN : INT32_MIN) && most >= (wide ? INT64_MAX : INT32_MAX) ? AS_IT_IS : IF_IT_FITS;
+}
+
+/* What is done with a value for a parameter of this kind, and with any other of the same words; UNLIKE if Triton's own
+ * launcher must convert it or has an error for it. */
+static char step_of(char kind, PyObject *x) {
+  PyTypeObject *type = Py_TYPE(x);
+  int64_t least, most;
+  if (tensor_type && (type == tensor_type || type == parameter_type)) return kind == POINTER ? AS_IT_IS : UNLIKE;
+  if (kind == SKIP) return AS_IT_IS;
+  if (type == &PyFloat_Type) return kind == FP64 ? AS_IT_IS : kind == FP32 ? FROM_DOUBLE : UNLIKE;
+  if (type == &PyBool_Type) return range_of(kind, &least, &most) ? AS_IT_IS : FROM_SIGNED;
+  if (type == &PyLong_Type) return step_of_int(kind, x);
+  return x == Py_None && kind == POINTER ? AS_IT_IS : UNLIKE;
+}
+
+/* Match the kinds of parameters with the values of the call that is bound; 0 if one is not alike. */
+static int take_kinds(Direct *d, const char *kinds, PyObject *const *values, int n) {
   memcpy(d->kinds, kinds, (size_t)n);
   for (int i = 0; i < n; i++) {
+    if ((d->steps[i] = step_of(kinds[i], values[i])) == UNLIKE) return 0;
+    if (d->steps[i]) d->stepped[d->stepped_count++] = (uint8_t)i;
     if (kinds[i] != SKIP) d->passed[d->passed_count++] = (uint8_t)i;
-    d->narrowed |= kinds[i] == FP32;
   }
+  return 1;
 }
 
 /* Take over `Bound.direct`: a tuple (kernel's weak reference, function, threads, shared bytes, kinds, attributes, cache,
  * cache key, pre-run hooks, enter hooks, leave hooks, holds, constants, watched dicts, ctas, hook, its constants, indexes
- * of zeroed parameters, device). NULL with an error set. */
-static Direct *direct_of(PyObject *tuple, int n) {
+ * of zeroed parameters, device), for a call with these values. NULL with an error set, or without one if a value is not
+ * of the kind that its parameter is. */
+static Direct *direct_of(PyObject *tuple, PyObject *const *values, int n) {
   if (!PyTuple_Check(tuple) || PyTuple_GET_SIZE(tuple) != 19) {
     PyErr_SetString(PyExc_TypeError, "Bound.direct: expected a tuple of 19 fields");
     return NULL;
@@ -171,7 +225,8 @@ static Direct *direct_of(PyObject *tuple, int n) {
   d->device = (int32_t)PyLong_AsLong(PyTuple_GET_ITEM(tuple, 18));
   Py_ssize_t length = 0;
   const char *kinds = PyUnicode_AsUTF8AndSize(PyTuple_GET_ITEM(tuple, 4), &length);
-  if (kinds && length == n) take_kinds(d, kinds, n);
+  int alike = 1;
+  if (kinds && length == n) alike = take_kinds(d, kinds, values, n);
   else if (!PyErr_Occurred()) PyErr_SetString(PyExc_ValueError, "Bound.direct: expected one kind a parameter");
   PyObject *attributes = PyTuple_GET_ITEM(tuple, 5); /* tuple of (id, x, y, z) */
   for (Py_ssize_t i = 0; !PyErr_Occurred() && i < PyTuple_GET_SIZE(attributes) && i < 4; i++) {
@@ -191,6 +246,6 @@ static Direct *direct_of(PyObject *tuple, int n) {
   for (; d->versions && d->watched < PyTuple_GET_SIZE(watched); d->watched++)
     d->versions[d->watched].dict = (PyDictObject *)kept(watched, (int)d->watched);
 #endif
-  if (PyErr_Occurred()) { release_direct(d); return NULL; }
+  if (PyErr_Occurred() || !alike) { release_direct(d); return NULL; }
   return d;
 }

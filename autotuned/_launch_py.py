@@ -66,7 +66,7 @@ def item_words(spec: KeySpec, places: bool, name: str, value: Any) -> tuple[Any,
     kind = type(value)
     if value is None:
         return (kind,)
-    if is_plain_tensor(kind):
+    if is_plain_tensor(kind) and (places or name not in spec.constexprs):  # Triton compiles its numbers in
         place = value.get_device() if places else None
         return kind, value.dtype, tuple(value.shape), value.stride(), value.data_ptr() & 15 == 0, place
     if isinstance(value, tuple):
@@ -251,6 +251,8 @@ class PyLauncher:
         """Source of one argument's words: "" if its type says it all, None if it has none."""
         kind = type(value)
         if is_plain_tensor(kind):
+            if name in self._spec.constexprs and not self._places:
+                return None  # Triton compiles its numbers in
             place = f", {name}.get_device()" if self._places else ""
             return f"{name}.dtype, {self._layout_words(name)}, {name}.data_ptr() & 15 == 0{place}"
         if kind.__module__ == "numpy" and kind.__name__ == "ndarray":

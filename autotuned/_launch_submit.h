@@ -64,8 +64,9 @@ static int any_grid(PyObject *grid, long out[3]) {
   return PyErr_Occurred() ? -1 : 0;
 }
 
-/* The grid as three sizes; a callable is asked with all arguments by name, or computed. Runs Python code if it is one. */
-static int evaluate_grid(Table *t, const Direct *d, PyObject *grid, PyObject *const *values, long out[3]) {
+/* The grid as three sizes; a callable is asked with all arguments by name, or computed. 1 if Python code has run, as that
+ * of a callable, -1 with an error set. What a callable returned is left for a judge, if there is one, as a new reference. */
+static int evaluate_grid(Table *t, const Direct *d, PyObject *grid, PyObject *const *values, long out[3], PyObject **returned) {
   PyObject *owned = NULL;
   if (plain_grid(grid, out)) return 0;
   if (!PyTuple_CheckExact(grid) && PyCallable_Check(grid)) {
@@ -76,12 +77,13 @@ static int evaluate_grid(Table *t, const Direct *d, PyObject *grid, PyObject *co
     owned = call_one(grid, meta);
     Py_DECREF(meta);
     if (!owned) return -1;
-    if (plain_grid(owned, out)) { Py_DECREF(owned); return 0; }
+    if (t->judge) *returned = Py_NewRef(owned);
+    if (plain_grid(owned, out)) { Py_DECREF(owned); return 1; }
     grid = owned;
   }
   int failed = any_grid(grid, out);
   Py_XDECREF(owned);
-  return failed;
+  return failed ? -1 : 1;
 }
 
 /* A double as a float, in the low bytes of its 64 bits. */
@@ -93,12 +95,26 @@ static void narrow(uint64_t *raw) {
   memcpy(raw, &low, sizeof low);
 }
 
-/* hot path. Point at the arguments as the kernel takes them; returns how many. A narrower integer is the low bytes of the
- * 64: little endian. */
-static int pack(const Direct *d, int n, uint64_t *raw, void **params) {
-  for (int i = 0; d->narrowed && i < n; i++) if (d->kinds[i] == FP32) narrow(&raw[i]);
-  for (int i = 0; i < d->passed_count; i++) params[i] = &raw[d->passed[i]];
-  return d->passed_count;
+/* One value as its parameter takes it; 0 if it does not fit. */
+static int convert(char step, char kind, uint64_t *raw) {
+  int64_t least, most, value = (int64_t)*raw;
+  if (step == IF_IT_FITS) return range_of(kind, &least, &most) && value >= least && value <= most;
+  if (step != FROM_DOUBLE) {
+    double wide = step == FROM_SIGNED ? (double)value : (double)*raw;
+    memcpy(raw, &wide, sizeof wide);
+  }
+  if (kind == FP32) narrow(raw);
+  return 1;
+}
+
+/* hot path. Make the values what the kernel takes; 0 if Triton's own launcher must. A narrower integer is the low bytes of
+ * the 64: little endian. */
+static inline int convert_all(const Direct *d, uint64_t *raw) {
+  for (int s = 0; s < d->stepped_count; s++) {
+    int i = d->stepped[s];
+    if (!convert(d->steps[i], d->kinds[i], &raw[i])) return 0;
+  }
+  return 1;
 }
 
 static int raise_cuda(int error) {
@@ -115,13 +131,16 @@ static int find_stream(const Direct *d, Words *w) {
   return stream_of(w->device_type, d->device, &w->stream) ? -1 : 0;
 }
 
-/* hot path. Submit on torch's current stream; the GIL is released, since a full queue blocks. */
-static int submit(const Direct *d, int n, Words *w, const long grid[3]) {
+/* hot path. Submit on torch's current stream; the GIL is released, since a full queue blocks. 1: done, 0: Triton's own
+ * launcher must do it, -1: error. */
+static int submit(const Direct *d, Words *w, const long grid[3]) {
   static uint64_t no_scratch = 0;
   void *params[MAX_ARGS + 2];
-  if (!grid[0] || !grid[1] || !grid[2]) return 0;
+  if (!convert_all(d, w->raw)) return 0;
+  if (!grid[0] || !grid[1] || !grid[2]) return 1;
   if (find_stream(d, w)) return -1;
-  int count = pack(d, n, w->raw, params);
+  int count = d->passed_count;
+  for (int i = 0; i < count; i++) params[i] = &w->raw[d->passed[i]];
   params[count] = params[count + 1] = &no_scratch; /* global and profile scratch */
   CuLaunchConfig c = {(unsigned)grid[0] * d->ctas, (unsigned)grid[1], (unsigned)grid[2], d->threads, 1, 1, d->shared_bytes, w->stream,
                       d->attribute_count ? (CuAttribute *)d->attributes : NULL, d->attribute_count};
@@ -129,7 +148,7 @@ static int submit(const Direct *d, int n, Words *w, const long grid[3]) {
   Py_BEGIN_ALLOW_THREADS
   error = cu_launch(&c, d->function, params, NULL);
   Py_END_ALLOW_THREADS
-  return error ? raise_cuda(error) : 0;
+  return error ? raise_cuda(error) : 1;
 }
 
 static PyObject *tuple_of(PyObject *const *values, int n) {
@@ -148,7 +167,7 @@ static PyObject *run_in_python(Entry *e, PyObject *const *values, int n, PyObjec
     leave_python();
   }
   Py_DECREF(tuple);
-  if (result && take_direct(e, n)) Py_CLEAR(result);
+  if (result && take_direct(e, values, n)) Py_CLEAR(result);
   return result;
 }
 
@@ -209,16 +228,128 @@ static int run_prologue(const Entry *e, PyObject *const *values, int n) {
   return done ? 0 : -1;
 }
 
-/* What comes before every launch: accumulators zeroed, then the config's hook; -1 with an error set. */
+/* What comes before every launch: accumulators zeroed, then the config's hook; 1 if Python code has run, -1 with an error
+ * set. */
 static int prepare(const Entry *e, const Direct *d, const Table *t, Words *w, PyObject *const *values) {
   int zeroed = d->zeroes ? zero_directly(d, t, w, values) : 1;
-  if (zeroed <= 0) return zeroed ? -1 : run_prologue(e, values, t->n);
+  if (zeroed <= 0) return zeroed || run_prologue(e, values, t->n) ? -1 : 1;
   if (!d->hook) return 0;
   PyObject *all = arguments_by_name(t, d->hook_constants, values);
   PyObject *done = all ? call_one(d->hook, all) : NULL;
   Py_XDECREF(all);
   Py_XDECREF(done);
-  return done ? 0 : -1;
+  return done ? 1 : -1;
+}
+
+/* Python code has run since the words were made: a hook, a grid callable, a size's `__index__`, a bucket. Read again what
+ * it may have changed, tensors' addresses and the stream, and ask again what the launch relies on. 1: the kernel is still
+ * the one for these arguments, on this device; 0: Triton must find another, or say what is wrong; -1: error. */
+static __attribute__((noinline)) int read_again(const Table *t, Direct *d, Words *w, PyObject *const *values, PyObject **kernel) {
+  uint64_t device;
+  int at = 0;
+  if (t->device != Py_None) {
+    int result = device_word(t, &device);
+    if (result == WORDS_ERROR) return -1;
+    if (result || device != w->word[at++]) return 0;
+  }
+  for (int i = 0; i < t->n; i++) {
+    uint64_t first = w->word[at];
+    at += length_of(t, i, first);
+    if ((first & TAG_MASK) != TAG_TENSOR) continue; /* anything else that has words is immutable */
+    View v;
+    if (!view(values[i], &v) || !same_memory(memory_word(&v), first)) return 0;
+    w->raw[i] = v.address;
+  }
+  w->has_stream = 0;
+  Py_CLEAR(*kernel);
+  return guards_hold(d, kernel);
+}
+
+/* Launch through Triton's own look-up with the entry's config, after the prologue. New reference. */
+static PyObject *launch_through_triton(Entry *e, PyObject *const *values, int n, PyObject *grid) {
+  PyObject *tuple = tuple_of(values, n);
+  PyObject *result = NULL;
+  if (tuple && !enter_python()) {
+    result = PyObject_CallMethodObjArgs(e->bound, s_fallback, tuple, grid, NULL);
+    leave_python();
+  }
+  Py_XDECREF(tuple);
+  return result;
+}
+
+/* The same with a grid of three sizes. New reference. */
+static __attribute__((noinline)) PyObject *launch_as_sized(Entry *e, PyObject *const *values, int n, const long sizes[3]) {
+  PyObject *grid = Py_BuildValue("(lll)", sizes[0], sizes[1], sizes[2]);
+  PyObject *result = grid ? launch_through_triton(e, values, n, grid) : NULL;
+  Py_XDECREF(grid);
+  return result;
+}
+
+/* What a launch would pass to the driver: function, grid or None, threads, bytes of shared memory, stream, attributes as
+ * (id, x, y, z), and 8 bytes of each parameter. New reference; None if Triton's own launcher must convert a value. */
+static PyObject *passed_of(const Direct *d, Words *w, int n, const long *grid) {
+  uint64_t raw[MAX_ARGS];
+  memcpy(raw, w->raw, sizeof *raw * (size_t)n);
+  if (!convert_all(d, raw)) Py_RETURN_NONE;
+  if (find_stream(d, w)) return NULL;
+  PyObject *attributes = PyTuple_New(d->attribute_count), *parameters = PyTuple_New(d->passed_count);
+  PyObject *sizes = grid ? Py_BuildValue("(lll)", grid[0] * (long)d->ctas, grid[1], grid[2]) : Py_NewRef(Py_None);
+  for (unsigned i = 0; attributes && i < d->attribute_count; i++) {
+    const CuAttribute *a = &d->attributes[i];
+    PyTuple_SET_ITEM(attributes, i, Py_BuildValue("(iIII)", a->id, a->value.dims[0], a->value.dims[1], a->value.dims[2]));
+  }
+  for (int i = 0; parameters && i < d->passed_count; i++)
+    PyTuple_SET_ITEM(parameters, i, PyBytes_FromStringAndSize((const char *)&raw[d->passed[i]], sizeof *raw));
+  if (PyErr_Occurred()) { Py_XDECREF(attributes); Py_XDECREF(parameters); Py_XDECREF(sizes); return NULL; }
+  return Py_BuildValue("(KNIIKNN)", (unsigned long long)(uintptr_t)d->function, sizes, d->threads, d->shared_bytes,
+                       (unsigned long long)(uintptr_t)w->stream, attributes, parameters);
+}
+
+/* What a launch of these values would pass to the driver, without one; None if it would not go there. The grid is None in
+ * it where Python code would be asked for it. */
+static PyObject *table_passed(Table *t, PyObject *args) {
+  PyObject *tuple, *grid, **values;
+  Words w;
+  long sizes[3];
+  if (!PyArg_ParseTuple(args, "OO", &tuple, &grid)) return NULL;
+  if (!as_values(t, tuple, &values)) Py_RETURN_NONE;
+  int result = make_words(t, &w, values);
+  if (result == WORDS_ERROR) return NULL;
+  Entry *e = result ? NULL : look_up(t, &w, hash_words(&w));
+  Direct *d = e ? e->direct : NULL;
+  if (!d) Py_RETURN_NONE;
+  d->references++; /* a first sight of a grid callable runs Python code */
+  unsigned long long computed = t->computed;
+  int sized = plain_grid(grid, sizes) ? 1 : compute_grid(t, d->constants, grid, values, sizes);
+  t->computed = computed;
+  PyObject *passed = sized < 0 ? NULL : passed_of(d, &w, t->n, sized ? sizes : NULL);
+  release_direct(d);
+  return passed;
+}
+
+/* Show the judge what would be passed, with the grid as the caller gave it, or as a callable returned it. 1: it is what
+ * the Python twin passes, 0: Triton must launch, -1: error. Runs Python code. */
+static __attribute__((noinline)) int ask_judge(const Table *t, Entry *e, const Direct *d, Words *w, PyObject *const *values,
+                                               PyObject *grid, const long sizes[3]) {
+  PyObject *judge = Py_NewRef(t->judge);
+  PyObject *passed = passed_of(d, w, t->n, sizes), *tuple = passed ? tuple_of(values, t->n) : NULL;
+  PyObject *said = tuple ? PyObject_CallFunctionObjArgs(judge, e->bound, tuple, grid, passed, NULL) : NULL;
+  int yes = said ? PyObject_IsTrue(said) : -1;
+  Py_DECREF(judge);
+  Py_XDECREF(passed);
+  Py_XDECREF(tuple);
+  Py_XDECREF(said);
+  return yes;
+}
+
+/* The rest of a launch that has run Python code. New reference. */
+static __attribute__((noinline)) PyObject *launch_after_python(Table *t, Entry *e, Direct *d, Words *w, PyObject *const *values,
+                                                              PyObject *grid, const long sizes[3], PyObject *kernel) {
+  int done = read_again(t, d, w, values, &kernel), judged = done > 0 && t->judge ? ask_judge(t, e, d, w, values, grid, sizes) : 1;
+  if (done > 0) done = judged > 0 ? submit(d, w, sizes) : judged;
+  if (done <= 0) Py_CLEAR(kernel);
+  if (!done) return judged ? launch_as_sized(e, values, t->n, sizes) : launch_through_triton(e, values, t->n, grid);
+  return kernel;
 }
 
 /* hot path. Launch a found entry. Runs Python code: prologue, grid callable. New reference to the compiled kernel. */
@@ -228,9 +359,23 @@ static PyObject *launch_entry(Table *t, Entry *e, Words *w, PyObject *const *val
   Direct *d = e->direct; /* this launch's own: what runs within it, or another thread, may give the entry another */
   if (d) d->references++;
   int direct = d ? guards_hold(d, &kernel) : 0;
-  if (direct > 0 && ((e->before && prepare(e, d, t, w, values)) || evaluate_grid(t, d, grid, values, sizes) ||
-                     submit(d, t->n, w, sizes)))
+  if (direct <= 0) {
+    release_direct(d);
+    return direct ? NULL : run_in_python(e, values, t->n, grid);
+  }
+  PyObject *returned = NULL;
+  int prepared = e->before ? prepare(e, d, t, w, values) : 0;
+  int evaluated = prepared < 0 ? -1 : evaluate_grid(t, d, grid, values, sizes, &returned);
+  if (evaluated < 0) {
     Py_CLEAR(kernel);
+  } else if (t->asks | prepared | evaluated) {
+    kernel = launch_after_python(t, e, d, w, values, returned ? returned : grid, sizes, kernel);
+  } else {
+    int done = submit(d, w, sizes);
+    if (done <= 0) Py_CLEAR(kernel);
+    if (!done) kernel = launch_as_sized(e, values, t->n, sizes);
+  }
+  Py_XDECREF(returned);
   release_direct(d);
-  return direct ? kernel : run_in_python(e, values, t->n, grid);
+  return kernel;
 }

@@ -59,6 +59,7 @@ static int table_init(Table *t, PyObject *args, PyObject *keywords) {
     return -1;
   }
   if (fill_table(t, names, defaults, roles, buckets)) return -1;
+  t->asks = PyDict_GET_SIZE(buckets) || PyTuple_GET_SIZE(functions);
   Py_INCREF(functions); t->functions = functions; /* last: what has none is no whole table */
   Py_INCREF(device); t->device = device;
   t->places = places;
@@ -78,6 +79,7 @@ static int direct_traverse(const Direct *d, visitproc visit, void *arg) {
 static int table_traverse(Table *t, visitproc visit, void *arg) {
   Py_VISIT(t->functions);
   Py_VISIT(t->device);
+  Py_VISIT(t->judge);
   for (int i = 0; t->buckets && i < t->n; i++) { Py_VISIT(t->buckets[i]); Py_VISIT(t->defaults[i]); }
   for (size_t i = 0; i < t->used; i++) {
     Entry *e = t->order[i];
@@ -98,6 +100,7 @@ static int table_clear_references(Table *t) {
   Py_CLEAR(t->functions);
   Py_CLEAR(t->device);
   for (int i = 0; t->buckets && i < t->n; i++) { Py_CLEAR(t->buckets[i]); Py_CLEAR(t->defaults[i]); }
+  Py_CLEAR(t->judge);
   return 0;
 }
 
@@ -141,11 +144,11 @@ static int optional(PyObject *bound, const char *name, PyObject **out) {
 /* Make `direct` anew if `bound.direct` is another tuple than before: Triton has chosen another kernel. -1 on error.
  * Memory of the host never goes to the driver from here: pinned memory may be launched with and other memory may not, in
  * words they are alike, and Triton's launcher tells them apart. */
-static int take_direct(Entry *e, int n) {
+static int take_direct(Entry *e, PyObject *const *values, int n) {
   PyObject *fields = NULL;
   if (optional(e->bound, "direct", &fields)) return -1;
   if (fields == e->fields) { Py_XDECREF(fields); return 0; }
-  Direct *made = fields && cu_launch && stream_of && (!e->on_host || takes_host_memory) ? direct_of(fields, n) : NULL;
+  Direct *made = fields && cu_launch && stream_of && (!e->on_host || takes_host_memory) ? direct_of(fields, values, n) : NULL;
   if (PyErr_Occurred()) { Py_XDECREF(fields); return -1; }
   Direct *old = e->direct;
   PyObject *old_fields = e->fields;
@@ -156,7 +159,7 @@ static int take_direct(Entry *e, int n) {
   return 0;
 }
 
-static Entry *new_entry(const Table *t, const Words *w, PyObject *bound) {
+static Entry *new_entry(const Table *t, const Words *w, PyObject *const *values, PyObject *bound) {
   Entry *e = PyMem_Calloc(1, sizeof *e);
   if (!e) { PyErr_NoMemory(); return NULL; }
   e->references = 1;
@@ -171,8 +174,15 @@ static Entry *new_entry(const Table *t, const Words *w, PyObject *bound) {
   Py_INCREF(bound);
   e->bound = bound;
   e->config = PyObject_GetAttr(bound, s_config);
-  if (!e->config || optional(bound, "before", &e->before) || take_direct(e, t->n)) { release(e); return NULL; }
+  if (!e->config || optional(bound, "before", &e->before) || take_direct(e, values, t->n)) { release(e); return NULL; }
   return e;
+}
+
+/* Whether a tensor is passed for a constexpr: Triton compiles its numbers in, of which the words say nothing. */
+static int compiles_a_tensor(const Table *t, PyObject *const *values) {
+  for (int i = 0; i < t->n; i++)
+    if (t->roles[i] & ROLE_CONSTEXPR && tensor_type && (Py_TYPE(values[i]) == tensor_type || Py_TYPE(values[i]) == parameter_type)) return 1;
+  return 0;
 }
 
 static PyObject *table_bind(Table *t, PyObject *args) {
@@ -181,12 +191,12 @@ static PyObject *table_bind(Table *t, PyObject *args) {
   if (!PyArg_ParseTuple(args, "OO", &tuple, &bound)) return NULL;
   if (find_torch()) return NULL;
   find_driver();
-  if (!as_values(t, tuple, &values)) Py_RETURN_FALSE;
+  if (!as_values(t, tuple, &values) || compiles_a_tensor(t, values)) Py_RETURN_FALSE;
   compare_shims(values, t->n);
   int result = make_words(t, &w, values);
   if (result == WORDS_ERROR && clear_exception()) return NULL;
   if (result) Py_RETURN_FALSE;
-  Entry *e = new_entry(t, &w, bound);
+  Entry *e = new_entry(t, &w, values, bound);
   if (!e) return NULL;
   if (insert(t, e, &w)) { release(e); return NULL; }
   Py_RETURN_TRUE;
@@ -201,6 +211,15 @@ static PyObject *table_words(Table *t, PyObject *tuple) {
   if (result == WORDS_ERROR) return NULL;
   if (result) Py_RETURN_NONE;
   return PyBytes_FromStringAndSize((const char *)w.word, (Py_ssize_t)sizeof(uint64_t) * w.count);
+}
+
+static PyObject *table_passed(Table *t, PyObject *args); /* in `_launch_submit.h` */
+
+static PyObject *table_judge_by(Table *t, PyObject *judge) {
+  Py_INCREF(judge);
+  Py_XSETREF(t->judge, judge);
+  t->asks = 1;
+  Py_RETURN_NONE;
 }
 
 static PyObject *table_clear(Table *t, PyObject *unused) {
@@ -220,6 +239,8 @@ static PyMethodDef table_methods[] = {
     {"find", (PyCFunction)table_find, METH_O, "The bound object for these argument values, or None."},
     {"bind", (PyCFunction)table_bind, METH_VARARGS, "Bind argument values; False if they have no words."},
     {"words", (PyCFunction)table_words, METH_O, "The words of these argument values as bytes, or None; for tests."},
+    {"passed", (PyCFunction)table_passed, METH_VARARGS, "What a launch of these values with this grid would pass to the driver, or None."},
+    {"judge_by", (PyCFunction)table_judge_by, METH_O, "Show this callable what each launch would pass, and launch through Triton where it says no."},
     {"clear", (PyCFunction)table_clear, METH_NOARGS, "Forget everything bound."},
     {NULL, NULL, 0, NULL}};
 static PyGetSetDef table_fields[] = {{"hits", (getter)get_hits, NULL, "Calls answered.", NULL},

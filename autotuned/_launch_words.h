@@ -3,8 +3,9 @@
  * Part of `_launch.c`, after `_launch_tensors.h`. The fields of a table stand here: they say of each parameter what
  * counts. */
 
-enum { TAG_TENSOR = 1, TAG_INT, TAG_BOOL, TAG_FLOAT, TAG_NONE, TAG_OBJECT };
+enum { TAG_TENSOR = 1, TAG_INT, TAG_BOOL, TAG_FLOAT, TAG_NONE, TAG_OBJECT, TAG_MASK = 0x7f };
 enum { ROLE_SHAPE = 1, ROLE_VALUE = 2, ROLE_CONSTEXPR = 4, ROLE_INTEGER = 8 }; /* what of a parameter is in the key */
+enum { FLOAT_IS_WORD = ROLE_VALUE | ROLE_CONSTEXPR };
 enum { WORDS_OK = 0, WORDS_NONE = 1, WORDS_ERROR = -1 };
 
 typedef struct {
@@ -25,6 +26,8 @@ typedef struct {
   uint8_t *roles;
   PyObject **buckets;     /* strong, NULL where there is none */
   PyObject *functions;    /* tuple of key callables */
+  int asks;               /* whether Python code is asked at each call, which may move tensors: buckets, key callables, `judge` */
+  PyObject *judge;        /* strong or NULL: shown what each launch would pass; see `verify.py` */
   PyObject *device;       /* callable giving the device's index where there is no libcuda */
   struct Entry **slots;   /* open addressing, a power of two */
   struct Entry **order;   /* oldest first, LIMIT long */
@@ -61,16 +64,24 @@ static inline uint64_t stride_pattern(const View *v) {
   return pattern;
 }
 
+/* The first word of a tensor: what a kernel is compiled for, with the rank and the device. */
+static inline uint64_t memory_word(const View *v) {
+  uint32_t dtype; /* code, bits and lanes, as they lie */
+  memcpy(&dtype, &v->dtype, sizeof dtype);
+  return TAG_TENSOR | (uint64_t)((v->address & 15) == 0) << 7 | (uint64_t)v->ndim << 8 |
+         (uint64_t)(uint8_t)v->device.type << 16 | (uint64_t)(uint8_t)v->device.id << 24 | (uint64_t)dtype << 32;
+}
+
+/* Whether two of them are alike for a compiled kernel: the rank decides about a config, and not about its binary. */
+static inline int same_memory(uint64_t one, uint64_t other) { return !((one ^ other) & ~(UINT64_C(0xff) << 8)); }
+
 /* hot path. Words of an exact torch.Tensor or Parameter. */
 static inline int words_of_tensor(Words *w, int i, PyObject *x, int role) {
   View v;
   if (!view(x, &v)) return WORDS_NONE; /* functorch and others without memory */
   if (v.ndim > MAX_DIMS || w->count + v.ndim + 4 > MAX_WORDS) return WORDS_NONE;
   uint64_t *out = w->word + w->count;
-  uint32_t dtype; /* code, bits and lanes, as they lie */
-  memcpy(&dtype, &v.dtype, sizeof dtype);
-  out[0] = TAG_TENSOR | (uint64_t)((v.address & 15) == 0) << 7 | (uint64_t)v.ndim << 8 |
-           (uint64_t)(uint8_t)v.device.type << 16 | (uint64_t)(uint8_t)v.device.id << 24 | (uint64_t)dtype << 32;
+  out[0] = memory_word(&v);
   out[1] = stride_pattern(&v);
   int dims = role & ROLE_SHAPE ? (int)v.ndim : 0;
   for (int d = 0; d < dims; d++) out[2 + d] = (uint64_t)v.shape[d];
@@ -79,6 +90,11 @@ static inline int words_of_tensor(Words *w, int i, PyObject *x, int role) {
   if (v.device.type == DL_CPU) w->on_host = 1;
   else w->device_type = v.device.type;
   return WORDS_OK;
+}
+
+/* Whether an integer's own value is a word. A bucketed constexpr is compiled in with its true value. */
+static inline int int_is_word(const Table *t, int i, int role) {
+  return role & ROLE_CONSTEXPR || (!t->buckets[i] && role & (ROLE_VALUE | ROLE_INTEGER));
 }
 
 /* Fills raw and the integer class: is it 1, is it divisible by 16, its width. May run Python code (a bucket). */
@@ -108,8 +124,7 @@ static int words_of_int(const Table *t, Words *w, int i, PyObject *x, int role) 
     put(w, tag);
     put(w, (uint64_t)edge);
   }
-  /* A bucketed constexpr is compiled in with its true value. */
-  if (role & ROLE_CONSTEXPR || (!t->buckets[i] && role & (ROLE_VALUE | ROLE_INTEGER))) put(w, w->raw[i]);
+  if (int_is_word(t, i, role)) put(w, w->raw[i]);
   return WORDS_OK;
 }
 
@@ -117,7 +132,7 @@ static int words_of_float(Words *w, int i, PyObject *x, int role) {
   double value = PyFloat_AS_DOUBLE(x);
   memcpy(&w->raw[i], &value, sizeof value);
   put(w, TAG_FLOAT);
-  if (role & (ROLE_VALUE | ROLE_CONSTEXPR)) put(w, value != value ? UINT64_C(0x7ff8000000000000) : w->raw[i]);
+  if (role & FLOAT_IS_WORD) put(w, value != value ? UINT64_C(0x7ff8000000000000) : w->raw[i]);
   return WORDS_OK;
 }
 
@@ -150,6 +165,18 @@ static int words_of_argument(const Table *t, Words *w, int i, PyObject *x) {
   return words_of_object(w, i, x);
 }
 
+/* How many words an argument has, by the first of them. */
+static int length_of(const Table *t, int i, uint64_t first) {
+  int role = t->roles[i];
+  switch (first & TAG_MASK) {
+    case TAG_TENSOR: return 2 + (role & ROLE_SHAPE ? (int)(first >> 8 & 0xff) : 0);
+    case TAG_INT: return 1 + (t->buckets[i] ? 2 : 0) + int_is_word(t, i, role);
+    case TAG_FLOAT: return 1 + (role & FLOAT_IS_WORD ? 1 : 0);
+    case TAG_OBJECT: return 2;
+    default: return 1;
+  }
+}
+
 /* cold path. The value of each key callable: with any but an int or a bool the call has no words. Runs Python code. */
 static int words_of_functions(const Table *t, Words *w, PyObject *const *values) {
   Py_ssize_t count = PyTuple_GET_SIZE(t->functions);
@@ -176,20 +203,28 @@ static int words_of_functions(const Table *t, Words *w, PyObject *const *values)
   return result;
 }
 
+/* hot path. The current device: its context, or its index where there is no libcuda. May run Python code. */
+static inline int device_word(const Table *t, uint64_t *out) {
+  if (cu_context) {
+    void *context = NULL;
+    if (cu_context(&context)) return WORDS_NONE;
+    *out = (uint64_t)(uintptr_t)context;
+    return WORDS_OK;
+  }
+  PyObject *index = PyObject_CallNoArgs(t->device);
+  if (!index) return WORDS_ERROR;
+  *out = (uint64_t)PyLong_AsLongLong(index);
+  Py_DECREF(index);
+  return PyErr_Occurred() ? WORDS_ERROR : WORDS_OK;
+}
+
 /* hot path. The words of a call. WORDS_ERROR leaves a Python error set. May run Python code. */
 static int make_words(const Table *t, Words *w, PyObject *const *values) {
   w->count = w->objects = w->has_stream = w->on_host = 0;
   w->device_type = DL_CUDA;
-  if (t->device != Py_None && cu_context) {
-    void *context = NULL;
-    if (cu_context(&context)) return WORDS_NONE;
-    put(w, (uint64_t)(uintptr_t)context);
-  } else if (t->device != Py_None) {
-    PyObject *index = PyObject_CallNoArgs(t->device);
-    if (!index) return WORDS_ERROR;
-    put(w, (uint64_t)PyLong_AsLongLong(index));
-    Py_DECREF(index);
-    if (PyErr_Occurred()) return WORDS_ERROR;
+  if (t->device != Py_None) {
+    int result = device_word(t, &w->word[w->count++]);
+    if (result) return result;
   }
   for (int i = 0; i < t->n; i++) {
     int result = words_of_argument(t, w, i, values[i]);

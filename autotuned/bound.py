@@ -26,21 +26,23 @@ class Bound:
         run: Launches, given argument values and grid, prologue included.
         before: The prologue alone, or None; the C launcher calls it by itself.
         direct: What the C launcher needs to call the driver (`driver.fields`), or None: then it calls `run`.
+        fallback: Launches by Triton's own look-up, without the prologue: for the C launcher, when the user's code that
+            ran since the look-up has changed something, or Triton's own launcher must convert or refuse a value.
+        twin: What `run` passes to the driver, to be compared with what the C launcher would (`driver.Twin`), or None.
     """
 
-    __slots__ = ("before", "config", "direct", "run")
+    __slots__ = ("before", "config", "direct", "fallback", "run", "twin")
 
-    def __init__(
-        self, config: Any, run: Run, before: Prologue | None = None, direct: tuple[Any, ...] | None = None
-    ) -> None:
+    def __init__(self, config: Any, run: Run, before: Prologue | None = None, fallback: Run | None = None) -> None:
         self.config = config
         self.before = before
-        self.launch_by(run, direct)
+        self.fallback = fallback
+        self.launch_by(run, None, None)
 
-    def launch_by(self, run: Run, direct: tuple[Any, ...] | None) -> None:
+    def launch_by(self, run: Run, direct: tuple[Any, ...] | None, twin: driver.Twin | None) -> None:
         """Launch so from now on."""
         self.run = run if self.before is None else _both(self.before, run)
-        self.direct = direct
+        self.direct, self.twin = direct, twin
 
 
 def _both(before: Prologue, run: Run) -> Run:
@@ -96,34 +98,48 @@ def host_call(target: Target, names: Sequence[str], config: Any) -> Run:
 
 
 def direct(
-    target: Target, names: Sequence[str], config: Any, before: Prologue | None, compiled: Any, device: int
+    target: Target,
+    names: Sequence[str],
+    values: tuple[Any, ...],
+    config: Any,
+    before: Prologue | None,
+    compiled: Any,
+    device: int,
+    asks: bool,
 ) -> Bound:
     """Launch the compiled kernel itself, and through Triton whenever its guards say that something changed.
 
+    Args:
+        asks: Whether code of the user's runs within the look-up: buckets, key callables.
+
     Raises:
+        EvictedError: Triton's cache no longer holds it.
         UnbindableError: This kernel cannot be launched this way.
     """
     order = [parameter.name for parameter in target.parameters]
-    constants = _constants(target, names, config)
-    fallback = through_triton(target, names, config)
+    constants, is_hooked = _constants(target, names, config), before is not None or asks
+    fallback, memory = through_triton(target, names, config), compiledkernel.memory_of(names, values)
 
-    def plan(kernel: Any) -> tuple[Run, tuple[Any, ...] | None]:
+    def plan(kernel: Any) -> tuple[Run, tuple[Any, ...] | None, driver.Twin | None]:
         found = compiledkernel.handle(target.fn, kernel, device)
         launch.watch(found.watched)
         parts = before.parts if before else (None, {}, ())
-        straight = compiledkernel.direct_launch(found, names, order, constants, otherwise)
-        return straight, driver.fields(found, names, constants, parts)
+        straight = compiledkernel.direct_launch(found, names, order, constants, memory, is_hooked, otherwise, fallback)
+        fields = driver.fields(found, names, constants, parts)
+        if fields is None:
+            return straight, None, None
+        return straight, fields, driver.Twin(found, names, codegen.mapping(names, constants))
 
     def otherwise(values: tuple[Any, ...], grid: Any) -> Any:
         launched = fallback(values, grid)
         if not compiledkernel.is_hooked(target.fn):
             # A knob or an evicted kernel: from now on what Triton has just chosen.
-            with contextlib.suppress(compiledkernel.UnbindableError):
+            with contextlib.suppress(compiledkernel.EvictedError, compiledkernel.UnbindableError):
                 made.launch_by(*plan(launched))
         return launched
 
-    run, fields = plan(compiled)
-    made = Bound(config, run, before, fields)
+    made = Bound(config, fallback, before, fallback)
+    made.launch_by(*plan(compiled))
     return made
 
 

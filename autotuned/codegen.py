@@ -99,6 +99,19 @@ def mapping(names: Sequence[str], constants: Mapping[str, Any]) -> Callable[...,
     return _define(f"def written({', '.join(names)}):\n    return {{{items}**{ours}}}", {ours: constants})
 
 
+def memory(
+    names: Sequence[str], tensors: Iterable[str], tuples: Iterable[str], of_items: Callable[..., Any]
+) -> Callable[[tuple[Any, ...]], tuple[Any, ...]]:
+    """`f(values of names)` returning dtype, alignment and device of these tensors, and `of_items` of these tuples."""
+    ours = private_prefix(names)
+    parts = [f"{name}.dtype, {name}.data_ptr() & 15 == 0, {name}.device, " for name in tensors]
+    parts += [f"{ours}of_items({name}), " for name in tuples]
+    unpacked = f"    {''.join(f'{name}, ' for name in names)}= {ours}values\n" if names else ""
+    return _define(
+        f"def written({ours}values):\n{unpacked}    return ({''.join(parts)})", {f"{ours}of_items": of_items}
+    )
+
+
 def by_name(
     function: Callable[..., Any],
     names: Sequence[str],

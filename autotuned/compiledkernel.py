@@ -7,7 +7,8 @@ import copy
 import hashlib
 import inspect
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from operator import index
 from typing import TYPE_CHECKING, Any
 
 from autotuned import codegen, toolchain
@@ -117,6 +118,10 @@ class UnbindableError(Exception):
     """This compiled kernel cannot be launched directly; the text says why."""
 
 
+class EvictedError(Exception):
+    """Triton's cache has let go of this kernel since it was launched."""
+
+
 class Handle(Frozen):
     """A loaded kernel, and all that launching it without Triton's look-up relies on.
 
@@ -152,6 +157,7 @@ def handle(jit: Any, compiled: Any, device: int) -> Handle:
     """What a direct launch of a compiled kernel needs.
 
     Raises:
+        EvictedError: Triton's cache no longer holds it.
         UnbindableError: Triton's internals are not as known here.
     """
     from triton import knobs
@@ -162,7 +168,9 @@ def handle(jit: Any, compiled: Any, device: int) -> Handle:
         raise UnbindableError(f"expected a CompiledKernel, got {type(compiled).__name__}")
     try:
         cache = jit.device_caches[device][0]
-        cache_key = next(key for key, kernel in cache.items() if kernel is compiled)
+        cache_key = next((key for key, kernel in cache.items() if kernel is compiled), None)
+        if cache_key is None:
+            raise EvictedError(compiled)
         enter, leave = knobs.runtime.launch_enter_hook, knobs.runtime.launch_exit_hook
         holds, watched = _holds(jit, device)
         return Handle(
@@ -170,7 +178,7 @@ def handle(jit: Any, compiled: Any, device: int) -> Handle:
             jit.pre_run_hooks, enter.calls, leave.calls, enter, leave, holds, (cache, *watched),
             driver.active.get_current_stream,
         )  # fmt: skip
-    except (AttributeError, StopIteration, TypeError, ValueError, KeyError) as error:
+    except (AttributeError, TypeError, ValueError, KeyError) as error:
         raise UnbindableError(f"{type(error).__name__}: {error}") from error
 
 
@@ -206,8 +214,54 @@ def _holds(jit: Any, device: int) -> tuple[Callable[[], bool], tuple[Any, ...]]:
 Launch = Callable[[tuple[Any, ...], Any], Any]
 
 
+def compiled_for(values: Iterable[Any]) -> tuple[Any, ...]:
+    """What of the memory of these arguments a binary is compiled for, tuples' items included.
+
+    A hook or a grid callable may change it between the look-up and the launch: it may resize a tensor, give it other
+    memory, or other data.
+    """
+    return tuple(
+        compiled_for(value) if isinstance(value, tuple) else (value.dtype, value.data_ptr() & 15 == 0, value.device)
+        for value in values
+        if isinstance(value, tuple) or _has_memory(value)
+    )
+
+
+def surroundings() -> tuple[Any, ...]:
+    """What else a launch relies on, and code of the user's may change within it: the current device, Triton's knobs."""
+    from triton import knobs
+
+    return toolchain.current_device(), dict(vars(knobs.runtime)), dict(vars(knobs.compilation))
+
+
+def _has_memory(value: Any) -> bool:
+    return all(hasattr(value, name) for name in ("dtype", "data_ptr", "device"))
+
+
+class Memory(Frozen):
+    """What arguments of certain types were compiled for, and what tells it of others: no argument is kept alive."""
+
+    read: Callable[[tuple[Any, ...]], Any]
+    then: Any
+
+
+def memory_of(names: Sequence[str], values: tuple[Any, ...]) -> Memory:
+    """`compiled_for`, written out for arguments of these types: in the Python twin it is on the hot path."""
+    tensors = [name for name, value in zip(names, values) if _has_memory(value)]
+    tuples = [name for name, value in zip(names, values) if isinstance(value, tuple)]
+    read = codegen.memory(names, tensors, tuples, compiled_for)
+    return Memory(read, read(values))
+
+
 def direct_launch(
-    found: Handle, names: Sequence[str], order: Sequence[str], constants: Mapping[str, Any], otherwise: Launch
+    found: Handle,
+    names: Sequence[str],
+    order: Sequence[str],
+    constants: Mapping[str, Any],
+    memory: Memory,
+    is_hooked: bool,
+    otherwise: Launch,
+    fallback: Launch,
 ) -> Launch:
     """A function of values and grid that launches a loaded kernel without looking it up again, and returns it.
 
@@ -216,24 +270,34 @@ def direct_launch(
         names: Its free parameters, whose values it is called with.
         order: All its parameters.
         constants: The values of those that are tuned.
+        memory: What it was compiled for.
+        is_hooked: Whether code of the user's runs between the look-up and each launch.
         otherwise: Called instead when something that the launch relies on has changed, since then Triton's own launch
             must decide; a callable grid is evaluated before. What it relies on is listed in `docs/launcher.md`.
+        fallback: Called instead when the user's code changed what the kernel was looked up for.
     """
     kernel_in_cache, cache_key, bound, holds = found.cache.get, found.cache_key, found.kernel, found.holds
     pre_run, entering, leaving, enter, leave = found.pre_run, found.entering, found.leaving, found.enter, found.leave
     run, function, packed, stream_of, device = found.run, found.function, found.packed, found.stream_of, found.device
+    current_device, memory_now, memory_then = toolchain.current_device_getter(), memory.read, memory.then
     full, meta = codegen.full_values(names, order, constants), codegen.mapping(names, constants)
     submit = codegen.submitter(names, order, constants, *_beneath(run, function, packed))
 
     def launch(values: tuple[Any, ...], grid: Any) -> Any:
         # hot path
+        has_run = is_hooked
         if callable(grid):
-            grid = grid(meta(*values))
+            grid, has_run = grid(meta(*values)), True
+        sizes = len(grid)
+        x, y, z = grid[0], grid[1] if sizes > 1 else 1, grid[2] if sizes > 2 else 1
+        if not type(x) is type(y) is type(z) is int:
+            x, y, z = grid = index(x), index(y), index(z)
+            has_run = True
+        if has_run and (memory_now(values) != memory_then or current_device() != device):
+            return fallback(values, grid)
         kernel: Any = kernel_in_cache(cache_key)
         if kernel is None or kernel is not bound() or pre_run or not holds():
             return otherwise(values, grid)
-        sizes = len(grid)
-        x, y, z = grid[0], grid[1] if sizes > 1 else 1, grid[2] if sizes > 2 else 1
         if x < 0 or y < 0 or z < 0:  # Triton would launch nothing, without a word
             raise ValueError(f"grid: expected sizes of 0 or more, got {(x, y, z)[: min(sizes, 3)]}")
         stream = stream_of(device)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import ctypes
+import struct
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from autotuned.compiledkernel import ALLOCATES, Handle
 
-# How Triton's type of a parameter is written into the kernel's parameter buffer; '-' is compiled in.
+# How Triton's type of a parameter is written into the kernel's parameter buffer, in the letters of `struct`; '-' is
+# compiled in.
 _KINDS = {
-    "constexpr": "-", "i1": "b", "u1": "b", "i8": "1", "u8": "1", "i16": "2", "u16": "2", "i32": "4", "u32": "4",
-    "i64": "8", "u64": "8", "fp32": "f", "f32": "f", "fp64": "d",
+    "constexpr": "-", "i1": "?", "u1": "?", "i8": "b", "u8": "B", "i16": "h", "u16": "H", "i32": "i", "u32": "I",
+    "i64": "q", "u64": "Q", "fp32": "f", "f32": "f", "fp64": "d",
 }  # fmt: skip
 # Launch attributes of the driver: cooperative, cluster dimension, cluster scheduling (1: spread), programmatic launch.
 _COOPERATIVE, _CLUSTER, _SCHEDULING, _PROGRAMMATIC = 2, 4, 5, 6
@@ -53,7 +56,7 @@ def fields(
 
 def _kind(type_: Any) -> str | None:
     if isinstance(type_, str) and type_.startswith("*"):
-        return "p"
+        return "P"
     return _KINDS.get(type_) if isinstance(type_, str) else None
 
 
@@ -66,3 +69,76 @@ def _attributes(metadata: Any, ctas: int) -> tuple[tuple[int, int, int, int], ..
     if ctas != 1:
         found += [(_CLUSTER, ctas, 1, 1), (_SCHEDULING, 1, 0, 0)]
     return tuple(found)
+
+
+class Twin:
+    """What the Python twin passes for a call, beside what the C launcher would.
+
+    The twin hands the values themselves to Triton's launcher; how that writes them into the parameter buffer is
+    repeated here (`driver.c` of Triton).
+
+    Args:
+        found: The kernel.
+        names: Its free parameters, in order.
+        meta: Makes of their values what a grid callable is given.
+    """
+
+    def __init__(self, found: Handle, names: Sequence[str], meta: Callable[..., Mapping[str, Any]]) -> None:
+        kernel = found.kernel()
+        signature = kernel.src.signature
+        self._found, self._names, self._meta = found, names, meta
+        self.kernel = found.kernel  # a weak reference
+        self._types = [str(signature.get(name)) for name in names]
+        self._kinds = [_kind(signature.get(name)) or "-" for name in names]
+        launched_by = found.run if hasattr(found.run, "num_ctas") else kernel.metadata
+        self._attributes = _attributes(launched_by, getattr(launched_by, "num_ctas", 1))
+
+    def differences(self, values: tuple[Any, ...], grid: Any, passed: tuple[Any, ...] | None) -> list[str]:
+        """Where the C launcher would not pass what the twin does, in words.
+
+        Args:
+            values: Of the free parameters.
+            grid: As the caller gave it, or as a callable returned it.
+            passed: What C would pass, as `passed_of` in `_launch_submit.h` gives it; None where it passes nothing.
+        """
+        if passed is None:
+            return []
+        function, sizes, threads, shared, stream, attributes, parameters = passed
+        found, (warps, ctas, shared_by_triton) = self._found, self._found.packed[:3]
+        wanted = {
+            "function": (found.function, function), "threads": (32 * warps, threads),
+            "shared memory": (shared_by_triton, shared), "stream": (found.stream_of(found.device), stream),
+            "attributes": (self._attributes, attributes),
+        }  # fmt: skip
+        if sizes is not None:
+            x, y, z = _three(grid(self._meta(*values)) if callable(grid) else grid)
+            wanted["grid"] = (x * ctas, y, z), sizes
+        said = [f"{what}: expected {twin}, got {c}" for what, (twin, c) in wanted.items() if twin != c]
+        return said + list(self._parameter_differences(values, parameters))
+
+    def _parameter_differences(self, values: tuple[Any, ...], parameters: Sequence[bytes]) -> Iterator[str]:
+        passed = [part for part in zip(self._names, self._types, self._kinds, values) if part[2] != "-"]
+        if len(passed) != len(parameters):
+            yield f"parameters: expected {len(passed)}, got {len(parameters)}"
+        for (name, type_, kind, value), got in zip(passed, parameters):
+            wanted = _written(kind, value)
+            if got[: len(wanted)] != wanted:
+                yield (
+                    f"argument {name!r} of type {type_}: expected {wanted.hex(' ')} for {value!r:.60}, "
+                    f"got {got[: len(wanted)].hex(' ')}"
+                )
+
+
+def _three(grid: Any) -> tuple[int, int, int]:
+    x, y, z = (*grid[:3], 1, 1)[:3]
+    return x.__index__(), y.__index__(), z.__index__()
+
+
+def _written(kind: str, value: Any) -> bytes:
+    """A value in the parameter buffer; of a float that 32 bits do not hold `struct` would refuse what Triton narrows."""
+    if kind == "P":
+        address = 0 if value is None else value if isinstance(value, int) else value.data_ptr()
+        return struct.pack("<Q", address)
+    if kind == "f":
+        return bytes(ctypes.c_float(value))
+    return struct.pack(f"<{kind}", value)

@@ -13,7 +13,7 @@ from pathlib import Path
 from autotuned.immutable import Frozen
 
 MODES = ("auto", "serve", "strict", "search", "off")
-LAUNCHERS = ("c", "python", "triton")
+LAUNCHERS = ("c", "python", "triton", "verify")
 DEVICES = ("cuda", "interpreter")
 INSTALLS = ("seed", "replace")
 log = logging.getLogger("autotuned")
@@ -33,7 +33,11 @@ OPTIONS = (
     Option("AUTOTUNED_CONFIG_PATH", "none", f"Folders of config files, separated by '{os.pathsep}'."),
     Option("AUTOTUNED_RECORD", "none", "A file to record every distinct call of tuned kernels into."),
     Option("AUTOTUNED_LOG", "warning", "Log level on stderr: debug, info, warning, error."),
-    Option("AUTOTUNED_LAUNCHER", "c if it was built", "Launch path: c, python, or triton (Triton's own)."),
+    Option(
+        "AUTOTUNED_LAUNCHER",
+        "c if it was built",
+        "Launch path: c, python, triton (Triton's own), or verify (c, each launch compared).",
+    ),
     Option("AUTOTUNED_INSTALL", "set by autotuned run", "What that command installs: seed or replace."),
     Option("AUTOTUNED_COMPILE_WORKERS", "by cores and memory", "Configs compiled at once; 0 or 1: one by one."),
     Option("AUTOTUNED_DEVICE", "cuda if there is a GPU", "For the command line: cuda or interpreter."),

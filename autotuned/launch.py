@@ -192,7 +192,18 @@ def read_grids(reader: Callable[[Any], Any]) -> None:
 
 def uses_c() -> bool:
     """Whether launches go through C."""
-    return _launch is not None and env.launcher() in ("", "c") and not supported.strange_triton()
+    return _launch is not None and env.launcher() in ("", "c", "verify") and not supported.strange_triton()
+
+
+def verifies() -> bool:
+    """Whether each launch of the C launcher is compared with the Python twin's."""
+    return _launch is not None and env.launcher() == "verify"
+
+
+def judge_by(table: Launcher, judge: Callable[..., bool]) -> None:
+    """Make the C launcher ask, before each launch, whether it may be made (`verify.Judge`)."""
+    if isinstance(table, Joined):
+        table.in_c.judge_by(judge)
 
 
 def binds_directly() -> bool:
@@ -213,4 +224,6 @@ def in_use() -> tuple[str, str]:
     if _launch is None:
         return "python", _why_not
     why_not = _launch.ready() if "torch" in sys.modules else "torch has not been imported"
+    if asked == "verify" and why_not is None:
+        return asked, "in C, each launch compared with the Python twin's, asked for by AUTOTUNED_LAUNCHER"
     return "c", "the fastest" if why_not is None else f"look-up in C, launches through Triton's launcher: {why_not}"

@@ -22,13 +22,14 @@ from autotuned.question import Options, Question
 from autotuned.target import Call, KernelTarget, Target, bind
 
 if TYPE_CHECKING:
-    from autotuned import bound, compiledkernel, counters, failures, memory, recording, storm
+    from autotuned import bound, compiledkernel, counters, failures, memory, recording, storm, verify
     from autotuned.counters import CacheInfo
     from autotuned.explain import Explanation
     from autotuned.job import Observer
 else:
     bound, compiledkernel, counters = map(later, ("bound", "compiledkernel", "counters"))
     failures, memory, recording, storm = map(later, ("failures", "memory", "recording", "storm"))
+    verify = later("verify")
 
 log = logging.getLogger("autotuned")
 env.configure_logging()
@@ -89,6 +90,8 @@ class Tuner:
             _LazyDevice() if compiled else None,
             launch.Shape(places, defaults) if isinstance(self.target, KernelTarget) else None,
         )
+        if launch.verifies():
+            launch.judge_by(self.launcher, verify.Judge(self))
         self._on_table(self.launcher)
 
     def _learn(self, configs: list[Any]) -> None:
@@ -208,9 +211,18 @@ class Tuner:
         if before is not None:
             before(values)
         start = time.perf_counter()
+        memory = self._compiled_for(values)
         result = self._first_launch(call, choice)
-        self._bind(call, choice, before, result, start)
+        if self._compiled_for(values) == memory:  # else the grid changed what was compiled for: a later call is bound
+            self._bind(call, choice, before, result, start)
         return result
+
+    def _compiled_for(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
+        """What a direct launch relies on, and code of the user's may change within the first launch."""
+        target = self.target
+        if not isinstance(target, KernelTarget) or not target.bindable:
+            return ()
+        return compiledkernel.compiled_for(values), compiledkernel.surroundings()
 
     def _compile(self, call: Call, choice: Choice) -> Any:
         """What `_launch` does, without zeroing and without the launch."""
@@ -236,12 +248,39 @@ class Tuner:
         if isinstance(self.target, KernelTarget):
             _watch_environment()
         if choice.lasting and not call.options and tuple(call.arguments) == self.names:
-            ready = self._bound(call, choice.config, before, result)
-            if switched.recorders:
-                ready = switched.recorders[-1].watched(self, ready)
-            self.launcher.bind(tuple(call.arguments.values()), ready)
+            self._put(call, choice.config, before, result)
         self.chooser.seconds.compile += launched - start
         self.chooser.seconds.bind += time.perf_counter() - launched
+
+    def _put(self, call: Call, config: Any, before: bound.Prologue | None, result: Any) -> None:
+        try:
+            ready = self._bound(call, config, before, result)
+        except compiledkernel.EvictedError:  # by the user's code within the launch: a later call is bound
+            return
+        if switched.recorders:
+            ready = switched.recorders[-1].watched(self, ready)
+        values = tuple(call.arguments.values())
+        in_c = launch.in_c(self.launcher)
+        if not self.launcher.bind(values, ready) or in_c is None or ready.twin is None:
+            return
+        wrong = ready.twin.differences(values, call.grid, in_c.passed(values, call.grid))
+        if wrong:
+            self.turn_c_off(wrong)
+
+    def turn_c_off(self, wrong: Sequence[str]) -> None:
+        """Launch this kernel through Triton from now on: the C launcher would not pass what the Python twin does.
+
+        Args:
+            wrong: Where they differ, in words.
+        """
+        self._bind_failed = True
+        self.launcher.clear()
+        log.error(
+            "`%s` is launched through Triton from now on: the C launcher would launch it otherwise than the Python "
+            "twin (%s). Please report this, with the kernel's signature.",
+            self.target.name,
+            "; ".join(wrong),
+        )
 
     def _compiled(self, call: Call, choice: Choice) -> Any:
         """Compile and load; what was measured elsewhere may turn out not to compile here.
@@ -279,7 +318,9 @@ class Tuner:
             return bound.Bound(config, bound.host_call(target, self.names, config), before)
         if self._binds_directly(target) and not call.has_descriptors:  # of which the words do not say all
             try:
-                return bound.direct(target, self.names, config, before, result, toolchain.current_device())
+                values, device, spec = tuple(call.arguments.values()), toolchain.current_device(), self.options.spec
+                asks = bool(spec.buckets or spec.functions)
+                return bound.direct(target, self.names, values, config, before, result, device, asks)
             except compiledkernel.UnbindableError as error:
                 self._bind_failed = True
                 log.warning(

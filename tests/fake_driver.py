@@ -29,6 +29,7 @@ class Device:
         self.calls: list[SimpleNamespace] = []
         self.asked: list[int] = []  # the devices whose current stream was asked for
         self.context, self.stream, self.error, self.params = 0x1000, 0x77, 0, 0
+        self.sizes: list[int] | None = None  # bytes of each parameter that are noted, in place of 8 of each of `params`
         self.functions = LAUNCH(self._launch), CONTEXT(self._context), STREAM(self._stream), MEMSET(self._memset)
 
     def addresses(self) -> list[int]:
@@ -36,9 +37,8 @@ class Device:
 
     def _launch(self, config, function, params, extra):
         c = config.contents
-        raw = []
-        for i in range(self.params):
-            raw.append(ctypes.string_at(params[i], 8))
+        sizes = [8] * self.params if self.sizes is None else self.sizes
+        raw = [ctypes.string_at(params[i], size) for i, size in enumerate(sizes)]
         attributes = [(c.attributes[i].id, tuple(c.attributes[i].value[:3])) for i in range(c.attribute_count)]
         self.calls.append(SimpleNamespace(
             kind="launch", grid=tuple(c.grid), block=tuple(c.block), shared=c.shared, stream=c.stream, function=function,

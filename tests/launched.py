@@ -44,7 +44,7 @@ class Kernel(_launch.Base):
         constants = {**dict.fromkeys(NAMES), "BLOCK": BLOCK}
         compiled = weakref.ref(self.compiled)
         self.direct = (
-            compiled, 1, 32, 0, "888", (), cache, "key", [], [], [], lambda: True, constants, tuple(watched), 1, None, {},
+            compiled, 1, 32, 0, "---", (), cache, "key", [], [], [], lambda: True, constants, tuple(watched), 1, None, {},
             (), 0,
         )  # fmt: skip
 

@@ -38,11 +38,25 @@ def test_a_launch_keeps_what_it_began_with_when_a_launch_within_it_makes_the_ent
         holding[0], bound.direct = False, None
         kernel.change()
         assert kernel[(1,)](1, 2, 3) == "in Python"
+        holding[0] = True
         return (7,)
 
     assert kernel[grid](1, 2, 3) is kernel.compiled
     assert kernel.grids == [(7, 1, 1)]
     assert kernel[grid](1, 2, 3) == "in Python"
+
+
+def test_what_a_launch_relies_on_is_asked_again_after_a_grid_callable(kernel):
+    holding = [True]
+    bind(kernel, direct={HOLDS: lambda: holding[0]}, fallback=lambda values, grid: (values, grid))
+
+    def grid(meta):
+        holding[0] = False
+        change(kernel)
+        return [Index(7)]
+
+    assert kernel[grid](1, 2, 3) == ((1, 2, 3), (7, 1, 1))
+    assert kernel.grids == []
 
 
 def test_what_is_dropped_when_an_entry_becomes_another_may_call_the_kernel(kernel):

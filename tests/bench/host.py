@@ -54,6 +54,7 @@ def pretend(standin) -> None:
 
     driver = fake_cuda.install_with_host_clock(pytest.MonkeyPatch())
     triton.runtime.driver._active = driver
+    driver.stream = 0x77  # that of `standin.c`
     driver.launcher_cls = lambda src, metadata: fake_cuda.tritons_launcher(standin.nothing)
     _launch.use_driver(*standin.driver())
 

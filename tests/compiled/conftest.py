@@ -9,6 +9,7 @@ collect_ignore_glob = [] if COMPILED else ["*.py"]
 if COMPILED:
     os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")  # Triton 3.9 warns where it is not said
     from pretended import bench, driver, launches, pretended_session  # noqa: F401  (fixtures)
+    from tritons_packer import shared_device  # noqa: F401
 
 # Every test of these modules runs on both launchers. Without a driver the C one ends in the same recording launcher;
 # `test_driver.py` has its call of the driver itself.

@@ -1,0 +1,51 @@
+"""`AUTOTUNED_LAUNCHER=verify`: each launch of the C launcher is compared with the Python twin's before it is made."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Protocol
+
+    from autotuned.bound import Bound
+    from autotuned.target import Target
+else:
+    Protocol = object
+
+
+class Launched(Protocol):
+    """Whose launches are compared: a `Tuner`."""
+
+    target: Target
+    names: tuple[str, ...]
+
+    def turn_c_off(self, wrong: Sequence[str]) -> None:
+        """Launch through Triton from now on."""
+
+
+class Judge:
+    """Asked by the C launcher at each launch, after hook and grid, with what it is about to pass to the driver.
+
+    Besides what the twin would pass, Triton's own look-up is asked for the binary: it must be the one that is launched.
+    """
+
+    def __init__(self, kernel: Launched) -> None:
+        self._kernel = kernel
+
+    def __call__(self, bound: Bound, values: tuple[Any, ...], grid: Any, passed: tuple[Any, ...] | None) -> bool:
+        """Whether the launch may be made: nothing differs. Otherwise the kernel is launched through Triton for good."""
+        twin = bound.twin
+        if twin is None or passed is None:  # Triton's own launcher is to convert the values
+            return True
+        wrong = twin.differences(values, grid, passed)
+        if twin.kernel() is not self._looked_up(bound.config, values, passed[1]):
+            wrong.append("binary: expected the one that Triton's own look-up finds, got another")
+        if wrong:
+            self._kernel.turn_c_off(wrong)
+        return not wrong
+
+    def _looked_up(self, config: Any, values: tuple[Any, ...], sizes: Sequence[int]) -> Any:
+        run: Callable[..., Any] = self._kernel.target.fn.run
+        arguments = dict(zip(self._kernel.names, values))
+        return run(**arguments, **config.all_kwargs(), grid=tuple(sizes), warmup=True)

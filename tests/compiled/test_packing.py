@@ -1,0 +1,138 @@
+"""What is launched for each annotation and kind of value: C launcher, Python twin and Triton's own, byte for byte."""
+
+from __future__ import annotations
+
+import enum
+import fractions
+import importlib.util
+import math
+
+import numpy
+import pytest
+import torch
+import tritons_packer
+from triton import Config
+from tritons_packer import seen
+
+from autotuned import autotune
+
+pytest.importorskip("autotuned._launch")
+pytestmark = pytest.mark.skipif(
+    not tritons_packer.IS_GENERIC, reason="needs a C compiler, and Triton's generic launcher"
+)
+
+ANNOTATIONS = {
+    "none": "",
+    **{name: f": tl.{name}" for name in (
+        "float16", "bfloat16", "float32", "float64", "int1", "int8", "int16", "int32", "int64",
+        "uint8", "uint16", "uint32", "uint64",
+    )},
+    "pointer": ": tl.pointer_type(tl.float32)",
+    "float": ": float", "int": ": int", "bool": ": bool",
+    "text_float32": ": 'fp32'", "text_float": ": 'float'", "text_pointer": ": '*fp16'", "text_const": ": 'const int8*'",
+    "text_unsigned": ": 'u32'", "text_unknown": ": 'Tensor'",
+    "constexpr": ": tl.constexpr",
+}  # fmt: skip
+
+
+class Indexed:
+    """An integer by its `__index__`."""
+
+    def __init__(self, value: int) -> None:
+        self.value = value
+
+    def __index__(self) -> int:
+        return self.value
+
+    __hash__, __repr__ = object.__hash__, lambda self: f"Indexed({self.value})"
+
+
+class Floating(Indexed):
+    """A float by its `__float__`."""
+
+    __index__ = None
+
+    def __float__(self) -> float:
+        return float(self.value)
+
+
+class Level(enum.IntEnum):
+    LOW, HIGH = 3, 48
+
+
+class Plain(enum.Enum):
+    LOW = 3
+
+
+EDGES = [
+    sign * 2**bits + step for bits in (1, 7, 8, 15, 16, 31, 32, 62, 63, 64) for sign in (1, -1) for step in (-1, 0, 1)
+]
+INTEGERS = sorted({0, 1, -1, 5, 48, 300, *EDGES})
+FLOATS = [0.0, -0.0, 1.0, 2.5, 0.1, 1e300, -1e300, 1e-310, 3.5e38, math.inf, -math.inf, math.nan]
+TENSORS = [
+    torch.zeros(8), torch.zeros(9)[1:], torch.zeros(0), torch.tensor(3.0), torch.tensor(7), torch.tensor([7]),
+    torch.tensor([2.5]), torch.tensor(True), torch.zeros(2, 2, dtype=torch.float16), torch.nn.Parameter(torch.zeros(3)),
+]  # fmt: skip
+OTHERS = [
+    True, False, None, "text", torch.float32, numpy.float32(2.5), numpy.float64(2.5), numpy.int64(7), numpy.bool_(True),
+    fractions.Fraction(1, 2), 2 + 1j, Level.LOW, Level.HIGH, Plain.LOW, Indexed(7), Floating(7), (1, 2.5), (torch.zeros(4), 3),
+    (), [1], b"bytes",
+]  # fmt: skip
+
+
+def is_beyond(value):
+    """Whether Triton has no type for an integer."""
+    return isinstance(value, int) and not -(2**63) <= value < 2**64
+
+
+VALUES = [value for value in (*INTEGERS, *FLOATS, *TENSORS, *OTHERS) if not is_beyond(value)]
+
+
+def kernels(folder, parameters):
+    """A kernel for each of several lists of parameters between its pointer and its tuned one, by their names."""
+    lines = ["import triton", "import triton.language as tl"]
+    for name, text in parameters.items():
+        lines += [
+            "@triton.jit",
+            f"def {name}(out, {text}BLOCK: tl.constexpr):",
+            "    tl.store(out + tl.arange(0, BLOCK), BLOCK)",
+        ]
+    path = folder / "written_kernels.py"
+    path.write_text("\n".join(lines))
+    spec = importlib.util.spec_from_file_location("written_kernels", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return {name: getattr(module, name) for name in parameters}
+
+
+def ways(kernel, monkeypatch, **options):
+    """Triton itself, and tuned kernels over the same function on each launcher, to be called with grid and arguments."""
+    config = Config({"BLOCK": 32}, num_warps=2, **options)
+    found = {"triton": lambda grid, *args: kernel[grid](*args, **config.all_kwargs())}
+    for launcher in ("c", "python"):
+        monkeypatch.setenv("AUTOTUNED_LAUNCHER", launcher)
+        tuned = autotune([config], key=[], restore_value=[], name=f"packing.{kernel.__name__}.{launcher}")(kernel)
+        found[launcher] = lambda grid, *args, tuned=tuned: tuned[grid](*args)
+        found[launcher].tuned = tuned
+    return found
+
+
+def differences(device, found, *args, grid=(2,)):
+    """The launchers that do not do what Triton does."""
+    wanted = seen(device, lambda: found["triton"](grid, *args))
+    got = {name: seen(device, lambda name=name: found[name](grid, *args)) for name in ("c", "python")}
+    return {name: (wanted, one) for name, one in got.items() if one != wanted}
+
+
+@pytest.fixture(scope="module")
+def annotated(tmp_path_factory):
+    return kernels(tmp_path_factory.mktemp("annotated"), {name: f"v{text}, " for name, text in ANNOTATIONS.items()})
+
+
+@pytest.mark.parametrize("annotation", ANNOTATIONS)
+def test_every_kind_of_value_is_passed_as_triton_passes_it(annotation, annotated, shared_device, monkeypatch):
+    """In one table: what is bound for one value must not be launched for another that it does not fit."""
+    found, out = ways(annotated[annotation], monkeypatch), torch.zeros(64)
+    for _ in range(2):
+        for value in VALUES:
+            assert not differences(shared_device, found, out, value), value

@@ -1,0 +1,118 @@
+"""Triton's own C launcher of compiled kernels over a pretended driver: what it passes is seen byte for byte."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import importlib.util
+import os
+import shutil
+import subprocess
+import sysconfig
+import tempfile
+from pathlib import Path
+from types import ModuleType
+
+import fake_cuda
+import pytest
+from fake_driver import Device
+from triton.backends.nvidia import driver as nvidia
+
+HERE = Path(__file__).resolve().parent
+SOURCE = Path(nvidia.__file__).with_name("driver.c")
+#: Older Tritons write a launcher in C for each signature instead.
+IS_GENERIC = shutil.which("cc") is not None and "build_signature_metadata" in SOURCE.read_text()
+
+
+@functools.cache
+def built() -> ModuleType:
+    """Triton's module in C, compiled over `tritons_packer.c`; it stays loaded."""
+    folder = Path(tempfile.mkdtemp())
+    path = folder / f"cuda_utils{sysconfig.get_config_var('EXT_SUFFIX')}"
+    includes = [f"-I{SOURCE.parent / 'include'}", f"-I{sysconfig.get_path('include')}"]
+    define = f'-DTRITONS_DRIVER="{SOURCE}"'
+    # Without what a run under the address sanitizer preloads: the compiler itself leaks.
+    environment = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
+    command = ["cc", "-O1", "-w", "-shared", "-fPIC", *includes, define, HERE / "tritons_packer.c", "-o", path]
+    subprocess.run(command, check=True, timeout=120, env=environment)
+    spec = importlib.util.spec_from_file_location("cuda_utils", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    module.path = path
+    return module
+
+
+class Utils(fake_cuda.Utils):
+    """The pretended device's properties, and Triton's own launch."""
+
+    def __init__(self) -> None:
+        self.launch = built().launch
+        self.build_signature_metadata = built().build_signature_metadata
+
+
+def install(monkeypatch, driver: fake_cuda.Driver, launch: int) -> None:
+    """Launch the kernels of this pretended driver by Triton's own launcher, which calls the function at this address."""
+    module = built()
+    ctypes.CDLL(str(module.path)).launch_by(ctypes.c_void_p(launch))
+    for name in ("PyKernelArg", "ARG_CONSTEXPR", "ARG_KERNEL", "ARG_TUPLE"):
+        monkeypatch.setattr(nvidia, name, getattr(module, name))
+    driver.utils = Utils()
+    driver.launcher_cls = nvidia.CudaLauncher
+
+
+@pytest.fixture
+def shared_device(driver, monkeypatch):
+    """The driver of all launchers, Triton's own too; one stream for all."""
+    from autotuned import _launch
+
+    device = Device()
+    driver.get_current_stream = lambda index: device.stream
+    install(monkeypatch, driver, device.addresses()[0])
+    _launch.use_driver(*device.addresses())
+    yield device
+    _launch.use_driver(0, 0, 0, 0)
+
+
+SIZES = {"1": 1, "8": 1, "16": 2, "32": 4, "64": 8}
+
+
+def size_of(kind):
+    return 8 if kind.startswith("*") else SIZES[kind.strip("biufp")]
+
+
+def flat(kinds):
+    for kind in kinds:
+        yield from flat(kind) if isinstance(kind, tuple) else [kind]
+
+
+def outcome(device, call):
+    """What one call gave the driver, and its error."""
+    device.calls.clear()
+    compiled, error = None, None
+    try:
+        compiled = call()
+    except Exception as raised:
+        error = type(raised), str(raised)
+    return compiled, error, list(device.calls)
+
+
+def seen(device, call):
+    """The same with the parameters' bytes, of which the kernel says how many there are: called again for these."""
+    compiled, error, calls = outcome(device, call)
+    if compiled is None:
+        return None, error, [(one.grid, one.function) for one in calls]
+    kinds = [kind for kind in flat(compiled.src.signature.values()) if kind != "constexpr"]
+    device.calls.clear()
+    device.sizes = [*map(size_of, kinds), 8, 8]
+    try:
+        assert call() is compiled
+    finally:
+        device.sizes = None
+    return compiled, None, list(device.calls)
+
+
+def passed(device, call):
+    """What one call of a kernel gave the driver."""
+    device.calls.clear()
+    call()
+    return list(device.calls)
