@@ -48,11 +48,11 @@ def test_a_launch_keeps_what_it_began_with_when_a_launch_within_it_makes_the_ent
 
 def test_what_a_launch_relies_on_is_asked_again_after_a_grid_callable(kernel):
     holding = [True]
-    bind(kernel, direct={HOLDS: lambda: holding[0]}, fallback=lambda values, grid: (values, grid))
+    kernel.bind(direct={HOLDS: lambda: holding[0]}, fallback=lambda values, grid: (values, grid))
 
     def grid(meta):
         holding[0] = False
-        change(kernel)
+        kernel.change()
         return [Index(7)]
 
     assert kernel[grid](1, 2, 3) == ((1, 2, 3), (7, 1, 1))
