@@ -81,8 +81,8 @@ _SLOW_FILES = {
     "test_cli_doctor", "test_cli_files", "test_cli_stored", "test_cli_terminal", "test_cli_tune", "test_commands",
     "test_compiled", "test_core_alone", "test_devices", "test_environments", "test_git_merge",
     "test_interpreted_autotuner", "test_isolation", "test_kernels", "test_libraries", "test_packaged", "test_packaging",
-    "test_paths", "test_processes", "test_ray", "test_replay", "test_single_flight", "test_start", "test_stress", "test_surroundings",
-    "test_tuned", "test_workflow",
+    "test_paths", "test_processes", "test_ray", "test_replay", "test_single_flight", "test_start", "test_stress",
+    "test_surroundings", "test_tuned", "test_workflow",
 }  # fmt: skip
 _SLOW_TESTS = {
     "test_a_case_becomes_a_call", "test_a_kernel", "test_a_kernel_has_one_name_and_key_however_it_is_reached",
