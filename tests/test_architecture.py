@@ -35,7 +35,7 @@ RANKS = [
     {"files", "likely"},
     {"shipping"},
     {"store", "bound", "board", "guard"},
-    {"context", "exchange", "explain", "tune"},
+    {"context", "exchange", "explain", "tune", "verify"},
     {"audit", "question", "seed"},
     {"agree", "fallback"},
     {"searching"},
