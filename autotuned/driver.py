@@ -135,7 +135,7 @@ def _three(grid: Any) -> tuple[int, int, int]:
 
 
 def _written(kind: str, value: Any) -> bytes:
-    """A value in the parameter buffer; of a float that 32 bits do not hold `struct` would refuse what Triton narrows."""
+    """A value in the parameter buffer; a float that 32 bits do not hold is narrowed, where `struct` would refuse it."""
     if kind == "P":
         address = 0 if value is None else value if isinstance(value, int) else value.data_ptr()
         return struct.pack("<Q", address)

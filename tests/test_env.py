@@ -20,7 +20,7 @@ def test_the_mode_is_read_at_each_call(monkeypatch: pytest.MonkeyPatch, mode: st
 
 CHOICES = {
     "AUTOTUNED_MODE": (env.current_mode, "auto, serve, strict, search, off", "auto"),
-    "AUTOTUNED_LAUNCHER": (env.launcher, "c, python, triton", ""),
+    "AUTOTUNED_LAUNCHER": (env.launcher, "c, python, triton, verify", ""),
     "AUTOTUNED_DEVICE": (env.command_line_device, "cuda, interpreter", ""),
 }
 

@@ -11,6 +11,8 @@ import numpy
 import pytest
 import torch
 import tritons_packer
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from triton import Config
 from tritons_packer import seen
 
@@ -105,9 +107,9 @@ def kernels(folder, parameters):
     return {name: getattr(module, name) for name in parameters}
 
 
-def ways(kernel, monkeypatch, **options):
+def ways(kernel, monkeypatch, pre_hook=None):
     """Triton itself, and tuned kernels over the same function on each launcher, to be called with grid and arguments."""
-    config = Config({"BLOCK": 32}, num_warps=2, **options)
+    config = Config({"BLOCK": 32}, num_warps=2, pre_hook=pre_hook)
     found = {"triton": lambda grid, *args: kernel[grid](*args, **config.all_kwargs())}
     for launcher in ("c", "python"):
         monkeypatch.setenv("AUTOTUNED_LAUNCHER", launcher)
@@ -136,3 +138,43 @@ def test_every_kind_of_value_is_passed_as_triton_passes_it(annotation, annotated
     for _ in range(2):
         for value in VALUES:
             assert not differences(shared_device, found, out, value), value
+
+
+PAIRS = [
+    ("float32", "int16"),
+    ("float64", "uint32"),
+    ("none", "float16"),
+    ("uint64", "none"),
+    ("int64", "pointer"),
+    ("bool", "int8"),
+]
+GRIDS = {
+    "tuple": (2,), "list": [1, 2], "empty": (4, 0), "numpy": (numpy.int64(3), True), "objects": [Indexed(3), Indexed(2)],
+    "computed": lambda meta: (meta["BLOCK"] // 16, 3), "called": lambda meta: [len(meta), Indexed(2), 1],
+    "text": ("a",), "float": (1.5,), "none": (),
+}  # fmt: skip
+ANY = st.one_of(st.sampled_from(VALUES), st.integers(-(2**63), 2**64 - 1), st.floats(), st.floats(width=32))
+
+
+@pytest.fixture(scope="module")
+def paired(tmp_path_factory):
+    texts = {"_".join(pair): "".join(f"v{i}{ANNOTATIONS[name]}, " for i, name in enumerate(pair)) for pair in PAIRS}
+    return kernels(tmp_path_factory.mktemp("paired"), texts)
+
+
+@pytest.mark.parametrize("pair", PAIRS, ids="-".join)
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@given(calls=st.lists(st.tuples(ANY, ANY, st.sampled_from([*GRIDS])), min_size=1, max_size=4), moves=st.booleans())
+def test_any_calls_in_any_order_are_launched_as_by_triton(pair, paired, shared_device, monkeypatch, calls, moves):
+    """Each one twice, the second time from the table; with a hook that gives the output other memory each time."""
+    out = torch.zeros(64)
+    resize = lambda arguments: arguments["out"].resize_(arguments["out"].numel() + 64)
+    found = ways(paired["_".join(pair)], monkeypatch, resize if moves else None)
+    for first, second, grid in [call for call in calls for _ in range(2)]:
+        for name in ("c", "python"):
+            ours = seen(shared_device, lambda name=name: found[name](GRIDS[grid], out, first, second))
+            wanted = seen(shared_device, lambda: found["triton"](GRIDS[grid], out, first, second))
+            if grid in ("text", "float", "none"):  # the message is ours, and says more
+                assert (ours[1] is None, ours[2]) == (wanted[1] is None, wanted[2])
+            else:
+                assert ours == wanted

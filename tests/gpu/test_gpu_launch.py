@@ -220,3 +220,94 @@ def test_five_thousand_shapes_keep_device_memory_flat(kernel):
     assert torch.cuda.memory_allocated() <= before
     assert len(single.tuner.launcher) <= 4096
     assert bool((out[:5000] == 3).all())
+
+
+@triton.jit
+def _times(x_ptr, out_ptr, n, alpha: tl.float32, beta: tl.float64, count: tl.int32, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + i, mask=i < n)
+    tl.store(out_ptr + i, (x * alpha + beta + count).to(tl.float32), mask=i < n)
+
+
+@pytest.mark.parametrize("launcher", ["c", "python", "verify"])
+def test_annotated_numbers_are_converted_as_by_triton(launcher, monkeypatch, caplog):
+    monkeypatch.setenv("AUTOTUNED_LAUNCHER", launcher)
+    kernel = autotune(CONFIGS[:1], key=[], restore_value=[], name=f"gpu_launch.times.{launcher}")(_times)
+    x, out = torch.ones(1000, device="cuda"), torch.zeros(1000, device="cuda")
+    zero_d = torch.tensor(3, device="cuda")
+    numbers = [2, 2.5, True, 16, 2**40, -7, zero_d, torch.tensor(2.5, device="cuda")]
+    for alpha in [*numbers, *numbers]:
+        for beta, count in ((3, 1), (0.5, True), (zero_d, zero_d)):
+            out.zero_()
+            kernel[grid](x, out, 1000, alpha, beta, count)
+            assert float(out[0]) == float(out[-1]) == pytest.approx(float(alpha) + float(beta) + int(count))
+    for wrong, error in (
+        (torch.ones(3, device="cuda"), (RuntimeError, ValueError)),
+        (None, TypeError),
+        ("2", TypeError),
+    ):
+        for _ in range(2):
+            with pytest.raises(error):
+                kernel[grid](x, out, 1000, wrong, 0.5, 1)
+    assert kernel.cache_info().hits > 0
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
+@triton.jit
+def _stage(x_ptr, work_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(work_ptr + i, tl.load(x_ptr + i, mask=i < n), mask=i < n)
+    tl.store(out_ptr + i, tl.load(work_ptr + i, mask=i < n), mask=i < n)
+
+
+@pytest.mark.parametrize("way", ["hook", "grid"])
+@pytest.mark.parametrize("launcher", ["c", "python", "verify"])
+def test_a_workspace_that_user_code_moves_is_the_one_that_is_written(launcher, way, monkeypatch):
+    """Each call gets other memory, then memory at another alignment, before it is launched."""
+    monkeypatch.setenv("AUTOTUNED_LAUNCHER", launcher)
+    memory = [torch.zeros(5000, device="cuda") for _ in range(6)]
+    x, out, work = torch.zeros(1000, device="cuda"), torch.zeros(1000, device="cuda"), torch.empty(0, device="cuda")
+    moves = []
+
+    def move(arguments):
+        step = len(moves)
+        work.set_(memory[step % 6][step % 2 :])
+        moves.append(step)
+
+    def moving(meta):
+        if way == "grid":
+            move(meta)
+        return grid(meta)
+
+    configs = [Config({"BLOCK": 256}, num_warps=4, pre_hook=move if way == "hook" else None)]
+    kernel = autotune(configs, key=[], restore_value=[], name=f"gpu_launch.stage.{launcher}.{way}")(_stage)
+    for value in range(1, 13):
+        x.fill_(value)
+        kernel[moving](x, work, out, 1000)
+        assert bool((work[:1000] == value).all())
+        assert bool((out == value).all())
+
+
+@pytest.mark.parametrize("launcher", ["c", "python", "verify"])
+def test_a_hook_that_sets_the_stream_is_obeyed(launcher, monkeypatch):
+    monkeypatch.setenv("AUTOTUNED_LAUNCHER", launcher)
+    other, torchs = torch.cuda.Stream(), torch.cuda.current_stream()
+    hook = lambda arguments: torch.cuda.set_stream(other)
+    kernel = autotune(
+        [Config({"BLOCK": 256}, pre_hook=hook)], key=[], restore_value=[], name=f"gpu_launch.stream.{launcher}"
+    )(_stage)
+    x, work, out = (torch.zeros(1000, device="cuda") for _ in range(3))
+    try:
+        for value in (1.0, 2.0, 3.0):
+            torch.cuda.set_stream(torchs)
+            x.fill_(value)
+            torch.cuda.synchronize()
+            torch.cuda._sleep(10**8)  # on torch's own stream, which the launch must not wait for
+            kernel[grid](x, work, out, 1000)
+            other.synchronize()
+            assert bool(torch.cuda.current_stream() == other)
+            with torch.cuda.stream(other):
+                assert float(out.sum()) == 1000 * value
+    finally:
+        torch.cuda.set_stream(torchs)
+        torch.cuda.synchronize()
