@@ -19,7 +19,10 @@ EVERYTHING = sorted([*LIBRARY, *(ROOT / "autotuned" / "kernels").glob("*.py"), *
 RANKS = [
     {"counters", "errors", "immutable", "later", "nvml", "sourcetext", "switched"},
     {"supported", "values"},
-    {"env", "clocks", "disk", "device", "codegen", "failures", "fixed", "gpus", "grids", "race", "ranks", "ttir"},
+    {
+        *("clocks", "codegen", "conditions", "device", "disk", "env", "failures"),
+        *("fixed", "gpus", "grids", "race", "ranks", "ttir"),
+    },
     {"candidates", "key", "locks", "nearest", "policy", "scratch", "source", "visible", "workers"},
     {
         *("alike", "calls", "journal", "measure", "objects", "recordfile", "memory"),
@@ -35,9 +38,9 @@ RANKS = [
     {"files", "likely"},
     {"shipping"},
     {"store", "bound", "board", "guard"},
-    {"context", "exchange", "explain", "tune"},
-    {"audit", "question", "seed"},
-    {"agree", "fallback"},
+    {"context", "exchange", "explain", "tune", "widened"},
+    {"audit", "question"},
+    {"agree", "fallback", "seed"},
     {"searching"},
     {"choose"},
     {"recording"},
