@@ -283,9 +283,9 @@ class Chooser:
     def _without_search(self, question: Question) -> Choice:
         key = question.key
         if question.mode == "strict":
-            raise self._not_tuned(question, "mode 'strict' allows no search")
+            raise explain.not_tuned(key, "mode 'strict' allows no search", self._lack(question))
         if question.mode == "serve":
-            lack = explain.weaker(self._places(question), key, question.live)
+            lack = self._lack(question)
             self.untuned.note(key, lambda key: lack or explain.nearest_words(key))
         if self.options.default is not None:
             return self.default(question.call, question.live)
@@ -300,12 +300,13 @@ class Chooser:
             return stored
         if self.options.default is None:
             why = "a CUDA graph is being captured, which a search would break"
-            raise self._not_tuned(question, why if question.search else "prepare(search=False) allows no search")
+            why = why if question.search else "prepare(search=False) allows no search"
+            raise explain.not_tuned(question.key, why, self._lack(question))
         return self.default(question.call, question.live)
 
-    def _not_tuned(self, question: Question, why: str) -> Exception:
-        """The error for a call that may not be searched for, with what a stored choice lacks."""
-        return explain.not_tuned(question.key, why, explain.weaker(self._places(question), question.key, question.live))
+    def _lack(self, question: Question) -> str:
+        """What the stored choice of a call that may not be searched for lacks; "" if there is none."""
+        return explain.weaker(self._places(question), question.key, question.live)
 
     def keeps(self, key: Key) -> bool:
         """Whether this key's results are kept on disk; one with values that JSON cannot write, or under a check whose
