@@ -98,8 +98,8 @@ def _plain(values: Mapping[str, Any]) -> Json:
     for name, value in sorted(values.items()):
         if isinstance(value, (bool, int, float, str, bytes, tuple, type(None))):
             found[name] = encode(value, "do_bench", spell)
-        elif isinstance(value, (FunctionType, MethodType, functools.partial)):
-            found[name] = bench_of(value)
+        elif function := source.python_function(value):  # not what that closes over: it may be what closes over it
+            found[name] = source.text(function)
     return found
 
 
