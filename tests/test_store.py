@@ -14,6 +14,7 @@ from shipped import KEY, LARGE, LIVE, OTHER, SMALL
 from stored import config_of, lines
 
 from autotuned import disk, recordfile, store
+from autotuned.conditions import Conditions
 from autotuned.key import Key
 from autotuned.look import Choice, Rung
 from autotuned.recordfile import Record, Timing
@@ -42,7 +43,8 @@ def test_what_is_kept_is_found_with_the_live_config() -> None:
     assert store.find(KEY, LIVE) is None
     assert store.keep(kept)
     found = store.find(KEY, LIVE)
-    assert found == Choice(SMALL, Rung.STORE, kept, complete=False, origin=str(store.record_path(KEY)))
+    where = str(store.record_path(KEY))
+    assert found == Choice(SMALL, Rung.STORE, kept, complete=False, origin=where, conditions=Conditions())
     assert found is not None
     assert found.config is SMALL
 
