@@ -9,7 +9,19 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Protocol
 
-from autotuned import candidates, disk, errors, failures, race, ranks, recordfile, store, switched, toolchain
+from autotuned import (
+    candidates,
+    conditions,
+    disk,
+    errors,
+    failures,
+    race,
+    ranks,
+    recordfile,
+    store,
+    switched,
+    toolchain,
+)
 from autotuned.errors import AutotunedError, SyncError
 from autotuned.fixed import Fixed
 from autotuned.key import Key
@@ -55,7 +67,7 @@ class Agreement:
         self._ranks = group
         self._agreed: dict[str, Json] = {}
         self._voted: set[str] = set()
-        self._alone: set[str] = set()
+        self._alone: set[Key] = set()
         self._deciding = threading.local()
 
     def __enter__(self) -> Agreement:
@@ -79,8 +91,8 @@ class Agreement:
             SyncError: The rank that searches did not come to an end in time, or ranks have different configs.
             AutotunedError: What the deciding rank raised, on every rank.
         """
-        name = f"{question.key.digest}/{question.mode}"
-        if question.key.digest in self._alone or name in self._names():
+        name = _name(question)
+        if question.key in self._alone or name in self._names():
             return alone.decide(question)  # a hook or a helper calls what is being searched
         said = self._agreed.get(name) or self._heard(name)
         if said is None:
@@ -94,7 +106,7 @@ class Agreement:
 
     def leave(self, key: Key) -> None:
         """From now on this rank chooses by itself for a key: what was agreed on cannot be launched here."""
-        self._alone.add(key.digest)
+        self._alone.add(key)
         log.warning("`%s` key %s: this rank may choose another config than the others.", key.kernel, key.digest[:12])
 
     def _names(self) -> list[str]:
@@ -193,7 +205,8 @@ class Agreement:
         merged = slowest(records, question.live)
         if alone.keeps(question.key):
             store.keep(merged)
-        return Choice(question.live[recordfile.identity_of(merged.winner or {})], Rung.SEARCH, merged)
+        winner = recordfile.identity_of(merged.winner or {})
+        return Choice(question.live[winner], Rung.SEARCH, merged, conditions=store.under(merged, winner))
 
     def _too_late(self, question: Question, what: str) -> SyncError:
         return SyncError(
@@ -221,7 +234,7 @@ class Agreement:
 
     def _take(self, said: Json, question: Question, alone: Alone) -> Choice:
         """The choice in what another rank, or this one before, has said."""
-        self._remember(f"{question.key.digest}/{question.mode}", said)
+        self._remember(_name(question), said)
         if "error" in said:
             raise _error_of(said, question)
         if said["config"] is None:
@@ -234,15 +247,24 @@ class Agreement:
                 kernel=question.key.kernel,
             )
         found = recordfile.load(said["record"]) if said["record"] else None
-        if found is not None and alone.keeps(question.key) and store.read(store.record_path(question.key)) is None:
+        if found is not None and alone.keeps(question.key) and store.read_of(question.key) is None:
             store.keep(found)
-        return Choice(config, rung(said["rung"]), found, origin=f"rank {said['rank']}")
+        under = None if said["conditions"] is None else conditions.load(said["conditions"], "conditions")
+        return Choice(config, rung(said["rung"]), found, origin=f"rank {said['rank']}", conditions=under)
 
 
 def _success(choice: Choice, question: Question, rank: int) -> dict[str, Json]:
     identity = next((name for name, config in question.live.items() if config is choice.config), None)
     found = None if choice.record is None else recordfile.dump(choice.record)
-    return {"rank": rank, "config": identity, "rung": choice.rung.name, "record": found}
+    under = None if choice.conditions is None else choice.conditions.to_json()
+    return {"rank": rank, "config": identity, "rung": choice.rung.name, "record": found, "conditions": under}
+
+
+def _name(question: Question) -> str:
+    """What ranks agree on: the config of a key, measured under the same conditions."""
+    # The key's whole text would do, and be sent with every look; two digests of it cannot both be alike by accident.
+    asked = digest([question.key.text, question.needed.to_json()])
+    return f"{question.key.digest}/{asked}/{question.mode}"
 
 
 def _failure(error: BaseException, rank: int) -> dict[str, Json]:
@@ -277,7 +299,7 @@ def slowest(records: list[Record], live: Mapping[str, Any]) -> Record:
     provenance = {**records[0].provenance, "ranks": len(records)}
     return records[0].replace(
         winner=won.config, median_us=won.median_us, quality=quality, timings=tuple(timings),
-        provenance=provenance,
+        provenance=provenance, conditions=records[0].conditions.replace(checks=won.passed),
     )  # fmt: skip
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from autotuned import candidates
+from autotuned.conditions import Checked, with_verdicts
 from autotuned.job import Job, Progress
 from autotuned.race import Trial
 from autotuned.recordfile import Timing
@@ -19,6 +20,7 @@ class Board:
         twins: Trials of the same binary as another, which is measured for both, by index.
         transient: Indices of trials that met a full memory or a limit of time, which says nothing of the config.
         wrong: Indices of trials that did not compute what is expected.
+        passed, failed_checks: Checks by which a config was found right, and wrong, by identity.
         crashed: Indices of trials that are not made because a process ended in one.
         launched: How many have been launched at least once, or had no chance to be.
     """
@@ -30,6 +32,8 @@ class Board:
         self.twins: dict[int, Trial] = {}
         self.transient: set[int] = set()
         self.wrong: set[int] = set()
+        self.passed: dict[str, tuple[Checked, ...]] = {}
+        self.failed_checks: dict[str, tuple[Checked, ...]] = {}
         self.crashed: set[int] = set()
         self.launched = 0
 
@@ -94,7 +98,7 @@ class Board:
 
         So are those that met a full memory: that says nothing of the config, and it is tried again another time.
         """
-        found = dict(self._job.known)
+        found = {identity: self._judged(identity, timing) for identity, timing in self._job.known.items()}
         for trial in self.trials:
             if trial.index not in self.twins and self._is_worth_telling(trial):
                 found[self.identity(trial)] = self.timing(trial)
@@ -103,13 +107,23 @@ class Board:
         return [found[identity] for identity in [*order, *(name for name in found if name not in order)]]
 
     def timing(self, trial: Trial) -> Timing:
-        """What measuring one config gave."""
+        """What measuring one config gave, and checking it."""
+        return self._judged(self.identity(trial), self._measured(trial))
+
+    def _measured(self, trial: Trial) -> Timing:
         form = self._job.forms[self.identity(trial)]
         if trial.error:
             kinds = {"wrong": self.wrong, "crashed": self.crashed}
             status = next((kind for kind, indices in kinds.items() if trial.index in indices), "failed")
             return Timing(form, status=status, error=trial.error[:2000])
         return Timing(form, trial.median_us, trial.percentile(0.2), trial.percentile(0.8), len(trial.samples_us))
+
+    def _judged(self, identity: str, timing: Timing) -> Timing:
+        verdicts = self.passed.get(identity, ()), self.failed_checks.get(identity, ())
+        if verdicts == ((), ()):
+            return timing
+        passed, failed = with_verdicts(verdicts, (timing.passed, timing.failed))
+        return timing.replace(passed=passed, failed=failed)
 
     def _same(self) -> dict[str, Timing]:
         """Timings of the configs whose binary is that of an earlier one: these, under the other name."""

@@ -11,9 +11,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from autotuned import objects
+from autotuned.conditions import OTHERS, Checked, Restore
+from autotuned.conditions import names as ordered
 from autotuned.errors import CheckError, DecorationError
 from autotuned.failures import is_memory_error
 from autotuned.memory import is_torch, tensors_in
+from autotuned.values import Json, digest
 
 # Relative; what is not listed must be equal bit for bit (integers, booleans) or value for value (fp8).
 TOLERANCES = {
@@ -107,6 +111,31 @@ def as_check(given: Any, kernel: str) -> Check:
     return given if isinstance(given, Check) else Check(given)
 
 
+def tolerances(check: Check) -> dict[str, float]:
+    """What a check allows, by dtype, with `OTHERS`."""
+    given = check.tolerance
+    if given is None or isinstance(given, Mapping):
+        return {OTHERS: 0.0, **TOLERANCES, **{str(dtype): float(number) for dtype, number in (given or {}).items()}}
+    return {OTHERS: float(given)}
+
+
+def asked(check: Check, kernel: str, first: str, restore: Restore) -> Checked:
+    """A check as records hold it.
+
+    Args:
+        kernel: For the error of a reference that cannot be spelled.
+        first: The identity of the first config of a call.
+        restore: What is put back around trials.
+    """
+    reference: Json = (
+        {"first": digest(first)}
+        if check.reference == "first"
+        else objects.spell(check.reference, f"check of `{kernel}`")
+    )
+    poison = check.poison if isinstance(check.poison, bool) else ordered(check.poison)
+    return Checked(reference, tolerances(check), bool(check.equal_nan), poison or False, restore)
+
+
 class Checker:
     """The expected outputs of one call.
 
@@ -119,6 +148,7 @@ class Checker:
 
     def __init__(self, check: Check, kernel: str, arguments: Mapping[str, Any]) -> None:
         self.check = check
+        self._tolerance = tolerances(check)
         self.names: list[str] = []
         self._kernel, self._arguments = kernel, arguments
         self._expected: list[Any] | None = None
@@ -187,27 +217,33 @@ class Checker:
         self.names = list(names)
         self._expected = [_copy(tensor) for _, tensor in outputs]
 
-    def difference(self, outputs: Sequence[Output]) -> str | None:
-        """How the outputs differ from what is expected, in words; None if they do not."""
+    def difference(self, outputs: Sequence[Output], stricter: Checked | None = None) -> str | None:
+        """How the outputs differ from what is expected, in words; None if they do not.
+
+        Args:
+            stricter: Allow what this check allows, in place of what the checker's own does.
+        """
         assert self._expected is not None
+        allowed = self._tolerance if stricter is None else stricter.tolerance
+        equal_nan = self.check.equal_nan if stricter is None else stricter.equal_nan
         for (name, tensor), expected in zip(outputs, self._expected):
-            text = self._compare(tensor, expected)
+            text = self._compare(tensor, expected, allowed, equal_nan)
             if text:
                 return f"Wrong: {name}: {text}"
         return None
 
-    def _compare(self, tensor: Any, expected: Any) -> str | None:
+    def _compare(self, tensor: Any, expected: Any, tolerance_of: Mapping[str, float], equal_nan: bool) -> str | None:
         dtype = str(tensor.dtype).removeprefix("torch.")
-        tolerance = self._tolerance(dtype)
-        math = _library_of(tensor)
+        tolerance = tolerance_of.get(dtype, tolerance_of[OTHERS])
+        library = _library_of(tensor)
         got, want = _wide(tensor, dtype), _wide(expected, dtype)
         if not len(got):
             return None
-        bad, finite = got != want, math.isfinite(got) & math.isfinite(want)
-        allowed = tolerance * (abs(want[finite]) + _mean(abs(want), math))
+        bad, finite = got != want, library.isfinite(got) & library.isfinite(want)
+        allowed = tolerance * (abs(want[finite]) + _mean(abs(want), library))
         bad[finite] = abs(got[finite] - want[finite]) > allowed
-        if self.check.equal_nan:
-            bad = bad & ~(math.isnan(got) & math.isnan(want))
+        if equal_nan:
+            bad = bad & ~(library.isnan(got) & library.isnan(want))
         if not bool(bad.any()):
             return None
         where = int(bad.nonzero()[0].reshape(-1)[0])
@@ -215,12 +251,6 @@ class Checker:
             f"{int(bad.sum())} of {len(got)} elements differ from the reference; element {where}: expected "
             f"{want[where].item():.6g}, got {got[where].item():.6g} (tolerance {tolerance:g})"
         )
-
-    def _tolerance(self, dtype: str) -> float:
-        given = self.check.tolerance
-        if isinstance(given, Mapping):
-            return float(given.get(dtype, TOLERANCES.get(dtype, 0.0)))
-        return float(TOLERANCES.get(dtype, 0.0) if given is None else given)
 
     def refuse_majority(self, wrong: int, checked: int) -> None:
         """Stop where the reference stands against most configs: then it is not they that are to blame.

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from autotuned import candidates, env, objects, store, switched, toolchain
+from autotuned import candidates, conditions, env, objects, store, switched, toolchain
 from autotuned.context import Context
 from autotuned.errors import ConfigError
 from autotuned.key import Key, call_part
@@ -55,9 +55,9 @@ class Chooser:
         self.searches = 0
         self.seconds = Seconds()
         self._on_configs, self.on_written = on_configs, on_written
-        self._choices: dict[str, Choice] = {}
+        self._choices: dict[Key, Choice] = {}
         self._said: set[str] = set()
-        self._context = Context(target, options.version)
+        self._context = Context(target, options.version, options.trial)
 
     # -- key and candidates --------------------------------------------------------------------------------------
 
@@ -95,6 +95,10 @@ class Chooser:
         self._on_configs(configs)
         return configs
 
+    def question(self, call: Call, live: Candidates, mode: str) -> Question:
+        """What is asked for a call."""
+        return Question(call, self.key(call), live, mode, needed=self.options.needs(self.target.name, live))
+
     # -- the sources, in their order -----------------------------------------------------------------------------
 
     def choose(self, call: Call, pinned: Any = None, search: bool = True, mode: str | None = None) -> Choice:
@@ -119,7 +123,7 @@ class Chooser:
         known = self._without_key(call, live, mode, pinned)
         if known is not None:
             return known
-        question = Question(call, self.key(call), live, mode, search=search)
+        question = self.question(call, live, mode).replace(search=search)
         self.seconds.lookup += time.perf_counter() - start
         return self.answer(question)
 
@@ -136,7 +140,8 @@ class Chooser:
         own: Place = (Rung.TABLE, lambda key, live: self._look_at_own(question))
         if question.fresh or not self.keeps(question.key):
             return [own]
-        return [own, *store.places(question.mode == "strict", question.must_search, self.options.nearest)]
+        strict = question.mode == "strict"
+        return [own, *store.places(strict, question.must_search, self.options.nearest, question.needed)]
 
     def _ending(self, question: Question) -> Rung | None:
         """What a call gets for which nothing is known: a search, an untuned config, or (None) an error."""
@@ -153,7 +158,7 @@ class Chooser:
         known = self._without_key(call, live, mode, pinned)
         if known is not None:
             return explain.without_key(name, mode, known, self.label(known.config))
-        question = Question(call, self.key(call), live, mode)
+        question = self.question(call, live, mode)
         return explain.of_call(
             question.key, live, mode, self._places(question), self._ending(question),
             None if self.keeps(question.key) else "disabled", self.label, self.options.spec.buckets,
@@ -200,7 +205,7 @@ class Chooser:
         live = self.candidates(call)
         known = None
         if len(live) > 1 and env.current_mode() != "off":
-            known = self.known(Question(call, self.key(call), live, "serve"))
+            known = self.known(self.question(call, live, "serve"))
         return (known or self.default(call, live)).config
 
     def refuse(self, call: Call, choice: Choice, error: Exception) -> None:
@@ -211,7 +216,7 @@ class Chooser:
         """
         key = self.key(call)
         self.unfit.note(key.digest, candidates.identity(choice.config, self.target.name, objects.spell), error)
-        self._choices.pop(key.digest, None)
+        self._choices.pop(key, None)
         if switched.agreements:
             switched.agreements[-1].leave(key)
         log.warning(
@@ -249,26 +254,25 @@ class Chooser:
         """What a record says besides its winner."""
         if self.options.restore is None:
             self.on_written([str(name) for name in found.provenance.get("written", ())])
-        if found.provenance.get("timer", self.options.timer) != self.options.timer:
-            message = "`%s` key %s was measured in another way (%s, now %s); `autotuned tune --force` measures it anew."
-            self.say_once("timer", message, found.key, found.provenance["timer"], self.options.timer)
 
     def _look_at_own(self, question: Question) -> Look:
-        choice = self._choices.get(question.key.digest)
+        choice = self._choices.get(question.key)
         if choice is None:
             return Look(None, "absent")
         if question.force or (question.mode == "search" and choice.rung is not Rung.SEARCH):
             return Look(None, "mode", "what is known is measured again")
         if not any(config is choice.config for config in question.live.values()):
             return Look(None, "absent", "its config is not among those of this call any more")
+        if choice.conditions is not None and (lack := conditions.lack(choice.conditions, question.needed)):
+            return Look(None, "weaker conditions", f"measured {lack}")
         return Look(choice)
 
     def _remember(self, key: Key, choice: Choice) -> Choice:
         if choice.rung is Rung.DEFAULT:
             return choice  # the launch table holds it; another mode, or the next process, may do better
-        if self._choices.get(key.digest) is not choice:
+        if self._choices.get(key) is not choice:
             log.info("`%s` %s: %s (%s)", key.kernel, key.digest[:12], choice.config, choice.why)
-        self._choices[key.digest] = choice
+        self._choices[key] = choice
         while len(self._choices) > LIMIT:
             self._choices.pop(list(self._choices)[0], None)  # not by `iter`: other threads add to it
         return choice
@@ -282,9 +286,10 @@ class Chooser:
     def _without_search(self, question: Question) -> Choice:
         key = question.key
         if question.mode == "strict":
-            raise explain.not_tuned(key, "mode 'strict' allows no search")
+            raise explain.not_tuned(key, "mode 'strict' allows no search", self._lack(question))
         if question.mode == "serve":
-            self.untuned.note(key, explain.nearest_words)
+            lack = self._lack(question)
+            self.untuned.note(key, lambda key: lack or explain.nearest_words(key))
         if self.options.default is not None:
             return self.default(question.call, question.live)
         if question.mode == "auto":
@@ -298,15 +303,28 @@ class Chooser:
             return stored
         if self.options.default is None:
             why = "a CUDA graph is being captured, which a search would break"
-            raise explain.not_tuned(question.key, why if question.search else "prepare(search=False) allows no search")
+            why = why if question.search else "prepare(search=False) allows no search"
+            raise explain.not_tuned(question.key, why, self._lack(question))
         return self.default(question.call, question.live)
 
+    def _lack(self, question: Question) -> str:
+        """What the stored choice of a call that may not be searched for lacks; "" if there is none."""
+        return explain.weaker(self._places(question), question.key, question.live)
+
     def keeps(self, key: Key) -> bool:
-        """Whether this key's results are kept on disk; a key with values that JSON cannot write is not."""
+        """Whether this key's results are kept on disk; one with values that JSON cannot write, or under a check whose
+        reference it cannot, is not.
+        """
         if self.options.stored and not objects.portable(key.to_json()):
             message = "`%s`: the choice for key %s is kept in memory only: %s."
             why = objects.why_not_portable(key.to_json())
             self.say_once(f"object: {why}", message, key, why)
+            return False
+        if self.options.stored and not objects.portable(self.options.needs(self.target.name, {}).to_json()):
+            message = (
+                "`%s`: the reference of check= has no source that could be compared: choices are kept in memory only."
+            )
+            self.say_once("reference", message, key)
             return False
         return self.options.stored
 

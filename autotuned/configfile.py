@@ -9,26 +9,28 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from autotuned import disk, recordfile
+from autotuned import conditions, disk, recordfile
+from autotuned.conditions import Conditions
 from autotuned.device import Device, file_stem, from_json
 from autotuned.errors import ConfigFileError, RecordError
 from autotuned.key import Key
 from autotuned.recordfile import typed
 from autotuned.values import Json, canonical
 
-SCHEMA = 1
+SCHEMA = 2
 SCHEMAS = "schema"  # the folder of JSON schemas beside the files of this package; none of its files is a config file
 WARPS = (1, 2, 4, 8, 16, 32, 64)  # Triton takes powers of two only
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One tuned call of a file: the call part of a key, and the choice for it."""
+    """One tuned call of a file: the call part of a key, the choice for it, and what that was measured under."""
 
     call: Json
     config: Mapping[str, Json]
     median_us: float | None
     vs_default: float | None
+    conditions: Conditions = Conditions()
 
     @cached_property
     def identity(self) -> str:
@@ -40,6 +42,7 @@ class Entry:
         return {
             "call": self.call,
             "config": dict(self.config),
+            "conditions": self.conditions.to_json(),
             "median_us": self.median_us,
             "vs_default": self.vs_default,
         }
@@ -196,7 +199,7 @@ def entry_of(record: recordfile.Record, default: Mapping[str, Json] | None) -> E
     assert record.winner is not None
     base = record.timing_of(default) if default else None
     ratio = base.median_us / record.median_us if base and base.median_us and record.median_us else None
-    return Entry(record.key.call, record.winner, rounded(record.median_us), rounded(ratio))
+    return Entry(record.key.call, record.winner, rounded(record.median_us), rounded(ratio), record.conditions)
 
 
 # -- reading ---------------------------------------------------------------------------------------------------------
@@ -234,7 +237,8 @@ def _read(data: Any, lines: list[str], path: str) -> tuple[ConfigFile, list[Faul
     # Before the other fields: a newer schema may have more of them.
     schema = typed(data, dict, "file").get("schema", SCHEMA)
     if typed(schema, int, "schema") != SCHEMA:
-        raise RecordError(f"expected schema {SCHEMA}, got {schema!r}; upgrade autotuned to read it.", where="schema")
+        remedy = "upgrade autotuned to read it" if schema > SCHEMA else "`autotuned tune --out` writes it anew"
+        raise RecordError(f"expected schema {SCHEMA}, got {schema!r}; {remedy}.", where="schema")
     fields = _fields(data, "file", {"schema", "kernel", "device", "groups"})
     reader = _Reader(_empty(fields), path)
     numbers = _entry_lines(fields["groups"], lines)
@@ -334,7 +338,7 @@ def _reason(error: Exception) -> str:
 
 
 def _entry(data: Any, where: str) -> Entry:
-    fields = _fields(data, where, {"call", "config", "median_us", "vs_default"})
+    fields = _fields(data, where, {"call", "config", "conditions", "median_us", "vs_default"})
     for name in ("median_us", "vs_default"):
         number = fields[name]
         if number is not None and (not recordfile.is_finite(number) or number <= 0):
@@ -342,7 +346,8 @@ def _entry(data: Any, where: str) -> Entry:
     call = typed(fields["call"], dict, f"{where}.call")
     config = recordfile.check_config(fields["config"], f"{where}.config")
     _check_values(call, config, f"{where}.config")
-    return Entry(call, config, fields["median_us"], fields["vs_default"])
+    measured = conditions.load(fields["conditions"], f"{where}.conditions")
+    return Entry(call, config, fields["median_us"], fields["vs_default"], measured)
 
 
 def _check_values(call: dict[str, Json], config: dict[str, Json], where: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from autotuned import objects, store
@@ -13,10 +15,14 @@ class Context:
     """The context in which the calls of one tuned function are made.
 
     All parts are asked for at each call of `of`; what is spared is writing them as text when they are as before.
+
+    Args:
+        trial: What makes times another quantity than by default (`question.trial_part`).
     """
 
-    def __init__(self, target: Target, version: Any) -> None:
+    def __init__(self, target: Target, version: Any, trial: Mapping[str, Json] = MappingProxyType({})) -> None:
         self._target = target
+        self._trial = {"trial": dict(trial)} if trial else {}
         self._version = encode(version, f"version of '{target.name}'", objects.spell)
         self._latest: tuple[Any, dict[str, Json], str] = (None, {}, "")
 
@@ -30,7 +36,7 @@ class Context:
             if latest[0] is not None and now[2] != latest[0][2]:
                 target.environment_changed()
             context = {"device": where.to_json(), **now[1], "environment": now[2], "source": now[3]}
-            context["version"] = self._version
+            context |= {"version": self._version, **self._trial}
             if self._version is None and target.opaque:  # with a version the user says what of them matters
                 context["process"] = {name: objects.this_very(value) for name, value in target.opaque}
             latest = self._latest = (now, context, canonical(context))

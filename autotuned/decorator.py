@@ -130,16 +130,23 @@ def measured_by(
     """The user's benchmark, or Triton's with the user's times; None where neither was asked for."""
     if do_bench is not None or (warmup is None and rep is None and not use_cuda_graph):
         return do_bench
-    reps = 100 if rep is None else rep
+    return TritonBench(25 if warmup is None else warmup, 100 if rep is None else rep, use_cuda_graph)
 
-    def bench(call: Callable[[], None], quantiles: Sequence[float]) -> Any:
+
+class TritonBench(Frozen):
+    """Triton's `do_bench` with these times in milliseconds; under a CUDA graph it takes no `warmup`."""
+
+    warmup: int
+    rep: int
+    use_cuda_graph: bool
+
+    def __call__(self, call: Callable[[], None], quantiles: Sequence[float]) -> Any:
+        """Times in milliseconds."""
         import triton.testing
 
-        if use_cuda_graph:
-            return triton.testing.do_bench_cudagraph(call, rep=reps, quantiles=quantiles)
-        return triton.testing.do_bench(call, warmup=25 if warmup is None else warmup, rep=reps, quantiles=quantiles)
-
-    return bench
+        if self.use_cuda_graph:
+            return triton.testing.do_bench_cudagraph(call, rep=self.rep, quantiles=quantiles)
+        return triton.testing.do_bench(call, warmup=self.warmup, rep=self.rep, quantiles=quantiles)
 
 
 class _Given(Frozen):

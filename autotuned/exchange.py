@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from autotuned import configfile, objects, recordfile, shipping, store
+from autotuned import conditions, configfile, objects, recordfile, shipping, store
 from autotuned.configfile import ConfigFile, Entry, Fault
 from autotuned.device import Device, from_json
 from autotuned.errors import ConfigFileError
@@ -47,7 +47,7 @@ def entry_of(stored: Record) -> Entry:
     if not stored.timings:
         ratio = stored.provenance.get("vs_default")
         entry = configfile.entry_of(stored, None)
-        return Entry(entry.call, entry.config, entry.median_us, ratio if recordfile.is_finite(ratio) else None)
+        return replace(entry, vs_default=ratio if recordfile.is_finite(ratio) else None)
     default: Json = stored.provenance.get("default")
     return configfile.entry_of(stored, default if isinstance(default, dict) else stored.timings[0].config)
 
@@ -65,7 +65,8 @@ class Imported:
 def import_files(paths: Iterable[Path]) -> Imported:
     """Write the choices of config files into the user's store.
 
-    A record that was measured here stays: its timings are better evidence than a line of a file.
+    A record that was measured here stays: its timings are better evidence than a line of a file. So does one of a file
+    that was measured under stronger conditions.
 
     Raises:
         ConfigFileError: There are no files.
@@ -81,14 +82,16 @@ def import_files(paths: Iterable[Path]) -> Imported:
 
 
 def _import(key: Key, entry: Entry, path: Path, result: Imported) -> None:
-    there = store.read(store.record_path(key))
+    there = store.read_of(key)
     if there is not None and there.timings:
         result.kept += 1
     elif there is not None and there.winner is not None and entry_of(there) == entry:
         result.same += 1
+    elif there is not None and there.winner is not None and conditions.is_more(there.conditions, entry.conditions):
+        result.kept += 1
     else:
         provenance = {IMPORTED: path.name, "vs_default": entry.vs_default}
-        if not store.keep(Record(key, entry.config, entry.median_us, "ok", (), provenance)):
+        if not store.keep(Record(key, entry.config, entry.median_us, "ok", (), provenance, entry.conditions)):
             raise OSError(f"the record {store.record_path(key)} cannot be written")
         result.written += 1
 
@@ -146,8 +149,9 @@ class Merged:
 def merge(paths: Sequence[Path]) -> Merged:
     """Put config files together; for a call that several have, the choice that was measured better is taken.
 
-    That is: one with times before one without; then the one that gains more over the config used without tuning, for
-    that ratio holds across machines where times do not; then the faster one; then the first.
+    That is: one under stronger conditions (a check, more protection) before one under weaker ones; one with times
+    before one without; then the one that gains more over the config used without tuning, for that ratio holds across
+    machines where times do not; then the faster one; then the first.
 
     Raises:
         ConfigFileError: There are no files.
@@ -170,12 +174,18 @@ def _merge(key: Key, entry: Entry, merged: Merged) -> None:
         file.add(context, entry)
         return
     better, why = _better(before, entry)
+    if before.identity == entry.identity:  # it passed the checks of both
+        checks = conditions.strongest((*before.conditions.checks, *entry.conditions.checks))
+        better = replace(better, conditions=better.conditions.replace(checks=checks))
     file.add(context, better)
     if before.identity != entry.identity:
         merged.conflicts.append(Conflict(key, better, entry if better is before else before, why))
 
 
 def _better(first: Entry, second: Entry) -> tuple[Entry, str]:
+    for one, other in ((first, second), (second, first)):
+        if conditions.is_more(one.conditions, other.conditions):
+            return one, "it was measured under stronger conditions"
     for why, measure in (
         ("it has times", lambda entry: entry.median_us is not None),
         ("it gains more over the default", lambda entry: entry.vs_default or 0.0),

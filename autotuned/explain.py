@@ -10,6 +10,7 @@ from typing import Any
 
 from autotuned import candidates, files, store
 from autotuned.alike import Alike
+from autotuned.conditions import Conditions
 from autotuned.errors import NotTunedError
 from autotuned.key import Difference, Key, differences, parts
 from autotuned.look import Candidates, Choice, Look, Place, Rung
@@ -25,9 +26,10 @@ CONTEXT_REASONS = {
     "source": "other source",
     "environment": "other environment",
     "version": "other version",
+    "trial": "other trial",
 }
 REASONS = ("hit", "absent", *dict.fromkeys(CONTEXT_REASONS.values()), "damaged", "unreadable", "newer schema",
-           "config gone", "new configs", "disabled", "mode")  # fmt: skip
+           "config gone", "weaker conditions", "new configs", "disabled", "mode")  # fmt: skip
 WORDS = {
     Rung.TABLE: "this process",
     Rung.STORE: "store",
@@ -262,7 +264,7 @@ def of_stored(stored: Key, now: Mapping[str, Json]) -> Explanation:
     """
     key = Key(stored.kernel, stored.call, {**stored.context, **now})
     unchecked = [name for name in stored.context if name not in now]
-    notes = (f"not compared: {', '.join(unchecked)}",) if unchecked else ()
+    notes = (f"not compared: {', '.join([*unchecked, 'check=', 'restore_value='])}",)
     choice, steps, problem = ask(PLACES_WITHOUT_A_PROGRAM, key, {})
     if choice is not None:
         words, place = choice.config, steps[-1].place
@@ -301,19 +303,32 @@ class _Whatever(Mapping[str, Any]):
         return 0
 
 
-# `store.places` where no live configs are at hand: whatever was chosen counts.
+NOTHING = Conditions(())  # asked: neither a check nor protection
+# `store.places` where no live configs are at hand: whatever was chosen counts, whatever it was measured under.
 PLACES_WITHOUT_A_PROGRAM: Sequence[Place] = [
     (Rung.STORE, _any_record),
-    (Rung.FILE, lambda key, live: files.look_exact(key, _Whatever(key))),
-    (Rung.LADDER, lambda key, live: files.look_ladder(key, _Whatever(key))),
+    (Rung.FILE, lambda key, live: files.look_exact(key, _Whatever(key), NOTHING)),
+    (Rung.LADDER, lambda key, live: files.look_ladder(key, _Whatever(key), needed=NOTHING)),
 ]
 
 
-def not_tuned(key: Key, why: str) -> NotTunedError:
-    """The error for a call that may not be searched for, with the nearest stored key."""
+def weaker(places: Sequence[Place], key: Key, live: Candidates) -> str:
+    """What the stored choice of a key lacks, in words; "" if there is none, or another reason not to serve it."""
+    looks = (look(key, live) for _, look in places)
+    seen = next((seen for seen in looks if seen.problem == "weaker conditions"), None)
+    return "" if seen is None else f"the stored choice{f' in {seen.path}' if seen.path else ''} was {seen.detail}"
+
+
+def not_tuned(key: Key, why: str, lack: str = "") -> NotTunedError:
+    """The error for a call that may not be searched for, with the nearest stored key.
+
+    Args:
+        lack: What a stored choice for the very key lacks.
+    """
+    found = "one that was measured under weaker conditions" if lack else "none"
     return NotTunedError(
-        f"`{key.kernel}`: expected a tuned choice for key {key.digest[:12]}, found none, and {why}; "
-        f"{nearest_words(key)}. Tune it beforehand (`autotuned tune`), ship a config file, or give "
+        f"`{key.kernel}`: expected a tuned choice for key {key.digest[:12]}, found {found}, and {why}; "
+        f"{lack or nearest_words(key)}. Tune it beforehand (`autotuned tune`), ship a config file, or give "
         "@autotune a default=.",
         kernel=key.kernel,
         digest=key.digest,

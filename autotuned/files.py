@@ -11,7 +11,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from autotuned import configfile, env, fit, nearest, policy, records
+from autotuned import conditions, configfile, env, fit, nearest, policy, records
+from autotuned.conditions import BY_DEFAULT, Conditions
 from autotuned.configfile import ConfigFile, Entry, Fault
 from autotuned.device import from_json
 from autotuned.errors import ConfigFileError
@@ -269,55 +270,68 @@ def report(kernel: str | None, strict: bool = False) -> None:
 # -- what they offer -------------------------------------------------------------------------------------------------
 
 
-def look_exact(key: Key, candidates: Candidates) -> Look:
+def look_exact(key: Key, candidates: Candidates, needed: Conditions = BY_DEFAULT) -> Look:
     """The choice for the same call in the same context."""
-    name, slug = configfile.file_name(key.kernel), from_json(key.context["device"]).slug
     seen = Look(None, "absent")
+    for path, entry in _exact(key):
+        config, lack = candidates.get(entry.identity), conditions.lack(entry.conditions, needed)
+        if config is None:
+            seen = Look(None, "config gone", fit.misfit(entry.config, candidates), path)  # the next may have it
+        elif lack:
+            seen = Look(None, "weaker conditions", f"measured {lack}", path)
+        else:
+            return seen.replace(choice=Choice(config, Rung.FILE, origin=path, conditions=entry.conditions))
+    return seen
+
+
+def _exact(key: Key) -> Iterator[tuple[str, Entry]]:
+    """The entries for a key, each with its file's path."""
+    name, slug = configfile.file_name(key.kernel), from_json(key.context["device"]).slug
     for folder in folders():
         path = folder.path / slug / name
         file = read(path, key.kernel).file
         entry = file.find(key) if file else None
-        if entry is None:
-            continue
-        config = candidates.get(entry.identity)
-        if config is not None:
-            return seen.replace(choice=Choice(config, Rung.FILE, origin=str(path)))
-        seen = Look(None, "config gone", fit.misfit(entry.config, candidates), str(path))  # the next may have it
-    return seen
+        if entry is not None:
+            yield str(path), entry
 
 
-def look_ladder(key: Key, candidates: Candidates, strict: bool = False) -> Look:
+def look_ladder(key: Key, candidates: Candidates, strict: bool = False, needed: Conditions = BY_DEFAULT) -> Look:
     """The choice for the same call in another context, as far as the policies of the files serve it."""
-    return _best(_ladder(key), candidates, Rung.LADDER, strict)
+    return _best(_ladder(key), candidates, needed, Rung.LADDER, strict)
 
 
-def look_nearest(key: Key, candidates: Candidates, factors: nearest.Factors) -> Look:
+def look_nearest(key: Key, candidates: Candidates, factors: nearest.Factors, needed: Conditions = BY_DEFAULT) -> Look:
     """The choice for the nearest shape, in the same context or one that the policies of the files serve."""
-    return _best(_neighbours(key, factors), candidates, Rung.NEAREST, False)
+    return _best(_neighbours(key, factors), candidates, needed, Rung.NEAREST, False)
 
 
 def likely(key: Key, candidates: Candidates, factors: nearest.Factors) -> str | None:
-    """The identity of the live config that is likely to win: what serves elsewhere, if anything does."""
+    """The identity of the live config that is likely to win: what has weaker conditions, or serves elsewhere."""
     offers = itertools.chain(_ladder(key), _neighbours(key, factors) if factors else ())
-    found = (offer.entry.identity for offer in offers if offer.verdict.action != "refuse")
+    elsewhere = (offer.entry.identity for offer in offers if offer.verdict.action != "refuse")
+    found = itertools.chain((entry.identity for _, entry in _exact(key)), elsewhere)
     return next((identity for identity in found if identity in candidates), None)
 
 
-def _best(offers: Iterable[Offer], candidates: Candidates, rung: Rung, strict: bool) -> Look:
+def _best(offers: Iterable[Offer], candidates: Candidates, needed: Conditions, rung: Rung, strict: bool) -> Look:
     serving = ("accept",) if strict else ("accept", "warn")
     refused = ""
     for offer in offers:
         config = candidates.get(offer.entry.identity)
-        if config is not None and offer.verdict.action in serving:
+        lack = conditions.lack(offer.entry.conditions, needed)
+        if config is not None and offer.verdict.action in serving and not lack:
             loud = offer.verdict.action == "warn" or rung is Rung.NEAREST
-            return Look(Choice(config, rung, origin=offer.path, note=offer.note, key=offer.key, loud=loud))
-        refused = refused or f"{offer.path}: {_why_not(offer, candidates)}"
+            choice = Choice(config, rung, origin=offer.path, note=offer.note, key=offer.key, loud=loud)
+            return Look(choice.replace(conditions=offer.entry.conditions))
+        refused = refused or f"{offer.path}: {_why_not(offer, candidates, lack)}"
     return Look(None, "absent", refused)
 
 
-def _why_not(offer: Offer, candidates: Candidates) -> str:
+def _why_not(offer: Offer, candidates: Candidates, lack: str) -> str:
     if offer.entry.identity not in candidates:
         return fit.misfit(offer.entry.config, candidates)
+    if lack:
+        return f"{offer.note}; measured {lack}"
     return f"{offer.note}; policy {offer.verdict.action!r}"
 
 

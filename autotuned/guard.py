@@ -44,16 +44,23 @@ class Guard:
         self._protection.release()
         if restore is None and access is not None:
             restore = [name for name in job.call.arguments if name in access.written]
-        named: Collection[str] = job.check.poisoned if job.check else ()
-        if access is not None and job.check is not None and job.check.poison is True:
-            named = access.written - access.read
+        named: set[str] = set()
+        for check in (job.check, job.stricter):
+            if check is not None and not isinstance(check.poison, bool):
+                named |= set(check.poison)
+            elif check is not None and check.poison and access is not None:
+                named |= access.written - access.read
         watch = access is None and (job.watch or job.check is not None)
         self._protection = self._made(restore, watch, {*named, *written})
         self._made_for = access
 
     def _made(self, restore: Sequence[str] | None, watch: bool, known: Collection[str]) -> Protection:
         job = self._job
-        make = partial(Protection, job.call.arguments, restore, job.zero, watch, known=known, unread=self._unread())
+        own = set(job.call.arguments if job.named is None else job.named)
+        make = partial(
+            Protection, job.call.arguments, restore, job.zero, watch, known=known, unread=self._unread(),
+            quietly=set(job.restore or ()) - own,
+        )  # fmt: skip
         try:
             return make()
         except Exception as error:
@@ -117,7 +124,7 @@ class Guard:
     def written(self) -> list[str]:
         """Names of the arguments known to be written, in order."""
         access = self._ahead.access
-        written = {*self._protection.seen, *(access.written if access else ())}
+        written = {*self._protection.seen, *(access.written if access else ()), *(self._job.named or ())}
         return [name for name in self._job.call.arguments if name in written]
 
     def note(self, facts: Outcome) -> None:

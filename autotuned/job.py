@@ -11,6 +11,7 @@ from typing import Any
 
 from autotuned import candidates, objects
 from autotuned.check import Check
+from autotuned.conditions import Checked, Conditions, Restore
 from autotuned.journal import Journal
 from autotuned.key import Key
 from autotuned.measure import GivenTimer, Timer
@@ -58,6 +59,8 @@ class Job:
     Attributes:
         configs: The live configs of the candidates, by identity, in list order.
         restore: Names to protect, None to find out; `zero`: names zeroed before each trial.
+        named: Those that this call's decoration protects, where others asked for more; None for those of `restore`.
+        checked: The check as records hold it. `stricter`: one that also covers what others asked of the reference.
         known: Timings of an earlier search, by identity; these configs are not measured again.
         incumbent: Of these, the one to beat: measured again beside configs that are new.
         budget_s: The search stops after this many seconds with what it has; None never.
@@ -80,6 +83,9 @@ class Job:
     budget_s: float | None = None
     observer: Observer | None = None
     check: Check | None = None
+    named: Sequence[str] | None = None
+    checked: Checked | None = None
+    stricter: Checked | None = None
     watch: bool = False
     compile_class: Hashable | None = None
     journal: Journal = field(default_factory=lambda: Journal(None))
@@ -120,13 +126,14 @@ class Outcome:
     compile_s: float = 0.0
     regime: dict[str, Json] = field(default_factory=dict)
 
-    def record(self, key: Key, seconds: float, provenance: Mapping[str, Any]) -> Record:
+    def record(self, key: Key, seconds: float, provenance: Mapping[str, Any], restore: Restore = None) -> Record:
         """What is kept of it.
 
         Args:
             key: What was tuned.
             seconds: How long the search took.
             provenance: What else there is to say of how it was measured.
+            restore: What was put back around trials.
         """
         won = next((timing for timing in self.timings if timing.identity == self.winner), None)
         how = {
@@ -137,8 +144,9 @@ class Outcome:
             **provenance,
         }
         return Record(
-            key, won.config if won else None, won.median_us if won else None, self.quality, tuple(self.timings), how
-        )
+            key, won.config if won else None, won.median_us if won else None, self.quality, tuple(self.timings), how,
+            Conditions(restore, won.passed if won else ()),
+        )  # fmt: skip
 
     def advice(self, kernel: str, automatic: bool) -> Iterator[tuple[str, str]]:
         """Lines that are worth saying once, each with what it is about: what the user could name in a list."""

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotuned import disk
+from autotuned.key import Key
+from autotuned.values import canonical
 
 if TYPE_CHECKING:
     from autotuned.recordfile import Timing
@@ -38,10 +40,12 @@ class Journal:
 
     Args:
         path: The file; None keeps no journal.
+        key: Of the search; a journal of another key says nothing.
         writes: False for one who searches without the lock: what crashed is read, and nothing is written.
     """
 
-    def __init__(self, path: Path | None, writes: bool = True) -> None:
+    def __init__(self, path: Path | None, key: Key | None = None, writes: bool = True) -> None:
+        self._key = None if key is None else {"kernel": key.kernel, **key.to_json()}
         self._path = path
         self._compiling: list[str] = []
         self._launching: str | None = None
@@ -62,6 +66,8 @@ class Journal:
             return
         try:
             data: Any = disk.read_json(self._path)
+            if canonical(data["key"]) != canonical(self._key):
+                return
             lost, crashed, suspects = ([str(name) for name in data[kind]] for kind in ("lost", "crashed", "suspects"))
             launching, compiling = ([], []) if _is_alive(data) else _underway(data)
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -137,7 +143,7 @@ class Journal:
     def _write(self) -> None:
         if self._path is None:
             return
-        data = {"schema": 1, "launching": self._launching, "compiling": [*self._compiling],
+        data = {"schema": 2, "key": self._key, "launching": self._launching, "compiling": [*self._compiling],
                 "lost": [*self.lost], "crashed": [*self.crashed], "suspects": [*self.suspects],
                 "pid": os.getpid(), "host": socket.gethostname(), "run": _RUN}  # fmt: skip
         try:

@@ -36,17 +36,23 @@ class Key(Frozen):
 
     def __eq__(self, other: object) -> bool:
         # Not by fields: to Python 1 == True, and a dict of them is equal too.
-        return self.digest == other.digest if isinstance(other, Key) else NotImplemented
+        # Nor by digest: files and tables are found by it, and what they hold is compared with what was asked for.
+        return self.text == other.text if isinstance(other, Key) else NotImplemented
 
     def __hash__(self) -> int:
-        return hash(self.digest)
+        return hash(self.text)
+
+    @cached_property
+    def text(self) -> str:
+        """The canonical text of kernel name, call part and context part."""
+        context = self.context_text or canonical(self.context)
+        # Written as `canonical` would write the three of them in one object: the context's text is long and rarely new.
+        return f'{{"call":{_call_text(self.call)},"context":{context},"kernel":{quoted(self.kernel)}}}'
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 of kernel name, call part and context part, in hex."""
-        context = self.context_text or canonical(self.context)
-        # Written as `canonical` would write the three of them in one object: the context's text is long and rarely new.
-        return digest_of_text(f'{{"call":{_call_text(self.call)},"context":{context},"kernel":{quoted(self.kernel)}}}')
+        """SHA-256 of the text, in hex."""
+        return digest_of_text(self.text)
 
     @property
     def is_of_triton(self) -> bool:

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from autotuned import disk, recordfile
+from autotuned.conditions import Restore
 from autotuned.errors import RecordError
 from autotuned.key import Key
 from autotuned.recordfile import Timing
@@ -24,7 +25,7 @@ def path_beside(record_path: Path) -> Path:
 
 
 @contextmanager
-def open_for(path: Path, key: Key) -> Iterator[Callable[[Timing], None]]:
+def open_for(path: Path, key: Key, restore: Restore = None) -> Iterator[Callable[[Timing], None]]:
     """Append timings to a key's logbook; yields the function that does so.
 
     A line is one call to the system, so that a kill leaves whole lines, or at most the last one torn. Like every
@@ -41,20 +42,21 @@ def open_for(path: Path, key: Key) -> Iterator[Callable[[Timing], None]]:
     try:
         disk.share(descriptor, path.parent)
         # An empty line first: a torn one of a killed process may be the last.
-        _append(descriptor, "\n" + disk.text(_header(key)))
+        _append(descriptor, "\n" + disk.text(_header(key, restore)))
         yield lambda timing: _append(descriptor, _line(timing))
     finally:
         with contextlib.suppress(OSError):
             os.close(descriptor)
 
 
-def _header(key: Key) -> dict[str, Json]:
-    return {"schema": recordfile.SCHEMA, "kernel": key.kernel, "key": key.to_json()}
+def _header(key: Key, restore: Restore) -> dict[str, Json]:
+    names = None if restore is None else list(restore)
+    return {"schema": recordfile.SCHEMA, "kernel": key.kernel, "key": key.to_json(), "restore": names}
 
 
 def _line(timing: Timing) -> str:
     try:
-        return disk.text(timing.fields())
+        return disk.text(timing.to_json())
     except (TypeError, ValueError):  # a config with a value that JSON cannot write: it is not stored either
         return ""
 
@@ -66,14 +68,17 @@ def _append(descriptor: int, text: str) -> None:
         log.debug("a timing cannot be written (%s)", error)
 
 
-def read(path: Path, key: Key) -> dict[str, Timing]:
-    """The last timing of each config in a key's logbook, by identity; lines that are torn or strange are left out."""
+def read(path: Path, key: Key, restore: Restore = None) -> dict[str, Timing]:
+    """The last timing of each config in a key's logbook that was taken under a protection, by identity.
+
+    Lines that are torn or strange are left out.
+    """
     try:
         lines = disk.read_bytes(path).split(b"\n")
     except (OSError, ValueError):
         return {}
     found: dict[str, Timing] = {}
-    ours, ours_text = False, canonical(_header(key))
+    ours, ours_text = False, canonical(_header(key, restore))
     for data in filter(None, map(_parsed, lines)):
         if isinstance(data, dict) and "key" in data:
             ours = canonical(data) == ours_text

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
+from autotuned.conditions import Conditions
 from autotuned.immutable import Frozen
 from autotuned.key import Key
 from autotuned.recordfile import Record
@@ -57,6 +58,7 @@ class Choice(Frozen):
         origin: The file it came from, for people.
         key: The key it was tuned for, where that is another than the call's; `note` says in what they differ.
         loud: Whether that is worth a warning.
+        conditions: What it was measured under; None for what was not measured.
     """
 
     config: Any
@@ -68,6 +70,7 @@ class Choice(Frozen):
     key: Key | None = None
     note: str = ""
     loud: bool = False
+    conditions: Conditions | None = None
 
     @property
     def why(self) -> str:
@@ -79,8 +82,8 @@ class Look(Frozen):
     """What one place holds for a key: a choice, or in a few words why there is none.
 
     Attributes:
-        problem: "absent", "damaged", "unreadable", "newer schema", "config gone" or "mode"; with a choice, what an
-            earlier file had instead of one.
+        problem: "absent", "damaged", "unreadable", "newer schema", "config gone", "weaker conditions" or "mode"; with
+            a choice, what an earlier file had instead of one.
         detail: What exactly, for people. `path`: the file it is about.
     """
 

@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from autotuned import candidates, objects
+from autotuned import candidates, conditions, objects
+from autotuned.conditions import Conditions
 from autotuned.immutable import Frozen
 from autotuned.key import Key, KeySpec
+from autotuned.later import later
 from autotuned.look import Choice, Rung
 from autotuned.target import Call, Hooks
+from autotuned.values import Json, digest
 
 if TYPE_CHECKING:
+    from autotuned import check as checks
     from autotuned.check import Check
     from autotuned.job import Observer
     from autotuned.locks import Lock
+else:
+    checks = later("check")
 
 
 class Options(Frozen):
@@ -57,10 +64,42 @@ class Options(Frozen):
         lists = {"restore_value": self.restore or (), "reset_to_zero": self.zero, "poison": poison}
         return {label: names for label, names in lists.items() if names}
 
-    @property
+    @cached_property
     def timer(self) -> str:
         """The way of measuring, as the provenance of records names it."""
-        return objects.name_of(self.do_bench) if self.do_bench else "race-1"
+        return objects.name_of(self.do_bench) if self.do_bench else OWN_TIMER
+
+    @cached_property
+    def trial(self) -> dict[str, Json]:
+        """What of a trial makes its times another quantity, as the key has it; what is as it is by default is left out.
+
+        Said once, when the kernel is decorated: what a benchmark or hook counts is no part of it.
+        """
+        return trial_part(self.do_bench, self.zero, self.hooks)
+
+    def needs(self, kernel: str, live: Mapping[str, Any]) -> Conditions:
+        """What a choice must have been measured under to serve a call with these candidates."""
+        restore = conditions.names(self.restore)
+        if self.check is None:
+            return Conditions(restore)
+        return Conditions(restore, (checks.asked(self.check, kernel, next(iter(live), ""), restore),))
+
+
+OWN_TIMER = "race-1"
+
+
+def trial_part(do_bench: Any, zero: Sequence[str], hooks: Hooks) -> dict[str, Json]:
+    """The part of a key that says what is timed and how, where that is not as by default.
+
+    One field is reserved: "objective", for what is measured. It is left out for the kernel's own time.
+    """
+    part: dict[str, Json] = {} if do_bench is None else {"timer": digest(objects.bench_of(do_bench))[:16]}
+    if zero:
+        part["zero"] = sorted(zero)
+    for name, hook in (("pre_hook", hooks.before), ("post_hook", hooks.after)):
+        if hook is not None:
+            part[name] = objects.spell(hook, name)
+    return part
 
 
 class Question(Frozen):
@@ -76,6 +115,7 @@ class Question(Frozen):
         lock: What came of asking for the key's lock, None before; where another holds it, what is measured is the
             other's to save.
         search: Whether it may come to a search at all; a call that is only prepared may forbid it.
+        needed: What a choice must have been measured under.
     """
 
     call: Call
@@ -88,6 +128,7 @@ class Question(Frozen):
     budget_s: float | None = None
     lock: Lock | None = None
     search: bool = True
+    needed: Conditions = Conditions()
 
     def is_answered_by(self, known: Choice) -> bool:
         """Whether every candidate has been measured; where a search is wanted, what crashed once is tried again."""

@@ -7,13 +7,17 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+from autotuned import conditions
+from autotuned.conditions import Checked, Conditions, judge
 from autotuned.errors import RecordError
 from autotuned.immutable import Frozen
 from autotuned.key import Key
 from autotuned.values import Json, canonical
 
-SCHEMA = 1
+SCHEMA = 2
 QUALITIES = ("ok", "tied", "noisy", "unresolved")
+FIELDS = {"schema", "kernel", "winner", "median_us", "quality", "conditions", "key", "timings", "provenance"}
+TIMING_FIELDS = {"config", "median_us", "low_us", "high_us", "samples", "status", "error", "passed", "failed"}
 STATUSES = ("ok", "same", "failed", "wrong", "crashed")
 
 
@@ -33,6 +37,7 @@ class Timing(Frozen):
             that ran and did not compute what `check=` expects; or "crashed" for one that was not tried because a
             process ended in its first launch. `error` says which config, the exception's type and text, or the
             difference.
+        passed, failed: Checks by which it was found right, and wrong. The latest of them is in the status.
     """
 
     config: Mapping[str, Json]
@@ -42,6 +47,8 @@ class Timing(Frozen):
     samples: int = 0
     status: str = "ok"
     error: str | None = None
+    passed: tuple[Checked, ...] = ()
+    failed: tuple[Checked, ...] = ()
 
     @property
     def identity(self) -> str:
@@ -53,6 +60,26 @@ class Timing(Frozen):
         """Whether the config may be chosen by this timing."""
         return self.status in ("ok", "same") and bool(self.median_us)
 
+    def right_for(self, needed: Conditions) -> bool | None:
+        """Whether its results are those that a call asks for; None where that is not known."""
+        if not needed.checks:
+            return self.status in ("ok", "same")
+        return judge(self.passed, self.failed, needed.checks[0])
+
+    def waits_for(self, needed: Conditions) -> bool:
+        """Whether no check with this call's reference, stricter or not, has looked at the config."""
+        wanted = {canonical(check.reference) for check in needed.checks}
+        return wanted.isdisjoint(canonical(check.reference) for check in (*self.passed, *self.failed))
+
+    def serves(self, needed: Conditions) -> bool:
+        """Whether the config may be chosen by this timing for what a call asks."""
+        return bool(self.median_us) and self.right_for(needed) is True
+
+    def to_json(self) -> dict[str, Json]:
+        """As a record and a logbook hold it."""
+        checks = {"passed": self.passed, "failed": self.failed}
+        return {**self.fields(), **{name: [one.to_json() for one in some] for name, some in checks.items()}}
+
     @property
     def typical_us(self) -> list[float]:
         """Three samples that have these statistics."""
@@ -60,7 +87,11 @@ class Timing(Frozen):
 
 
 class Record(Frozen):
-    """The stored answer for one key; `winner` is None while a search is not finished."""
+    """The stored answer for one key; `winner` is None while a search is not finished.
+
+    Attributes:
+        conditions: What its times were taken under, and the checks that the winner passed.
+    """
 
     key: Key
     winner: Mapping[str, Json] | None
@@ -68,6 +99,7 @@ class Record(Frozen):
     quality: str
     timings: tuple[Timing, ...]
     provenance: Mapping[str, Json] = MappingProxyType({})
+    conditions: Conditions = Conditions()
 
     def timing_of(self, config: Mapping[str, Json]) -> Timing | None:
         """The timing of the config with this canonical form."""
@@ -88,8 +120,9 @@ def dump(record: Record) -> dict[str, Json]:
         "winner": record.winner,
         "median_us": record.median_us,
         "quality": record.quality,
+        "conditions": record.conditions.to_json(),
         "key": record.key.to_json(),
-        "timings": [timing.fields() for timing in record.timings],
+        "timings": [timing.to_json() for timing in record.timings],
         "provenance": dict(record.provenance),
     }
 
@@ -100,9 +133,7 @@ def load(data: Json) -> Record:
     Raises:
         RecordError: A field is missing, unknown, of another type, or a number is not finite. `.where` names it.
     """
-    fields = _fields(
-        data, "record", {"schema", "kernel", "winner", "median_us", "quality", "key", "timings", "provenance"}
-    )
+    fields = _fields(data, "record", FIELDS)
     if typed(fields["schema"], int, "schema") != SCHEMA:
         raise wrong("schema", f"schema {SCHEMA}", fields["schema"])
     parts = _fields(fields["key"], "key", {"call", "context"})
@@ -124,6 +155,7 @@ def load(data: Json) -> Record:
         fields["quality"],
         timings,
         typed(fields["provenance"], dict, "provenance"),
+        conditions.load(fields["conditions"], "conditions"),
     )
 
 
@@ -164,7 +196,7 @@ def load_timing(data: Json, where: str) -> Timing:
     Raises:
         RecordError: A field is missing, unknown, of another type, or a number is not finite.
     """
-    entry = _fields(data, where, {"config", "median_us", "low_us", "high_us", "samples", "status", "error"})
+    entry = _fields(data, where, TIMING_FIELDS)
     if entry["status"] not in STATUSES:
         raise wrong(f"{where}.status", f"one of {', '.join(STATUSES)}", entry["status"])
     error = None if entry["error"] is None else typed(entry["error"], str, f"{where}.error")
@@ -176,6 +208,8 @@ def load_timing(data: Json, where: str) -> Timing:
         _count(entry["samples"], f"{where}.samples"),
         entry["status"],
         error,
+        conditions.load_checks(entry["passed"], f"{where}.passed"),
+        conditions.load_checks(entry["failed"], f"{where}.failed"),
     )
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotuned import disk, env, recordfile
+from autotuned.conditions import Restore
 from autotuned.device import file_stem
 from autotuned.errors import RecordError
 from autotuned.key import Key
@@ -123,6 +124,13 @@ def look_up(key: Key) -> tuple[Record | None, Look]:
     return found, seen
 
 
+def read_of(key: Key) -> Record | None:
+    """The record of a key; None if there is none, or its file cannot be read, is damaged or holds another key's."""
+    found, seen = look_up(key)
+    react(seen)
+    return found
+
+
 def react(seen: Look) -> None:
     """Move a damaged record aside, and say once what a user can do something about."""
     path = Path(seen.path)
@@ -132,6 +140,8 @@ def react(seen: Look) -> None:
         warn_once(seen.path, "record %s cannot be read (%s); going on without it.", path, seen.detail)
     elif seen.problem == "newer schema":
         warn_once(seen.path, "record %s has the newer schema %s; it is left alone.", path, seen.detail)
+    elif seen.problem == "weaker conditions":
+        log.info("%s: %s, which is not enough for this call.", seen.path, seen.detail)
     elif seen.problem == "config gone" and seen.path:
         warn_once(
             f"{path} {seen.detail}",
@@ -187,8 +197,8 @@ def keep(result: Record) -> bool:
 
 
 @contextmanager
-def logged(key: Key, fresh: bool) -> Iterator[Callable[[Timing], None]]:
-    """Write each timing of a search to disk as it is measured; `fresh` begins anew."""
+def logged(key: Key, fresh: bool, restore: Restore = None) -> Iterator[Callable[[Timing], None]]:
+    """Write each timing of a search to disk as it is measured under a protection; `fresh` begins anew."""
     record_file = record_path(key)
     path = logbook.path_beside(record_file)
     if os.path.exists(path):  # its writer was killed, perhaps while it wrote another of the key's files
@@ -196,23 +206,27 @@ def logged(key: Key, fresh: bool) -> Iterator[Callable[[Timing], None]]:
             disk.remove_temporaries(written)
     if fresh:
         disk.remove(path)
-    with logbook.open_for(path, key) as write:
+    with logbook.open_for(path, key, restore) as write:
         yield write
 
 
 def may_save(key: Key) -> bool:
     """Whether one who searched without the lock may save: nobody has the lock now, and nobody saved meanwhile."""
-    path = record_path(key)
-    with locks.if_free(evict.lock_of(path)) as free:
+    with locks.if_free(evict.lock_of(record_path(key))) as free:
         if not free:
             return False
-    found = read(path)
+    found = read_of(key)
     return found is None or found.winner is None
 
 
-def resumable(key: Key, before: Record | None = None) -> dict[str, Timing]:
-    """Timings of earlier searches for the key, by identity: of its record, and of a search that was not finished."""
-    found = logbook.read(logbook.path_beside(record_path(key)), key)
+def resumable(key: Key, before: Record | None = None, restore: Restore = None) -> dict[str, Timing]:
+    """Timings of earlier searches for the key, by identity: of its record, and of a search that was not finished.
+
+    Args:
+        before: The record.
+        restore: The protection under which the timings of the unfinished search must have been taken.
+    """
+    found = logbook.read(logbook.path_beside(record_path(key)), key, restore)
     return {**found, **{timing.identity: timing for timing in before.timings}} if before is not None else found
 
 

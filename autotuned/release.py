@@ -167,7 +167,7 @@ def _default(tuner: Tuner, call: Call, live: Mapping[str, Any]) -> str:
 
 def _rivals(key: Key, live: Mapping[str, Any], shipped: str, default: str) -> list[str]:
     """The runner-up of an earlier measurement here; all others where there was none."""
-    record = store.read(store.record_path(key))
+    record = store.read_of(key)
     measured = [t for t in (record.timings if record else ()) if t.usable and t.identity in live]
     ranked = [timing.identity for timing in sorted(measured, key=_median) if timing.identity != shipped]
     return ranked[:1] if ranked else [name for name in live if name not in (shipped, default)]

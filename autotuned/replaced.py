@@ -260,7 +260,7 @@ class Replaced(Tuned):
                 f"`{name}`: a value in its key has no JSON form: choices for it are kept in .cache only."
             )
         ending = {"strict": None, "serve": Rung.DEFAULT}.get(mode, Rung.SEARCH)
-        places = [] if mode in ("off", "search") else seed.places()
+        places = [] if mode in ("off", "search") else known.places()
         return explain.of_call(key, known.identities(left), mode, places, ending, None, known.label, {})
 
     def is_chosen(self, config: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:

@@ -8,7 +8,22 @@ from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from autotuned import candidates, explain, failures, fallback, job, likely, locks, memory, objects, store, tune, walk
+from autotuned import (
+    candidates,
+    conditions,
+    explain,
+    failures,
+    fallback,
+    job,
+    likely,
+    locks,
+    memory,
+    objects,
+    store,
+    tune,
+    walk,
+)
+from autotuned.conditions import Checked, Conditions, Restore
 from autotuned.errors import AllConfigsFailedError, OutOfMemoryError
 from autotuned.job import Job, Outcome
 from autotuned.journal import Journal
@@ -30,12 +45,16 @@ class _Left(NamedTuple):
 
     Attributes:
         saved: Whether what this one measures goes to disk: no other process searches for the key.
+        earlier: The record that there is.
+        restore: What is put back around trials: what this call asks, and what was asked before.
         known: Timings that need not be taken again, by identity.
         incumbent: The config that was chosen before, by identity, as far as it is a candidate.
         journal: What crashed.
     """
 
     saved: bool
+    earlier: Record | None
+    restore: Restore
     known: Mapping[str, Timing]
     incumbent: str | None
     journal: Journal
@@ -83,11 +102,13 @@ class Searcher:
         except OutOfMemoryError as error:
             return self._without_room(question, error)
         finally:
-            result = self._finish(question, outcome, time.perf_counter() - start)
+            result = self._finish(question, left, outcome, time.perf_counter() - start)
         self._announce(result, outcome)
         left.journal.erase()  # what crashed is in the record now
         complete = question.live.keys() <= {timing.identity for timing in outcome.timings}  # else the budget ended it
-        return Choice(question.live[outcome.winner or ""], Rung.SEARCH, result, complete)
+        winner = outcome.winner or ""
+        under = store.under(result, winner)
+        return Choice(question.live[winner], Rung.SEARCH, result, complete, conditions=under)
 
     def _after_failure(self, question: Question, error: AllConfigsFailedError) -> Choice:
         message = "`%s`: the search for key %s failed; its default= is used, untuned. %s"
@@ -107,20 +128,34 @@ class Searcher:
         key, unfit = question.key, self._chooser.unfit
         is_stored = self._chooser.keeps(key)
         saved = is_stored and question.lock is not locks.Lock.BUSY
-        earlier = store.read(store.record_path(key)) if is_stored and not question.fresh else None
-        known = store.resumable(key, earlier) if is_stored and not question.fresh else {}
-        journal = Journal(store.journal_path(key) if is_stored else None, writes=saved)
+        earlier = store.read_of(key) if is_stored else None
+        restore = question.needed.restore
+        if earlier is not None:
+            restore = conditions.union(earlier.conditions.restore, restore)
+        known = self._known(question, earlier, restore) if is_stored and not question.fresh else {}
+        journal = Journal(store.journal_path(key) if is_stored else None, key, saved)
         if question.fresh:
             journal.forget()
         known = journal.judged(unfit.without(key.digest, known), again=question.must_search)
         if not any(known[name].status == "ok" for name in known.keys() & question.live.keys()):
             known = {}  # failures alone, perhaps of a full or broken device, are tried again
-        incumbent = store.best(earlier, unfit.without(key.digest, question.live)) if earlier else None
-        return _Left(saved, known, incumbent, journal)
+        fit = unfit.without(key.digest, question.live)
+        # By its times alone: whether its results are right is found out, and a reference needs more than one to judge.
+        incumbent = store.best(earlier, fit, Conditions(())) if earlier is not None else None
+        is_one = incumbent in known and known[incumbent].usable
+        return _Left(saved, earlier, restore, known, incumbent if is_one else None, journal)
+
+    def _known(self, question: Question, earlier: Record | None, restore: Restore) -> dict[str, Timing]:
+        """What earlier searches measured under all that is put back now, as this call's check sees it."""
+        enough = earlier is not None and earlier.conditions.restore == restore
+        found = store.resumable(question.key, earlier if enough else None, restore)
+        seen = ((name, as_seen(timing, question.needed)) for name, timing in found.items())
+        return {name: timing for name, timing in seen if timing is not None}
 
     def _measure(self, question: Question, left: _Left, outcome: Outcome) -> None:
         """Run the search, each timing into the logbook, binaries into the scratch folder, the winner's out of it."""
-        writer = store.logged(question.key, question.fresh) if left.saved else nullcontext(lambda timing: None)
+        logged = store.logged(question.key, question.fresh, left.restore)
+        writer = logged if left.saved else nullcontext(lambda timing: None)
         with writer as write, self.target.trials(folder := store.scratch_folder()):
             tune.run(self._job(question, left, write), outcome)
             self.target.settle(question.call, question.live[outcome.winner or ""], folder)
@@ -143,12 +178,14 @@ class Searcher:
         options, call, key = self.options, question.call, question.key
         budgets = [seconds for seconds in (options.budget_s, question.budget_s) if seconds is not None]
         words = None if question.fresh else self.target.compile_class(call)
+        checked = next((check.replace(restore=left.restore) for check in question.needed.checks), None)
         return Job(
             self.target,
             call,
             self._in_order(question) if budgets else question.live,
             job.timer_of(self.target, call, options.do_bench),
-            restore=options.restore,
+            restore=left.restore,
+            named=options.restore,
             zero=options.zero,
             hooks=options.hooks,
             known=left.known,
@@ -156,6 +193,8 @@ class Searcher:
             budget_s=min(budgets, default=None),
             observer=question.observer,
             check=options.check,
+            checked=checked,
+            stricter=_stricter(checked, left.earlier),
             watch=log.isEnabledFor(logging.DEBUG),
             compile_class=(canonical(dict(key.context)), words) if words is not None else None,
             journal=left.journal,
@@ -169,14 +208,16 @@ class Searcher:
         first = store.likely(question.key, question.live, self.options.nearest)
         return {first: question.live[first], **question.live} if first is not None else question.live
 
-    def _finish(self, question: Question, outcome: Outcome, seconds: float) -> Record:
+    def _finish(self, question: Question, left: _Left, outcome: Outcome, seconds: float) -> Record:
         """Count the search and store what it measured, also after Ctrl-C: it is not measured again."""
         self._chooser.searches += 1
         self._chooser.seconds.search += seconds
         self._chooser.seconds.compile += outcome.compile_s
         key = question.key
-        result = outcome.record(key, seconds, self._provenance())
-        before = store.read(store.record_path(key)) if result.winner is None and self._chooser.keeps(key) else None
+        result = with_verdicts_of(left.earlier, outcome.record(key, seconds, self._provenance(), left.restore))
+        before = store.read_of(key) if result.winner is None and self._chooser.keeps(key) else None
+        if before is not None and before.conditions.restore != left.restore:
+            return result  # what was measured so far is in the logbook
         if before is not None:  # what is complete stays so: the new search only adds to it
             result = before.extended(result.timings)
         if self._chooser.keeps(key) and any(timing.status == "ok" for timing in result.timings):
@@ -208,3 +249,48 @@ class Searcher:
             result.key.kernel, len(result.timings), failed, result.provenance["seconds"],
             candidates.label(result.winner or {}, self.target.has_options), result.median_us, result.quality,
         )  # fmt: skip
+
+
+def as_seen(timing: Timing, needed: Conditions) -> Timing | None:
+    """A timing as a call's check sees it; None where the config must be launched again: another check refused it."""
+    right = timing.right_for(needed)
+    if right is False and timing.status in ("ok", "same"):
+        return timing.replace(status="wrong", error=REFUSED)
+    if timing.status != "wrong" or right is False:
+        return timing
+    return timing.replace(status="ok", error=None) if right and timing.median_us else None
+
+
+REFUSED = "Wrong: an earlier search found that it differs from this reference"
+
+
+def _stricter(checked: Checked | None, earlier: Record | None) -> Checked | None:
+    """The check that also covers what was asked of the same reference before; None where that is no more."""
+    found = checked
+    for timing in earlier.timings if earlier is not None else ():
+        for other in timing.passed:
+            found = (found and found.joined(other)) or found
+    return None if found == checked else found
+
+
+def with_verdicts_of(earlier: Record | None, result: Record) -> Record:
+    """A record with what earlier searches know of its configs' results; what the new one found comes first."""
+    if earlier is None:
+        return result
+    before = {timing.identity: timing for timing in earlier.timings}
+    timings = tuple(_with_verdicts(timing, before.get(timing.identity)) for timing in result.timings)
+    found = result.replace(timings=timings)
+    won = found.timing_of(found.winner) if found.winner is not None else None
+    return found if won is None else found.replace(conditions=found.conditions.replace(checks=won.passed))
+
+
+def _with_verdicts(timing: Timing, before: Timing | None) -> Timing:
+    if before is None:
+        return timing
+    passed, failed = conditions.with_verdicts((timing.passed, timing.failed), (before.passed, before.failed))
+    found = timing.replace(passed=passed, failed=failed)
+    if timing.status != "wrong" or timing.median_us or not passed:
+        return found
+    return found.replace(
+        median_us=before.median_us, low_us=before.low_us, high_us=before.high_us, samples=before.samples
+    )

@@ -11,14 +11,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
-from autotuned import candidates, env, failures, objects, store, toolchain
+from autotuned import candidates, conditions, env, failures, objects, store, toolchain
+from autotuned.conditions import Conditions
 from autotuned.context import Context
 from autotuned.errors import AutotunedError, NotTunedError
 from autotuned.key import Key, is_tensor
 from autotuned.look import Place, Rung
+from autotuned.question import trial_part
 from autotuned.recordfile import Record, Timing
-from autotuned.target import Call, KernelTarget
+from autotuned.target import Call, Hooks, KernelTarget
 from autotuned.values import Json, digest, encode
+from autotuned.widened import Widened
 
 log = logging.getLogger("autotuned")
 # Exact answers only: nothing of another shape or another context may change what a program chose before.
@@ -32,7 +35,10 @@ class Seed:
     def __init__(self, tuner: Any) -> None:
         self.target = KernelTarget.of(tuner.fn)
         self._defaults = {p.name: p.default for p in self.target.parameters if p.default is not inspect.Parameter.empty}
-        self._context = Context(self.target, None)
+        how = toolchain.measured_by(tuner)
+        trial = trial_part(how.do_bench, how.zero, Hooks(how.before, how.after))
+        self.needed = Conditions(conditions.names(how.restore))
+        self._context = Context(self.target, None, trial)
         self._warned = False
         self._said: set[str] = set()
 
@@ -81,14 +87,28 @@ class Seed:
 
     def stored(self, key: Key, configs: Sequence[Any]) -> Any:
         """The stored choice among these configs, every one of which was measured; None without one."""
-        choice = store.find(key, self.identities(configs), places())
+        choice = store.find(key, self.identities(configs), self.places())
         if choice is None or not choice.complete:
             return None
         log.info("`%s` %s: %s (%s)", key.kernel, key.digest[:12], choice.config, choice.origin)
         return choice.config
 
-    def keep(self, key: Key, timings: Mapping[Any, Any], chosen: Any, seconds: float | None) -> None:
-        """Store what Triton measured, if one of the configs ran."""
+    def places(self) -> list[Place]:
+        """Where a stored choice may come from, in order."""
+        return [place for place in store.exact_places(self.needed) if place[0] in _EXACT]
+
+    def is_known(self, key: Key) -> bool:
+        """Whether something is stored for a key, good or bad; who asks needs no pruned list of configs yet."""
+        return any(look(key, {}).problem != "absent" for _, look in self.places())
+
+    def keep(
+        self, key: Key, timings: Mapping[Any, Any], chosen: Any, seconds: float | None, restore: Sequence[str] = ()
+    ) -> None:
+        """Store what Triton measured, if one of the configs ran.
+
+        Args:
+            restore: What was put back around trials.
+        """
         name = self.target.name
         made = [_timing(candidates.to_json(config, name, objects.spell), times) for config, times in timings.items()]
         winner = candidates.to_json(chosen, name, objects.spell)
@@ -96,7 +116,7 @@ class Seed:
         won = kept.timing_of(winner)
         if won is None or won.median_us is None or not objects.portable(*(timing.config for timing in made)):
             return
-        store.keep(Record(key, winner, won.median_us, "ok", tuple(made), kept.provenance))
+        store.keep(kept.replace(median_us=won.median_us, conditions=Conditions(conditions.names(restore))))
 
     def first_that_compiles(self, call: Call, configs: Sequence[Any]) -> Any:
         """The first config whose code compiles and loads; the first of all if none does: its launch says why."""
@@ -119,16 +139,6 @@ class Seed:
 def _spell(value: Any, where: str) -> Json:
     """As the key of a tuned kernel has it, but for a tensor: Triton's own key tells two of one shape apart."""
     return objects.this_very(value) if is_tensor(value) else objects.spell(value, where)
-
-
-def places() -> list[Place]:
-    """Where a stored choice may come from, in order."""
-    return [place for place in store.PLACES if place[0] in _EXACT]
-
-
-def is_known(key: Key) -> bool:
-    """Whether something is stored for a key, good or bad; who asks needs no pruned list of configs yet."""
-    return any(look(key, {}).problem != "absent" for _, look in places())
 
 
 def _plain(call: Call) -> Call:
@@ -200,6 +210,7 @@ class Asked:
         self.key: Key | None = None
         self.pruned: list[Any] | None = None
         self.passing = False
+        self._widened: Widened | None = None
 
     def look_up(self, memory: Memory, own: Any) -> bool:
         """Whether the tuner's cache has its key now: a stored choice, or what must do where nothing may be measured.
@@ -228,13 +239,19 @@ class Asked:
         if found is None:
             found = self._unmeasured(mode)
         if found is None:
+            if self.missed is not None and self.key is not None:
+                self._widened = Widened(self.tuner, self.key, self._call, self._seed.needed.restore)
             return False
         self.missed = None if not self.passing else own
         memory.note(own, found)
         return True
 
+    def _end(self) -> list[str]:
+        """What was put back while Triton measured."""
+        return self._widened.end() if self._widened is not None else list(self._seed.needed.restore or ())
+
     def _stored(self, mode: str) -> Any:
-        if self.key is None or mode == "search" or not is_known(self.key):
+        if self.key is None or mode == "search" or not self._seed.is_known(self.key):
             return None
         return self._seed.stored(self.key, self._left())
 
@@ -269,22 +286,26 @@ class Asked:
         timings = self.tuner.__dict__.get("configs_timings")
         if self.passing:
             memory.drop(self.missed)
-        elif self.missed is not None and timings is not self._before and memory.has(self.missed):
-            self._keep(memory, timings)
+        elif self.missed is not None:
+            restore = self._end()
+            if timings is not self._before and memory.has(self.missed):
+                self._keep(memory, timings, restore)
 
     def fail(self, memory: Memory) -> None:
         """Forget a choice none of whose configs ran: Triton would launch it again and again."""
         if self.missed is None:
             return
+        self._end()
         timings = self.tuner.__dict__.get("configs_timings")
         if self.passing or (timings is not self._before and timings and not any(map(_ran, timings.values()))):
             memory.drop(self.missed)
 
-    def _keep(self, memory: Memory, timings: Mapping[Any, Any]) -> None:
+    def _keep(self, memory: Memory, timings: Mapping[Any, Any], restore: Sequence[str]) -> None:
         if self.key is None or self.kwargs.get("warmup"):  # a warm-up launches nothing: Triton has timed that
             return
         try:
-            self._seed.keep(self.key, timings, memory.get(self.missed), self.tuner.__dict__.get("bench_time"))
+            seconds = self.tuner.__dict__.get("bench_time")
+            self._seed.keep(self.key, timings, memory.get(self.missed), seconds, restore)
         except AutotunedError as error:
             name, why = self._seed.target.name, failures.describe(error)
             log.warning("`%s`: its choice is not stored (%s); the next process tunes again.", name, why)
@@ -443,6 +464,6 @@ def known(tuner: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | Mapping[st
         if seed is None or env.current_mode() in ("off", "search"):
             return None
         key = seed.key(tuner.keys, tuner.configs, seed.call(args, kwargs))
-        return seed.stored(key, tuner.prune_configs(dict(kwargs))) if key is not None and is_known(key) else None
+        return seed.stored(key, tuner.prune_configs(dict(kwargs))) if key is not None and seed.is_known(key) else None
     finally:
         tuner.nargs = nargs

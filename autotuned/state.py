@@ -173,6 +173,7 @@ class Protection:
         on_host: Keep all copies in host memory.
         known: Names to restore in any case.
         unread: Names that are not read in a trial: put back at the end, and between trials by `renew` alone.
+        quietly: Of the names to protect, those that count as written only if they are seen to be.
     """
 
     def __init__(
@@ -184,6 +185,7 @@ class Protection:
         on_host: bool = False,
         known: Iterable[str] = (),
         unread: Collection[str] = (),
+        quietly: Collection[str] = (),
     ) -> None:
         known, zero = set(known), list(zero)
         declared = None if restore is None else {*restore, *known}
@@ -196,7 +198,7 @@ class Protection:
         self._unread = {s for s in self._snapshots if set(unread).issuperset(s.names)} - zeroed
         self._left = zeroed | self._unread  # between trials
         self._written = [s for s in self._snapshots if (declared or known) & set(s.names)]
-        self._seen = list(self._written)
+        self._seen = [s for s in self._written if not set(quietly).issuperset(s.names)]
         self._is_known = True
 
     def begin(self) -> None:

@@ -6,7 +6,8 @@ from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autotuned import recordfile, records
+from autotuned import conditions, recordfile, records
+from autotuned.conditions import BY_DEFAULT, Conditions
 from autotuned.key import Key
 from autotuned.later import later
 from autotuned.look import Candidates, Choice, Look, Place, Rung
@@ -21,6 +22,7 @@ from autotuned.records import logged as logged
 from autotuned.records import look_up as look_up
 from autotuned.records import may_save as may_save
 from autotuned.records import read as read
+from autotuned.records import read_of as read_of
 from autotuned.records import record_path as record_path
 from autotuned.records import resumable as resumable
 from autotuned.records import root as root
@@ -67,11 +69,12 @@ def find(
     unfit: Collection[str] = (),
     strict: bool = False,
 ) -> Choice | None:
-    """The choice for a key among the live candidates: that of the first place, by default of `PLACES`, that has one.
+    """The choice for a key among the live candidates: that of the first of the places that has one.
 
     A stored config that is no longer among the candidates is not served: hooks could not be re-attached to it.
 
     Args:
+        places: By default `exact_places`.
         unfit: Candidates that were found not to compile or launch here.
         strict: A fault in a config file of the kernel is an error.
 
@@ -79,7 +82,7 @@ def find(
         ConfigFileError: If `strict`, the first fault of a file that was asked.
     """
     fit = {identity: config for identity, config in candidates.items() if identity not in unfit}
-    for rung, look in PLACES if places is None else places:
+    for rung, look in exact_places() if places is None else places:
         seen = look(key, fit)
         if not unfit or seen.problem != "config gone":  # what was left out has been said already
             records.react(seen)
@@ -94,49 +97,73 @@ def find(
     return None
 
 
-def _look_at_record(key: Key, candidates: Candidates) -> Look:
+def _look_at_record(key: Key, candidates: Candidates, needed: Conditions) -> Look:
     found, seen = look_up(key)
     if found is None:
         return seen
-    winner = best(found, candidates)
+    if found.winner is not None and not conditions.restore_covers(found.conditions.restore, needed.restore):
+        return Look(None, "weaker conditions", f"measured {conditions.lack(found.conditions, needed)}", seen.path)
+    winner = best(found, candidates, needed)
+    if winner is None and best(found, candidates, needed.replace(checks=())) is not None:
+        return Look(None, "weaker conditions", f"measured {conditions.lack(found.conditions, needed)}", seen.path)
     if winner is None:  # without a path: a search follows, which is nothing to warn of
         return Look(
             None, "config gone" if found.winner else "absent", f"{seen.path} has none of the configs of this call"
         )
-    measured = {timing.identity for timing in found.timings}
-    # One that was taken from a config file has no timings: it is as good as the file.
-    complete = not found.timings or candidates.keys() <= measured
-    return Look(Choice(candidates[winner], Rung.STORE, found, complete, seen.path))
+    chosen = Choice(candidates[winner], Rung.STORE, found, origin=seen.path, conditions=under(found, winner))
+    return Look(chosen.replace(complete=_is_complete(found, candidates, winner, needed)))
 
 
-def best(found: Record, candidates: Candidates) -> str | None:
-    """Identity of the record's winner; if it is no candidate any more, of the fastest measured one that is."""
+def under(found: Record, identity: str) -> Conditions:
+    """What one of a record's configs was measured under."""
+    timing = next((timing for timing in found.timings if timing.identity == identity), None)
+    return found.conditions if timing is None else found.conditions.replace(checks=timing.passed)
+
+
+def _is_complete(found: Record, candidates: Candidates, winner: str, needed: Conditions) -> bool:
+    """Whether every candidate was measured, and none that may be better waits for this call's check."""
+    if not found.timings:  # one that was taken from a config file has none: it is as good as the file
+        return True
+    measured = {timing.identity: timing for timing in found.timings}
+    if not candidates.keys() <= measured.keys():
+        return False
+    if winner == recordfile.identity_of(found.winner or {}):
+        return True
+    limit_us = measured[winner].median_us or 0.0
+    waiting = (timing for name, timing in measured.items() if name in candidates and timing.waits_for(needed))
+    return not any(timing.usable and (timing.median_us or 0.0) < limit_us for timing in waiting)
+
+
+def best(found: Record, candidates: Candidates, needed: Conditions) -> str | None:
+    """Identity of the record's winner if it serves; else of the fastest measured candidate that does."""
     if found.winner is None:
         return None
     winner = recordfile.identity_of(found.winner)
-    if winner in candidates:
-        return winner
-    usable = [t for t in found.timings if t.usable and t.identity in candidates]
-    return min(usable, key=lambda timing: timing.median_us or 0.0).identity if usable else None
+    if not found.timings:
+        return winner if winner in candidates and conditions.covers(found.conditions, needed) else None
+    serving = {t.identity: t for t in found.timings if t.identity in candidates and t.serves(needed)}
+    return winner if winner in serving else min(serving, key=lambda name: serving[name].median_us or 0.0, default=None)
 
 
-# In the order in which they are asked where no policy and no shape is in question; see `places`.
-PLACES: tuple[Place, ...] = (
-    (Rung.STORE, _look_at_record),
-    (Rung.FILE, lambda key, candidates: files.look_exact(key, candidates)),
-)
+def exact_places(needed: Conditions = BY_DEFAULT) -> tuple[Place, ...]:
+    """The places that are asked where no policy and no shape is in question, in their order; see `places`."""
+    return (
+        (Rung.STORE, lambda key, candidates: _look_at_record(key, candidates, needed)),
+        (Rung.FILE, lambda key, candidates: files.look_exact(key, candidates, needed)),
+    )
 
 
-def places(strict: bool, exact: bool, factors: nearest.Factors) -> Iterator[Place]:
+def places(strict: bool, exact: bool, factors: nearest.Factors, needed: Conditions = BY_DEFAULT) -> Iterator[Place]:
     """The places a stored choice may come from, in the order in which they are asked; `explain` walks the same list.
 
     Args:
         strict: Nothing that a policy does not accept, and no nearest shape.
         exact: The same call in the same context only.
         factors: The axes on which a neighbour may serve, and how far.
+        needed: What the choice must have been measured under.
     """
-    yield from PLACES
+    yield from exact_places(needed)
     if not exact:
-        yield Rung.LADDER, lambda key, candidates: files.look_ladder(key, candidates, strict)
+        yield Rung.LADDER, lambda key, candidates: files.look_ladder(key, candidates, strict, needed)
     if factors and not exact and not strict:
-        yield Rung.NEAREST, lambda key, candidates: files.look_nearest(key, candidates, factors)
+        yield Rung.NEAREST, lambda key, candidates: files.look_nearest(key, candidates, factors, needed)

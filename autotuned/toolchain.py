@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from autotuned import env
 from autotuned.errors import DecorationError
@@ -244,6 +244,25 @@ def of_constexpr_function(function: Any) -> Any:
     if kind is None or type(function) is not kind or not is_tritons(kind.__call__):
         return None
     return vars(function).get("fn")
+
+
+class Measured(NamedTuple):
+    """How one of Triton's tuners measures; a hook of the user's takes the place of zeroing and putting back."""
+
+    do_bench: Any
+    zero: list[str]
+    restore: list[str]
+    before: Any
+    after: Any
+
+
+def measured_by(tuner: Any) -> Measured:
+    """How one of Triton's tuners measures."""
+    before = tuner.pre_hook if getattr(tuner, "user_defined_pre_hook", False) else None
+    after = tuner.post_hook if getattr(tuner, "user_defined_post_hook", False) else None
+    zero, restore = (list(getattr(tuner, name, None) or ()) for name in ("reset_to_zero", "restore_value"))
+    zero, restore = ([], []) if before is not None else (zero, restore if after is None else [])
+    return Measured(getattr(tuner, "_do_bench", None), zero, restore, before, after)
 
 
 def caches_results(asked: bool) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 
 from autotuned import alone, failures, race, state
 from autotuned.board import Board
-from autotuned.check import Checker, outputs_of
+from autotuned.check import Checker, Output, outputs_of
 from autotuned.compiling import Ahead, Ready, Wanted
 from autotuned.errors import CheckError
 from autotuned.failures import describe
@@ -68,7 +68,9 @@ class _Search:
         self._first_error: Exception | None = None  # to be raised if all fail alike; dropped as soon as they do not
         self._checked: set[int] = set()
         self._earlier: list[Trial] = []  # measured by earlier searches, and may win
+        self._recalled: dict[str, Trial] = {}  # of configs with earlier timings, by identity
         self._met: set[int] = set()  # those of them that this one has launched
+        self._stands_first: Trial | None = None  # whose results are expected by check="first"
         self._lost, self._steady = False, True
         self._deadline = time.monotonic() + (float("inf") if job.budget_s is None else job.budget_s)
 
@@ -82,10 +84,11 @@ class _Search:
             # What follows breaks reference cycles: the caller's tensors and the flush buffer must go when their last
             # user goes, not when the garbage collector comes by. Tracebacks hold frames, and these the arguments.
             failures.let_go(self._first_error)
-            self._first_error = self._checker = self._poison = None
-            self._earlier.clear()
-            for trial in self.board.trials:
+            self._first_error = self._checker = self._stands_first = self._poison = None
+            for trial in [*self.board.trials, *self._recalled.values()]:
                 trial.prepare = trial.launch = trial.finish = _nothing
+            self._earlier.clear()
+            self._recalled.clear()
             if self._guard.is_short and not self._lost:
                 self._job.timer.free()  # torch would keep it, and what loads a kernel had less than before
             self._job.journal.end()
@@ -259,9 +262,10 @@ class _Search:
         for trial in survivors:
             self._check(checker, trial)
         if 2 * len(self.board.wrong) > len(self._checked):  # is it the reference? Then all that ran must speak
-            for trial in [*self.board.open(), *filter(self._meet_again, self._earlier)]:
+            for trial in [*self.board.open(), *filter(self._meet_again, self._known_others())]:
                 if trial.index not in self._checked:
                     self._check(checker, trial)
+            self._overrule(list(self._recalled.values()))
             checker.refuse_majority(len(self.board.wrong), len(self._checked))
 
     def _expect(self, checker: Checker, first: Trial | None) -> None:
@@ -277,30 +281,61 @@ class _Search:
         checker.take(written, outputs_of(self._job.call.arguments, written))
 
     def _first(self) -> Trial:
-        """The first config that runs: in this search, or of those that earlier ones have measured."""
-        return next(iter(self.board.open()), None) or next(filter(self._meet_again, self._earlier))
+        """The first config of the list that runs: in this search, or measured by an earlier one and launched again."""
+        if self._stands_first is None:
+            found = filter(None, map(self._running, self._job.configs))
+            self._stands_first = next(found)
+        return self._stands_first
+
+    def _running(self, identity: str) -> Trial | None:
+        trial = next((trial for trial in self.board.open() if self.board.identity(trial) == identity), None)
+        timing = self._job.known.get(identity)
+        if trial is not None or timing is None or not timing.usable:
+            return trial
+        earlier = self._measured(identity, timing)
+        return earlier if self._meet_again(earlier) else None
 
     def _check(self, checker: Checker, trial: Trial) -> None:
         self.board.report(trial, "launching")
         with self._catching(trial):
-            difference = self._guard.with_room(partial(self._difference, checker, trial))
+            difference, stricter = self._guard.with_room(partial(self._differences, checker, trial))
             self._checked.add(trial.index)
+            self._note_verdict(trial, difference is None, stricter is None)
             if difference:
                 trial.error = difference
                 self.board.wrong.add(trial.index)
                 self.board.tell(trial)
                 log.warning("`%s`: %s is dropped. %s", self._job.target.name, self.board.label(trial), difference)
 
-    def _difference(self, checker: Checker, trial: Trial) -> str | None:
+    def _differences(self, checker: Checker, trial: Trial) -> tuple[str | None, str | None]:
+        """How a config's results differ by this call's check, and by one that also covers what others asked."""
         self._launch(trial, self._poisoned(checker.check.poison))
-        return checker.difference(outputs_of(self._job.call.arguments, checker.names))
+        own, stricter = checker.difference(self._outputs(checker)), self._job.stricter
+        if own or stricter is None:
+            return own, own
+        if self._job.checked is not None and stricter.poison != self._job.checked.poison:
+            self._launch(trial, self._poisoned(stricter.poison))
+        return own, checker.difference(self._outputs(checker), stricter)
+
+    def _outputs(self, checker: Checker) -> list[Output]:
+        return outputs_of(self._job.call.arguments, checker.names)
+
+    def _note_verdict(self, trial: Trial, right: bool, right_by_stricter: bool) -> None:
+        job, identity = self._job, self.board.identity(trial)
+        if job.checked is None:
+            return
+        strictest = job.stricter or job.checked
+        passed = [strictest] if right_by_stricter else [job.checked] if right else []
+        failed = [] if right_by_stricter else [strictest] if right else [job.checked]
+        self.board.passed[identity], self.board.failed_checks[identity] = tuple(passed), tuple(failed)
 
     def _written_or_zeroed(self) -> list[str]:
         written = {*self._guard.written, *self._job.zero}
         return [name for name in self._job.call.arguments if name in written]
 
     def _made_poison(self, checker: Checker) -> Poison:
-        return Poison(checker, self._job, self._ahead, self._guard, self._runs, checker.check.poison is True)
+        tries = any(check is not None and check.poison is True for check in (checker.check, self._job.stricter))
+        return Poison(checker, self._job, self._ahead, self._guard, self._runs, tries)
 
     def _poisoned(self, asked: bool | Sequence[str]) -> list[Any]:
         return self._poison.tensors(asked) if self._poison else []
@@ -403,7 +438,7 @@ class _Search:
             if best not in self._earlier or self._meet_again(best):
                 self._examine([best])
             if any(trial.error for trial in ran):
-                self.board.trials += [trial for trial in self._earlier if trial.error]  # their timings are overruled
+                self._overrule(self._earlier)
                 self._earlier = [trial for trial in self._earlier if not trial.error]
                 ran = [trial for trial in ran if not trial.error]
                 self.raise_if_none(ran)
@@ -411,10 +446,21 @@ class _Search:
         outcome.winner = self.board.identity(best)
 
     def _measured(self, identity: str, timing: Timing) -> Trial:
-        """A config with what an earlier search has measured."""
-        trial = self._trial(identity)
-        trial.samples_us = timing.typical_us
-        return trial
+        """A config with what an earlier search has measured; asked for again, the same trial."""
+        if identity not in self._recalled:
+            trial = self._recalled[identity] = self._trial(identity)
+            trial.samples_us = timing.typical_us
+        return self._recalled[identity]
+
+    def _known_others(self) -> list[Trial]:
+        """The configs that earlier searches have measured, without those that this one measures."""
+        ours = {trial.index for trial in self.board.trials}
+        known = [(name, timing) for name, timing in self.board.usable() if self.board.place(name) not in ours]
+        return [self._measured(name, timing) for name, timing in known]
+
+    def _overrule(self, trials: Sequence[Trial]) -> None:
+        """Earlier timings of configs that fail now count no more."""
+        self.board.trials += [trial for trial in trials if trial.error and trial not in self.board.trials]
 
     def raise_if_none(self, left: Sequence[Trial]) -> None:
         """Raise if the check has left nothing."""

@@ -189,7 +189,7 @@ class Pool:
         """What this host has stored for a task that is measured on another one."""
         if not self._executor.gathers or self._wishes.force or task.key is None:
             return None
-        found = store.read(store.record_path(Key(**task.key)))
+        found = store.read_of(Key(**task.key))
         return None if found is None else recordfile.dump(found)
 
     def _skip(self, tasks: Sequence[Task], queue: Queue, status: str, why: str) -> None:

@@ -24,9 +24,10 @@ def show(
 ) -> None:
     """Show a kernel's keys and the timings of every config.
 
-    JSON: `kernel` and `keys`, each with the fields of `list --json`, and `key` (`call` and `context`), `timings`
-    (fastest first, then those that failed; each with `config`, `median_us`, `low_us`, `high_us`, `samples`, `status`
-    and `error`, as the record has them) and `provenance`; these two are null for config files.
+    JSON: `kernel` and `keys`, each with the fields of `list --json`, and `key` (`call` and `context`), `conditions`
+    (`restore` and `checks`: what it was measured under), `timings` (fastest first, then those that failed; each with
+    `config`, `median_us`, `low_us`, `high_us`, `samples`, `status`, `error`, `passed` and `failed`, as the record has
+    them) and `provenance`; the last two are null for config files.
     """
     name = one(kernels(), kernel)
     found = list(of_kernel(name))
@@ -45,13 +46,14 @@ def _json(stored: Stored) -> dict[str, Json]:
     return {
         **stored.to_json(),
         "key": stored.key.to_json(),
+        "conditions": stored.conditions.to_json() if stored.conditions is not None else None,
         "timings": [_timing_json(timing) for timing in _sorted(record)] if record else None,
         "provenance": dict(record.provenance) if record else None,
     }
 
 
 def _timing_json(timing: Timing) -> dict[str, Json]:
-    return {**vars(timing), "config": dict(timing.config)}
+    return {**timing.to_json(), "config": dict(timing.config)}
 
 
 def _sorted(record: Record) -> list[Timing]:
@@ -79,6 +81,9 @@ def _facts(stored: Stored) -> Iterator[tuple[str, str]]:
         yield "vs default", output.ratio_words(stored.vs_default)
     else:
         yield "quality", stored.record.quality
+    if stored.conditions is not None:
+        yield "measured", stored.conditions.words
+    if stored.record is not None:
         yield from _words(stored.record.provenance, "provenance.")
     yield "file", stored.path
 

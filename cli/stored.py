@@ -12,6 +12,7 @@ from functools import cached_property
 import typer
 
 from autotuned import store
+from autotuned.conditions import Conditions
 from autotuned.device import from_json
 from autotuned.key import Key
 from autotuned.recordfile import Record
@@ -30,6 +31,7 @@ class Stored:
         config, median_us: What was chosen and its time; no config while a search is not finished.
         vs_default: From a config file: time of the config used without tuning over that of this one.
         path: The file it is in; `record` is set where that is a record of the store.
+        conditions: What it was measured under.
     """
 
     key: Key
@@ -39,6 +41,7 @@ class Stored:
     vs_default: float | None
     path: str
     record: Record | None = None
+    conditions: Conditions | None = None
 
     @property
     def source(self) -> str:
@@ -142,12 +145,21 @@ def _place(stored: Stored) -> tuple[Json, ...]:
 
 def _records(kernel: str, heads: bool, quietly: bool) -> Iterator[Stored]:
     for path, record in (store.all_heads if heads else store.all_records)(kernel, quietly):
-        yield Stored(record.key, record.winner, record.median_us, record.quality, None, os.fspath(path), record)
+        yield Stored(
+            record.key,
+            record.winner,
+            record.median_us,
+            record.quality,
+            None,
+            os.fspath(path),
+            record,
+            record.conditions,
+        )
 
 
 def _entries(kernel: str, own: bool) -> Iterator[Stored]:
     for path, key, entry in store.shipped(kernel, own=own):
-        yield Stored(key, entry.config, entry.median_us, None, entry.vs_default, path)
+        yield Stored(key, entry.config, entry.median_us, None, entry.vs_default, path, conditions=entry.conditions)
 
 
 def complete(incomplete: str) -> list[str]:

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any, NoReturn, TextIO
 
 import autotuned
-from autotuned import device, disk, failures, recordfile, store, switched
+from autotuned import conditions, device, disk, failures, recordfile, store, switched
 from autotuned.errors import AutotunedError, DeviceLostError, TargetError
 from autotuned.job import Progress
 from autotuned.key import Key
@@ -123,10 +123,15 @@ def _key(key: Key) -> dict[str, Json]:
 
 
 def _take_in(known: recordfile.Record) -> None:
-    """Store what was measured on another host, unless it was measured here too."""
-    mine = store.read(store.record_path(known.key))
-    if mine is None or (mine.winner is None and len(mine.timings) < len(known.timings)):
+    """Store what was measured on another host, unless it was measured here too, under conditions as strong."""
+    mine = store.read_of(known.key)
+    unfinished = mine is not None and mine.winner is None and len(mine.timings) < len(known.timings)
+    if mine is None or unfinished or _is_more(known, mine):
         store.keep(known)
+
+
+def _is_more(known: recordfile.Record, mine: recordfile.Record) -> bool:
+    return known.winner is not None and conditions.is_more(known.conditions, mine.conditions)
 
 
 def leave(code: int) -> NoReturn:

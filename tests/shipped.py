@@ -22,7 +22,7 @@ BROKEN = {
     "cut off": '{"schema": 1,',
     "newer schema": '{"schema": 2}',
     "another kernel's": ConfigFile("app.other", from_json(DEVICE)).dump(),
-    "an unknown field": '{"schema": 1, "kernel": "app.k", "device": {}, "groups": [], "author": "me"}',
+    "an unknown field": '{"schema": 2, "kernel": "app.k", "device": {}, "groups": [], "author": "me"}',
 }
 
 

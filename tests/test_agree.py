@@ -18,6 +18,7 @@ from fakes import FakeConfig, form, make_key
 
 import autotuned
 from autotuned import agree, errors, ranks, switched
+from autotuned.conditions import Conditions
 from autotuned.errors import SyncError
 from autotuned.look import Choice, Rung
 from autotuned.recordfile import Record, Timing
@@ -278,7 +279,7 @@ class Measures:
 
 
 def test_a_rank_that_fails_as_all_measure_together_keeps_none_waiting(store):
-    question = SimpleNamespace(key=make_key(), mode="auto", live={timing(0).identity: "config"})
+    question = SimpleNamespace(key=make_key(), mode="auto", live={timing(0).identity: "config"}, needed=Conditions())
     question.replace = lambda **changes: question
     raised = [None, None]
 

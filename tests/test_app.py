@@ -87,7 +87,7 @@ def check_it_serves(python: Path, folder: Path, where: str, **more: str) -> None
     refused = run(python, "-P", "-m", "example_app", "777", folder=folder, code=1, AUTOTUNED_MODE="strict", **more)
     assert "NotTunedError" in refused
     assert "differs in call.values.N_COLS: 777 here, 1000 there" in refused
-    assert not (folder / "cache" / "v1").exists()
+    assert not (folder / "cache" / "v2").exists()
 
 
 P = pytest.mark.skipif(sys.version_info < (3, 11), reason="python -P is new in 3.11")

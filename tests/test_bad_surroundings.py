@@ -28,8 +28,8 @@ DAMAGE = {
     "text": b'"x"',
     "zeros": bytes(100),
     "not-utf8": b"\xff\xfe\x00",
-    "nan": b'{"schema": 1, "median_us": NaN}',
-    "other-fields": b'{"schema": 1, "winner": {}}',
+    "nan": b'{"schema": 2, "median_us": NaN}',
+    "other-fields": b'{"schema": 2, "winner": {}}',
     "deep": b"[" * 100_000,
 }
 
@@ -88,7 +88,7 @@ def test_a_newer_record_is_left_alone(warnings):
     make = lambda: autotune(STEPS, do_bench=quick)(halve)
     make()(np.ones(3), 3)
     ((path, _),) = store.all_records()
-    text = path.read_text().replace('"schema": 1', '"schema": 999')
+    text = path.read_text().replace('"schema": 2', '"schema": 999')
     path.write_text(text)
     make()(np.ones(3), 3)
     assert path.read_text() == text

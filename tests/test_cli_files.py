@@ -87,11 +87,11 @@ def test_files_serve_another_process_that_has_no_store(write: Write, tmp_path: P
     assert run.stdout.split()[:2] == ["0", "1"] and run.stderr == ""
 
 
-OLD = '{"schema": 1, "kernel": "mod_work.work", "device": {}, "groups": []}'
-NEWER = OLD.replace("1", "2")
+OLD = '{"schema": 2, "kernel": "mod_work.work", "device": {}, "groups": []}'
+NEWER = OLD.replace("2", "3")
 BROKEN = {
     "no JSON": ("{", "Expecting property name"),
-    "newer": (NEWER, "expected schema 1, got 2; upgrade"),
+    "newer": (NEWER, "expected schema 2, got 3; upgrade"),
     "without a device": (OLD, "expected the fields kind, name"),
 }  # fmt: skip
 

@@ -47,7 +47,7 @@ def test_the_file_is_one_entry_a_line_in_this_form() -> None:
     line = f'   {{"call": {call}, "config": {config}, "median_us": 10.5, "vs_default": 1.25}}'
     assert text.splitlines() == [
         "{",
-        ' "schema": 1,',
+        ' "schema": 2,',
         ' "kernel": "app.k",',
         ' "device": {"kind": "cuda", "name": "NVIDIA H100 80GB HBM3", "arch": "sm_90", "sm_count": 132, "mig": null},',
         ' "groups": [',
@@ -186,8 +186,9 @@ FIRST = ("groups", 0, "entries", 0)
 MALFORMED: dict[str, tuple[Callable[[Any], Any], str]] = {
     "a list": (lambda data: [], "file: expected dict, got list []"),
     "null": (lambda data: None, "file: expected dict, got NoneType None"),
-    "newer schema": (put("schema", value=2), "expected schema 1, got 2; upgrade autotuned to read it."),
-    "newer schema with new fields": (lambda data: {"schema": 2, "stuff": 1}, "expected schema 1, got 2; upgrade"),
+    "newer schema": (put("schema", value=3), "expected schema 2, got 3; upgrade autotuned to read it."),
+    "newer schema with new fields": (lambda data: {"schema": 3, "stuff": 1}, "expected schema 2, got 3; upgrade"),
+    "older schema": (put("schema", value=1), "expected schema 2, got 1; `autotuned tune --out` writes it anew."),
     "schema true": (put("schema", value=True), "schema: expected int, got bool True."),
     "schema text": (put("schema", value="1"), "schema: expected int, got str '1'."),
     "no schema": (drop("schema"), "file: field 'schema' is missing."),
@@ -271,5 +272,5 @@ def test_a_file_never_holds_what_json_has_not() -> None:
         file_of((context(), entry(1, SMALL, math.nan))).dump()
 
 
-def test_this_schema_is_1() -> None:
-    assert configfile.SCHEMA == 1
+def test_this_schema_is_2() -> None:
+    assert configfile.SCHEMA == 2

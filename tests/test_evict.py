@@ -123,7 +123,7 @@ def test_strange_things_in_the_folder_are_left_alone() -> None:
     (folder / "a.json").mkdir()
     (folder / "b.json").symlink_to("/nowhere")
     (folder / "readme.txt").write_text("mine")
-    (store.root() / "v1" / "file").write_text("")
+    (store.root() / "v2" / "file").write_text("")
     (store.root() / "other").mkdir()
     before = everything_in(store.root())
     for path in store.root().rglob("*"):
@@ -131,7 +131,7 @@ def test_strange_things_in_the_folder_are_left_alone() -> None:
             aged(path, 1000)
     evict.run(store.root(), max_bytes=0, max_age_s=0)
     after = everything_in(store.root())
-    assert [path for path in before if path not in after] == [f"v1/app.k/{make_key(1).digest}.json"]
+    assert [path for path in before if path not in after] == [f"v2/app.k/{make_key(1).digest}.json"]
 
 
 @pytest.mark.parametrize("call", ["unlink", "scandir"])

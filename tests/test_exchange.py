@@ -308,7 +308,7 @@ FAULTS: dict[str, tuple[Callable[[Path], None], str]] = {
         lambda folder: (folder / SLUG / "app.k.json").write_text((folder / SLUG / "app.k.json").read_text() * 2),
         "Extra data",
     ),
-    "a newer schema": (lambda folder: (folder / SLUG / "app.k.json").write_text('{"schema": 2}'), "expected schema 1"),
+    "a newer schema": (lambda folder: (folder / SLUG / "app.k.json").write_text('{"schema": 3}'), "expected schema 2"),
     "an unknown field": (entry(0, "author", "me"), "field 'author' is unknown"),
     "NaN": (entry(0, "median_us", float("nan")), "expected finite numbers, got NaN"),
     "three warps": (set_config("num_warps", 3), "num_warps: expected one of 1, 2, 4"),

@@ -123,6 +123,16 @@ def case_other_version(patch, folder):
     return make(version=True), "search"
 
 
+def case_other_trial(patch, folder):
+    make()(X, 5)
+    return make(reset_to_zero=["x"]), "search"
+
+
+def case_weaker_conditions(patch, folder):
+    make()(X, 5)
+    return make(check="first"), "search"
+
+
 def case_damaged(patch, folder):
     function = tuned()
     for path, _ in list(store.all_records()):
@@ -133,7 +143,7 @@ def case_damaged(patch, folder):
 def case_newer_schema(patch, folder):
     function = tuned()
     for path, _ in list(store.all_records()):
-        path.write_text(json.dumps({**json.loads(path.read_text()), "schema": 2}))
+        path.write_text(json.dumps({**json.loads(path.read_text()), "schema": 3}))
     return function, "search"
 
 
@@ -241,7 +251,7 @@ def test_the_call_is_answered_as_explained(name, monkeypatch, tmp_path):
 
 WARNED = {
     "damaged": "is damaged",
-    "newer_schema": "has the newer schema 2",
+    "newer_schema": "has the newer schema 3",
     "config_gone_from_a_file": "not among the kernel's configs any more",
     "disabled_for_a_value_without_json": "kept in memory only",
     "absent_in_serve": "runs it untuned",
@@ -334,7 +344,9 @@ def test_a_stored_call_without_its_program():
     assert explain.of_stored(record.key, {}).reason == "hit"
     other = explain.of_stored(record.key, {"device": {**record.key.context["device"], "sm_count": 1}})
     assert (other.reason, other.answer) == ("other device", "search")
-    assert other.remarks == ("not compared: distributions, environment, source, version",)
+    assert other.remarks == (
+        "not compared: distributions, environment, source, version, trial, check=, restore_value=",
+    )
 
 
 def test_modes_are_the_documented_ones():

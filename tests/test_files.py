@@ -16,6 +16,7 @@ from shipped import BROKEN, KEY, LARGE, LIVE, OTHER, SMALL, find, package, publi
 from stored import config_of, lines
 
 from autotuned import files, store
+from autotuned.conditions import Conditions
 from autotuned.errors import ConfigFileError
 from autotuned.key import Key
 from autotuned.look import Choice, Rung
@@ -47,7 +48,7 @@ def test_places_are_asked_in_order_and_the_users_record_before_all(folders: dict
     for name in reversed(folders):  # from the last place to the first: each one hides those behind it
         path = write(folders[name], (KEY, configs[name]))
         store.forget_files()
-        assert store.find(KEY, live) == Choice(configs[name], Rung.FILE, origin=str(path))
+        assert store.find(KEY, live) == Choice(configs[name], Rung.FILE, origin=str(path), conditions=Conditions())
     store.keep(Record(KEY, form(SMALL), 10.0, "ok", ()))
     assert config_of(store.find(KEY, live)) is SMALL
 

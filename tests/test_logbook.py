@@ -30,7 +30,7 @@ def test_it_lies_hidden_beside_the_record(tmp_path: Path) -> None:
 
 
 def test_timings_are_there_as_they_are_written(tmp_path: Path) -> None:
-    path = tmp_path / "v1" / ".a.logbook"
+    path = tmp_path / "v2" / ".a.logbook"
     with logbook.open_for(path, KEY) as write:
         for n, timing in enumerate(TIMINGS, 1):
             write(timing)
@@ -107,5 +107,5 @@ def test_a_planted_link_is_not_followed(tmp_path: Path) -> None:
 def test_a_line_is_one_timing(tmp_path: Path) -> None:
     lines = written(tmp_path / ".a.logbook", *TIMINGS).read_text().split("\n")
     assert [bool(line) for line in lines] == [False, True, True, True, True, False]
-    assert json.loads(lines[1]) == {"schema": 1, "kernel": "app.k", "key": KEY.to_json()}
+    assert json.loads(lines[1]) == {"schema": 2, "kernel": "app.k", "key": KEY.to_json(), "restore": None}
     assert disk.parse_json(lines[2])["median_us"] == 64.0  # type: ignore[call-overload, index]

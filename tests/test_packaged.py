@@ -17,6 +17,7 @@ from fakes import CONTEXT
 
 from autotuned import candidates, cases, configfile, files, shipping, store
 from autotuned.cases import Found
+from autotuned.conditions import Conditions
 from autotuned.configfile import ConfigFile, Entry
 from autotuned.kernels import shapes
 from autotuned.key import Key
@@ -35,6 +36,7 @@ class Problem:
     kernel: str
     call: Any
     live: dict[str, Any]
+    needed: Conditions
 
     @property
     def text(self) -> str:
@@ -73,7 +75,8 @@ def problems(found: dict[str, Found]) -> list[Problem]:
 def problem(kernel: Found, case: dict[str, Any]) -> Problem:
     call = cases.bind(kernel, case)
     chooser = kernel.tuner.chooser
-    return Problem(kernel.name, chooser.key(call).call, chooser.candidates(call))
+    live = chooser.candidates(call)
+    return Problem(kernel.name, chooser.key(call).call, live, chooser.question(call, live, "auto").needed)
 
 
 @pytest.fixture(scope="module")
@@ -123,7 +126,8 @@ def test_every_call_is_served_from_its_own_file(
     monkeypatch.setenv("AUTOTUNED_CONFIG_PATH", str(folder.parent))  # tests see no packaged files otherwise
     contexts = {file.kernel: latest(file) for file in read(folder)}
     for one in problems:
-        choice = store.find(Key(one.kernel, one.call, contexts[one.kernel]), one.live, strict=True)
+        key = Key(one.kernel, one.call, contexts[one.kernel])
+        choice = store.find(key, one.live, store.exact_places(one.needed), strict=True)
         assert choice is not None, f"{one.kernel}: {one.text}"
         assert (choice.rung, Path(choice.origin).parent) == (Rung.FILE, folder)
 
@@ -142,8 +146,8 @@ def test_a_variable_that_changes_nothing_keeps_no_call_from_its_file(
     contexts = {file.kernel: latest(file) for file in read(folder)}
     for one in problems:
         key = Key(one.kernel, one.call, {**contexts[one.kernel], "environment": environment})
-        exact = files.look_exact(key, one.live).choice
-        choice = exact or files.look_ladder(key, one.live, strict=True).choice
+        exact = files.look_exact(key, one.live, one.needed).choice
+        choice = exact or files.look_ladder(key, one.live, strict=True, needed=one.needed).choice
         assert choice is not None, f"{one.kernel}: {one.text}"
         assert Path(choice.origin).parent == folder
 

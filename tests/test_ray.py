@@ -83,7 +83,7 @@ def test_what_is_measured_on_the_nodes_is_gathered_here(tmp_path, folder, addres
     assert Path(file).parent.parent == tmp_path / "tuned"
     assert len(re.findall(r'"median_us"', Path(file).read_text())) == 8
     assert len({record.key.digest for _, record in store.all_records()}) == 8
-    assert len(list((folder / "store").rglob("v1/*/*.json"))) >= 8  # their own stores are others
+    assert len(list((folder / "store").rglob("v2/*/*.json"))) >= 8  # their own stores are others
 
 
 def test_a_node_that_is_new_is_told_what_is_stored_here(tmp_path, folder, head):

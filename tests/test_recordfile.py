@@ -40,9 +40,9 @@ def test_a_record_survives_json(kept: Record) -> None:
 
 def test_the_small_fields_come_first() -> None:
     assert list(recordfile.dump(FULL)) == [
-        "schema", "kernel", "winner", "median_us", "quality", "key", "timings", "provenance",
+        "schema", "kernel", "winner", "median_us", "quality", "conditions", "key", "timings", "provenance",
     ]  # fmt: skip
-    assert recordfile.dump(FULL)["schema"] == 1
+    assert recordfile.dump(FULL)["schema"] == 2
 
 
 def test_a_timing_is_found_by_its_config() -> None:
@@ -58,10 +58,10 @@ MALFORMED: dict[str, tuple[Callable[[Any], Any], str]] = {
     "text": (lambda data: "x", "record"),
     **{f"no {name}": (drop(name), f"record.{name}") for name in recordfile.dump(FULL)},
     "an unknown field": (put("extra", value=1), "record.extra"),
-    "newer schema": (put("schema", value=2), "schema"),
+    "newer schema": (put("schema", value=3), "schema"),
     "schema 0": (put("schema", value=0), "schema"),
     "schema true": (put("schema", value=True), "schema"),
-    "schema 1.0": (put("schema", value=1.0), "schema"),
+    "schema 2.0": (put("schema", value=2.0), "schema"),
     "schema as text": (put("schema", value="1"), "schema"),
     "kernel null": (put("kernel", value=None), "kernel"),
     "key a list": (put("key", value=[]), "key"),

@@ -89,7 +89,7 @@ def test_what_is_written_is_valid(kind):
 
 
 def test_a_config_file_without_entries_is_valid():
-    document = {"schema": 1, "kernel": "app.k", "device": DEVICE, "groups": []}
+    document = {"schema": 2, "kernel": "app.k", "device": DEVICE, "groups": []}
     schema("config-file").validate(document)
     assert parses("config file", document)
 

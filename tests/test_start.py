@@ -89,5 +89,5 @@ def test_a_stored_choice_takes_three_files_once_each_and_no_folder(start):
     assert [path.relative_to(folder).parts[:2] for path in opened] == [
         ("kernel_file.py",),
         ("cache", "toolchain"),
-        ("cache", "v1"),
+        ("cache", "v2"),
     ]

@@ -14,6 +14,7 @@ from shipped import KEY, LARGE, LIVE, OTHER, SMALL
 from stored import config_of, lines
 
 from autotuned import disk, recordfile, store
+from autotuned.conditions import Conditions
 from autotuned.key import Key
 from autotuned.look import Choice, Rung
 from autotuned.recordfile import Record, Timing
@@ -42,14 +43,15 @@ def test_what_is_kept_is_found_with_the_live_config() -> None:
     assert store.find(KEY, LIVE) is None
     assert store.keep(kept)
     found = store.find(KEY, LIVE)
-    assert found == Choice(SMALL, Rung.STORE, kept, complete=False, origin=str(store.record_path(KEY)))
+    where = str(store.record_path(KEY))
+    assert found == Choice(SMALL, Rung.STORE, kept, complete=False, origin=where, conditions=Conditions())
     assert found is not None
     assert found.config is SMALL
 
 
 def test_a_record_is_one_file_named_by_schema_kernel_and_digest() -> None:
     store.keep(result())
-    path = store.root() / "v1" / "app.k" / f"{KEY.digest}.json"
+    path = store.root() / "v2" / "app.k" / f"{KEY.digest}.json"
     assert store.record_path(KEY) == path
     assert recordfile.load(json.loads(path.read_text())) == result()
     assert [found.name for found in store.root().rglob("*") if found.is_file()] == [path.name]
@@ -146,7 +148,7 @@ DAMAGE: dict[str, Callable[[Path], Any]] = {
     "binary zeros": put(b"\x00" * 4096),
     "no utf-8": put(b"\xff\xfe\x00"),
     "nested without end": put(b"[" * 100_000),
-    "a missing field": put(json.dumps({"schema": 1}).encode()),
+    "a missing field": put(json.dumps({"schema": 2}).encode()),
     "an unknown field": put(dumped(extra=1)),
     "no schema": put(b'{"winner": {}}'),
     "schema 0": put(dumped(schema=0)),
@@ -206,7 +208,7 @@ def test_a_record_of_a_newer_schema_is_left_alone(caplog: pytest.LogCaptureFixtu
 
 @pytest.mark.parametrize(
     ("data", "newer"),
-    [({"schema": 2}, True), ({"schema": 1}, False), ({"schema": True}, False), ({"schema": "2"}, False), ({}, False),
+    [({"schema": 3}, True), ({"schema": 2}, False), ({"schema": 1}, False), ({"schema": True}, False), ({"schema": "2"}, False), ({}, False),
      ([], False), (None, False)],
     ids=repr,
 )  # fmt: skip

@@ -75,7 +75,7 @@ def test_the_walkthrough_holds_from_installed_wheels(installed: Path, tmp_path: 
             continue
         for line in body.splitlines():
             assert says(output, line), f"{PAGE}: expected {line!r} in\n{output}"
-    assert not (app / "nothing" / "v1").exists()  # what was served was stored nowhere
+    assert not (app / "nothing" / "v2").exists()  # what was served was stored nowhere
     assert (app / "report.html").stat().st_size > 10_000
 
 

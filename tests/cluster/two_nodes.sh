@@ -54,7 +54,7 @@ work = Path(sys.argv[1])
 found = json.loads((work / "found.json").read_text())
 for gpu in found["devices"]:
     print(f"{gpu['name']} on {gpu['host']}: {gpu['cases']} cases, model {gpu['model']}")
-counts = {name: len(list((work / f"store-{name}").glob("v1/*/*.json"))) for name in ("first", "second", "here")}
+counts = {name: len(list((work / f"store-{name}").glob("v2/*/*.json"))) for name in ("first", "second", "here")}
 print("records:", counts, "files:", [Path(file).name for file in found["files"]], f"{found['seconds']} s")
 assert {case["status"] for case in found["cases"]} == {"done"}
 assert counts["here"] == len({case["digest"] for case in found["cases"]}) <= counts["first"] + counts["second"]

@@ -21,5 +21,5 @@ grep -q "context.triton: \"$version\" -> " "$work/explained"
 second "$here/two_tritons.py" searched "$version"
 second "$here/two_tritons.py" stored hit
 first "$here/two_tritons.py" stored hit
-test "$(find "$AUTOTUNED_CACHE_DIR/v1" -name '*.json' | wc -l)" = 2
+test "$(find "$AUTOTUNED_CACHE_DIR/v2" -name '*.json' | wc -l)" = 2
 echo "two Tritons: two records, each served to its own"

@@ -102,7 +102,7 @@ class Stress:
         return self.log.read()[-5000:]
 
     def _files(self) -> list[Path]:
-        return sorted((store.root() / "v1").glob("*/*.json"))
+        return sorted((store.root() / "v2").glob("*/*.json"))
 
     def _damage(self) -> None:
         files = self._files()

@@ -26,6 +26,12 @@ def add(x_ptr, n, BLOCK: tl.constexpr):
     tl.store(x_ptr + i, tl.load(x_ptr + i, mask=i < n) + 1, mask=i < n)
 
 
+@triton.jit
+def add_two(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(x_ptr + i, tl.load(y_ptr + i, mask=i < n) + 1, mask=i < n)
+
+
 @pytest.fixture(autouse=True)
 def nothing_stays():
     yield
@@ -57,6 +63,21 @@ def test_kernels_decorated_before_are_seeded_too(make, x, bench):
     assert record.median_us == 1000.0
     assert [timing.median_us for timing in record.timings] == [2000.0, 1000.0]
     assert record.provenance["timer"] == "triton"
+
+
+def test_tuners_that_put_back_other_arguments_measure_under_both_and_not_in_turns(bench, x):
+    autotuned.install()
+
+    def searched(*names, **options):
+        bench.calls.clear()
+        tuner = triton.autotune(CONFIGS, key=["n"], do_bench=bench, restore_value=list(names), **options)(add_two)
+        tuner[(4,)](x, x.clone(), 100)
+        assert tuner.restore_value == list(names)
+        return bool(bench.calls)
+
+    assert [searched(*names) for names in ((), ("x_ptr",), ("y_ptr",))] == [True, True, True]
+    assert not any(searched(*names) for names in ((), ("x_ptr",), ("y_ptr",), ("x_ptr", "y_ptr")))
+    assert [searched(reset_to_zero=["y_ptr"]) for _ in range(2)] == [True, False]  # another kind of trial
 
 
 def test_what_was_in_the_cache_stays_in_charge(make, x, bench):

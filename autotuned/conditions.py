@@ -1,0 +1,276 @@
+"""What a choice was measured under, and whether that is enough for what a call asks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from autotuned.errors import RecordError
+from autotuned.immutable import Frozen
+from autotuned.values import Json, canonical
+
+# Two kinds of options say how a kernel is measured. What makes its times another quantity (`do_bench=`, what is zeroed,
+# the decorator's hooks) is in the key: see `Options.trial`. What makes its times and its results more certain is an
+# order, and this file: more serves who asks less, so that programs that share a store do not search in turns.
+Restore = tuple[str, ...] | None  # names that are put back around trials; None for whatever is written
+OTHERS = "*"  # in a tolerance: every dtype that it does not name
+
+
+class Checked(Frozen):
+    """A reference that results were compared with, and how closely.
+
+    Attributes:
+        reference: The callable by its source, or the config that stands for "first".
+        tolerance: Numbers by dtype, with `OTHERS`.
+        poison: True for the arguments that are written and not read, or names.
+        restore: What was put back around the launches that were compared.
+    """
+
+    reference: Json
+    tolerance: Mapping[str, float]
+    equal_nan: bool
+    poison: bool | tuple[str, ...]
+    restore: Restore
+
+    def covers(self, needed: Checked) -> bool:
+        """Whether a config that passes this check passes the other one too."""
+        return self.lack(needed) == ""
+
+    def lack(self, needed: Checked) -> str:
+        """What the other one asks beyond this one, in words; "" if nothing."""
+        if canonical(self.reference) != canonical(needed.reference):
+            return "with another reference in check="
+        for dtype in sorted({*self.tolerance, *needed.tolerance}):
+            if self.allows(dtype) > needed.allows(dtype):
+                name = "other dtypes" if dtype == OTHERS else dtype
+                return f"with a check that allows {self.allows(dtype):g} in {name}, not {needed.allows(dtype):g}"
+        if self.equal_nan and not needed.equal_nan:
+            return "with a check in which NaN equals NaN"
+        if not _poison_covers(self.poison, needed.poison):
+            return f"with poison={_listed(self.poison)}, not {_listed(needed.poison)}"
+        return _restore_lack(self.restore, needed.restore)
+
+    def allows(self, dtype: str) -> float:
+        """The tolerance of a dtype."""
+        return self.tolerance.get(dtype, self.tolerance[OTHERS])
+
+    def joined(self, other: Checked) -> Checked | None:
+        """The weakest check that covers both; None where there is none that one search can make."""
+        more = _poison_covers(self.poison, other.poison)
+        if canonical(self.reference) != canonical(other.reference) or not (
+            more or _poison_covers(other.poison, self.poison)
+        ):
+            return None
+        dtypes = sorted({*self.tolerance, *other.tolerance})
+        tolerance = {dtype: min(self.allows(dtype), other.allows(dtype)) for dtype in dtypes}
+        poison = self.poison if more else other.poison
+        return Checked(self.reference, tolerance, self.equal_nan and other.equal_nan, poison, self.restore)
+
+    def to_json(self) -> dict[str, Json]:
+        """As a record and a config file hold it."""
+        poison = self.poison if isinstance(self.poison, bool) else list(self.poison)
+        return {**self.fields(), "tolerance": dict(self.tolerance), "poison": poison, "restore": _names(self.restore)}
+
+
+class Conditions(Frozen):
+    """What a choice was measured under; or what a call asks, with one check at most.
+
+    Attributes:
+        restore: What was put back around the launches that were timed.
+        checks: Those that its config passed.
+    """
+
+    restore: Restore = None
+    checks: tuple[Checked, ...] = ()
+
+    def to_json(self) -> dict[str, Json]:
+        """As a record and a config file hold it."""
+        return {"restore": _names(self.restore), "checks": [check.to_json() for check in self.checks]}
+
+    @property
+    def words(self) -> str:
+        """All of it in a line, for people."""
+        checks = "".join(f"; checked against {check_words(check)}" for check in self.checks)
+        return f"protected: {'auto' if self.restore is None else _listed(self.restore)}{checks or '; not checked'}"
+
+
+BY_DEFAULT = Conditions()  # what a decoration asks that names no condition
+
+
+def covers(measured: Conditions, needed: Conditions) -> bool:
+    """Whether what was measured under some conditions answers a call that asks for others."""
+    return lack(measured, needed) == ""
+
+
+def lack(measured: Conditions, needed: Conditions) -> str:
+    """What is lacking, in words that follow "measured"; "" if nothing is."""
+    if words := _restore_lack(measured.restore, needed.restore):
+        return words
+    for check in needed.checks:
+        lacks = [passed.lack(check) for passed in measured.checks]
+        if "" not in lacks:
+            return lacks[-1] if lacks else "without check="
+    return ""
+
+
+def is_more(one: Conditions, other: Conditions) -> bool:
+    """Whether what was measured under the one answers all that the other does, and more."""
+    return covers(one, other) and not covers(other, one)
+
+
+def strongest(checks: Iterable[Checked]) -> tuple[Checked, ...]:
+    """Those that no other one covers, each once."""
+    found: list[Checked] = []
+    for check in checks:
+        if not any(other.covers(check) for other in found):
+            found = [*(other for other in found if not check.covers(other)), check]
+    return tuple(found)
+
+
+def union(one: Restore, other: Restore) -> Restore:
+    """The least protection that covers both."""
+    return None if one is None or other is None else names({*one, *other})
+
+
+def restore_covers(measured: Restore, needed: Restore) -> bool:
+    """Whether all that is to be protected was."""
+    return measured is None or (needed is not None and set(needed) <= set(measured))
+
+
+def names(given: Any) -> Restore:
+    """A list of names in the one order that is written; None stays None."""
+    return None if given is None else tuple(sorted(set(given)))
+
+
+# -- verdicts --------------------------------------------------------------------------------------------------------
+
+
+def judge(passed: tuple[Checked, ...], failed: tuple[Checked, ...], check: Checked) -> bool | None:
+    """Whether a config passes a check, by those that it passed and failed; None where that is not known."""
+    if any(one.covers(check) for one in passed):
+        return True
+    return False if any(check.covers(one) for one in failed) else None
+
+
+def with_verdicts(
+    new: tuple[tuple[Checked, ...], tuple[Checked, ...]], old: tuple[tuple[Checked, ...], tuple[Checked, ...]]
+) -> tuple[tuple[Checked, ...], tuple[Checked, ...]]:
+    """What a config passed and failed, by a new search and by earlier ones; where they disagree the new one holds."""
+    passed, failed = new
+    kept = [one for one in old[0] if judge(passed, failed, one) is None and not _refuted(one, failed)]
+    lost = [one for one in old[1] if judge(passed, failed, one) is None]
+    return strongest((*passed, *kept)), (*failed, *lost)
+
+
+def _refuted(passed: Checked, failed: tuple[Checked, ...]) -> bool:
+    return any(passed.covers(one) for one in failed)
+
+
+# -- reading and words -----------------------------------------------------------------------------------------------
+
+
+def load(data: Json, where: str) -> Conditions:
+    """Conditions from JSON.
+
+    Raises:
+        RecordError: A field is missing, unknown or of another type.
+    """
+    fields = _fields(data, where, ("restore", "checks"))
+    return Conditions(
+        _load_restore(fields["restore"], f"{where}.restore"), load_checks(fields["checks"], f"{where}.checks")
+    )
+
+
+def load_checks(data: Json, where: str) -> tuple[Checked, ...]:
+    """Checks from JSON.
+
+    Raises:
+        RecordError: A field is missing, unknown or of another type.
+    """
+    if not isinstance(data, list):
+        raise _wrong(where, "list", data)
+    return tuple(_load_check(one, f"{where}[{index}]") for index, one in enumerate(data))
+
+
+def _load_check(data: Json, where: str) -> Checked:
+    fields = _fields(data, where, ("reference", "tolerance", "equal_nan", "poison", "restore"))
+    if not isinstance(fields["reference"], dict) or not isinstance(fields["equal_nan"], bool):
+        raise _wrong(where, "a reference by its source and equal_nan as a bool", data)
+    tolerance = fields["tolerance"]
+    if not isinstance(tolerance, dict) or OTHERS not in tolerance or not all(map(_is_tolerance, tolerance.values())):
+        raise _wrong(f"{where}.tolerance", f"numbers of 0 or more by dtype, one of them for {OTHERS!r}", tolerance)
+    poison = fields["poison"]
+    if not isinstance(poison, bool):
+        poison = _load_names(poison, f"{where}.poison")
+    return Checked(
+        fields["reference"], tolerance, fields["equal_nan"], poison,
+        _load_restore(fields["restore"], f"{where}.restore"),
+    )  # fmt: skip
+
+
+def _load_restore(data: Json, where: str) -> Restore:
+    return None if data is None else _load_names(data, where)
+
+
+def _load_names(data: Json, where: str) -> tuple[str, ...]:
+    if not isinstance(data, list) or not all(isinstance(name, str) for name in data):
+        raise _wrong(where, "a list of names", data)
+    return tuple(data)
+
+
+def _fields(data: Json, where: str, wanted: tuple[str, ...]) -> dict[str, Json]:
+    if not isinstance(data, dict) or data.keys() != set(wanted):
+        raise _wrong(where, f"an object with {', '.join(wanted)}", data)
+    return data
+
+
+def _wrong(where: str, expected: str, got: Json) -> RecordError:
+    return RecordError(f"{where}: expected {expected}, got {type(got).__name__} {got!r:.60}.", where=where)
+
+
+def _is_tolerance(value: Json) -> bool:
+    try:
+        return type(value) in (int, float) and math.isfinite(value) and value >= 0
+    except OverflowError:  # an int of more than 308 digits
+        return False
+
+
+def check_words(check: Checked) -> str:
+    """A check for people: what the reference is, and what was allowed."""
+    allowed = f"within {_spread(check.tolerance)}"
+    more = [f"poison={_listed(check.poison)}"] * bool(check.poison) + ["NaN differs"] * (not check.equal_nan)
+    return ", ".join([_reference_words(check.reference), allowed, *more])
+
+
+def _spread(tolerance: Mapping[str, float]) -> str:
+    numbers = sorted({float(number) for number in tolerance.values()})
+    return f"{numbers[0]:g}" if len(numbers) == 1 else f"{numbers[0]:g} to {numbers[-1]:g}"
+
+
+def _reference_words(reference: Json) -> str:
+    function: Json = reference.get("function")
+    if isinstance(function, list) and function:
+        return str(function[0])
+    return next(iter(reference), "")
+
+
+def _poison_covers(measured: bool | tuple[str, ...], needed: bool | tuple[str, ...]) -> bool:
+    if not needed or measured is needed is True:
+        return True
+    return not isinstance(measured, bool) and not isinstance(needed, bool) and set(needed) <= set(measured)
+
+
+def _restore_lack(measured: Restore, needed: Restore) -> str:
+    if restore_covers(measured, needed):
+        return ""
+    asked = "what is written put back" if needed is None else f"{_listed(needed)} put back"
+    return f"with restore_value={_listed(measured or ())}, not with {asked}"
+
+
+def _listed(value: bool | tuple[str, ...]) -> str:
+    return str(value if isinstance(value, bool) else list(value))
+
+
+def _names(restore: Restore) -> Json:
+    return None if restore is None else list(restore)
