@@ -211,7 +211,7 @@ def kernel(x_ptr):
 @pytest.mark.parametrize(
     "value",
     [None, 5, 1.5, "text", np.float32(1), np.void(b"ab"), int, np.ndarray, np, len, kernel, [], {}, range(3), object()],
-    ids=str,
+    ids=lambda value: type(value).__name__,
 )
 def test_what_holds_none(value):
     assert walk.tensors(value) == []
@@ -393,7 +393,7 @@ MODES = ["auto", "serve", "search", "off"]
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("option", ["restore_value", "reset_to_zero", "poison"])
-@pytest.mark.parametrize("value", NOTHING, ids=repr)
+@pytest.mark.parametrize("value", NOTHING, ids=lambda value: type(value).__name__)
 def test_a_listed_argument_without_a_tensor_is_an_error_at_the_first_call(option, value, mode, monkeypatch):
     monkeypatch.setenv("AUTOTUNED_MODE", mode)
     poison = {"check": Check("first", poison=["held"]), "restore_value": ["x"]}
@@ -447,7 +447,7 @@ def bump(held, n, eps, BLOCK: tl.constexpr):
         tl.store(at, tl.load(at, mask=start + i < n) + eps, mask=start + i < n)
 
 
-@pytest.mark.parametrize("wrap", [lambda t: (t,), lambda t: (t, 3, None), lambda t: (t, (t, 1))], ids=str)
+@pytest.mark.parametrize("wrap", [lambda t: (t,), lambda t: (t, 3, None), lambda t: (t, (t, 1))], ids=["one", "with others", "within"])
 @pytest.mark.parametrize(("option", "left"), [(None, 2.5), ("restore_value", 2.5), ("reset_to_zero", 0.5)])
 def test_a_tensor_in_a_tuple_of_a_kernel(wrap, option, left):
     options = {option: ["held"]} if option else {}
