@@ -56,20 +56,28 @@ class KeySpec(Frozen):
         functions: Further parts, each a name and a callable of the bound arguments.
         buckets: Callables that replace the value of a key argument, or each size of a tensor, by its bucket.
         constexprs: Parameters whose value is compiled in; those the caller passes are always in the key.
+        exact: For launch tables only: arguments that count as they are, by value, shape and strides.
     """
 
     names: tuple[str, ...] | None = None
     functions: Mapping[str, Callable[[Mapping[str, Any]], Any]] = MappingProxyType({})
     buckets: Mapping[str, Callable[[Any], Any]] = MappingProxyType({})
     constexprs: frozenset[str] = frozenset()
+    exact: frozenset[str] = frozenset()
+
+    def exactly(self, names: Iterable[str]) -> KeySpec:
+        """This one, but some arguments count as they are."""
+        exact = frozenset(names)
+        buckets = {name: bucket for name, bucket in self.buckets.items() if name not in exact}
+        return self.replace(exact=exact, buckets=buckets) if exact else self
 
     def has_shape(self, name: str) -> bool:
         """Whether the shape of tensor argument `name` is in the key."""
-        return self.names is None or name in self.names
+        return self.names is None or name in self.names or name in self.exact
 
     def has_value(self, name: str, value: Any) -> bool:
         """Whether the value of scalar argument `name` is in the key."""
-        if name in self.constexprs:
+        if name in self.constexprs or name in self.exact:
             return True
         return isinstance(value, numbers.Integral) if self.names is None else name in self.names
 

@@ -57,6 +57,8 @@ class Choice(Frozen):
         origin: The file it came from, for people.
         key: The key it was tuned for, where that is another than the call's; `note` says in what they differ.
         loud: Whether that is worth a warning.
+        tried: The candidates, by identity, of the searches of this process that it comes from: what these had no time
+            for is not searched for again.
     """
 
     config: Any
@@ -68,6 +70,7 @@ class Choice(Frozen):
     key: Key | None = None
     note: str = ""
     loud: bool = False
+    tried: frozenset[str] = frozenset()
 
     @property
     def why(self) -> str:

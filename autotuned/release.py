@@ -160,7 +160,7 @@ def _median(timing: Timing) -> float:
 
 def _default(tuner: Tuner, call: Call, live: Mapping[str, Any]) -> str:
     """What is used without tuning, as far as it is a candidate; else the first."""
-    default = fallback.given(tuner.options, call)
+    default = fallback.given(tuner.chooser, call, live)
     name = candidates.identity(default, tuner.target.name, objects.spell) if candidates.is_config(default) else ""
     return name if name in live else next(iter(live))
 

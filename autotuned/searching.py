@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from autotuned import candidates, explain, failures, fallback, job, likely, locks, memory, objects, store, tune
+from autotuned import candidates, explain, failures, fallback, job, likely, locks, memory, objects, race, store, tune
 from autotuned.errors import AllConfigsFailedError, OutOfMemoryError
 from autotuned.job import Job, Outcome
 from autotuned.journal import Journal
@@ -68,7 +68,7 @@ class Searcher:
         key = question.key
         memory.refuse_aliases(question.call.arguments, self.options.zero, self.target.name)
         if not self._memory.is_due(key.digest):
-            return fallback.without_room(self.target, self.options, question)
+            return fallback.for_now(self._chooser, question)
         left = self._left(question)
         self._say_what_varies(key)
         start = time.perf_counter()
@@ -86,7 +86,9 @@ class Searcher:
         self._announce(result, outcome)
         left.journal.erase()  # what crashed is in the record now
         complete = question.live.keys() <= {timing.identity for timing in outcome.timings}  # else the budget ended it
-        return Choice(question.live[outcome.winner or ""], Rung.SEARCH, result, complete)
+        own = self._chooser.own(question.key)
+        tried = frozenset(question.live) | (own.tried if own else frozenset())
+        return Choice(question.live[outcome.winner or ""], Rung.SEARCH, result, complete, tried=tried)
 
     def _after_failure(self, question: Question, error: AllConfigsFailedError) -> Choice:
         message = "`%s`: the search for key %s failed; its default= is used, untuned. %s"
@@ -99,23 +101,33 @@ class Searcher:
         self._memory.failed(key.digest)
         self._chooser.say_once("memory", "`%s`: there is no room to tune now: it runs untuned until there is.", key)
         log.info("%s", error)
-        return fallback.without_room(self.target, self.options, question)
+        return fallback.for_now(self._chooser, question)
 
     def _left(self, question: Question) -> _Left:
         """What earlier searches for a key have left for this one."""
         key, unfit = question.key, self._chooser.unfit
         is_stored = self._chooser.keeps(key)
         saved = is_stored and question.lock is not locks.Lock.BUSY
-        earlier = store.read(store.record_path(key)) if is_stored and not question.fresh else None
-        known = store.resumable(key, earlier) if is_stored and not question.fresh else {}
+        earlier = self._earlier(question, is_stored)
+        known = store.resumable(key, earlier) if is_stored else _timings(earlier)
+        others = {name: timing for name, timing in known.items() if name not in question.live}
+        if question.fresh:  # of other calls of this key the timings stay
+            earlier, known = None, others if self._chooser.narrows else {}
         journal = Journal(store.journal_path(key) if is_stored else None, writes=saved)
         if question.fresh:
             journal.forget()
         known = journal.judged(unfit.without(key.digest, known), again=question.must_search)
         if not any(known[name].status == "ok" for name in known.keys() & question.live.keys()):
-            known = {}  # failures alone, perhaps of a full or broken device, are tried again
+            known = others  # failures alone, perhaps of a full or broken device, are tried again
         incumbent = store.best(earlier, unfit.without(key.digest, question.live)) if earlier else None
         return _Left(saved, known, incumbent, journal)
+
+    def _earlier(self, question: Question, is_stored: bool) -> Record | None:
+        """The record of the key; where none is kept, what this process remembers of it."""
+        if is_stored:
+            return store.read(store.record_path(question.key))
+        own = self._chooser.own(question.key)
+        return own.record if own else None
 
     def _measure(self, question: Question, left: _Left, outcome: Outcome) -> None:
         """Run the search, each timing into the logbook, binaries into the scratch folder, the winner's out of it."""
@@ -167,13 +179,29 @@ class Searcher:
         self._chooser.seconds.search += seconds
         self._chooser.seconds.compile += outcome.compile_s
         key = question.key
-        result = outcome.record(key, seconds, self._provenance())
+        result = self._of_all_calls(outcome.record(key, seconds, self._provenance()), question)
         before = store.read(store.record_path(key)) if result.winner is None and self._chooser.keeps(key) else None
         if before is not None:  # what is complete stays so: the new search only adds to it
             result = before.extended(result.timings)
         if self._chooser.keeps(key) and any(timing.status == "ok" for timing in result.timings):
             self._keep(result, question)
         return result
+
+    def _of_all_calls(self, result: Record, question: Question) -> Record:
+        """The record with the winner of all calls of its key: some of these have candidates that this one has not."""
+        won = result.timing_of(result.winner) if result.winner is not None else None
+        if won is None or (won.status == "ok" and not self._chooser.narrows):
+            return result
+        timings = {timing.identity: timing for timing in result.timings if timing.status == "ok" and timing.usable}
+        samples_us = {
+            name: timing.typical_us
+            for name, timing in timings.items()
+            if name in question.live or self._chooser.may_serve(name)
+        }
+        best, quality = race.pick(samples_us) if samples_us else (won.identity, result.quality)
+        if best not in timings or (best in question.live and won.status == "ok"):
+            return result  # the race's word is better than what was kept of it
+        return result.replace(winner=timings[best].config, median_us=timings[best].median_us, quality=quality)
 
     def _keep(self, result: Record, question: Question) -> None:
         if question.lock is locks.Lock.BUSY and not store.may_save(result.key):
@@ -194,9 +222,14 @@ class Searcher:
             self._chooser.on_written(outcome.written)
         for about, text in outcome.advice(result.key.kernel, self.options.restore is None):
             self._chooser.say_once(about, text, result.key)
+        won = next(timing for timing in result.timings if timing.identity == outcome.winner)
         failed = sum(timing.status == "failed" for timing in result.timings)
         log.info(
             "`%s`: measured %d configs (%d failed) in %.2f s; chosen %s, %.1f us, %s",
             result.key.kernel, len(result.timings), failed, result.provenance["seconds"],
-            candidates.label(result.winner or {}, self.target.has_options), result.median_us, result.quality,
+            candidates.label(won.config, self.target.has_options), won.median_us, outcome.quality,
         )  # fmt: skip
+
+
+def _timings(earlier: Record | None) -> dict[str, Timing]:
+    return {timing.identity: timing for timing in earlier.timings} if earlier is not None else {}

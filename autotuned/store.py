@@ -27,7 +27,7 @@ from autotuned.records import root as root
 from autotuned.records import scratch_folder as scratch_folder
 
 if TYPE_CHECKING:
-    from autotuned import files, listing, nearest, shipping
+    from autotuned import files, listing, nearest, race, shipping
     from autotuned.files import config_folders as config_folders
     from autotuned.files import forget_files as forget_files
     from autotuned.files import likely as likely
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from autotuned.shipping import shippable as shippable
     from autotuned.shipping import unwritable as unwritable
 else:
-    files, listing, shipping = map(later, ("files", "listing", "shipping"))
+    files, listing, race, shipping = map(later, ("files", "listing", "race", "shipping"))
 
 # What is asked of config files and of all records, in the modules that are imported then: a stored choice needs none.
 _ELSEWHERE = {
@@ -103,21 +103,24 @@ def _look_at_record(key: Key, candidates: Candidates) -> Look:
         return Look(
             None, "config gone" if found.winner else "absent", f"{seen.path} has none of the configs of this call"
         )
-    measured = {timing.identity for timing in found.timings}
-    # One that was taken from a config file has no timings: it is as good as the file.
-    complete = not found.timings or candidates.keys() <= measured
-    return Look(Choice(candidates[winner], Rung.STORE, found, complete, seen.path))
+    return Look(Choice(candidates[winner], Rung.STORE, found, is_complete(found, candidates), seen.path))
+
+
+def is_complete(found: Record, candidates: Candidates) -> bool:
+    """Whether each candidate was measured. A record from a config file has no timings: it is as good as the file."""
+    return not found.timings or candidates.keys() <= {timing.identity for timing in found.timings}
 
 
 def best(found: Record, candidates: Candidates) -> str | None:
-    """Identity of the record's winner; if it is no candidate any more, of the fastest measured one that is."""
+    """Identity of the record's winner; if it is no candidate, of the fastest measured one that is."""
     if found.winner is None:
         return None
     winner = recordfile.identity_of(found.winner)
     if winner in candidates:
         return winner
-    usable = [t for t in found.timings if t.usable and t.identity in candidates]
-    return min(usable, key=lambda timing: timing.median_us or 0.0).identity if usable else None
+    timings = {timing.identity: timing for timing in found.timings if timing.usable}
+    samples_us = {name: timings[name].typical_us for name in candidates if name in timings}
+    return race.pick(samples_us)[0] if samples_us else None  # by the rule that a search among these goes by
 
 
 # In the order in which they are asked where no policy and no shape is in question; see `places`.

@@ -70,7 +70,7 @@ class Tuner:
 
     def _rebuild(self, tuned: frozenset[str]) -> None:
         """Write the binder and an empty launch table for a set of tuned parameters."""
-        self.tuned = tuned
+        self.tuned, self._exact = tuned, frozenset(self.chooser.seen)
         taken = tuned | self.target.filled
         free = [parameter for parameter in self.target.parameters if parameter.name not in taken]
         self.names = tuple(parameter.name for parameter in free)
@@ -83,7 +83,7 @@ class Tuner:
         compiled = isinstance(self.target, KernelTarget) and not self.target.interpreted
         self.launcher = launch.make(
             self.names,
-            self.options.spec,
+            self.options.spec.exactly(self._exact),
             _LazyDevice() if compiled else None,
             launch.Shape(places, defaults) if isinstance(self.target, KernelTarget) else None,
         )
@@ -95,6 +95,14 @@ class Tuner:
         tuned = _tuned_names(configs, self.target)
         if not tuned <= self.tuned:
             self._rebuild(self.tuned | tuned)
+
+    def _count_exactly(self) -> None:
+        """Let calls share an entry only if they are equal in all that decided which configs they may use.
+
+        An entry of before stays right: what was read for it was exact, and what was not read did not decide.
+        """
+        if not self.chooser.seen <= self._exact:
+            self._rebuild(self.tuned)
 
     def configs_changed(self) -> None:
         """Start over with the present list of configs: the user reassigned or edited it."""
@@ -211,6 +219,7 @@ class Tuner:
         if isinstance(self.target, KernelTarget):
             _watch_environment()
         if choice.lasting and not call.options and tuple(call.arguments) == self.names:
+            self._count_exactly()
             ready = self._bound(call, choice.config, before, result)
             if switched.recorders:
                 ready = switched.recorders[-1].watched(self, ready)
