@@ -9,11 +9,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from autotuned import candidates, env, objects, store, switched, toolchain
+from autotuned.candidates import Pruner
 from autotuned.context import Context
 from autotuned.errors import ConfigError, PruningError
 from autotuned.key import Key, call_part
 from autotuned.later import later
-from autotuned.look import Candidates, Choice, Look, Place, Rung
+from autotuned.look import Candidates, Choice, Live, Look, Place, Rung
 from autotuned.question import Options, Question, Seconds
 from autotuned.target import Call, Target, refuse_conflicts
 
@@ -68,8 +69,8 @@ class Chooser:
         part = call_part(self.options.spec, call.arguments, call.options, self.target.name, objects.spell)
         return Key(self.target.name, part, *self._context.of(call))
 
-    def candidates(self, call: Call) -> dict[str, Any]:
-        """The live configs of a call after pruning, by identity and in order.
+    def candidates(self, call: Call) -> Live:
+        """The live configs of a call, by identity and in order: what its pruner leaves, and its grid launches.
 
         Raises:
             PruningError: A pruner left nothing usable.
@@ -82,13 +83,31 @@ class Chooser:
             self._on_configs(left)
         for config in left:  # computed ones, and a pruner's own, were not known when the call was bound
             refuse_conflicts(self.target, call.args, call.kwargs, self.target.settings(config))
-        return {self.identity(config): config for config in left}
+        return self._launching(call, Live((self.identity(config), config) for config in left))
+
+    def _launching(self, call: Call, live: Live) -> Live:
+        """Those that launch something, as `32 // BLOCK` blocks do for some only; all where none does."""
+        if not callable(call.grid) or len(live) < 2:
+            return live
+        left = Live((name, config) for name, config in live.items() if self.target.launches(call, config))
+        left.whole = len(left) == len(live)
+        return left or live
+
+    def launches(self, call: Call) -> bool:
+        """Whether a call launches anything with any of its configs."""
+        return any(self.target.launches(call, config) for config in self.candidates(call).values())
+
+    def question(self, call: Call, live: Candidates, mode: str, **more: Any) -> Question:
+        """What is asked for a call among its candidates."""
+        narrowed = self.narrows or len(live) < len(self.options.configs())
+        launches = self.target.launches(call, next(iter(live.values()))) if live else True
+        return Question(call, self.key(call), live, mode, launches=launches, narrowed=narrowed, **more)
 
     def identity(self, config: Any) -> str:
         """The text that says which config this is."""
         return candidates.identity(config, self.target.name, objects.spell)
 
-    def _pruned(self, call: Call, configs: list[Any], pruner: candidates.Pruner) -> list[Any]:
+    def _pruned(self, call: Call, configs: list[Any], pruner: Pruner) -> list[Any]:
         named = dict(zip((parameter.name for parameter in self.target.parameters), call.args))
         return candidates.prune(configs, pruner, named, call.kwargs, self.target.name, self.seen)
 
@@ -121,7 +140,7 @@ class Chooser:
                 return False
             configs = [*configs, config]
         try:
-            left = self._pruned(call, configs, candidates.Pruner(early))
+            left = self._pruned(call, configs, Pruner(early))
         except PruningError:  # it leaves none, and says so where the candidates are asked for
             return False
         return identity in map(self.identity, left)
@@ -155,14 +174,16 @@ class Chooser:
         self.target.device(call)  # a kernel without a GPU fails here, with an error that says what to do
         start = time.perf_counter()
         pinned = self._allowed(call, pinned, self.say_once)
-        live = self.candidates(call) if pinned is None else {}
+        live = self.candidates(call) if pinned is None else Live()
         mode = mode or env.current_mode()
         known = self._without_key(call, live, mode, pinned)
         if known is not None:
-            return known
-        question = Question(call, self.key(call), live, mode, search=search, narrowed=self.narrows)
+            return known if live.whole else known.replace(lasting=False)
+        question = self.question(call, live, mode, search=search)
         self.seconds.lookup += time.perf_counter() - start
-        return self.answer(question)
+        choice = self.answer(question)
+        # No word of a call tells what its grid left out: a later one, with another grid, is to be asked anew.
+        return choice if live.whole else choice.replace(lasting=False)
 
     def _allowed(self, call: Call, pinned: Any, say: Callable[..., None] | None = None) -> Any:
         """A pin, unless the pruner drops it for this call: the cache's key may be coarser than what a pruner sees."""
@@ -170,8 +191,8 @@ class Chooser:
             return pinned
         if say is not None:
             message = (
-                "`%s`: expected a pin in .cache that pruner and callable allow, got one that they drop for key %s (%s); "
-                "such calls choose among the others. Name in key= what the pruner reads, or pin another config."
+                "`%s`: expected a pin in .cache that the pruner allows, got one that it drops for key %s (%s): others "
+                "are used. Name in key= what the pruner reads, or pin another config."
             )
             say("pin", message, self.key(call), pinned)
         return None
@@ -193,6 +214,8 @@ class Chooser:
 
     def _ending(self, question: Question) -> Rung | None:
         """What a call gets for which nothing is known: a search, an untuned config, or (None) an error."""
+        if not question.launches:
+            return Rung.DEFAULT
         if not self._may_search(question):
             return None if question.mode == "strict" else Rung.DEFAULT
         if question.search and not toolchain.capturing():
@@ -207,7 +230,7 @@ class Chooser:
         known = self._without_key(call, live, mode, pinned)
         if known is not None:
             return explain.without_key(name, mode, known, self._label(known.config))
-        question = Question(call, self.key(call), live, mode)
+        question = self.question(call, live, mode)
         return explain.of_call(
             question.key, live, mode, self._places(question), self._ending(question),
             None if self.keeps(question.key) else "disabled", self._label, self.options.spec.buckets,
@@ -218,7 +241,7 @@ class Chooser:
 
     def answer(self, question: Question) -> Choice:
         """The choice for a question; under `autotuned.sync` the same on all ranks."""
-        if switched.agreements and not question.must_search:
+        if switched.agreements and not question.must_search and question.launches:
             choice = switched.agreements[-1].choose(question, self, self.options.do_bench)
         else:
             choice = self.decide(question)
@@ -230,6 +253,8 @@ class Chooser:
         ending = self._ending(question)
         if known is not None and (ending is not Rung.SEARCH or self.is_enough(known, question)):
             return self._remember(question.key, known)
+        if not question.launches:  # as with no tokens for an expert: a later call of the key is measured
+            return fallback.for_now(self, question)
         if ending is not Rung.SEARCH:
             return (self._search_forbidden if self._may_search(question) else self._without_search)(question)
         with store.locked(question.key, self.keeps(question.key) and not switched.agreements) as lock:
@@ -253,7 +278,7 @@ class Chooser:
         live = self.candidates(call)
         known = None
         if len(live) > 1 and env.current_mode() != "off":
-            known = self.known(Question(call, self.key(call), live, "serve"))
+            known = self.known(self.question(call, live, "serve"))
         return (known or self.default(call, live)).config
 
     def refuse(self, call: Call, choice: Choice, error: Exception) -> None:
@@ -323,7 +348,7 @@ class Chooser:
         """A choice of this process among the candidates of a call: its config if it is one, else the next best."""
         record = choice.record
         best = store.best(record, live) if record and record.timings else self.identity(choice.config)
-        if best not in live:
+        if best is None or best not in live:
             return None
         config, complete = live[best], record is None or store.is_complete(record, live)
         same = config is choice.config and complete == choice.complete

@@ -22,7 +22,7 @@ log = logging.getLogger("autotuned")
 
 
 def given(chooser: Chooser, call: Call, live: Candidates) -> Any:
-    """What `default=` says for a call; None where there is none, or it is a config that a pruner drops for this call."""
+    """What `default=` says for a call; None where there is none, or it is a config that this call may not use."""
     found = chooser.options.default
     if candidates.is_config(found):
         return found if chooser.allows(call, found, live) else None

@@ -184,6 +184,17 @@ def is_descriptor(value: Any) -> bool:
     return is_one and not isinstance(value, (tuple, type))
 
 
+def dtypes_in(path: str, value: Any) -> Iterator[tuple[str, str]]:
+    """Dtypes in an argument: of a tensor, of a descriptor's tensor, and of the members of a tuple."""
+    if is_tensor(value) or (hasattr(value, "dtype") and not isinstance(value, (tuple, type))):
+        yield path, str(value.dtype)
+    elif hasattr(value, "base") and hasattr(value, "block_shape"):
+        yield path, str(value.base.dtype)
+    elif isinstance(value, tuple):
+        for index, item in enumerate(value):
+            yield from dtypes_in(f"{path}[{index}]", item)
+
+
 class Layout(dict[str, Json]):
     """A tensor's part of a key, with its canonical text at hand; shared between keys, so never edited."""
 

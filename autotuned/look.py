@@ -93,5 +93,15 @@ class Look(Frozen):
     path: str = ""
 
 
+class Live(dict[str, Any]):
+    """The live configs of a call by identity, in order.
+
+    Attributes:
+        whole: False where some were left out because their grid launches nothing.
+    """
+
+    whole = True
+
+
 Candidates = Mapping[str, Any]  # a config's identity -> the live Config
 Place = tuple[Rung, Callable[[Key, Candidates], Look]]

@@ -69,6 +69,7 @@ class Question(Frozen):
         lock: What came of asking for the key's lock, None before; where another holds it, what is measured is the
             other's to save.
         search: Whether it may come to a search at all; a call that is only prepared may forbid it.
+        launches: Whether it launches anything; if not there is nothing to measure.
         narrowed: Whether another call of the key may have other candidates.
     """
 
@@ -82,6 +83,7 @@ class Question(Frozen):
     budget_s: float | None = None
     lock: Lock | None = None
     search: bool = True
+    launches: bool = True
     narrowed: bool = False
 
     def is_answered_by(self, known: Choice) -> bool:

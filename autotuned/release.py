@@ -117,7 +117,7 @@ def contests(files: Iterable[ConfigFile], found: Found, device: Any) -> Iterator
             call = cases.bind(found, case)
             key = found.tuner.chooser.key(call)
             entry = next((entry for file in files if file.kernel == key.kernel and (entry := file.find(key))), None)
-            if entry is not None:
+            if entry is not None and found.tuner.chooser.launches(call):  # else there is nothing to time
                 yield contest(found.tuner, call, key, entry)
 
 

@@ -112,7 +112,7 @@ class Searcher:
         known = store.resumable(key, earlier) if is_stored else _timings(earlier)
         others = {name: timing for name, timing in known.items() if name not in question.live}
         if question.fresh:  # of other calls of this key the timings stay
-            earlier, known = None, others if self._chooser.narrows else {}
+            earlier, known = None, others if question.narrowed else {}
         journal = Journal(store.journal_path(key) if is_stored else None, writes=saved)
         if question.fresh:
             journal.forget()
@@ -190,7 +190,7 @@ class Searcher:
     def _of_all_calls(self, result: Record, question: Question) -> Record:
         """The record with the winner of all calls of its key: some of these have candidates that this one has not."""
         won = result.timing_of(result.winner) if result.winner is not None else None
-        if won is None or (won.status == "ok" and not self._chooser.narrows):
+        if won is None or (won.status == "ok" and not question.narrowed):
             return result
         timings = {timing.identity: timing for timing in result.timings if timing.status == "ok" and timing.usable}
         samples_us = {

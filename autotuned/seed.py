@@ -7,14 +7,15 @@ import logging
 import math
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
-from autotuned import candidates, env, failures, objects, store, toolchain
+from autotuned import benchmark, candidates, env, failures, objects, store, toolchain
 from autotuned.context import Context
+from autotuned.empties import LeftOut
 from autotuned.errors import AutotunedError, NotTunedError
-from autotuned.key import Key, is_tensor
+from autotuned.key import Key, dtypes_in
 from autotuned.look import Place, Rung
 from autotuned.recordfile import Record, Timing
 from autotuned.target import Call, KernelTarget
@@ -24,6 +25,7 @@ log = logging.getLogger("autotuned")
 # Exact answers only: nothing of another shape or another context may change what a program chose before.
 _EXACT = (Rung.STORE, Rung.FILE)
 TIMER = "triton"
+_FAILED = "Triton counted it as failed"
 
 
 class Seed:
@@ -33,7 +35,7 @@ class Seed:
         self.target = KernelTarget.of(tuner.fn)
         self._defaults = {p.name: p.default for p in self.target.parameters if p.default is not inspect.Parameter.empty}
         self._context = Context(self.target, None)
-        self._warned = False
+        self._warned: set[str] = set()
 
     def call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call:
         """The call, with arguments in the kernel's order: what is left out and has a default is filled in."""
@@ -54,7 +56,7 @@ class Seed:
         dtypes: dict[str, Json] = {
             path: {"dtype": dtype, "strides": ""}
             for argument, value in call.arguments.items()
-            for path, dtype in _dtypes(argument, value)
+            for path, dtype in dtypes_in(argument, value)
         }
         tuner: dict[str, Json] = {"name": TIMER, "configs": digest(sorted(self.identities(configs)))}
         part: dict[str, Json] = {"tensors": dtypes, "values": values, "none": [], "tuner": tuner}
@@ -83,12 +85,25 @@ class Seed:
         """Store what Triton measured, if one of the configs ran."""
         name = self.target.name
         made = [_timing(candidates.to_json(config, name, objects.spell), times) for config, times in timings.items()]
+        self._say_wrong_times(made)
         winner = candidates.to_json(chosen, name, objects.spell)
         kept = Record(key, winner, None, "ok", tuple(made), _provenance(seconds))
         won = kept.timing_of(winner)
         if won is None or won.median_us is None or not objects.portable(*(timing.config for timing in made)):
             return
-        store.keep(Record(key, winner, won.median_us, "ok", tuple(made), kept.provenance))
+        ran = [timing.typical_us for timing in made if timing.usable]
+        quality = "unresolved" if benchmark.is_one_answer(ran) else "ok"
+        if quality == "unresolved":
+            message = "`%s`: expected do_bench to tell configs apart, got %g ms for each; Triton takes the first."
+            self.warn_once(message, "one answer", ran[0][0] / 1e3)
+        store.keep(Record(key, winner, won.median_us, quality, tuple(made), kept.provenance))
+
+    def _say_wrong_times(self, made: Sequence[Timing]) -> None:
+        """Warn of answers of a benchmark that are no times; the infinite ones are Triton's own word for a failure."""
+        wrong = next((timing for timing in made if timing.error not in (None, _FAILED)), None)
+        if wrong is not None:
+            message = "`%s`: do_bench for %s: %s The config is not stored as one that ran."
+            self.warn_once(message, "times", candidates.label(wrong.config), wrong.error)
 
     def first_that_compiles(self, call: Call, configs: Sequence[Any]) -> Any:
         """The first config whose code compiles and loads; the first of all if none does: its launch says why."""
@@ -101,11 +116,11 @@ class Seed:
                 return config
         return configs[0]
 
-    def warn_once(self, message: str) -> None:
+    def warn_once(self, message: str, about: str = "untuned", *more: Any) -> None:
         """Say something about this kernel, once."""
-        if not self._warned:
-            self._warned = True
-            log.warning(message, self.target.name)
+        if about not in self._warned:
+            self._warned.add(about)
+            log.warning(message, self.target.name, *more)
 
 
 def places() -> list[Place]:
@@ -124,23 +139,14 @@ def _plain(call: Call) -> Call:
     return Call(call.args, kwargs, call.arguments, {}, call.grid)
 
 
-def _dtypes(path: str, value: Any) -> Iterator[tuple[str, str]]:
-    """Dtypes in an argument: of a tensor, of a descriptor's tensor, and of the members of a tuple."""
-    if is_tensor(value) or (hasattr(value, "dtype") and not isinstance(value, (tuple, type))):
-        yield path, str(value.dtype)
-    elif hasattr(value, "base") and hasattr(value, "block_shape"):
-        yield path, str(value.base.dtype)
-    elif isinstance(value, tuple):
-        for index, item in enumerate(value):
-            yield from _dtypes(f"{path}[{index}]", item)
-
-
 def _timing(form: Mapping[str, Json], times: Any) -> Timing:
     """What Triton measured: median, 20th and 80th percentile in milliseconds, or one time; infinite for a failure."""
-    listed = [float(time) for time in times] if isinstance(times, Sequence) else [float(times)]
-    if not all(math.isfinite(time) and time >= 0 for time in listed):
-        return Timing(form, status="failed", error="Triton counted it as failed")
-    median, low, high = (time * 1e3 for time in (listed if len(listed) == 3 else listed[:1] * 3))
+    try:
+        found_us = benchmark.microseconds(times)
+    except ValueError as error:
+        infinite = all(time == math.inf for time in (times if isinstance(times, (list, tuple)) and times else [times]))
+        return Timing(form, status="failed", error=_FAILED if infinite else str(error))
+    median, low, high = found_us if len(found_us) == 3 else found_us[:1] * 3
     return Timing(form, median, low, high, 1)
 
 
@@ -187,6 +193,7 @@ class Asked:
         self.key: Key | None = None
         self.pruned: list[Any] | None = None
         self.passing = False
+        self._left_out = LeftOut(self.tuner)
 
     def look_up(self, memory: Memory, own: Any) -> bool:
         """Whether the tuner's cache has its key now: a stored choice, or what must do where nothing may be measured.
@@ -195,6 +202,10 @@ class Asked:
             NotTunedError: Mode "strict", and nothing is stored.
         """
         mode, seed = env.current_mode(), seed_of(self.tuner)
+        if seed is not None and not self.kwargs.get("warmup") and not self._launches(seed):
+            self.missed, self.passing, self._seed = own, True, seed  # nothing is measured, and nothing lasts of it
+            memory.note(own, seed.first_that_compiles(seed.call(self.args, self.kwargs), self._left()))
+            return True
         if getattr(self.tuner, "prunes_once", False) and len(self._left()) == 1:  # as Triton 3.9: nothing to measure
             memory.note(own, self._left()[0])
             return True
@@ -222,6 +233,13 @@ class Asked:
         if self.key is None or mode == "search" or not is_known(self.key):
             return None
         return self._seed.stored(self.key, self._left())
+
+    def _launches(self, seed: Seed) -> bool:
+        """Whether any config launches anything for this call; those that do not are left out of its list."""
+        left = self._left_out.left(seed.target, seed.call(self.args, self.kwargs), self._left)
+        if left:
+            self.pruned = left
+        return left is None or bool(left)
 
     def _left(self) -> list[Any]:
         """The configs of this call: Triton's own list, and its own errors."""
@@ -251,6 +269,7 @@ class Asked:
 
     def finish(self, memory: Memory) -> None:
         """Keep what Triton has measured for this call."""
+        self._left_out.close()
         timings = self.tuner.__dict__.get("configs_timings")
         if self.passing:
             memory.drop(self.missed)
@@ -259,6 +278,7 @@ class Asked:
 
     def fail(self, memory: Memory) -> None:
         """Forget a choice none of whose configs ran: Triton would launch it again and again."""
+        self._left_out.close()
         if self.missed is None:
             return
         timings = self.tuner.__dict__.get("configs_timings")

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from autotuned import alone, failures, race, state
+from autotuned import alone, benchmark, failures, race, state
 from autotuned.board import Board
 from autotuned.check import Checker, outputs_of
 from autotuned.compiling import Ahead, Ready, Wanted
@@ -17,6 +17,7 @@ from autotuned.errors import CheckError
 from autotuned.failures import describe
 from autotuned.guard import Guard
 from autotuned.job import Job, Outcome
+from autotuned.measure import AnswerError, GivenTimer
 from autotuned.race import Trial
 from autotuned.recordfile import Timing
 
@@ -308,10 +309,19 @@ class _Search:
             return
         self.board.report(trial, "sampling", self._ahead.running())
         with self._catching(trial):
-            samples = self._job.timer.sample(trial, count)
+            try:
+                samples = self._job.timer.sample(trial, count)
+            except AnswerError as error:
+                raise self._no_time(trial, error) from None
             race.check_samples(samples)
             trial.samples_us += samples
         self.board.tell(trial)
+
+    def _no_time(self, trial: Trial, error: AnswerError) -> AnswerError:
+        """The error for an answer of the user's benchmark that is no time; said at once, since it may hide the best."""
+        text = f"`{self._job.target.name}`: do_bench for {self.board.label(trial)}: {error}"
+        log.warning("%s The config is left out.", text)
+        return AnswerError(text)
 
     @contextlib.contextmanager
     def _catching(self, trial: Trial) -> Iterator[None]:
@@ -394,6 +404,8 @@ class _Search:
                 self.raise_if_none(ran)
                 best, outcome.quality = race.winner(ran, self._job.timer.resolution_us, self._steady)
         outcome.winner = self.board.identity(best)
+        if isinstance(self._job.timer, GivenTimer) and benchmark.is_one_answer(trial.samples_us for trial in ran):
+            outcome.quality, outcome.one_answer_us = "unresolved", best.median_us
 
     def _measured(self, identity: str, timing: Timing) -> Trial:
         """A config with what an earlier search has measured."""

@@ -13,7 +13,7 @@ from autotuned import launch, toolchain
 from autotuned.announce import announce
 from autotuned.candidates import Pruner
 from autotuned.decorator import CaseGenerator, Named
-from autotuned.errors import CallError, PruningError
+from autotuned.errors import CallError, NotTunedError, PruningError
 from autotuned.key import is_tensor
 from autotuned.later import later
 from autotuned.look import Choice
@@ -268,11 +268,19 @@ class Tuned(launch.base(), Autotuner, Named):  # type: ignore[misc]  # Triton is
         """The config of the choice for a call: remembered or stored, or searched for now if a grid is given.
 
         Raises:
-            NotTunedError: There is none, and no grid to search with.
+            NotTunedError: There is none, and no grid to search with, or one that launches nothing.
         """
         call = self.tuner.call(args, kwargs, grid)
         if grid is not None:
-            return self.tuner.tune(call)[1].config
+            question, choice = self.tuner.tune(call)
+            if question.launches:
+                return choice.config
+            name, digest = self.tuner.target.name, question.key.digest
+            raise NotTunedError(
+                f"`{name}`: expected a grid that launches something, got one of no blocks: nothing can be measured.",
+                kernel=name,
+                digest=digest,
+            )
         return self.tuner.chooser.choose(call, self._pinned(call), mode="strict").config
 
     # -- what users ask ------------------------------------------------------------------------------------------

@@ -176,7 +176,9 @@ class Tuner:
         """
         chooser = self.chooser
         live = {name: config for name, config in chooser.candidates(call).items() if str(config) not in without}
-        question = Question(call, chooser.key(call), live, "auto", True, force, observer, budget_s)
+        question = chooser.question(
+            call, live, "auto", must_search=True, force=force, observer=observer, budget_s=budget_s
+        )
         return question, chooser.answer(question)
 
     def explain(self, call: Call) -> Explanation:

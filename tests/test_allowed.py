@@ -1,13 +1,10 @@
 """A config serves a call only if the call's own pruner, callable and default allow it, however coarse the key is."""
 
-import logging
-
 import numpy as np
 import pytest
 from fakes import FakeConfig as Config
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from stepped import make
 from stored import records
 
 import autotuned
