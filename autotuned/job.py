@@ -156,8 +156,8 @@ class Outcome:
             yield (
                 "one answer",
                 (
-                    f"`{kernel}`: expected do_bench to tell configs apart, got {self.one_answer_us / 1e3:g} ms for all. "
-                    "The first is taken; let it time its argument."
+                    f"`{kernel}`: expected do_bench to tell configs apart, got {self.one_answer_us / 1e3:g} ms for all."
+                    " The first is taken; let it time its argument."
                 ),
             )
         if self.unnamed and log.isEnabledFor(logging.DEBUG):

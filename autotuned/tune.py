@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import CancelledError
 from functools import partial
 from typing import Any
 
@@ -69,6 +71,9 @@ class _Search:
         self._earlier: list[Trial] = []  # measured by earlier searches, and may win
         self._met: set[int] = set()  # those of them that this one has launched
         self._lost, self._steady = False, True
+        self._ran = 0  # configs that this search has launched without an error
+        self._early: dict[int, list[float]] = {}  # what was measured while others were compiled
+        self._cost_s: dict[int, float] = {}  # of one sample of a config, with all around it
         self._deadline = time.monotonic() + (float("inf") if job.budget_s is None else job.budget_s)
 
     def close(self) -> None:
@@ -132,10 +137,23 @@ class _Search:
         if racing:
             failures.remember_refused(self._job.compile_class, self._ahead.refused)
             self.board.report(racing[0], "waiting")  # no config is to blame for how long another search takes
-            with alone.timing(self._job.timer.device):
-                self._guard.with_room(self._job.timer.warm_up)
-                self._steady = race.race(racing, self._sample, 0, self._examine, self._job.timer.ran_well)
+            with alone.timing(self._job.timer.device, min(alone.PATIENCE_S, max(0.0, self._left_s()))):
+                if not self._out_of_time():
+                    self._guard.with_room(self._job.timer.warm_up)
+                self._steady = race.race(racing, self._sample, 0, self._examine_in_time, self._ran_well)
+            self._take_back_early()
+        self._answer_late()
+        if racing:
             self._finish_hooks(racing[0])
+
+    def _answer_late(self) -> None:
+        """Where the deadline has left nothing to choose from, go on with what it left out until one has a time."""
+        for trial in [trial for trial in self.board.trials if trial.error == ""]:
+            if self._answered() or list(self.board.usable()):
+                return
+            trial.error = None
+            if self._meet_again(trial):
+                self._sample(trial, race.FIRST_SAMPLES)
 
     def _skip_known_failures(self) -> None:
         journal = self._job.journal
@@ -160,7 +178,9 @@ class _Search:
     def _launch_all(self) -> None:
         waiting = {trial.index for trial in self.board.open()}
         wanted = [self._wanted(trial) for trial in self.board.open()]
-        with contextlib.closing(self._ahead.stream(wanted, self._deadline, self._still_compiling)) as stream:
+        with contextlib.closing(
+            self._ahead.stream(wanted, self._deadline, self._still_compiling, self._has_run)
+        ) as stream:
             for ready in stream:
                 waiting.discard(ready.wanted.index)
                 self._meet(ready)
@@ -178,9 +198,16 @@ class _Search:
         if self._out_of_time() or not measured:
             return running
         racing = [trial for trial in running if not trial.samples_us or trial.median_us <= FAR_OFF * min(measured)]
-        for trial in racing:
+        for trial in racing if self._job.timer.overlaps else ():
+            self._early[trial.index] = list(trial.samples_us)
             trial.samples_us.clear()
         return racing
+
+    def _take_back_early(self) -> None:
+        """Let what a race had no time for keep what was measured before it."""
+        early, self._early = self._early, {}
+        for trial in self.board.open():
+            trial.samples_us[:] = trial.samples_us or early.get(trial.index, [])
 
     def _wanted(self, trial: Trial) -> Wanted:
         identity = self.board.identity(trial)
@@ -195,11 +222,15 @@ class _Search:
         """Launch a config that is compiled, unless its binary has been launched; while others compile, sample it."""
         trial = self.board.trial(ready.wanted.index)
         with self._catching(trial):
-            first = self._guard.with_room(ready.take)
+            try:
+                first = self._guard.with_room(ready.take)
+            except CancelledError:  # not begun before the deadline
+                trial.error = ""
+                return
             if first != trial.index:
                 trial = self.board.pair(trial, self.board.trial(first))
                 return
-        if trial.error is None and self.board.launched and self._out_of_time():
+        if trial.error is None and self._has_run() and self._out_of_time():
             trial.error = ""
         elif trial.error is None:
             self._launch_first(trial)
@@ -207,6 +238,8 @@ class _Search:
             self.board.tell(trial)
         elif self._ahead.running() and self._job.timer.overlaps:
             self._sample(trial, race.FIRST_SAMPLES)
+        elif self._deadline < math.inf:  # it may be all there is time for
+            self._sample(trial, 1)
 
     def _launch_first(self, trial: Trial) -> None:
         """Protect, load and launch; learn what it writes; blame it if the device does not survive."""
@@ -221,6 +254,7 @@ class _Search:
             finally:
                 self._job.journal.launched()
         self.board.launched += 1
+        self._ran += trial.error is None
 
     def _meet_again(self, trial: Trial) -> bool:
         """Launch a config of an earlier search, once: this one does not know yet what it writes; whether it runs."""
@@ -243,6 +277,11 @@ class _Search:
         self._job.timer.synchronize()
 
     # -- what is expected ----------------------------------------------------------------------------------------
+
+    def _examine_in_time(self, survivors: Sequence[Trial]) -> None:
+        """Check those still in the race, unless the deadline has passed: then the one that wins is checked."""
+        if not self._is_over():
+            self._examine(survivors)
 
     def _examine(self, survivors: Sequence[Trial]) -> None:
         """Check those still in the race."""
@@ -305,17 +344,33 @@ class _Search:
         return [tensor for _, tensor in outputs_of(self._job.call.arguments, names)]
 
     def _sample(self, trial: Trial, count: int) -> None:
-        if trial.error is not None or (trial.samples_us and self._out_of_time()):
+        if trial.error is not None or self._is_over():
             return
         self.board.report(trial, "sampling", self._ahead.running())
         with self._catching(trial):
-            try:
-                samples = self._job.timer.sample(trial, count)
-            except AnswerError as error:
-                raise self._no_time(trial, error) from None
-            race.check_samples(samples)
-            trial.samples_us += samples
+            for part in self._parts(trial, count):
+                self._take_samples(trial, part)
         self.board.tell(trial)
+
+    def _parts(self, trial: Trial, count: int) -> Iterator[int]:
+        """How many samples to take at once: all, and with a deadline no more than it seems to leave time for."""
+        while count > 0 and not self._is_over():
+            cost_s = self._cost_s.get(trial.index)
+            fit = count if self._deadline == math.inf else int(self._left_s() / cost_s) if cost_s else 1
+            part = max(1, min(count, fit))
+            yield part
+            count -= part
+
+    def _take_samples(self, trial: Trial, count: int) -> None:
+        start = time.monotonic()
+        try:
+            samples = self._job.timer.sample(trial, count)
+        except AnswerError as error:
+            raise self._no_time(trial, error) from None
+        race.check_samples(samples)
+        trial.samples_us += samples
+        if samples:
+            self._cost_s[trial.index] = (time.monotonic() - start) / count
 
     def _no_time(self, trial: Trial, error: AnswerError) -> AnswerError:
         """The error for an answer of the user's benchmark that is no time; said at once, since it may hide the best."""
@@ -359,8 +414,27 @@ class _Search:
                 label = self.board.label(trial)
             raise failures.device_lost(self._job.target.name, error, label) from error
 
+    def _left_s(self) -> float:
+        return self._deadline - time.monotonic()
+
     def _out_of_time(self) -> bool:
-        return time.monotonic() > self._deadline
+        return self._left_s() < 0
+
+    def _has_run(self) -> bool:
+        """Whether a config has run, so that no other has to be compiled or launched after the deadline."""
+        return self._ran > 0
+
+    def _answered(self) -> bool:
+        return any(
+            (trial.samples_us or self._early.get(trial.index)) and not trial.error for trial in self.board.trials
+        )
+
+    def _is_over(self) -> bool:
+        """Whether the deadline has passed and a config has a time, so that no other sample is taken."""
+        return self._out_of_time() and self._answered()
+
+    def _ran_well(self) -> bool:
+        return self._out_of_time() or self._job.timer.ran_well()
 
     def _finish_hooks(self, trial: Trial) -> None:
         """Triton's last word to a user's pre_hook: one reset without a launch after it."""
