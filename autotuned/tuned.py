@@ -23,11 +23,11 @@ from autotuned.target import Call, Hooks, KernelTarget
 from autotuned.tuner import Tuner
 
 if TYPE_CHECKING:
-    from autotuned import arithmetic
+    from autotuned import arithmetic, readers
     from autotuned.counters import CacheInfo
     from autotuned.explain import Explanation
 else:
-    arithmetic = later("arithmetic")
+    arithmetic, readers = later("arithmetic"), later("readers")
 
 _TRITON_RUN = toolchain.own_run()
 _NO_GRID: Any = ...  # what the launcher's base passes where there is none
@@ -206,6 +206,8 @@ class Tuned(launch.base(), Autotuner, Named):  # type: ignore[misc]  # Triton is
             self._seen_keys = list(self.keys)
             self.tuner.keys_changed(self._seen_keys)
         self.nargs = dict(zip(self.arg_names, args))
+        if self.early_config_prune is not None or self.perf_model is not None:  # which may look here too
+            self.nargs = readers.Watched(self.nargs, self.tuner.chooser.seen)
         try:
             return self.tuner.miss(args, kwargs, grid)
         except PruningError as error:
