@@ -1,5 +1,7 @@
 """A config serves a call only if the call's own pruner, callable and default allow it, however coarse the key is."""
 
+import logging
+
 import numpy as np
 import pytest
 from fakes import FakeConfig as Config
@@ -240,3 +242,82 @@ def test_a_default_that_is_in_no_list_is_shown_to_the_pruner():
         assert LAST.block == 110
         assert is_right(function, 120)
         assert LAST.block == 128
+
+
+# -- Triton's kernels ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def kernel():
+    torch, triton = pytest.importorskip("torch"), pytest.importorskip("triton")
+    import triton.language as tl
+
+    def ones(y, m, BLOCK: tl.constexpr):
+        i = tl.arange(0, BLOCK)
+        tl.store(y + i, tl.full((BLOCK,), 1.0, tl.float32), mask=i < m)
+
+    def large(configs, named, **kwargs):
+        m = kwargs["m"] if "m" in kwargs else named["m"]
+        return [config for config in configs if config.kwargs["BLOCK"] >= m]
+
+    def covers(made, m, by_name=False):
+        y = torch.zeros(256)
+        made[(1,)](y, m=m) if by_name else made[(1,)](y, m)
+        return bool((y[:m] == 1).all())
+
+    listed = [triton.Config({"BLOCK": block}) for block in (64, 128, 256)]
+    options = {"configs": listed, "key": [], "do_bench": lambda call, quantiles: call() or [1.0, 1.0, 2.0]}
+    return triton.jit(ones), options, {"early_config_prune": large}, covers
+
+
+@pytest.mark.parametrize("mode", ["auto", "serve", "off", "search"])
+def test_kernels_too(kernel, mode):
+    function, options, prune, covers = kernel
+    with autotuned.mode(mode):
+        made = autotune(**options, prune_configs_by=prune)(function)
+        assert all(covers(made, m) for m in (50, 100, 50, 200, 64, 100))
+        assert covers(made, 100, by_name=True)
+
+
+def test_what_a_pruner_reads_of_its_kernel_is_exact_too(kernel):
+    function, options, _, covers = kernel
+
+    def early(configs, named, **kwargs):
+        return [config for config in configs if config.kwargs["BLOCK"] >= made.nargs["m"]]
+
+    made = autotune(**options, prune_configs_by={"early_config_prune": early})(function)
+    assert all(covers(made, m) for m in (50, 100, 50, 200, 64, 100))
+
+
+def test_a_pin_that_the_pruner_drops_for_a_call_is_not_used_for_it(kernel, caplog):
+    caplog.set_level(logging.WARNING, "autotuned")
+    function, options, prune, covers = kernel
+    made = autotune(**options, prune_configs_by=prune)(function)
+    assert covers(made, 50)
+    [key] = made.cache
+    made.cache[key] = options["configs"][0]
+    assert covers(made, 60)
+    assert made.best_config is options["configs"][0]
+    for m in (100, 200, 100):
+        assert covers(made, m)
+    lines = [record.getMessage() for record in caplog.records if "pin" in record.getMessage()]
+    assert len(lines) == 1
+    assert "expected a pin in .cache that the pruner allows, got one that it drops for key" in lines[0]
+
+
+def test_strict_and_prepare_take_no_other(kernel):
+    import torch
+
+    from autotuned.errors import NotTunedError
+
+    function, options, prune, covers = kernel
+    made = autotune(**options, prune_configs_by=prune)(function)
+    assert covers(made, 100)
+    with autotuned.mode("strict"):
+        again = autotune(**options, prune_configs_by=prune)(function)
+        assert covers(again, 100)
+        assert again.prepare(torch.zeros(256), 120, grid=(1,)).kwargs["BLOCK"] >= 120
+        assert again.explain(torch.zeros(256), 128, grid=(1,)).hit
+    small = {**options, "configs": [*options["configs"][:1], type(options["configs"][0])({"BLOCK": 32})]}
+    with autotuned.mode("strict"), pytest.raises(NotTunedError):
+        covers(autotune(**small, prune_configs_by=prune)(function), 20)
