@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import numbers
 from collections.abc import Iterable, Sequence
 from typing import Any
+
+log = logging.getLogger("autotuned")
 
 
 def microseconds(answer: Any) -> list[float]:
@@ -42,7 +45,12 @@ def _milliseconds(time: Any) -> float | None:
         return None
 
 
+def say_left_out(kernel: str, config: str, error: ValueError) -> None:
+    """Warn at once of an answer that is no time: the config may have been the best."""
+    log.warning("`%s`: do_bench for %s: %s The config is left out.", kernel, config, error)
+
+
 def is_one_answer(samples_us: Iterable[Sequence[float]]) -> bool:
-    """Whether several configs were all given one and the same time: the benchmark tells nothing apart."""
-    listed = list(samples_us)
-    return len(listed) > 1 and len({time for samples in listed for time in samples}) == 1
+    """Whether several configs were all given the very same times: the benchmark tells nothing apart."""
+    listed = [tuple(samples) for samples in samples_us]
+    return len(listed) > 1 and len(set(listed)) == 1

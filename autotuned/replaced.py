@@ -165,7 +165,7 @@ class Replaced(Tuned):
         try:
             benchmark.microseconds(times)
         except ValueError as error:
-            log.warning("`%s`: do_bench for %s: %s The config is left out.", self.tuner.target.name, config, error)
+            benchmark.say_left_out(self.tuner.target.name, str(config), error)
             return [math.inf] * 3
         return times
 

@@ -19,9 +19,10 @@ from autotuned.errors import CheckError
 from autotuned.failures import describe
 from autotuned.guard import Guard
 from autotuned.job import Job, Outcome
-from autotuned.measure import AnswerError, GivenTimer
+from autotuned.measure import GivenTimer
 from autotuned.race import Trial
 from autotuned.recordfile import Timing
+from autotuned.sampling import Sampling
 
 log = logging.getLogger("autotuned")
 FAR_OFF = 2.0  # while others are compiled, this many times the best is out; in the race it is less
@@ -72,9 +73,7 @@ class _Search:
         self._met: set[int] = set()  # those of them that this one has launched
         self._lost, self._steady = False, True
         self._ran = 0  # configs that this search has launched without an error
-        self._early: dict[int, list[float]] = {}  # what was measured while others were compiled
-        self._cost_s: dict[int, float] = {}  # of one sample of a config, with all around it
-        self._deadline = time.monotonic() + (float("inf") if job.budget_s is None else job.budget_s)
+        self._sampling = Sampling(job, lambda: self.board.trials, self.board.label)
 
     def close(self) -> None:
         """Put the caller's data back and drop what would keep it alive."""
@@ -137,11 +136,11 @@ class _Search:
         if racing:
             failures.remember_refused(self._job.compile_class, self._ahead.refused)
             self.board.report(racing[0], "waiting")  # no config is to blame for how long another search takes
-            with alone.timing(self._job.timer.device, min(alone.PATIENCE_S, max(0.0, self._left_s()))):
+            with alone.timing(self._job.timer.device, min(alone.PATIENCE_S, max(0.0, self._sampling.left_s))):
                 if not self._out_of_time():
                     self._guard.with_room(self._job.timer.warm_up)
                 self._steady = race.race(racing, self._sample, 0, self._examine_in_time, self._ran_well)
-            self._take_back_early()
+            self._sampling.take_back(self.board.open())
         self._answer_late()
         if racing:
             self._finish_hooks(racing[0])
@@ -149,7 +148,7 @@ class _Search:
     def _answer_late(self) -> None:
         """Where the deadline has left nothing to choose from, go on with what it left out until one has a time."""
         for trial in [trial for trial in self.board.trials if trial.error == ""]:
-            if self._answered() or list(self.board.usable()):
+            if self._sampling.answered or list(self.board.usable()):
                 return
             trial.error = None
             if self._meet_again(trial):
@@ -179,7 +178,7 @@ class _Search:
         waiting = {trial.index for trial in self.board.open()}
         wanted = [self._wanted(trial) for trial in self.board.open()]
         with contextlib.closing(
-            self._ahead.stream(wanted, self._deadline, self._still_compiling, self._has_run)
+            self._ahead.stream(wanted, self._sampling.deadline_s, self._still_compiling, self._has_run)
         ) as stream:
             for ready in stream:
                 waiting.discard(ready.wanted.index)
@@ -198,16 +197,9 @@ class _Search:
         if self._out_of_time() or not measured:
             return running
         racing = [trial for trial in running if not trial.samples_us or trial.median_us <= FAR_OFF * min(measured)]
-        for trial in racing if self._job.timer.overlaps else ():
-            self._early[trial.index] = list(trial.samples_us)
-            trial.samples_us.clear()
+        if self._job.timer.overlaps:
+            self._sampling.set_aside(racing)
         return racing
-
-    def _take_back_early(self) -> None:
-        """Let what a race had no time for keep what was measured before it."""
-        early, self._early = self._early, {}
-        for trial in self.board.open():
-            trial.samples_us[:] = trial.samples_us or early.get(trial.index, [])
 
     def _wanted(self, trial: Trial) -> Wanted:
         identity = self.board.identity(trial)
@@ -238,7 +230,7 @@ class _Search:
             self.board.tell(trial)
         elif self._ahead.running() and self._job.timer.overlaps:
             self._sample(trial, race.FIRST_SAMPLES)
-        elif self._deadline < math.inf:  # it may be all there is time for
+        elif self._sampling.deadline_s < math.inf:  # it may be all there is time for
             self._sample(trial, 1)
 
     def _launch_first(self, trial: Trial) -> None:
@@ -280,7 +272,7 @@ class _Search:
 
     def _examine_in_time(self, survivors: Sequence[Trial]) -> None:
         """Check those still in the race, unless the deadline has passed: then the one that wins is checked."""
-        if not self._is_over():
+        if not self._sampling.is_over:
             self._examine(survivors)
 
     def _examine(self, survivors: Sequence[Trial]) -> None:
@@ -344,39 +336,12 @@ class _Search:
         return [tensor for _, tensor in outputs_of(self._job.call.arguments, names)]
 
     def _sample(self, trial: Trial, count: int) -> None:
-        if trial.error is not None or self._is_over():
+        if trial.error is not None or self._sampling.is_over:
             return
         self.board.report(trial, "sampling", self._ahead.running())
         with self._catching(trial):
-            for part in self._parts(trial, count):
-                self._take_samples(trial, part)
+            self._sampling.take(trial, count)
         self.board.tell(trial)
-
-    def _parts(self, trial: Trial, count: int) -> Iterator[int]:
-        """How many samples to take at once: all, and with a deadline no more than it seems to leave time for."""
-        while count > 0 and not self._is_over():
-            cost_s = self._cost_s.get(trial.index)
-            fit = count if self._deadline == math.inf else int(self._left_s() / cost_s) if cost_s else 1
-            part = max(1, min(count, fit))
-            yield part
-            count -= part
-
-    def _take_samples(self, trial: Trial, count: int) -> None:
-        start = time.monotonic()
-        try:
-            samples = self._job.timer.sample(trial, count)
-        except AnswerError as error:
-            raise self._no_time(trial, error) from None
-        race.check_samples(samples)
-        trial.samples_us += samples
-        if samples:
-            self._cost_s[trial.index] = (time.monotonic() - start) / count
-
-    def _no_time(self, trial: Trial, error: AnswerError) -> AnswerError:
-        """The error for an answer of the user's benchmark that is no time; said at once, since it may hide the best."""
-        text = f"`{self._job.target.name}`: do_bench for {self.board.label(trial)}: {error}"
-        log.warning("%s The config is left out.", text)
-        return AnswerError(text)
 
     @contextlib.contextmanager
     def _catching(self, trial: Trial) -> Iterator[None]:
@@ -414,24 +379,12 @@ class _Search:
                 label = self.board.label(trial)
             raise failures.device_lost(self._job.target.name, error, label) from error
 
-    def _left_s(self) -> float:
-        return self._deadline - time.monotonic()
-
     def _out_of_time(self) -> bool:
-        return self._left_s() < 0
+        return self._sampling.left_s < 0
 
     def _has_run(self) -> bool:
         """Whether a config has run, so that no other has to be compiled or launched after the deadline."""
         return self._ran > 0
-
-    def _answered(self) -> bool:
-        return any(
-            (trial.samples_us or self._early.get(trial.index)) and not trial.error for trial in self.board.trials
-        )
-
-    def _is_over(self) -> bool:
-        """Whether the deadline has passed and a config has a time, so that no other sample is taken."""
-        return self._out_of_time() and self._answered()
 
     def _ran_well(self) -> bool:
         return self._out_of_time() or self._job.timer.ran_well()

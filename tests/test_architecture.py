@@ -48,7 +48,7 @@ RANKS = [
     {"alone", "compiling", "listing"},
     {"files", "likely"},
     {"shipping"},
-    {"store", "bound", "board", "guard"},
+    {"store", "bound", "board", "guard", "sampling"},
     {"context", "exchange", "explain", "tune"},
     {"audit", "question", "seed"},
     {"agree", "fallback"},

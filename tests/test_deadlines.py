@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from stored import records
 
-from autotuned import alone, autotune, compiling, measure, tune
+from autotuned import alone, autotune, compiling, measure, sampling, tune
 from autotuned.compiling import Ahead, Wanted
 from autotuned.errors import AllConfigsFailedError
 from autotuned.hosttarget import HostTarget
@@ -34,7 +34,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch):
     made = Clock()
-    for module in (tune, compiling, measure, alone):
+    for module in (tune, sampling, compiling, measure, alone):
         monkeypatch.setattr(module, "time", made)
     return made
 
