@@ -4,7 +4,7 @@
  * counts. */
 
 enum { TAG_TENSOR = 1, TAG_INT, TAG_BOOL, TAG_FLOAT, TAG_NONE, TAG_OBJECT, TAG_MASK = 0x7f };
-enum { ROLE_SHAPE = 1, ROLE_VALUE = 2, ROLE_CONSTEXPR = 4, ROLE_INTEGER = 8 }; /* what of a parameter is in the key */
+enum { ROLE_SHAPE = 1, ROLE_VALUE = 2, ROLE_CONSTEXPR = 4, ROLE_INTEGER = 8, ROLE_STRIDES = 16 }; /* what of a parameter counts */
 enum { FLOAT_IS_WORD = ROLE_VALUE | ROLE_CONSTEXPR };
 enum { WORDS_OK = 0, WORDS_NONE = 1, WORDS_ERROR = -1 };
 
@@ -75,17 +75,28 @@ static inline uint64_t memory_word(const View *v) {
 /* Whether two of them are alike for a compiled kernel: the rank decides about a config, and not about its binary. */
 static inline int same_memory(uint64_t one, uint64_t other) { return !((one ^ other) & ~(UINT64_C(0xff) << 8)); }
 
+/* The strides as they are, for a tensor that a pruner has looked at. */
+static __attribute__((noinline)) void put_strides(Words *w, const View *v) {
+  int64_t dense = 1;
+  for (int64_t d = v->ndim - 1; d >= 0; d--) {
+    w->word[w->count + d] = (uint64_t)(v->strides ? v->strides[d] : dense);
+    dense *= v->shape[d];
+  }
+  w->count += (int)v->ndim;
+}
+
 /* hot path. Words of an exact torch.Tensor or Parameter. */
 static inline int words_of_tensor(Words *w, int i, PyObject *x, int role) {
   View v;
   if (!view(x, &v)) return WORDS_NONE; /* functorch and others without memory */
-  if (v.ndim > MAX_DIMS || w->count + v.ndim + 4 > MAX_WORDS) return WORDS_NONE;
+  if (v.ndim > MAX_DIMS || w->count + 2 * v.ndim + 4 > MAX_WORDS) return WORDS_NONE;
   uint64_t *out = w->word + w->count;
   out[0] = memory_word(&v);
   out[1] = stride_pattern(&v);
   int dims = role & ROLE_SHAPE ? (int)v.ndim : 0;
   for (int d = 0; d < dims; d++) out[2 + d] = (uint64_t)v.shape[d];
   w->count += 2 + dims;
+  if (__builtin_expect(role & ROLE_STRIDES, 0)) put_strides(w, &v);
   w->raw[i] = v.address;
   if (v.device.type == DL_CPU) w->on_host = 1;
   else w->device_type = v.device.type;

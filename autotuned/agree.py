@@ -92,6 +92,13 @@ class Agreement:
             AutotunedError: What the deciding rank raised, on every rank.
         """
         name = _name(question)
+        try:
+            return self._choose(name, question, alone, do_bench)
+        except _OtherCandidatesError:  # agreed on for another call of this key: one more agreement, among these
+            own = f"{name}/{digest(sorted(question.live))}"
+            return self._choose(own, question.replace(narrowed=False), alone, do_bench)
+
+    def _choose(self, name: str, question: Question, alone: Alone, do_bench: Any) -> Choice:
         if question.key in self._alone or name in self._names():
             return alone.decide(question)  # a hook or a helper calls what is being searched
         said = self._agreed.get(name) or self._heard(name)
@@ -102,7 +109,7 @@ class Agreement:
             if toolchain.capturing():
                 return alone.decide(question)  # nothing may wait; and what only this capture gets binds nobody
             return self._search(name, question, alone, isinstance(do_bench, Fixed))
-        return self._take(said, question, alone)
+        return self._take(name, said, question, alone)
 
     def leave(self, key: Key) -> None:
         """From now on this rank chooses by itself for a key: what was agreed on cannot be launched here."""
@@ -134,7 +141,7 @@ class Agreement:
         )
         if said is None:
             raise self._too_late(question, f"rank {self._leader(name)}, which searches, did not come to an end")
-        return self._take(said, question, alone)
+        return self._take(name, said, question, alone)
 
     def _vote(self, name: str, question: Question) -> bool:
         """Say once that this rank has no answer; whether it was the first to say so."""
@@ -184,7 +191,7 @@ class Agreement:
             return self._publish(name, choice, question, alone)
         finally:
             self._names().remove(name)
-        return self._take(self._heard(name), question, alone)
+        return self._take(name, self._heard(name), question, alone)
 
     def _measure_together(self, name: str, question: Question, alone: Alone) -> Choice:
         """Search on every rank at once, with each config as fast as its slowest rank."""
@@ -206,7 +213,8 @@ class Agreement:
         if alone.keeps(question.key):
             store.keep(merged)
         winner = recordfile.identity_of(merged.winner or {})
-        return Choice(question.live[winner], Rung.SEARCH, merged, conditions=store.under(merged, winner))
+        tried = frozenset(question.live)
+        return Choice(question.live[winner], Rung.SEARCH, merged, tried=tried, conditions=store.under(merged, winner))
 
     def _too_late(self, question: Question, what: str) -> SyncError:
         return SyncError(
@@ -223,7 +231,7 @@ class Agreement:
         text = disk.text(_success(choice, question, self._ranks.rank))
         held = self._ranks.publish(name, text)
         if held != text:
-            return self._take(disk.parse_json(held), question, alone)
+            return self._take(name, disk.parse_json(held), question, alone)
         self._remember(name, disk.parse_json(text))
         return choice
 
@@ -232,14 +240,16 @@ class Agreement:
             self._agreed.clear()  # asked of the store again
         self._agreed[name] = {**said, "record": None}
 
-    def _take(self, said: Json, question: Question, alone: Alone) -> Choice:
+    def _take(self, name: str, said: Json, question: Question, alone: Alone) -> Choice:
         """The choice in what another rank, or this one before, has said."""
-        self._remember(_name(question), said)
+        self._remember(name, said)
         if "error" in said:
             raise _error_of(said, question)
         if said["config"] is None:
             return alone.default(question.call, question.live)
         config = question.live.get(said["config"])
+        if config is None and question.narrowed:
+            raise _OtherCandidatesError
         if config is None:
             raise SyncError(
                 f"`{question.key.kernel}`: rank {said['rank']} chose {said['config']}, which is no config of this "
@@ -250,7 +260,13 @@ class Agreement:
         if found is not None and alone.keeps(question.key) and store.read_of(question.key) is None:
             store.keep(found)
         under = None if said["conditions"] is None else conditions.load(said["conditions"], "conditions")
-        return Choice(config, rung(said["rung"]), found, origin=f"rank {said['rank']}", conditions=under)
+        tried = frozenset(question.live) if said["rung"] == Rung.SEARCH.name else frozenset()
+        origin = f"rank {said['rank']}"
+        return Choice(config, rung(said["rung"]), found, origin=origin, tried=tried, conditions=under)
+
+
+class _OtherCandidatesError(Exception):
+    """What is agreed on for a key is no candidate of this call of it."""
 
 
 def _success(choice: Choice, question: Question, rank: int) -> dict[str, Json]:
@@ -289,13 +305,13 @@ def slowest(records: list[Record], live: Mapping[str, Any]) -> Record:
         AllConfigsFailedError: No config ran on every rank.
     """
     timings = [_slowest_timing(identity, records) for identity in live]
-    trials = [race.Trial(n, _nothing, _nothing, samples_us=t.typical_us) for n, t in enumerate(timings) if t.usable]
-    if not trials:
+    samples_us = {timing.identity: timing.typical_us for timing in timings if timing.usable}
+    if not samples_us:
         options = records[0].key.is_of_triton
         reasons = [(timing.error or "failed", candidates.label(timing.config, options)) for timing in timings]
         raise failures.all_failed(records[0].key.kernel, reasons)
-    best, quality = race.winner(trials, 0.0)
-    won = timings[best.index]
+    best, quality = race.pick(samples_us)
+    won = next(timing for timing in timings if timing.identity == best)
     provenance = {**records[0].provenance, "ranks": len(records)}
     return records[0].replace(
         winner=won.config, median_us=won.median_us, quality=quality, timings=tuple(timings),
@@ -310,10 +326,6 @@ def _slowest_timing(identity: str, records: list[Record]) -> Timing:
     if failed is not None or len(found) < len(records):
         return failed or Timing(form, status="failed", error="not measured on every rank")
     return max(found, key=lambda timing: timing.median_us or 0.0)
-
-
-def _nothing() -> None:
-    """A trial that is not launched any more."""
 
 
 def sync(group: Any = None, timeout_s: float = 600.0) -> Agreement:

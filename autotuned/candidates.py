@@ -14,12 +14,16 @@ from typing import TYPE_CHECKING, Any
 
 from autotuned.errors import AutotunedError, ConfigError, PruningError
 from autotuned.immutable import Frozen
+from autotuned.later import later
 from autotuned.values import Fallback, Json, canonical, encode, is_numpy_scalar
 
 if TYPE_CHECKING:
     from typing import Protocol
+
+    from autotuned import readers
 else:
     Protocol = object  # defining a protocol takes as long as importing a module
+    readers = later("readers")
 
 log = logging.getLogger("autotuned")
 
@@ -287,22 +291,30 @@ def _make_plain(config: Config, target: Tunable) -> None:
 
 
 def prune(
-    configs: Sequence[Config], pruner: Pruner, named: Mapping[str, Any], keywords: Mapping[str, Any], kernel: str
+    configs: Sequence[Config],
+    pruner: Pruner,
+    named: Mapping[str, Any],
+    keywords: Mapping[str, Any],
+    kernel: str,
+    seen: set[str] | None = None,
 ) -> list[Config]:
     """The configs left after the user's pruners; these may be generators and may return new configs.
 
     Args:
         named: Positional arguments by name, as `early_config_prune` gets them.
         keywords: Keyword arguments of the call.
+        seen: Gets the names of the arguments that the pruners can have read.
 
     Raises:
         PruningError: A pruner left nothing, or gave something that is no config. What a pruner raises is not caught.
     """
-    left = list(configs)
+    left, seen = list(configs), set() if seen is None else seen
     if pruner.early is not None:
-        left = _early(left, pruner.early, named, keywords, kernel)
+        seen |= readers.read_by(pruner.early, keywords)
+        left = _early(left, pruner.early, readers.Watched(named, seen), keywords, kernel)
     if pruner.perf_model is not None:
         model = pruner.perf_model
+        seen |= readers.read_by(model, [*named, *keywords])
         left = _fastest(left, lambda config: model(**named, **keywords, **config.all_kwargs()), pruner.top_k, kernel)
     return left
 
@@ -312,7 +324,7 @@ def _early(
 ) -> list[Config]:
     pruner_name = getattr(early, "__name__", repr(early))
     # A copy goes out: a pruner that edits its list must not change what the next call starts from.
-    result = early(list(configs), dict(named), **keywords)
+    result = early(list(configs), named, **keywords)
     if result is None:
         raise PruningError(
             f"`{kernel}`: pruner {pruner_name}: expected a list of configs, got None. Return the configs to keep.",

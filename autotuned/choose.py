@@ -9,21 +9,22 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from autotuned import candidates, conditions, env, objects, store, switched, toolchain
+from autotuned.candidates import Pruner
 from autotuned.context import Context
-from autotuned.errors import ConfigError
+from autotuned.errors import ConfigError, PruningError
 from autotuned.key import Key, call_part
 from autotuned.later import later
-from autotuned.look import Candidates, Choice, Look, Place, Rung
+from autotuned.look import Candidates, Choice, Live, Look, Place, Rung
 from autotuned.question import Options, Question, Seconds
 from autotuned.target import Call, Target, refuse_conflicts
 
 if TYPE_CHECKING:
-    from autotuned import explain, failures, fallback, locks, searching, storm
+    from autotuned import explain, failures, fallback, locks, readers, searching, storm
     from autotuned.explain import Explanation
     from autotuned.recordfile import Record
 else:
     explain, failures, fallback = map(later, ("explain", "failures", "fallback"))
-    locks, searching, storm = map(later, ("locks", "searching", "storm"))
+    locks, readers, searching, storm = map(later, ("locks", "readers", "searching", "storm"))
 
 log = logging.getLogger("autotuned")
 
@@ -55,6 +56,8 @@ class Chooser:
         self.searches = 0
         self.seconds = Seconds()
         self._on_configs, self.on_written = on_configs, on_written
+        #: Arguments that decide with their exact values which configs a call may use, as far as has been seen.
+        self.seen: set[str] = set()
         self._choices: dict[Key, Choice] = {}
         self._said: set[str] = set()
         self._context = Context(target, options.version, options.trial)
@@ -66,27 +69,86 @@ class Chooser:
         part = call_part(self.options.spec, call.arguments, call.options, self.target.name, objects.spell)
         return Key(self.target.name, part, *self._context.of(call))
 
-    def candidates(self, call: Call) -> dict[str, Any]:
-        """The live configs of a call after pruning, by identity and in order.
+    def candidates(self, call: Call) -> Live:
+        """The live configs of a call, by identity and in order: what its pruner leaves, and its grid launches.
 
         Raises:
             PruningError: A pruner left nothing usable.
             ConfigError: A callable list did.
             ValueError: The caller passes what one of them sets.
         """
-        configs = self.options.configs() if self.options.computed is None else self._computed(call)
-        named = dict(zip((parameter.name for parameter in self.target.parameters), call.args))
         pruner = self.options.pruner()
-        left = candidates.prune(configs, pruner, named, call.kwargs, self.target.name)
+        left = self._pruned(call, self._listed(call), pruner)
         if pruner.early is not None:
             self._on_configs(left)
         for config in left:  # computed ones, and a pruner's own, were not known when the call was bound
             refuse_conflicts(self.target, call.args, call.kwargs, self.target.settings(config))
-        return {candidates.identity(config, self.target.name, objects.spell): config for config in left}
+        return self._launching(call, Live((self.identity(config), config) for config in left))
 
-    def _computed(self, call: Call) -> list[Any]:
-        assert self.options.computed is not None
-        configs = candidates.listed(self.options.computed(**call.arguments), self.target.name)
+    def _launching(self, call: Call, live: Live) -> Live:
+        """Those that launch something, as `32 // BLOCK` blocks do for some only; all where none does."""
+        if not callable(call.grid) or len(live) < 2:
+            return live
+        left = Live((name, config) for name, config in live.items() if self.target.launches(call, config))
+        left.whole = len(left) == len(live)
+        return left or live
+
+    def launches(self, call: Call) -> bool:
+        """Whether a call launches anything with any of its configs."""
+        return any(self.target.launches(call, config) for config in self.candidates(call).values())
+
+    def question(self, call: Call, live: Candidates, mode: str, **more: Any) -> Question:
+        """What is asked for a call among its candidates."""
+        narrowed = self.narrows or len(live) < len(self.options.configs())
+        launches = self.target.launches(call, next(iter(live.values()))) if live else True
+        needed = self.options.needs(self.target.name, live)
+        return Question(call, self.key(call), live, mode, needed=needed, launches=launches, narrowed=narrowed, **more)
+
+    def identity(self, config: Any) -> str:
+        """The text that says which config this is."""
+        return candidates.identity(config, self.target.name, objects.spell)
+
+    def _pruned(self, call: Call, configs: list[Any], pruner: Pruner) -> list[Any]:
+        named = dict(zip((parameter.name for parameter in self.target.parameters), call.args))
+        return candidates.prune(configs, pruner, named, call.kwargs, self.target.name, self.seen)
+
+    def _listed(self, call: Call) -> list[Any]:
+        """The configs of a call before pruning."""
+        return self.options.configs() if self.options.computed is None else self._computed(call, self.options.computed)
+
+    def may_serve(self, identity: str) -> bool:
+        """Whether some call may use a config: it is in the list, or the list is computed."""
+        return self.options.computed is not None or identity in map(self.identity, self.options.configs())
+
+    @property
+    def narrows(self) -> bool:
+        """Whether calls of one key may have different candidates."""
+        pruner = self.options.pruner()
+        return not (self.options.computed is None and pruner.early is None and pruner.perf_model is None)
+
+    def allows(self, call: Call, config: Any, live: Candidates) -> bool:
+        """Whether a call may have a config that the user gave besides the list: a pin, or `default=`.
+
+        A pruner is asked, about the list with this config in it, and so is a callable that gives the list. What a
+        `perf_model` leaves out would be slow and not wrong.
+        """
+        early, identity = self.options.pruner().early, self.identity(config)
+        if identity in live or (early is None and self.options.computed is None):
+            return True
+        configs = self._listed(call)
+        if identity not in map(self.identity, configs):
+            if self.options.computed is not None:
+                return False
+            configs = [*configs, config]
+        try:
+            left = self._pruned(call, configs, Pruner(early))
+        except PruningError:  # it leaves none, and says so where the candidates are asked for
+            return False
+        return identity in map(self.identity, left)
+
+    def _computed(self, call: Call, computed: Callable[..., Any]) -> list[Any]:
+        self.seen |= readers.read_by(computed, call.arguments)
+        configs = candidates.listed(computed(**call.arguments), self.target.name)
         if not configs:
             raise ConfigError(
                 f"`{self.target.name}`: configs: the callable returned none for this call; return at least one.",
@@ -94,10 +156,6 @@ class Chooser:
             )
         self._on_configs(configs)
         return configs
-
-    def question(self, call: Call, live: Candidates, mode: str) -> Question:
-        """What is asked for a call."""
-        return Question(call, self.key(call), live, mode, needed=self.options.needs(self.target.name, live))
 
     # -- the sources, in their order -----------------------------------------------------------------------------
 
@@ -116,16 +174,31 @@ class Chooser:
         """
         self.target.device(call)  # a kernel without a GPU fails here, with an error that says what to do
         start = time.perf_counter()
-        live = self.candidates(call) if pinned is None else {}
+        pinned = self._allowed(call, pinned, self.say_once)
+        live = self.candidates(call) if pinned is None else Live()
         mode = mode or env.current_mode()
         if mode == "off" and len(live) > 1 and self.options.default is None:
             return fallback.first_that_compiles(self.target, call, live)
         known = self._without_key(call, live, mode, pinned)
         if known is not None:
-            return known
-        question = self.question(call, live, mode).replace(search=search)
+            return known if live.whole else known.replace(lasting=False)
+        question = self.question(call, live, mode, search=search)
         self.seconds.lookup += time.perf_counter() - start
-        return self.answer(question)
+        choice = self.answer(question)
+        # No word of a call tells what its grid left out: a later one, with another grid, is to be asked anew.
+        return choice if live.whole else choice.replace(lasting=False)
+
+    def _allowed(self, call: Call, pinned: Any, say: Callable[..., None] | None = None) -> Any:
+        """A pin, unless the pruner drops it for this call: the cache's key may be coarser than what a pruner sees."""
+        if pinned is None or self.allows(call, pinned, {}):
+            return pinned
+        if say is not None:
+            message = (
+                "`%s`: expected a pin in .cache that the pruner allows, got one that it drops for key %s (%s): others "
+                "are used. Name in key= what the pruner reads, or pin another config."
+            )
+            say("pin", message, self.key(call), pinned)
+        return None
 
     def _without_key(self, call: Call, live: Candidates, mode: str, pinned: Any) -> Choice | None:
         """The choice of a call for which nothing is looked up."""
@@ -145,6 +218,8 @@ class Chooser:
 
     def _ending(self, question: Question) -> Rung | None:
         """What a call gets for which nothing is known: a search, an untuned config, or (None) an error."""
+        if not question.launches:
+            return Rung.DEFAULT
         if not self._may_search(question):
             return None if question.mode == "strict" else Rung.DEFAULT
         if question.search and not toolchain.capturing():
@@ -154,6 +229,7 @@ class Chooser:
     def explain(self, call: Call, pinned: Any = None) -> Explanation:
         """Which place answers a call and why those before it do not; nothing is searched, launched or moved."""
         mode, name = env.current_mode(), self.target.name
+        pinned = self._allowed(call, pinned)
         live = self.candidates(call) if pinned is None else {}
         known = self._without_key(call, live, mode, pinned)
         if known is not None:
@@ -170,7 +246,7 @@ class Chooser:
 
     def answer(self, question: Question) -> Choice:
         """The choice for a question; under `autotuned.sync` the same on all ranks."""
-        if switched.agreements and not question.must_search:
+        if switched.agreements and not question.must_search and question.launches:
             choice = switched.agreements[-1].choose(question, self, self.options.do_bench)
         else:
             choice = self.decide(question)
@@ -182,6 +258,8 @@ class Chooser:
         ending = self._ending(question)
         if known is not None and (ending is not Rung.SEARCH or self.is_enough(known, question)):
             return self._remember(question.key, known)
+        if not question.launches:  # as with no tokens for an expert: a later call of the key is measured
+            return fallback.for_now(self, question)
         if ending is not Rung.SEARCH:
             return (self._search_forbidden if self._may_search(question) else self._without_search)(question)
         with store.locked(question.key, self.keeps(question.key) and not switched.agreements) as lock:
@@ -198,7 +276,7 @@ class Chooser:
         """Whether a choice may be taken although some candidates have not been measured."""
         if question.is_answered_by(known) or not self._may_search(question):
             return True
-        return known.rung is Rung.SEARCH and not question.must_search  # this process's own search ran out of time
+        return question.live.keys() <= known.tried and not question.must_search  # a search here ran out of time
 
     def without_search(self, call: Call) -> Any:
         """The config a call would get if searching were not allowed: stored, default, or the first."""
@@ -256,16 +334,31 @@ class Chooser:
             self.on_written([str(name) for name in found.provenance.get("written", ())])
 
     def _look_at_own(self, question: Question) -> Look:
-        choice = self._choices.get(question.key)
+        choice = self.own(question.key)
         if choice is None:
             return Look(None, "absent")
         if question.force or (question.mode == "search" and choice.rung is not Rung.SEARCH):
             return Look(None, "mode", "what is known is measured again")
-        if not any(config is choice.config for config in question.live.values()):
-            return Look(None, "absent", "its config is not among those of this call any more")
         if choice.conditions is not None and (lack := conditions.lack(choice.conditions, question.needed)):
             return Look(None, "weaker conditions", f"measured {lack}")
-        return Look(choice)
+        found = self._for_these(choice, question)
+        return Look(found, "" if found else "absent", "" if found else "its config is not among those of this call")
+
+    def own(self, key: Key) -> Choice | None:
+        """What this process has chosen for a key; for another call of it, which may have had other candidates."""
+        return self._choices.get(key)
+
+    def _for_these(self, choice: Choice, question: Question) -> Choice | None:
+        """A choice of this process among the candidates of a call: its config if it is one, else the next best."""
+        record, live = choice.record, question.live
+        best = store.best(record, live, question.needed) if record and record.timings else self.identity(choice.config)
+        if best is None or best not in live:
+            return None
+        complete = record is None or store.is_complete(record, live, best, question.needed)
+        if live[best] is choice.config and complete == choice.complete:
+            return choice
+        under = choice.conditions if record is None else store.under(record, best)
+        return choice.replace(config=live[best], complete=complete, conditions=under)
 
     def _remember(self, key: Key, choice: Choice) -> Choice:
         if choice.rung is Rung.DEFAULT:
@@ -281,7 +374,7 @@ class Chooser:
 
     def default(self, call: Call, live: Candidates) -> Choice:
         """What a call gets that is not tuned: `default=`, else the first config."""
-        return fallback.default(self.target, self.options, call, live)
+        return fallback.default(self, call, live)
 
     def _without_search(self, question: Question) -> Choice:
         key = question.key

@@ -13,7 +13,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -86,7 +86,6 @@ class Ahead:
         self._journal = journal or Journal(None)
         self._found: list[compiledkernel.Access | None] = []
         self._binaries: dict[Hashable, int] = {}
-        self._succeeded = False
         self._pool: _Pool | None = None
         self._memory = smem.SharedMemory(compiledkernel.shared_memory_limit() if target.compiles_ahead else None)
         self.refused: dict[str, str] = {}
@@ -101,14 +100,16 @@ class Ahead:
         wanted: Sequence[Wanted],
         deadline: float = math.inf,
         tick: Callable[[Wanted], None] = lambda wanted: None,
+        enough: Callable[[], bool] = lambda: True,
     ) -> Generator[Ready, None, None]:
         """Compile, and give each config back: one by one, or from a pool; with a deadline as soon as it is ready.
 
         Those with hooks come last. They are compiled too, for Triton's cache, but their hooks decide what is launched.
 
         Args:
-            deadline: Of `time.monotonic`; when it has passed and one config has been compiled, the rest is left out.
+            deadline: Of `time.monotonic`; once it has passed no compilation begins, and the rest is left out.
             tick: Told which config is compiled, now and then.
+            enough: Asked after the deadline whether a config has run; until then it goes on.
 
         Raises:
             ValueError: `AUTOTUNED_COMPILE_WORKERS` holds no number.
@@ -118,9 +119,9 @@ class Ahead:
         pooled = [one for one in wanted if not one.suspect]
         count = workers.count(len(pooled)) if self._target.compiles_ahead else 0
         alone = [one for one in wanted if one.suspect or not count]
-        stream = self._pooled(pooled, count, deadline, tick) if count else iter(())
+        stream = self._pooled(pooled, count, deadline, tick, enough) if count else iter(())
         for ready in itertools.chain(stream, self._serial(alone, tick)):
-            if self._succeeded and time.monotonic() > deadline:
+            if time.monotonic() > deadline and enough():
                 return
             yield ready
 
@@ -148,19 +149,30 @@ class Ahead:
     # -- in a pool -----------------------------------------------------------------------------------------------
 
     def _pooled(
-        self, wanted: Sequence[Wanted], count: int, deadline: float, tick: Callable[[Wanted], None]
+        self,
+        wanted: Sequence[Wanted],
+        count: int,
+        deadline: float,
+        tick: Callable[[Wanted], None],
+        enough: Callable[[], bool],
     ) -> Iterator[Ready]:
         by_index = {one.index: one for one in wanted}
         # With a budget the order of the list is kept: what the user put first is to be measured.
         order = wanted if deadline < math.inf else sorted(wanted, key=_order)
         last: list[Ready] = []
-        with _Pool(count, self._target.name, self._journal, self._memory) as pool:
+
+        def over() -> bool:
+            return time.monotonic() > deadline and enough()
+
+        with _Pool(count, self._target.name, self._journal, self._memory, over) as pool:
             self._pool = pool
             started = {one.index: self._start(pool, one) for one in order}
             for _ in wanted:
-                index = pool.next(deadline if self._succeeded else math.inf, partial(tick, order[-1]))
+                # One with a hook waits for those without; at the deadline it must do where none of these has run.
+                limit = deadline if last or enough() else math.inf
+                index = pool.next(limit, partial(tick, order[-1]))
                 if index is None:
-                    return
+                    break
                 ready = Ready(by_index[index], partial(self._take, by_index[index], started.pop(index)))
                 if ready.wanted.hooked or deadline == math.inf:
                     last.append(ready)
@@ -187,6 +199,8 @@ class Ahead:
     def _take(self, one: Wanted, compile_: Callable[[], Any]) -> int:
         try:
             compiled = compile_()
+        except CancelledError:
+            raise
         except Exception as error:
             if one.hooked:
                 failures.let_go(error)
@@ -194,7 +208,6 @@ class Ahead:
             if not failures.is_passing(error):
                 self.refused[one.identity] = failures.describe(error)
             raise
-        self._succeeded = True
         return one.index if one.hooked else self._note(one, compiled)
 
     def _note(self, one: Wanted, compiled: Any) -> int:
@@ -257,10 +270,12 @@ def _nothing() -> None:
 class _Pool:
     """Threads that compile; `done` has the index of each config that is ready, in that order."""
 
-    def __init__(self, count: int, kernel: str, journal: Journal, memory: smem.SharedMemory) -> None:
+    def __init__(
+        self, count: int, kernel: str, journal: Journal, memory: smem.SharedMemory, over: Callable[[], bool]
+    ) -> None:
         self._kernel = kernel
         self._threads = ThreadPoolExecutor(count, "autotuned-compile")
-        self._folder, self._journal, self._memory = scratch.current(), journal, memory
+        self._folder, self._journal, self._memory, self._over = scratch.current(), journal, memory, over
         self.done: queue.SimpleQueue[int] = queue.SimpleQueue()
         self.begun: dict[str, float] = {}
 
@@ -281,6 +296,8 @@ class _Pool:
         return future
 
     def _run(self, one: Wanted, compile_: Callable[[], Any]) -> Any:
+        if self._over():
+            raise CancelledError  # as those are that no thread has taken yet
         if not one.hooked:
             self._memory.refuse(one.config)
         with scratch.same_as(self._folder):

@@ -3,30 +3,42 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from autotuned import candidates, failures
 from autotuned.errors import ConfigError
+from autotuned.later import later
 from autotuned.look import Candidates, Choice, Rung
-from autotuned.question import Options, Question
+from autotuned.question import Question
 from autotuned.target import Call, Target
+
+if TYPE_CHECKING:
+    from autotuned import readers
+    from autotuned.choose import Chooser
+else:
+    readers = later("readers")
 
 log = logging.getLogger("autotuned")
 
 
-def given(options: Options, call: Call) -> Any:
-    """What `default=` says for a call; None where there is none."""
-    found = options.default
-    return found(**call.arguments) if callable(found) and not candidates.is_config(found) else found
+def given(chooser: Chooser, call: Call, live: Candidates) -> Any:
+    """What `default=` says for a call; None where there is none, or it is a config that this call may not use."""
+    found = chooser.options.default
+    if candidates.is_config(found):
+        return found if chooser.allows(call, found, live) else None
+    if not callable(found):
+        return found
+    chooser.seen |= readers.read_by(found, call.arguments)
+    return found(**call.arguments)
 
 
-def default(target: Target, options: Options, call: Call, live: Candidates) -> Choice:
+def default(chooser: Chooser, call: Call, live: Candidates) -> Choice:
     """`default=`, else the first config.
 
     Raises:
         ConfigError: `default=` gave no config, or one that cannot belong to the kernel.
     """
-    found = given(options, call)
+    target, found = chooser.target, given(chooser, call, live)
     if found is None:
         found = next(iter(live.values()))
     if not candidates.is_config(found):
@@ -39,11 +51,11 @@ def default(target: Target, options: Options, call: Call, live: Candidates) -> C
     return Choice(found, Rung.DEFAULT)
 
 
-def without_room(target: Target, options: Options, question: Question) -> Choice:
-    """What runs while there is no room for a search; nothing of it lasts."""
-    if options.default is not None:
-        return default(target, options, question.call, question.live).replace(lasting=False)
-    return first_that_compiles(target, question.call, question.live).replace(lasting=False)
+def for_now(chooser: Chooser, question: Question) -> Choice:
+    """What runs while nothing can be measured: there is no room, or nothing to launch; nothing of it lasts."""
+    if chooser.options.default is not None:
+        return default(chooser, question.call, question.live).replace(lasting=False)
+    return first_that_compiles(chooser.target, question.call, question.live).replace(lasting=False)
 
 
 def first_that_compiles(target: Target, call: Call, live: Candidates) -> Choice:

@@ -62,4 +62,4 @@ def _of_hooks(form: Mapping[str, Json], live: list[Any]) -> str:
 
 
 def _of_values(live: list[Any]) -> str:
-    return f"it is none of the {len(live)} configs of this call: the list was edited, or a pruner drops it"
+    return f"it is none of the {len(live)} configs of this call: the list was edited, or this call may not use it"

@@ -81,6 +81,10 @@ class HostTarget:
         """Call it with the config's values as keywords."""
         return self.fn(*call.args, **call.kwargs, **self.settings(config))
 
+    def launches(self, call: Call, config: Any) -> bool:
+        """It is called, whatever it does."""
+        return True
+
     def compile(self, call: Call, config: Any) -> Any:
         """Nothing to compile ahead of a call."""
 

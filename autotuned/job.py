@@ -113,6 +113,7 @@ class Outcome:
     Attributes:
         written: Names of the arguments that were restored. `unnamed`: those written that no list names.
         regime: The conditions under which times were taken, as the timer names them.
+        one_answer_us: The time that the user's benchmark gave to all configs alike, where it did.
         copied_bytes, needed_bytes: What was copied aside, and how much of that is written.
     """
 
@@ -121,6 +122,7 @@ class Outcome:
     quality: str = "unresolved"
     written: list[str] = field(default_factory=list)
     unnamed: list[str] = field(default_factory=list)
+    one_answer_us: float | None = None
     copied_bytes: int = 0
     needed_bytes: int = 0
     compile_s: float = 0.0
@@ -156,6 +158,14 @@ class Outcome:
                 (
                     f"`{kernel}`: a search copies {self.copied_bytes >> 20} MiB to find out what the kernel writes; "
                     f"restore_value=[{_listed(self.written)}] needs {self.needed_bytes >> 20} MiB."
+                ),
+            )
+        if self.one_answer_us is not None:
+            yield (
+                "one answer",
+                (
+                    f"`{kernel}`: expected do_bench to tell configs apart, got {self.one_answer_us / 1e3:g} ms for all."
+                    " The first is taken; let it time its argument."
                 ),
             )
         if self.unnamed and log.isEnabledFor(logging.DEBUG):

@@ -72,20 +72,28 @@ class KeySpec(Frozen):
         functions: Further parts, each a name and a callable of the bound arguments.
         buckets: Callables that replace the value of a key argument, or each size of a tensor, by its bucket.
         constexprs: Parameters whose value is compiled in; those the caller passes are always in the key.
+        exact: For launch tables only: arguments that count as they are, by value, shape and strides.
     """
 
     names: tuple[str, ...] | None = None
     functions: Mapping[str, Callable[[Mapping[str, Any]], Any]] = MappingProxyType({})
     buckets: Mapping[str, Callable[[Any], Any]] = MappingProxyType({})
     constexprs: frozenset[str] = frozenset()
+    exact: frozenset[str] = frozenset()
+
+    def exactly(self, names: Iterable[str]) -> KeySpec:
+        """This one, but some arguments count as they are."""
+        exact = frozenset(names)
+        buckets = {name: bucket for name, bucket in self.buckets.items() if name not in exact}
+        return self.replace(exact=exact, buckets=buckets) if exact else self
 
     def has_shape(self, name: str) -> bool:
         """Whether the shape of tensor argument `name` is in the key."""
-        return self.names is None or name in self.names
+        return self.names is None or name in self.names or name in self.exact
 
     def has_value(self, name: str, value: Any) -> bool:
         """Whether the value of scalar argument `name` is in the key."""
-        if name in self.constexprs:
+        if name in self.constexprs or name in self.exact:
             return True
         return isinstance(value, numbers.Integral) if self.names is None else name in self.names
 
@@ -224,6 +232,17 @@ def is_descriptor(value: Any) -> bool:
 def layout(tensor: Any) -> Layout:
     """Dtype, shape and stride pattern of a tensor, as a key has them of an argument."""
     return _part(tensor.dtype, tensor.shape, strides_of(tensor), KeySpec(), "")
+
+
+def dtypes_in(path: str, value: Any) -> Iterator[tuple[str, str]]:
+    """Dtypes in an argument: of a tensor, of a descriptor's tensor, and of the members of a tuple."""
+    if is_tensor(value) or (hasattr(value, "dtype") and not isinstance(value, (tuple, type))):
+        yield path, str(value.dtype)
+    elif hasattr(value, "base") and hasattr(value, "block_shape"):
+        yield path, str(value.base.dtype)
+    elif isinstance(value, tuple):
+        for index, item in enumerate(value):
+            yield from dtypes_in(f"{path}[{index}]", item)
 
 
 class Layout(dict[str, Json]):

@@ -26,7 +26,7 @@ except ImportError as error:  # built without a C compiler: everything works, la
     _why_not = f"the C extension is not there ({error})"
 
 _MAX_NAMES = 128  # MAX_ARGS of _launch.c
-_SHAPE, _VALUE, _CONSTEXPR, _INTEGER = 1, 2, 4, 8  # ROLE_ of _launch_words.h
+_SHAPE, _VALUE, _CONSTEXPR, _INTEGER, _STRIDES = 1, 2, 4, 8, 16  # ROLE_ of _launch_words.h
 
 
 class Launcher(Protocol):
@@ -151,6 +151,8 @@ def _role(name: str, spec: KeySpec) -> int:
     role = _SHAPE if spec.has_shape(name) else 0
     if name in spec.constexprs:
         role |= _CONSTEXPR
+    if name in spec.exact:
+        return role | _VALUE | _STRIDES
     if spec.names is None:
         return role | _INTEGER
     return role | (_VALUE if name in spec.names else 0)

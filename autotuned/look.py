@@ -59,6 +59,8 @@ class Choice(Frozen):
         key: The key it was tuned for, where that is another than the call's; `note` says in what they differ.
         loud: Whether that is worth a warning.
         conditions: What it was measured under; None for what was not measured.
+        tried: The candidates, by identity, of the searches of this process that it comes from: what these had no time
+            for is not searched for again.
     """
 
     config: Any
@@ -71,6 +73,7 @@ class Choice(Frozen):
     note: str = ""
     loud: bool = False
     conditions: Conditions | None = None
+    tried: frozenset[str] = frozenset()
 
     @property
     def why(self) -> str:
@@ -91,6 +94,16 @@ class Look(Frozen):
     problem: str = ""
     detail: str = ""
     path: str = ""
+
+
+class Live(dict[str, Any]):
+    """The live configs of a call by identity, in order.
+
+    Attributes:
+        whole: False where some were left out because their grid launches nothing.
+    """
+
+    whole = True
 
 
 Candidates = Mapping[str, Any]  # a config's identity -> the live Config

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from autotuned import clocks
+from autotuned import benchmark, clocks
 from autotuned.failures import is_memory_error
 from autotuned.race import Trial
 from autotuned.values import Json
@@ -236,6 +236,10 @@ class CudaTimer:
         self._torch.cuda.current_stream().synchronize()
 
 
+class AnswerError(ValueError):
+    """A user's benchmark gave what is no time; the text says what was expected and what came."""
+
+
 class GivenTimer:
     """The user's `do_bench`, with Triton's meaning: it calls a closure that restores, runs hooks and launches."""
 
@@ -265,6 +269,8 @@ class GivenTimer:
             trial.launch()
             trial.finish()
 
-        times = self._do_bench(call, quantiles=(0.5, 0.2, 0.8))
-        times = times if isinstance(times, (list, tuple)) else [times]
-        return [float(milliseconds) * 1e3 for milliseconds in times]
+        answer = self._do_bench(call, quantiles=(0.5, 0.2, 0.8))
+        try:
+            return benchmark.microseconds(answer)
+        except ValueError as error:
+            raise AnswerError(str(error)) from None

@@ -116,6 +116,8 @@ class Question(Frozen):
             other's to save.
         search: Whether it may come to a search at all; a call that is only prepared may forbid it.
         needed: What a choice must have been measured under.
+        launches: Whether it launches anything; if not there is nothing to measure.
+        narrowed: Whether another call of the key may have other candidates.
     """
 
     call: Call
@@ -129,6 +131,8 @@ class Question(Frozen):
     lock: Lock | None = None
     search: bool = True
     needed: Conditions = Conditions()
+    launches: bool = True
+    narrowed: bool = False
 
     def is_answered_by(self, known: Choice) -> bool:
         """Whether every candidate has been measured; where a search is wanted, what crashed once is tried again."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -241,6 +241,22 @@ def _at_best(trial: Trial) -> float:
     attention configs left at once in 5 of 200 replayed races under 30% foreign load, and what won was 13% slower.
     """
     return trial.median_us if len(trial.samples_us) > GUARD_SAMPLES else trial.percentile(0.25)
+
+
+def pick(samples_us: Mapping[str, Sequence[float]], resolution_us: float = 0.0) -> tuple[str, str]:
+    """`winner` among configs whose times were kept: its name, and the quality of that choice.
+
+    Args:
+        samples_us: At least one sample of each, by name, in the order of the list.
+    """
+    names = list(samples_us)
+    trials = [Trial(index, _nothing, _nothing, samples_us=list(samples_us[name])) for index, name in enumerate(names)]
+    best, quality = winner(trials, resolution_us)
+    return names[best.index], quality
+
+
+def _nothing() -> None:
+    """A trial that is not launched any more."""
 
 
 def winner(trials: Sequence[Trial], resolution_us: float, steady: bool = True) -> tuple[Trial, str]:

@@ -117,7 +117,7 @@ def contests(files: Iterable[ConfigFile], found: Found, device: Any) -> Iterator
             call = cases.bind(found, case)
             key = found.tuner.chooser.key(call)
             entry = next((entry for file in files if file.kernel == key.kernel and (entry := file.find(key))), None)
-            if entry is not None:
+            if entry is not None and found.tuner.chooser.launches(call):  # else there is nothing to time
                 yield contest(found.tuner, call, key, entry)
 
 
@@ -160,7 +160,7 @@ def _median(timing: Timing) -> float:
 
 def _default(tuner: Tuner, call: Call, live: Mapping[str, Any]) -> str:
     """What is used without tuning, as far as it is a candidate; else the first."""
-    default = fallback.given(tuner.options, call)
+    default = fallback.given(tuner.chooser, call, live)
     name = candidates.identity(default, tuner.target.name, objects.spell) if candidates.is_config(default) else ""
     return name if name in live else next(iter(live))
 

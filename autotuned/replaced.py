@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -11,7 +12,7 @@ from typing import Any
 
 from triton.runtime.autotuner import Autotuner, AutotunerError, Config
 
-from autotuned import candidates, env, explain, seed, toolchain
+from autotuned import benchmark, candidates, env, explain, seed, toolchain
 from autotuned.decorator import measured_by
 from autotuned.errors import AutotunedError, DecorationError, EncodingError, NotTunedError
 from autotuned.explain import Explanation
@@ -154,6 +155,19 @@ class Replaced(Tuned):
                 return Autotuner.run(self, *args, grid=grid, warmup=False, **kwargs)
             finally:
                 self.nargs = None
+
+    def _bench(self, *args: Any, config: Any, **meta: Any) -> Any:
+        """Triton's own benchmark of a config; an answer that is no time counts as a failure, as infinity does."""
+        times = super()._bench(*args, config=config, **meta)
+        listed = times if isinstance(times, (list, tuple)) else [times]
+        if listed and all(time == math.inf for time in listed):
+            return times
+        try:
+            benchmark.microseconds(times)
+        except ValueError as error:
+            benchmark.say_left_out(self.tuner.target.name, str(config), error)
+            return [math.inf] * 3
+        return times
 
     def check_disk_cache(self, tuning_key: Any, configs: Any, bench_fn: Callable[[], Any]) -> Any:
         """Triton's own file, unless the key has no place in it: Triton would search, and then fail to write it."""

@@ -19,6 +19,7 @@ from autotuned import (
     locks,
     memory,
     objects,
+    race,
     store,
     tune,
     walk,
@@ -87,7 +88,7 @@ class Searcher:
         key = question.key
         memory.refuse_aliases(question.call.arguments, self.options.zero, self.target.name)
         if not self._memory.is_due(key.digest):
-            return fallback.without_room(self.target, self.options, question)
+            return fallback.for_now(self._chooser, question)
         left = self._left(question)
         self._say_what_is_cut(question)
         self._say_what_varies(key)
@@ -106,9 +107,10 @@ class Searcher:
         self._announce(result, outcome)
         left.journal.erase()  # what crashed is in the record now
         complete = question.live.keys() <= {timing.identity for timing in outcome.timings}  # else the budget ended it
-        winner = outcome.winner or ""
+        winner, own = outcome.winner or "", self._chooser.own(question.key)
+        tried = frozenset(question.live) | (own.tried if own else frozenset())
         under = store.under(result, winner)
-        return Choice(question.live[winner], Rung.SEARCH, result, complete, conditions=under)
+        return Choice(question.live[winner], Rung.SEARCH, result, complete, tried=tried, conditions=under)
 
     def _after_failure(self, question: Question, error: AllConfigsFailedError) -> Choice:
         message = "`%s`: the search for key %s failed; its default= is used, untuned. %s"
@@ -121,36 +123,48 @@ class Searcher:
         self._memory.failed(key.digest)
         self._chooser.say_once("memory", "`%s`: there is no room to tune now: it runs untuned until there is.", key)
         log.info("%s", error)
-        return fallback.without_room(self.target, self.options, question)
+        return fallback.for_now(self._chooser, question)
 
     def _left(self, question: Question) -> _Left:
         """What earlier searches for a key have left for this one."""
         key, unfit = question.key, self._chooser.unfit
         is_stored = self._chooser.keeps(key)
         saved = is_stored and question.lock is not locks.Lock.BUSY
-        earlier = store.read_of(key) if is_stored else None
+        earlier = self._earlier(question, is_stored)
         restore = question.needed.restore
         if earlier is not None:
             restore = conditions.union(earlier.conditions.restore, restore)
-        known = self._known(question, earlier, restore) if is_stored and not question.fresh else {}
+        known = self._known(question, earlier, restore, is_stored)
+        others = {name: timing for name, timing in known.items() if name not in question.live}
+        if question.fresh:  # of other calls of this key the timings stay
+            known = others if question.narrowed else {}
         journal = Journal(store.journal_path(key) if is_stored else None, key, saved)
         if question.fresh:
             journal.forget()
         known = journal.judged(unfit.without(key.digest, known), again=question.must_search)
         if not any(known[name].status == "ok" for name in known.keys() & question.live.keys()):
-            known = {}  # failures alone, perhaps of a full or broken device, are tried again
+            known = others  # failures alone, perhaps of a full or broken device, are tried again
         fit = unfit.without(key.digest, question.live)
         # By its times alone: whether its results are right is found out, and a reference needs more than one to judge.
         incumbent = store.best(earlier, fit, Conditions(())) if earlier is not None else None
         is_one = incumbent in known and known[incumbent].usable
         return _Left(saved, earlier, restore, known, incumbent if is_one else None, journal)
 
-    def _known(self, question: Question, earlier: Record | None, restore: Restore) -> dict[str, Timing]:
+    def _known(
+        self, question: Question, earlier: Record | None, restore: Restore, is_stored: bool
+    ) -> dict[str, Timing]:
         """What earlier searches measured under all that is put back now, as this call's check sees it."""
-        enough = earlier is not None and earlier.conditions.restore == restore
-        found = store.resumable(question.key, earlier if enough else None, restore)
+        enough = earlier if earlier is not None and earlier.conditions.restore == restore else None
+        found = store.resumable(question.key, enough, restore) if is_stored else _timings(enough)
         seen = ((name, as_seen(timing, question.needed)) for name, timing in found.items())
         return {name: timing for name, timing in seen if timing is not None}
+
+    def _earlier(self, question: Question, is_stored: bool) -> Record | None:
+        """The record of the key; where none is kept, what this process remembers of it."""
+        if is_stored:
+            return store.read_of(question.key)
+        own = self._chooser.own(question.key)
+        return own.record if own else None
 
     def _measure(self, question: Question, left: _Left, outcome: Outcome) -> None:
         """Run the search, each timing into the logbook, binaries into the scratch folder, the winner's out of it."""
@@ -214,7 +228,8 @@ class Searcher:
         self._chooser.seconds.search += seconds
         self._chooser.seconds.compile += outcome.compile_s
         key = question.key
-        result = with_verdicts_of(left.earlier, outcome.record(key, seconds, self._provenance(), left.restore))
+        made = outcome.record(key, seconds, self._provenance(), left.restore)
+        result = self._of_all_calls(with_verdicts_of(left.earlier, made), question)
         before = store.read_of(key) if result.winner is None and self._chooser.keeps(key) else None
         if before is not None and before.conditions.restore != left.restore:
             return result  # what was measured so far is in the logbook
@@ -223,6 +238,24 @@ class Searcher:
         if self._chooser.keeps(key) and any(timing.status == "ok" for timing in result.timings):
             self._keep(result, question)
         return result
+
+    def _of_all_calls(self, result: Record, question: Question) -> Record:
+        """The record with the winner of all calls of its key: some of these have candidates that this one has not."""
+        won = result.timing_of(result.winner) if result.winner is not None else None
+        if won is None or (won.status == "ok" and not question.narrowed):
+            return result
+        timings = {timing.identity: timing for timing in result.timings if timing.status == "ok" and timing.usable}
+        samples_us = {
+            name: timing.typical_us
+            for name, timing in timings.items()
+            if name in question.live or self._chooser.may_serve(name)
+        }
+        best, quality = race.pick(samples_us) if samples_us else (won.identity, result.quality)
+        if best not in timings or (best in question.live and won.status == "ok"):
+            return result  # the race's word is better than what was kept of it
+        chosen = timings[best]
+        under = result.conditions.replace(checks=chosen.passed)
+        return result.replace(winner=chosen.config, median_us=chosen.median_us, quality=quality, conditions=under)
 
     def _keep(self, result: Record, question: Question) -> None:
         if question.lock is locks.Lock.BUSY and not store.may_save(result.key):
@@ -243,11 +276,12 @@ class Searcher:
             self._chooser.on_written(outcome.written)
         for about, text in outcome.advice(result.key.kernel, self.options.restore is None):
             self._chooser.say_once(about, text, result.key)
+        won = next(timing for timing in result.timings if timing.identity == outcome.winner)
         failed = sum(timing.status == "failed" for timing in result.timings)
         log.info(
             "`%s`: measured %d configs (%d failed) in %.2f s; chosen %s, %.1f us, %s",
             result.key.kernel, len(result.timings), failed, result.provenance["seconds"],
-            candidates.label(result.winner or {}, self.target.has_options), result.median_us, result.quality,
+            candidates.label(won.config, self.target.has_options), won.median_us, outcome.quality,
         )  # fmt: skip
 
 
@@ -294,3 +328,7 @@ def _with_verdicts(timing: Timing, before: Timing | None) -> Timing:
     return found.replace(
         median_us=before.median_us, low_us=before.low_us, high_us=before.high_us, samples=before.samples
     )
+
+
+def _timings(earlier: Record | None) -> dict[str, Timing]:
+    return {timing.identity: timing for timing in earlier.timings} if earlier is not None else {}

@@ -7,15 +7,16 @@ import logging
 import math
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
-from autotuned import candidates, conditions, env, failures, objects, store, toolchain
+from autotuned import benchmark, candidates, conditions, env, failures, objects, store, toolchain
 from autotuned.conditions import Conditions
 from autotuned.context import Context
+from autotuned.empties import LeftOut
 from autotuned.errors import AutotunedError, NotTunedError
-from autotuned.key import Key, is_tensor
+from autotuned.key import Key, dtypes_in, is_tensor
 from autotuned.look import Place, Rung
 from autotuned.question import trial_part
 from autotuned.recordfile import Record, Timing
@@ -27,6 +28,7 @@ log = logging.getLogger("autotuned")
 # Exact answers only: nothing of another shape or another context may change what a program chose before.
 _EXACT = (Rung.STORE, Rung.FILE)
 TIMER = "triton"
+_FAILED = "Triton counted it as failed"
 
 
 class Seed:
@@ -39,8 +41,7 @@ class Seed:
         trial = trial_part(how.do_bench, how.zero, Hooks(how.before, how.after))
         self.needed = Conditions(conditions.names(how.restore))
         self._context = Context(self.target, None, trial)
-        self._warned = False
-        self._said: set[str] = set()
+        self._warned: set[str] = set()
 
     def call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call:
         """The call, with arguments in the kernel's order: what is left out and has a default is filled in."""
@@ -61,7 +62,7 @@ class Seed:
         dtypes: dict[str, Json] = {
             path: {"dtype": dtype, "strides": ""}
             for argument, value in call.arguments.items()
-            for path, dtype in _dtypes(argument, value)
+            for path, dtype in dtypes_in(argument, value)
         }
         tuner: dict[str, Json] = {"name": TIMER, "configs": digest(sorted(self.identities(configs)))}
         part: dict[str, Json] = {"tensors": dtypes, "values": values, "none": [], "tuner": tuner}
@@ -69,9 +70,7 @@ class Seed:
         if objects.portable(key.to_json()):
             return key
         why = objects.why_not_portable(key.to_json())
-        if why not in self._said:
-            self._said.add(why)
-            log.warning("`%s`: its choices are kept in memory only: %s.", name, why)
+        self.warn_once("`%s`: its choices are kept in memory only: %s.", f"memory: {why}", why)
         return None
 
     def identities(self, configs: Sequence[Any]) -> dict[str, Any]:
@@ -111,12 +110,26 @@ class Seed:
         """
         name = self.target.name
         made = [_timing(candidates.to_json(config, name, objects.spell), times) for config, times in timings.items()]
+        self._say_wrong_times(made)
         winner = candidates.to_json(chosen, name, objects.spell)
         kept = Record(key, winner, None, "ok", tuple(made), _provenance(seconds))
         won = kept.timing_of(winner)
         if won is None or won.median_us is None or not objects.portable(*(timing.config for timing in made)):
             return
-        store.keep(kept.replace(median_us=won.median_us, conditions=Conditions(conditions.names(restore))))
+        ran = [timing.typical_us for timing in made if timing.usable]
+        quality = "unresolved" if benchmark.is_one_answer(ran) else "ok"
+        if quality == "unresolved":
+            message = "`%s`: expected do_bench to tell configs apart, got %g ms for each; Triton takes the first."
+            self.warn_once(message, "one answer", ran[0][0] / 1e3)
+        under = Conditions(conditions.names(restore))
+        store.keep(kept.replace(median_us=won.median_us, quality=quality, conditions=under))
+
+    def _say_wrong_times(self, made: Sequence[Timing]) -> None:
+        """Warn of answers of a benchmark that are no times; the infinite ones are Triton's own word for a failure."""
+        wrong = next((timing for timing in made if timing.error not in (None, _FAILED)), None)
+        if wrong is not None:
+            message = "`%s`: do_bench for %s: %s The config is not stored as one that ran."
+            self.warn_once(message, "times", candidates.label(wrong.config), wrong.error)
 
     def first_that_compiles(self, call: Call, configs: Sequence[Any]) -> Any:
         """The first config whose code compiles and loads; the first of all if none does: its launch says why."""
@@ -129,11 +142,11 @@ class Seed:
                 return config
         return configs[0]
 
-    def warn_once(self, message: str) -> None:
+    def warn_once(self, message: str, about: str = "untuned", *more: Any) -> None:
         """Say something about this kernel, once."""
-        if not self._warned:
-            self._warned = True
-            log.warning(message, self.target.name)
+        if about not in self._warned:
+            self._warned.add(about)
+            log.warning(message, self.target.name, *more)
 
 
 def _spell(value: Any, where: str) -> Json:
@@ -147,23 +160,14 @@ def _plain(call: Call) -> Call:
     return Call(call.args, kwargs, call.arguments, {}, call.grid)
 
 
-def _dtypes(path: str, value: Any) -> Iterator[tuple[str, str]]:
-    """Dtypes in an argument: of a tensor, of a descriptor's tensor, and of the members of a tuple."""
-    if is_tensor(value) or (hasattr(value, "dtype") and not isinstance(value, (tuple, type))):
-        yield path, str(value.dtype)
-    elif hasattr(value, "base") and hasattr(value, "block_shape"):
-        yield path, str(value.base.dtype)
-    elif isinstance(value, tuple):
-        for index, item in enumerate(value):
-            yield from _dtypes(f"{path}[{index}]", item)
-
-
 def _timing(form: Mapping[str, Json], times: Any) -> Timing:
     """What Triton measured: median, 20th and 80th percentile in milliseconds, or one time; infinite for a failure."""
-    listed = [float(time) for time in times] if isinstance(times, Sequence) else [float(times)]
-    if not all(math.isfinite(time) and time >= 0 for time in listed):
-        return Timing(form, status="failed", error="Triton counted it as failed")
-    median, low, high = (time * 1e3 for time in (listed if len(listed) == 3 else listed[:1] * 3))
+    try:
+        found_us = benchmark.microseconds(times)
+    except ValueError as error:
+        infinite = all(time == math.inf for time in (times if isinstance(times, (list, tuple)) and times else [times]))
+        return Timing(form, status="failed", error=_FAILED if infinite else str(error))
+    median, low, high = found_us if len(found_us) == 3 else found_us[:1] * 3
     return Timing(form, median, low, high, 1)
 
 
@@ -211,6 +215,7 @@ class Asked:
         self.pruned: list[Any] | None = None
         self.passing = False
         self._widened: Widened | None = None
+        self._left_out = LeftOut(self.tuner)
 
     def look_up(self, memory: Memory, own: Any) -> bool:
         """Whether the tuner's cache has its key now: a stored choice, or what must do where nothing may be measured.
@@ -219,9 +224,12 @@ class Asked:
             NotTunedError: Mode "strict", and nothing is stored.
         """
         mode, seed = env.current_mode(), seed_of(self.tuner)
-        if (
-            getattr(self.tuner, "prunes_once", False) and len(self._left()) == 1
-        ):  # as Triton from 3.8 on: nothing to measure
+        if seed is not None and not self.kwargs.get("warmup") and not self._launches(seed):
+            self.missed, self.passing, self._seed = own, True, seed  # nothing is measured, and nothing lasts of it
+            memory.note(own, seed.first_that_compiles(seed.call(self.args, self.kwargs), self._left()))
+            return True
+        prunes_once = getattr(self.tuner, "prunes_once", False)  # as Triton does from 3.8 on
+        if prunes_once and len(self._left()) == 1:  # nothing to measure
             memory.note(own, self._left()[0])
             return True
         if seed is None or mode == "off":
@@ -255,6 +263,13 @@ class Asked:
             return None
         return self._seed.stored(self.key, self._left())
 
+    def _launches(self, seed: Seed) -> bool:
+        """Whether any config launches anything for this call; those that do not are left out of its list."""
+        left = self._left_out.left(seed.target, seed.call(self.args, self.kwargs), self._left)
+        if left:
+            self.pruned = left
+        return left is None or bool(left)
+
     def _left(self) -> list[Any]:
         """The configs of this call: Triton's own list, and its own errors."""
         if self.pruned is None:
@@ -283,6 +298,7 @@ class Asked:
 
     def finish(self, memory: Memory) -> None:
         """Keep what Triton has measured for this call."""
+        self._left_out.close()
         timings = self.tuner.__dict__.get("configs_timings")
         if self.passing:
             memory.drop(self.missed)
@@ -293,6 +309,7 @@ class Asked:
 
     def fail(self, memory: Memory) -> None:
         """Forget a choice none of whose configs ran: Triton would launch it again and again."""
+        self._left_out.close()
         if self.missed is None:
             return
         self._end()

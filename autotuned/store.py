@@ -29,7 +29,7 @@ from autotuned.records import root as root
 from autotuned.records import scratch_folder as scratch_folder
 
 if TYPE_CHECKING:
-    from autotuned import files, listing, nearest, shipping
+    from autotuned import files, listing, nearest, race, shipping
     from autotuned.files import config_folders as config_folders
     from autotuned.files import forget_files as forget_files
     from autotuned.files import likely as likely
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from autotuned.shipping import shippable as shippable
     from autotuned.shipping import unwritable as unwritable
 else:
-    files, listing, shipping = map(later, ("files", "listing", "shipping"))
+    files, listing, race, shipping = map(later, ("files", "listing", "race", "shipping"))
 
 # What is asked of config files and of all records, in the modules that are imported then: a stored choice needs none.
 _ELSEWHERE = {
@@ -111,7 +111,7 @@ def _look_at_record(key: Key, candidates: Candidates, needed: Conditions) -> Loo
             None, "config gone" if found.winner else "absent", f"{seen.path} has none of the configs of this call"
         )
     chosen = Choice(candidates[winner], Rung.STORE, found, origin=seen.path, conditions=under(found, winner))
-    return Look(chosen.replace(complete=_is_complete(found, candidates, winner, needed)))
+    return Look(chosen.replace(complete=is_complete(found, candidates, winner, needed)))
 
 
 def under(found: Record, identity: str) -> Conditions:
@@ -120,7 +120,7 @@ def under(found: Record, identity: str) -> Conditions:
     return found.conditions if timing is None else found.conditions.replace(checks=timing.passed)
 
 
-def _is_complete(found: Record, candidates: Candidates, winner: str, needed: Conditions) -> bool:
+def is_complete(found: Record, candidates: Candidates, winner: str, needed: Conditions) -> bool:
     """Whether every candidate was measured, and none that may be better waits for this call's check."""
     if not found.timings:  # one that was taken from a config file has none: it is as good as the file
         return True
@@ -141,8 +141,11 @@ def best(found: Record, candidates: Candidates, needed: Conditions) -> str | Non
     winner = recordfile.identity_of(found.winner)
     if not found.timings:
         return winner if winner in candidates and conditions.covers(found.conditions, needed) else None
-    serving = {t.identity: t for t in found.timings if t.identity in candidates and t.serves(needed)}
-    return winner if winner in serving else min(serving, key=lambda name: serving[name].median_us or 0.0, default=None)
+    serving = {t.identity: t for t in found.timings if t.serves(needed)}
+    samples_us = {name: serving[name].typical_us for name in candidates if name in serving}
+    if winner in samples_us:
+        return winner
+    return race.pick(samples_us)[0] if samples_us else None  # by the rule that a search among these goes by
 
 
 def exact_places(needed: Conditions = BY_DEFAULT) -> tuple[Place, ...]:

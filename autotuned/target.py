@@ -100,6 +100,9 @@ class Target(Protocol):
     def launch(self, call: Call, config: Any) -> Any:
         """Run once with a config, without the hooks and the protection around it."""
 
+    def launches(self, call: Call, config: Any) -> bool:
+        """Whether a launch with this config runs anything, as far as the grid tells ahead."""
+
     def compile(self, call: Call, config: Any) -> Any:
         """Compile and load without launching; raises what the compiler raises. None where nothing is compiled ahead."""
 
@@ -286,6 +289,19 @@ class KernelTarget:
             toolchain.forget_failed_loads(self.fn)
             grids.refuse(call.grid, call.full(config), self.name, error)
             raise
+
+    def launches(self, call: Call, config: Any) -> bool:
+        """Whether its grid has a block; one that needs what only a launch knows counts as having some."""
+        grid = call.grid
+        return not grids.is_empty(lambda: grid(self._everything(call, config)) if callable(grid) else grid)
+
+    def _everything(self, call: Call, config: Any) -> dict[str, Any]:
+        """All that a grid callable is given: heuristics under the tuner compute some, each from those before it."""
+        arguments = call.full(config)
+        for layer in toolchain.layers(self.fn) if self.filled else ():
+            for name, heuristic in (getattr(layer, "values", None) or {}).items():
+                arguments[name] = heuristic(dict(arguments))
+        return arguments
 
     def compile(self, call: Call, config: Any) -> Any:
         """Through Triton's warm-up; reading `.run` loads the binary, which is where it may turn out too large."""

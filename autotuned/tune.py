@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import CancelledError
 from functools import partial
 from typing import Any
 
-from autotuned import alone, failures, race, state
+from autotuned import alone, benchmark, failures, race, state
 from autotuned.board import Board
 from autotuned.check import Checker, Output, outputs_of
 from autotuned.compiling import Ahead, Ready, Wanted
@@ -17,9 +19,11 @@ from autotuned.errors import CheckError
 from autotuned.failures import describe
 from autotuned.guard import Guard
 from autotuned.job import Job, Outcome
+from autotuned.measure import GivenTimer
 from autotuned.poison import Poison
 from autotuned.race import Trial
 from autotuned.recordfile import Timing
+from autotuned.sampling import Sampling
 
 log = logging.getLogger("autotuned")
 FAR_OFF = 2.0  # while others are compiled, this many times the best is out; in the race it is less
@@ -72,7 +76,8 @@ class _Search:
         self._met: set[int] = set()  # those of them that this one has launched
         self._stands_first: Trial | None = None  # whose results are expected by check="first"
         self._lost, self._steady = False, True
-        self._deadline = time.monotonic() + (float("inf") if job.budget_s is None else job.budget_s)
+        self._ran = 0  # configs that this search has launched without an error
+        self._sampling = Sampling(job, lambda: self.board.trials, self.board.label)
 
     def close(self) -> None:
         """Put the caller's data back and drop what would keep it alive."""
@@ -136,10 +141,23 @@ class _Search:
         if racing:
             failures.remember_refused(self._job.compile_class, self._ahead.refused)
             self.board.report(racing[0], "waiting")  # no config is to blame for how long another search takes
-            with alone.timing(self._job.timer.device):
-                self._guard.with_room(self._job.timer.warm_up)
-                self._steady = race.race(racing, self._sample, 0, self._examine, self._job.timer.ran_well)
+            with alone.timing(self._job.timer.device, min(alone.PATIENCE_S, max(0.0, self._sampling.left_s))):
+                if not self._out_of_time():
+                    self._guard.with_room(self._job.timer.warm_up)
+                self._steady = race.race(racing, self._sample, 0, self._examine_in_time, self._ran_well)
+            self._sampling.take_back(self.board.open())
+        self._answer_late()
+        if racing:
             self._finish_hooks(racing[0])
+
+    def _answer_late(self) -> None:
+        """Where the deadline has left nothing to choose from, go on with what it left out until one has a time."""
+        for trial in [trial for trial in self.board.trials if trial.error == ""]:
+            if self._sampling.answered or list(self.board.usable()):
+                return
+            trial.error = None
+            if self._meet_again(trial):
+                self._sample(trial, race.FIRST_SAMPLES)
 
     def _skip_known_failures(self) -> None:
         journal = self._job.journal
@@ -164,7 +182,9 @@ class _Search:
     def _launch_all(self) -> None:
         waiting = {trial.index for trial in self.board.open()}
         wanted = [self._wanted(trial) for trial in self.board.open()]
-        with contextlib.closing(self._ahead.stream(wanted, self._deadline, self._still_compiling)) as stream:
+        with contextlib.closing(
+            self._ahead.stream(wanted, self._sampling.deadline_s, self._still_compiling, self._has_run)
+        ) as stream:
             for ready in stream:
                 waiting.discard(ready.wanted.index)
                 self._meet(ready)
@@ -182,8 +202,8 @@ class _Search:
         if self._out_of_time() or not measured:
             return running
         racing = [trial for trial in running if not trial.samples_us or trial.median_us <= FAR_OFF * min(measured)]
-        for trial in racing:
-            trial.samples_us.clear()
+        if self._job.timer.overlaps:
+            self._sampling.set_aside(racing)
         return racing
 
     def _wanted(self, trial: Trial) -> Wanted:
@@ -199,11 +219,15 @@ class _Search:
         """Launch a config that is compiled, unless its binary has been launched; while others compile, sample it."""
         trial = self.board.trial(ready.wanted.index)
         with self._catching(trial):
-            first = self._guard.with_room(ready.take)
+            try:
+                first = self._guard.with_room(ready.take)
+            except CancelledError:  # not begun before the deadline
+                trial.error = ""
+                return
             if first != trial.index:
                 trial = self.board.pair(trial, self.board.trial(first))
                 return
-        if trial.error is None and self.board.launched and self._out_of_time():
+        if trial.error is None and self._has_run() and self._out_of_time():
             trial.error = ""
         elif trial.error is None:
             self._launch_first(trial)
@@ -211,6 +235,8 @@ class _Search:
             self.board.tell(trial)
         elif self._ahead.running() and self._job.timer.overlaps:
             self._sample(trial, race.FIRST_SAMPLES)
+        elif self._sampling.deadline_s < math.inf:  # it may be all there is time for
+            self._sample(trial, 1)
 
     def _launch_first(self, trial: Trial) -> None:
         """Protect, load and launch; learn what it writes; blame it if the device does not survive."""
@@ -225,6 +251,7 @@ class _Search:
             finally:
                 self._job.journal.launched()
         self.board.launched += 1
+        self._ran += trial.error is None
 
     def _meet_again(self, trial: Trial) -> bool:
         """Launch a config of an earlier search, once: this one does not know yet what it writes; whether it runs."""
@@ -247,6 +274,11 @@ class _Search:
         self._job.timer.synchronize()
 
     # -- what is expected ----------------------------------------------------------------------------------------
+
+    def _examine_in_time(self, survivors: Sequence[Trial]) -> None:
+        """Check those still in the race, unless the deadline has passed: then the one that wins is checked."""
+        if not self._sampling.is_over:
+            self._examine(survivors)
 
     def _examine(self, survivors: Sequence[Trial]) -> None:
         """Check those still in the race."""
@@ -351,13 +383,11 @@ class _Search:
         return True
 
     def _sample(self, trial: Trial, count: int) -> None:
-        if trial.error is not None or (trial.samples_us and self._out_of_time()):
+        if trial.error is not None or self._sampling.is_over:
             return
         self.board.report(trial, "sampling", self._ahead.running())
         with self._catching(trial):
-            samples = self._job.timer.sample(trial, count)
-            race.check_samples(samples)
-            trial.samples_us += samples
+            self._sampling.take(trial, count)
         self.board.tell(trial)
 
     @contextlib.contextmanager
@@ -397,7 +427,14 @@ class _Search:
             raise failures.device_lost(self._job.target.name, error, label) from error
 
     def _out_of_time(self) -> bool:
-        return time.monotonic() > self._deadline
+        return self._sampling.left_s < 0
+
+    def _has_run(self) -> bool:
+        """Whether a config has run, so that no other has to be compiled or launched after the deadline."""
+        return self._ran > 0
+
+    def _ran_well(self) -> bool:
+        return self._out_of_time() or self._job.timer.ran_well()
 
     def _finish_hooks(self, trial: Trial) -> None:
         """Triton's last word to a user's pre_hook: one reset without a launch after it."""
@@ -444,6 +481,8 @@ class _Search:
                 self.raise_if_none(ran)
                 best, outcome.quality = race.winner(ran, self._job.timer.resolution_us, self._steady)
         outcome.winner = self.board.identity(best)
+        if isinstance(self._job.timer, GivenTimer) and benchmark.is_one_answer(trial.samples_us for trial in ran):
+            outcome.quality, outcome.one_answer_us = "unresolved", best.median_us
 
     def _measured(self, identity: str, timing: Timing) -> Trial:
         """A config with what an earlier search has measured; asked for again, the same trial."""

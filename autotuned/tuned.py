@@ -14,7 +14,7 @@ from autotuned import launch, toolchain
 from autotuned.announce import announce
 from autotuned.candidates import Pruner
 from autotuned.decorator import CaseGenerator, Named
-from autotuned.errors import CallError, PruningError
+from autotuned.errors import CallError, NotTunedError, PruningError
 from autotuned.key import is_tensor
 from autotuned.later import later
 from autotuned.look import Choice
@@ -25,11 +25,11 @@ from autotuned.tuner import Tuner
 from autotuned.values import is_numpy_scalar
 
 if TYPE_CHECKING:
-    from autotuned import arithmetic
+    from autotuned import arithmetic, readers
     from autotuned.counters import CacheInfo
     from autotuned.explain import Explanation
 else:
-    arithmetic = later("arithmetic")
+    arithmetic, readers = later("arithmetic"), later("readers")
 
 _TRITON_RUN = toolchain.own_run()
 _NO_GRID: Any = ...  # what the launcher's base passes where there is none
@@ -210,6 +210,8 @@ class Tuned(launch.base(), Autotuner, Named):  # type: ignore[misc]  # Triton is
             self._seen_keys = list(self.keys)
             self.tuner.keys_changed(self._seen_keys)
         self.nargs = dict(zip(self.arg_names, args))
+        if self.early_config_prune is not None or self.perf_model is not None:  # which may look here too
+            self.nargs = readers.Watched(self.nargs, self.tuner.chooser.seen)
         try:
             return self.tuner.miss(args, kwargs, grid)
         except PruningError as error:
@@ -281,11 +283,19 @@ class Tuned(launch.base(), Autotuner, Named):  # type: ignore[misc]  # Triton is
         """The config of the choice for a call: remembered or stored, or searched for now if a grid is given.
 
         Raises:
-            NotTunedError: There is none, and no grid to search with.
+            NotTunedError: There is none, and no grid to search with, or one that launches nothing.
         """
         call = self.tuner.call(args, kwargs, grid)
         if grid is not None:
-            return self.tuner.tune(call)[1].config
+            question, choice = self.tuner.tune(call)
+            if question.launches:
+                return choice.config
+            name, digest = self.tuner.target.name, question.key.digest
+            raise NotTunedError(
+                f"`{name}`: expected a grid that launches something, got one of no blocks: nothing can be measured.",
+                kernel=name,
+                digest=digest,
+            )
         return self.tuner.chooser.choose(call, self._pinned(call), mode="strict").config
 
     # -- what users ask ------------------------------------------------------------------------------------------

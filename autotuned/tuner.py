@@ -73,7 +73,7 @@ class Tuner:
 
     def _rebuild(self, tuned: frozenset[str]) -> None:
         """Write the binder and an empty launch table for a set of tuned parameters."""
-        self.tuned = tuned
+        self.tuned, self._exact = tuned, frozenset(self.chooser.seen)
         taken = tuned | self.target.filled
         free = [parameter for parameter in self.target.parameters if parameter.name not in taken]
         self.names = tuple(parameter.name for parameter in free)
@@ -86,7 +86,7 @@ class Tuner:
         compiled = isinstance(self.target, KernelTarget) and not self.target.interpreted
         self.launcher = launch.make(
             self.names,
-            self.options.spec,
+            self.options.spec.exactly(self._exact),
             _LazyDevice() if compiled else None,
             launch.Shape(places, defaults) if isinstance(self.target, KernelTarget) else None,
         )
@@ -100,6 +100,14 @@ class Tuner:
         tuned = _tuned_names(configs, self.target)
         if not tuned <= self.tuned:
             self._rebuild(self.tuned | tuned)
+
+    def _count_exactly(self) -> None:
+        """Let calls share an entry only if they are equal in all that decided which configs they may use.
+
+        An entry of before stays right: what was read for it was exact, and what was not read did not decide.
+        """
+        if not self.chooser.seen <= self._exact:
+            self._rebuild(self.tuned)
 
     def configs_changed(self) -> None:
         """Start over with the present list of configs: the user reassigned or edited it.
@@ -196,8 +204,9 @@ class Tuner:
         self._refuse_without_tensor(call)
         chooser = self.chooser
         live = {name: config for name, config in chooser.candidates(call).items() if str(config) not in without}
-        asked = chooser.question(call, live, "auto")
-        question = asked.replace(must_search=True, force=force, observer=observer, budget_s=budget_s)
+        question = chooser.question(
+            call, live, "auto", must_search=True, force=force, observer=observer, budget_s=budget_s
+        )
         return question, chooser.answer(question)
 
     def explain(self, call: Call) -> Explanation:
@@ -249,6 +258,7 @@ class Tuner:
         if isinstance(self.target, KernelTarget):
             _watch_environment()
         if choice.lasting and not call.options and tuple(call.arguments) == self.names:
+            self._count_exactly()
             self._put(call, choice.config, before, result)
         self.chooser.seconds.compile += launched - start
         self.chooser.seconds.bind += time.perf_counter() - launched

@@ -266,6 +266,9 @@ class Session:
         self._display.begin(row.kernel, row.words)
         searches = tuner.cache_info().searches
         question, choice = tuner.tune(call, force, self._display.observe, budget_s, lost)
+        if not question.launches:
+            row.status, row.reason = "empty", "its grid launches nothing: nothing is measured or stored"
+            return
         if choice.rung is Rung.DEFAULT:
             row.reason = "every config failed (the log says why); calls use default="
             return

@@ -70,10 +70,11 @@ def tune(
     JSON: `device` ("cuda" or "interpreter"), `devices` (with --devices or --executor: each with `name`, `product`,
     `uuid`, `host`, `model`, `cases`, `restarts` and `given_up`, the reason or null), `cases`, `skipped` (kernels
     without cases: `kernel` and `reason`), `files` (written by --out), `interrupted` and `seconds`. Each case has
-    `kernel`, `status` ("done", "failed" or "skipped"), `reason` (unless done), and, null where they are not known:
-    `digest`, `device` (slug), `triton` (its version), `call`, `config`, `median_us`, `vs_first` and `vs_default`
-    (speed-up against the first config and against `default=`), `quality`, `source` ("measured", "stored" or the config
-    file), `configs` and `measured_configs` (how many there are and how many have been measured).
+    `kernel`, `status` ("done", "failed", "skipped", or "empty" for a call that launches nothing), `reason` (unless
+    done), and, null where they are not known: `digest`, `device` (slug), `triton` (its version), `call`, `config`,
+    `median_us`, `vs_first` and `vs_default` (speed-up against the first config and against `default=`), `quality`,
+    `source` ("measured", "stored" or the config file), `configs` and `measured_configs` (how many there are and how
+    many have been measured).
     """
     for option, seconds in (("--budget", budget), ("--timeout", timeout)):
         if seconds is not None and not seconds > 0:

@@ -1,5 +1,6 @@
 """Every way by which a call comes to its config, so that one test can walk them all."""
 
+import itertools
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -61,8 +62,11 @@ def check_path(path: str, tuned: Any) -> None:
     assert info.hits == (path == "table")
 
 
+_hairs = itertools.count(0.0, 1e-12)
+
+
 def quick(call: Callable[[], Any], quantiles: Sequence[float]) -> list[float]:
-    """A benchmark that calls twice and finds all configs equal: the first of the list wins."""
+    """A benchmark that calls twice and finds a hair between configs: the first of the list wins."""
     call()
     call()
-    return [1.0, 1.0, 1.0]
+    return [1.0 + next(_hairs), 1.0, 1.0]

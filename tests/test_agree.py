@@ -21,6 +21,7 @@ from autotuned import agree, errors, ranks, switched
 from autotuned.conditions import Conditions
 from autotuned.errors import SyncError
 from autotuned.look import Choice, Rung
+from autotuned.question import Question
 from autotuned.recordfile import Record, Timing
 
 SIZE = 4
@@ -298,6 +299,42 @@ def test_a_rank_that_fails_as_all_measure_together_keeps_none_waiting(store):
     assert isinstance(raised[1], ValueError)
     assert isinstance(raised[0], SyncError)
     assert "ValueError: no room on this rank (said by rank 1, which decides for all)" in str(raised[0])
+
+
+class Chooses:
+    """A rank by itself, which takes the last of a call's candidates."""
+
+    def __init__(self):
+        self.decided = []
+
+    def known(self, question):
+        return None
+
+    def keeps(self, key):
+        return False
+
+    def decide(self, question):
+        self.decided.append(sorted(question.live))
+        return Choice(list(question.live.values())[-1], Rung.SEARCH)
+
+
+def test_calls_of_one_key_with_other_candidates_agree_among_these(store, monkeypatch):
+    monkeypatch.setattr(agree, "VOTE_S", 0.01)
+    made = [agree.Agreement(ranks.Ranks(store, rank, 2, 30.0, "narrowed")) for rank in range(2)]
+    alone = [Chooses(), Chooses()]
+
+    def ask(rank, *names, narrowed=True):
+        question = Question(None, make_key(), dict(zip(names, names)), "auto", narrowed=narrowed)
+        return made[rank].choose(question, alone[rank], None).config
+
+    assert ask(0, "a", "b") == "b"
+    assert ask(1, "a", "b", "c") == "b"  # as agreed, and allowed
+    assert ask(1, "a", "c") == "c"  # what is agreed on is none of these
+    assert ask(0, "a", "c") == "c"
+    assert ask(0, "a", "b") == ask(1, "b", "c") == "b"
+    assert [len(rank.decided) for rank in alone] == [1, 1]
+    with pytest.raises(SyncError, match="rank 0 chose b, which is no config of this call on this rank"):
+        ask(1, "a", "c", narrowed=False)
 
 
 def timing(step, us=None, **more):

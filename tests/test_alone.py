@@ -42,7 +42,7 @@ def test_no_config_is_said_to_be_at_work_while_a_search_waits_for_its_turn(monke
     """Whoever watches takes a config that is at work for too long for one that hangs."""
     stages, timing = [], alone.timing
     monkeypatch.setattr(measure.HostTimer, "device", "gpu-4")
-    monkeypatch.setattr(alone, "timing", lambda device: stages.append("turn") or timing(device))
+    monkeypatch.setattr(alone, "timing", lambda *limits: stages.append("turn") or timing(*limits))
 
     @autotune([Config({"step": step}) for step in range(2)], key=["n"])
     def work(out, n, *, step):

@@ -95,6 +95,7 @@ REVIEWED = {
     ],
     "a part of a message, which its maker completes": [
         "`{}`: check: {}.",
+        "`{}`: do_bench for {}: {}",
         "`{}`: case: {}.",
         "`{}`: pruner {}: {}",
         "target {}: {}",

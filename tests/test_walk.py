@@ -447,7 +447,9 @@ def bump(held, n, eps, BLOCK: tl.constexpr):
         tl.store(at, tl.load(at, mask=start + i < n) + eps, mask=start + i < n)
 
 
-@pytest.mark.parametrize("wrap", [lambda t: (t,), lambda t: (t, 3, None), lambda t: (t, (t, 1))], ids=["one", "with others", "within"])
+@pytest.mark.parametrize(
+    "wrap", [lambda t: (t,), lambda t: (t, 3, None), lambda t: (t, (t, 1))], ids=["one", "with others", "within"]
+)
 @pytest.mark.parametrize(("option", "left"), [(None, 2.5), ("restore_value", 2.5), ("reset_to_zero", 0.5)])
 def test_a_tensor_in_a_tuple_of_a_kernel(wrap, option, left):
     options = {option: ["held"]} if option else {}

@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 import torch
 import triton
+import triton.language as tl
 from autotuned.cli.compilers import Compilers
-from triton import knobs
+from triton import Config, knobs
 
+import autotuned
 from autotuned import autotune, cases, measure, store, switched
 from autotuned.race import Trial
 
@@ -175,3 +177,84 @@ def load_what_a_worker_compiles(file):
         assert all(hits)
     finally:
         compilers.close()
+
+
+def _double(x, y, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y + i, tl.load(x + i, mask=i < n) * 2, mask=i < n)
+
+
+def _blocks(n):
+    return lambda meta: (triton.cdiv(n, meta["BLOCK"]),)
+
+
+@pytest.mark.parametrize("installed", [False, True], ids=["own", "install"])
+def test_a_first_call_that_launches_nothing_decides_nothing(installed):
+    sizes, n = (32, 1024), 1 << 22
+    listed = [Config({"BLOCK": size}) for size in sizes]
+    x, y = torch.ones(n, device="cuda"), torch.zeros(n, device="cuda")
+    if installed:
+        autotuned.install()
+    try:
+        decorate = triton.autotune if installed else autotune
+        kernel = decorate(configs=listed, key=[])(triton.jit(_double))
+        kernel[_blocks(0)](x, y, 0)
+        kernel[(0,)](x, y, 0)
+        assert not y.any() and not kernel.cache
+        kernel[_blocks(n)](x, y, n)
+        assert kernel.best_config.kwargs["BLOCK"] == 1024
+        assert bool((y == 2).all())
+    finally:
+        if installed:
+            autotuned.uninstall()
+
+
+@pytest.mark.parametrize("installed", [False, True], ids=["own", "install"])
+def test_a_config_whose_grid_is_empty_never_runs_for_that_call(installed):
+    listed = [Config({"BLOCK": size}) for size in (64, 32, 16)]
+    x, y = torch.ones(32, device="cuda"), torch.zeros(32, device="cuda")
+    if installed:
+        autotuned.install()
+    try:
+        decorate = triton.autotune if installed else autotune
+        kernel = decorate(configs=listed, key=[])(triton.jit(_double))
+        kernel[lambda meta: (32 // meta["BLOCK"],)](x, y, 32)
+        assert bool((y == 2).all())
+    finally:
+        if installed:
+            autotuned.uninstall()
+
+
+def test_a_budget_bounds_a_search_with_tritons_benchmark():
+    """Each call of Triton's benchmark takes at least 0.1 s: all of 40 would take 4."""
+    asked, x, y = [], torch.ones(1 << 16, device="cuda"), torch.zeros(1 << 16, device="cuda")
+
+    def bench(call, quantiles):
+        asked.append(1)
+        return triton.testing.do_bench(call, warmup=25, rep=100, quantiles=quantiles)
+
+    listed = [
+        Config({"BLOCK": 64 << (place % 5)}, num_warps=1 << (place % 4), num_stages=1 + place // 20)
+        for place in range(40)
+    ]
+    kernel = autotune(configs=listed, key=[], do_bench=bench, budget_s=1.0)(triton.jit(_double))
+    kernel[_blocks(1 << 16)](x, y, 1 << 16)
+    assert 1 <= len(asked) <= 12
+    assert bool((y == 2).all())
+
+
+def test_calls_of_one_bucket_get_configs_that_cover_them():
+    def large_enough(configs, named, **kwargs):
+        return [config for config in configs if config.kwargs["BLOCK"] >= named["n"]]
+
+    listed = [Config({"BLOCK": size}) for size in (64, 128, 256)]
+    for mode in ("auto", "serve", "off"):
+        with autotuned.mode(mode):
+            kernel = autotune(
+                configs=listed, key=["n"], bucket={"n": lambda n: (n + 127) // 128 * 128},
+                prune_configs_by={"early_config_prune": large_enough},
+            )(triton.jit(_double))  # fmt: skip
+            for n in (50, 100, 50, 120, 64, 65) * 2:
+                x, y = torch.ones(128, device="cuda"), torch.zeros(128, device="cuda")
+                kernel[(1,)](x, y, n)
+                assert bool((y[:n] == 2).all()), (mode, n)

@@ -1,0 +1,56 @@
+"""What a user's benchmark answers: times in milliseconds, checked before anything is chosen by them."""
+
+from __future__ import annotations
+
+import logging
+import math
+import numbers
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+log = logging.getLogger("autotuned")
+
+
+def microseconds(answer: Any) -> list[float]:
+    """The times of an answer: one number of milliseconds, or a list of them, of NumPy or torch too.
+
+    Raises:
+        ValueError: It is none, or no clock can have measured it; the text says what was expected and what came.
+    """
+    listed = answer.tolist() if _is_array(answer) else answer
+    times = listed if isinstance(listed, (list, tuple)) else [listed]
+    found = [_milliseconds(time) for time in times]
+    if not found or any(time is None or not math.isfinite(time) or time <= 0 for time in found):
+        got = " ".join(f"{answer!r:.80}".split())
+        raise ValueError(
+            f"expected milliseconds above 0, one number or a list of them, got {got}. Return what "
+            "triton.testing.do_bench(call, quantiles=quantiles) returns, and raise where a config cannot be timed."
+        )
+    return [time * 1e3 for time in found if time is not None]
+
+
+def _is_array(value: Any) -> bool:
+    """Whether a value is an array or a scalar of an array library: it gives plain numbers by `tolist`."""
+    return hasattr(value, "tolist") and hasattr(value, "dtype") and hasattr(value, "shape")
+
+
+def _milliseconds(time: Any) -> float | None:
+    """A time as a float; None for what is no number, as True and "1.0" are none."""
+    if _is_array(time) and not time.shape:
+        time = time.tolist()
+    is_number = isinstance(time, numbers.Real) and not isinstance(time, bool)
+    try:
+        return float(time) if is_number else None
+    except OverflowError:
+        return None
+
+
+def say_left_out(kernel: str, config: str, error: ValueError) -> None:
+    """Warn at once of an answer that is no time: the config may have been the best."""
+    log.warning("`%s`: do_bench for %s: %s The config is left out.", kernel, config, error)
+
+
+def is_one_answer(samples_us: Iterable[Sequence[float]]) -> bool:
+    """Whether several configs were all given the very same times: the benchmark tells nothing apart."""
+    listed = [tuple(samples) for samples in samples_us]
+    return len(listed) > 1 and len(set(listed)) == 1

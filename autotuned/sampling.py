@@ -1,0 +1,89 @@
+"""The samples of a search and its deadline: how many are taken at once, and when no other is taken."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+from autotuned import benchmark, race
+from autotuned.job import Job
+from autotuned.measure import AnswerError
+from autotuned.race import Trial
+
+
+class Sampling:
+    """Takes samples until the deadline has passed and a config has a time.
+
+    Args:
+        job: The search; its budget begins now.
+        trials: The trials there are.
+        label: A trial's config for people.
+
+    Attributes:
+        deadline_s: Of `time.monotonic`; infinite without a budget.
+    """
+
+    def __init__(self, job: Job, trials: Callable[[], Sequence[Trial]], label: Callable[[Trial], str]) -> None:
+        self._job, self._trials, self._label = job, trials, label
+        self._early: dict[int, list[float]] = {}  # what was measured while others were compiled
+        self._cost_s: dict[int, float] = {}  # of one sample of a config, with all around it
+        self.deadline_s = time.monotonic() + (math.inf if job.budget_s is None else job.budget_s)
+
+    @property
+    def left_s(self) -> float:
+        """Seconds until the deadline; negative after it."""
+        return self.deadline_s - time.monotonic()
+
+    @property
+    def answered(self) -> bool:
+        """Whether a config has a time."""
+        return any((one.samples_us or self._early.get(one.index)) and not one.error for one in self._trials())
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no other sample is to be taken."""
+        return self.left_s < 0 and self.answered
+
+    def take(self, trial: Trial, count: int) -> None:
+        """Add samples to a trial; with a deadline no more at once than it seems to leave time for.
+
+        Raises:
+            AnswerError: The user's benchmark gave what is no time.
+            ValueError: A timer did.
+        """
+        for part in self._parts(trial, count):
+            start = time.monotonic()
+            samples = self._measured(trial, part)
+            race.check_samples(samples)
+            trial.samples_us += samples
+            if samples:
+                self._cost_s[trial.index] = (time.monotonic() - start) / part
+
+    def _parts(self, trial: Trial, count: int) -> Iterator[int]:
+        while count > 0 and not self.is_over:
+            cost_s = self._cost_s.get(trial.index)
+            fit = count if self.deadline_s == math.inf else int(self.left_s / cost_s) if cost_s else 1
+            part = max(1, min(count, fit))
+            yield part
+            count -= part
+
+    def _measured(self, trial: Trial, count: int) -> list[float]:
+        try:
+            return self._job.timer.sample(trial, count)
+        except AnswerError as error:
+            name, config = self._job.target.name, self._label(trial)
+            benchmark.say_left_out(name, config, error)
+            raise AnswerError(f"`{name}`: do_bench for {config}: {error}") from None
+
+    def set_aside(self, trials: Sequence[Trial]) -> None:
+        """Begin anew with some trials: while others were compiled, clocks were not up."""
+        for trial in trials:
+            self._early[trial.index] = list(trial.samples_us)
+            trial.samples_us.clear()
+
+    def take_back(self, trials: Sequence[Trial]) -> None:
+        """Let those that a race had no time for keep what was measured before it."""
+        early, self._early = self._early, {}
+        for trial in trials:
+            trial.samples_us[:] = trial.samples_us or early.get(trial.index, [])
