@@ -130,7 +130,7 @@ static __attribute__((noinline)) int compare_watched(Direct *d, PyObject *kernel
 /* hot path. 1: launch directly, with a new reference to the kernel, which lives through this launch whatever a hook does
  * to Triton's cache; 0: Triton must decide; -1: error. Triton's cache is among what is watched: while it is unchanged
  * the kernel is what Triton's own look-up would find. Runs Python code only if something changed. */
-static int guards_hold(Direct *d, PyObject **kernel) {
+static inline __attribute__((always_inline)) int guards_hold(Direct *d, PyObject **kernel) {
   if (PyList_GET_SIZE(d->pre_run) || PyList_GET_SIZE(d->entering) || PyList_GET_SIZE(d->leaving)) return 0;
   if (!(*kernel = referent(d->kernel))) return 0;
   int yes = d->generation == generation && versions_hold(d) ? 1 : compare_watched(d, *kernel);

@@ -118,7 +118,7 @@ def direct(
     """
     order = [parameter.name for parameter in target.parameters]
     constants, is_hooked = _constants(target, names, config), before is not None or asks
-    fallback, memory = through_triton(target, names, config), compiledkernel.memory_of(names, values)
+    fallback, memory = through_triton(target, names, config), compiledkernel.memory_test(names, values)
 
     def plan(kernel: Any) -> tuple[Run, tuple[Any, ...] | None, driver.Twin | None]:
         found = compiledkernel.handle(target.fn, kernel, device)

@@ -99,17 +99,30 @@ def mapping(names: Sequence[str], constants: Mapping[str, Any]) -> Callable[...,
     return _define(f"def written({', '.join(names)}):\n    return {{{items}**{ours}}}", {ours: constants})
 
 
-def memory(
-    names: Sequence[str], tensors: Iterable[str], tuples: Iterable[str], of_items: Callable[..., Any]
-) -> Callable[[tuple[Any, ...]], tuple[Any, ...]]:
-    """`f(values of names)` returning dtype, alignment and device of these tensors, and `of_items` of these tuples."""
+def memory_test(
+    names: Sequence[str],
+    tensors: Mapping[str, tuple[Any, bool, int]],
+    tuples: Mapping[str, Any],
+    of_items: Callable[[Any], Any],
+) -> Callable[[tuple[Any, ...]], bool]:
+    """`f(values of names)` saying whether memory is as it was; one expression, 0.2 us a tensor.
+
+    Args:
+        tensors: Their dtype, whether they are aligned, and the index of their GPU.
+        tuples: What `of_items` said of them.
+    """
     ours = private_prefix(names)
-    parts = [f"{name}.dtype, {name}.data_ptr() & 15 == 0, {name}.device, " for name in tensors]
-    parts += [f"{ours}of_items({name}), " for name in tuples]
+    scope: dict[str, Any] = {f"{ours}of_items": of_items}
+    tests = []
+    for i, (name, (dtype, is_aligned, gpu)) in enumerate(tensors.items()):
+        scope[f"{ours}dtype_{i}"] = dtype
+        tests.append(f"{'not ' if is_aligned else ''}{name}.data_ptr() & 15")
+        tests.append(f"{name}.dtype is {ours}dtype_{i} and {name}.get_device() == {gpu}")
+    for i, (name, then) in enumerate(tuples.items()):
+        scope[f"{ours}items_{i}"] = then
+        tests.append(f"{ours}of_items({name}) == {ours}items_{i}")
     unpacked = f"    {''.join(f'{name}, ' for name in names)}= {ours}values\n" if names else ""
-    return _define(
-        f"def written({ours}values):\n{unpacked}    return ({''.join(parts)})", {f"{ours}of_items": of_items}
-    )
+    return _define(f"def written({ours}values):\n{unpacked}    return {' and '.join(tests) or True}", scope)
 
 
 def by_name(

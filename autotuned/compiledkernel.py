@@ -221,7 +221,9 @@ def compiled_for(values: Iterable[Any]) -> tuple[Any, ...]:
     memory, or other data.
     """
     return tuple(
-        compiled_for(value) if isinstance(value, tuple) else (value.dtype, value.data_ptr() & 15 == 0, value.device)
+        compiled_for(value)
+        if isinstance(value, tuple)
+        else (value.dtype, value.data_ptr() & 15 == 0, value.get_device())
         for value in values
         if isinstance(value, tuple) or _has_memory(value)
     )
@@ -235,22 +237,17 @@ def surroundings() -> tuple[Any, ...]:
 
 
 def _has_memory(value: Any) -> bool:
-    return all(hasattr(value, name) for name in ("dtype", "data_ptr", "device"))
+    return all(hasattr(value, name) for name in ("dtype", "data_ptr", "get_device"))
 
 
-class Memory(Frozen):
-    """What arguments of certain types were compiled for, and what tells it of others: no argument is kept alive."""
+def memory_test(names: Sequence[str], values: tuple[Any, ...]) -> Callable[[tuple[Any, ...]], bool]:
+    """Whether `compiled_for` says of arguments what it says of these, which are not kept alive.
 
-    read: Callable[[tuple[Any, ...]], Any]
-    then: Any
-
-
-def memory_of(names: Sequence[str], values: tuple[Any, ...]) -> Memory:
-    """`compiled_for`, written out for arguments of these types: in the Python twin it is on the hot path."""
-    tensors = [name for name, value in zip(names, values) if _has_memory(value)]
-    tuples = [name for name, value in zip(names, values) if isinstance(value, tuple)]
-    read = codegen.memory(names, tensors, tuples, compiled_for)
-    return Memory(read, read(values))
+    Written out for arguments of these types: in the Python twin it is on the hot path of calls with a grid callable.
+    """
+    tensors = {name: compiled_for([value])[0] for name, value in zip(names, values) if _has_memory(value)}
+    tuples = {name: compiled_for(value) for name, value in zip(names, values) if isinstance(value, tuple)}
+    return codegen.memory_test(names, tensors, tuples, compiled_for)
 
 
 def direct_launch(
@@ -258,7 +255,7 @@ def direct_launch(
     names: Sequence[str],
     order: Sequence[str],
     constants: Mapping[str, Any],
-    memory: Memory,
+    memory_holds: Callable[[tuple[Any, ...]], bool],
     is_hooked: bool,
     otherwise: Launch,
     fallback: Launch,
@@ -270,7 +267,7 @@ def direct_launch(
         names: Its free parameters, whose values it is called with.
         order: All its parameters.
         constants: The values of those that are tuned.
-        memory: What it was compiled for.
+        memory_holds: Whether the memory of values is what it was compiled for.
         is_hooked: Whether code of the user's runs between the look-up and each launch.
         otherwise: Called instead when something that the launch relies on has changed, since then Triton's own launch
             must decide; a callable grid is evaluated before. What it relies on is listed in `docs/launcher.md`.
@@ -279,7 +276,7 @@ def direct_launch(
     kernel_in_cache, cache_key, bound, holds = found.cache.get, found.cache_key, found.kernel, found.holds
     pre_run, entering, leaving, enter, leave = found.pre_run, found.entering, found.leaving, found.enter, found.leave
     run, function, packed, stream_of, device = found.run, found.function, found.packed, found.stream_of, found.device
-    current_device, memory_now, memory_then = toolchain.current_device_getter(), memory.read, memory.then
+    current_device = toolchain.current_device_getter()
     full, meta = codegen.full_values(names, order, constants), codegen.mapping(names, constants)
     submit = codegen.submitter(names, order, constants, *_beneath(run, function, packed))
 
@@ -293,7 +290,7 @@ def direct_launch(
         if not type(x) is type(y) is type(z) is int:
             x, y, z = grid = index(x), index(y), index(z)
             has_run = True
-        if has_run and (memory_now(values) != memory_then or current_device() != device):
+        if has_run and (not memory_holds(values) or current_device() != device):
             return fallback(values, grid)
         kernel: Any = kernel_in_cache(cache_key)
         if kernel is None or kernel is not bound() or pre_run or not holds():

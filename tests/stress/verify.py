@@ -74,17 +74,18 @@ class Calls:
         self.move(meta)
         return (2,)
 
-    def one(self) -> None:
+    def values(self) -> tuple[object, ...]:
         pick = self.chance.choice
-        values = (
-            pick(FLOATS),
-            pick((5, 300, -7, 40000, True)),
-            pick(INTEGERS),
-            pick((5, 2**31, -1, 2**32)),
-            pick(FLOATS),
-        )
+        first, last = (pick(FLOATS), pick((5, 300, -7, 40000, True)), pick(INTEGERS)), pick((None, True, False, 1.5))
+        return *first, pick((5, 2**31, -1, 2**32)), pick(FLOATS), last
+
+    def one(self, made: int) -> None:
+        """Of few arguments at a time, so that most calls are hits."""
+        if made % 10**6 == 0:
+            self.pool = [self.values() for _ in range(POOL)]
+        pick = self.chance.choice
         try:
-            pick(self.kernels)[pick(self.grids)](self.out, *values, pick((None, True, False, 1.5)))
+            pick(self.kernels)[pick(self.grids)](self.out, *pick(self.pool))
         except OverflowError:  # Triton's own, for a value that the type does not hold
             self.refused += 1
 
