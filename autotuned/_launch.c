@@ -28,6 +28,7 @@
 #define MAX_WORDS 1024 /* words of one call; a call with more is not bound */
 #define MAX_DIMS 24    /* two bits a dimension in one word, beside the device */
 #define LIMIT 4096     /* entries of one table, as in the Python twin */
+#define VERSIONS 8     /* dicts of a launch whose versions are added up without a loop: most have 6, and one a module */
 
 #if PY_VERSION_HEX >= 0x030C0000
 #define HAVE_WATCHERS 1

@@ -11,10 +11,6 @@ enum { SKIP = '-', POINTER = 'P', BOOL = '?', INT8 = 'b', UINT8 = 'B', INT16 = '
  * words a look at the value. What does not fit is Triton's to cut off or to refuse, which its versions do differently. */
 enum { AS_IT_IS, FROM_SIGNED, FROM_UNSIGNED, FROM_DOUBLE, IF_IT_FITS, UNLIKE };
 
-#if !HAVE_WATCHERS
-typedef struct { PyDictObject *dict; uint64_t seen; } Version; /* strong; its version when `holds` last said yes */
-#endif
-
 /* How to launch without Python; counted, since Python code within a launch may give its entry another one. */
 typedef struct {
   int references;
@@ -36,8 +32,9 @@ typedef struct {
   int zeroes;                      /* how many of them */
   uint64_t generation; /* the shared one when `holds` last said yes */
 #if !HAVE_WATCHERS
-  Py_ssize_t watched; /* how many dicts are compared by their version */
-  Version *versions;  /* owned */
+  PyObject *watched;                   /* strong tuple of dicts */
+  const uint64_t *versions[VERSIONS];  /* of the first dicts, and of none: what is not one is 0 for ever */
+  uint64_t seen;                       /* sum of all dicts' versions when `holds` last said yes */
 #endif
 } Direct;
 
@@ -59,8 +56,7 @@ static __attribute__((noinline)) void free_direct(Direct *d) {
   Py_XDECREF(d->entering); Py_XDECREF(d->leaving); Py_XDECREF(d->holds); Py_XDECREF(d->constants);
   Py_XDECREF(d->hook); Py_XDECREF(d->hook_constants);
 #if !HAVE_WATCHERS
-  for (Py_ssize_t i = 0; i < d->watched; i++) Py_DECREF(d->versions[i].dict);
-  PyMem_Free(d->versions);
+  Py_XDECREF(d->watched);
 #endif
   PyMem_Free(d);
 }
@@ -240,11 +236,10 @@ static Direct *direct_of(PyObject *tuple, PyObject *const *values, int n) {
                              PyList_Check(d->leaving) && PyDict_Check(d->constants) && PyWeakref_Check(d->kernel)))
     PyErr_SetString(PyExc_TypeError, "Bound.direct: expected a dict, three lists and a dict of constants");
 #if !HAVE_WATCHERS
-  PyObject *watched = PyTuple_GET_ITEM(tuple, 13);
-  d->versions = PyMem_Calloc((size_t)PyTuple_GET_SIZE(watched) + 1, sizeof *d->versions);
-  if (!d->versions) PyErr_NoMemory();
-  for (; d->versions && d->watched < PyTuple_GET_SIZE(watched); d->watched++)
-    d->versions[d->watched].dict = (PyDictObject *)kept(watched, (int)d->watched);
+  static const uint64_t none = 0;
+  d->watched = kept(tuple, 13);
+  for (Py_ssize_t i = 0; i < VERSIONS; i++)
+    d->versions[i] = i < PyTuple_GET_SIZE(d->watched) ? &((PyDictObject *)PyTuple_GET_ITEM(d->watched, i))->ma_version_tag : &none;
 #endif
   if (PyErr_Occurred() || !alike) { release_direct(d); return NULL; }
   return d;

@@ -4,49 +4,54 @@
 
 /* Classes, each with the version of it that was seen last: any change sets it to 0 until something is looked up in the
  * class. A class that gets no version any more (Python 3.13 gives one at most 1,000, and any Python ends somewhere) is
- * taken for changed each time. */
-static PyTypeObject **watched_types; /* strong, for good: there are as many as Triton has classes that we look at */
-static unsigned *watched_tags;
-static int watched_type_count = 0;
+ * taken for changed each time: what is noted then is no version. */
+#define NO_VERSION UINT32_MAX
+typedef struct { PyTypeObject *type; uint32_t tag; } Class; /* strong, for good: Triton has a handful that we look at */
+static Class *classes;
+static int class_count = 0;
+
+/* A class has changed, or may have; -1 with an error set. May run Python code, which may watch another class. */
+static __attribute__((noinline)) int note_tag(int i) {
+  PyTypeObject *type = classes[i].type;
+  generation++;
+  PyObject *any = PyObject_GetAttr((PyObject *)type, s_run); /* a look-up gives it a version again */
+  if (!any && clear_exception()) return -1;
+  Py_XDECREF(any);
+  classes[i].tag = type->tp_version_tag ? type->tp_version_tag : NO_VERSION;
+  return 0;
+}
 
 /* hot path before Python 3.12. Grow the generation if a watched type has changed; -1 with an error set. */
-static int look_at_tags(void) {
-  for (int i = 0; i < watched_type_count; i++) {
-    if (watched_types[i]->tp_version_tag == watched_tags[i] && watched_tags[i]) continue;
-    generation++;
-    PyObject *any = PyObject_GetAttr((PyObject *)watched_types[i], s_run); /* a look-up gives it a version again */
-    if (!any && clear_exception()) return -1;
-    Py_XDECREF(any);
-    watched_tags[i] = watched_types[i]->tp_version_tag;
-  }
+static inline int look_at_tags(void) {
+  for (int i = 0; i < class_count; i++)
+    if (classes[i].type->tp_version_tag != classes[i].tag && note_tag(i)) return -1;
   return 0;
 }
 
 /* Watch a class by its version; -1 with an error set. */
 static int watch_tag(PyTypeObject *type) {
-  for (int i = 0; i < watched_type_count; i++) if (watched_types[i] == type) return 0;
-  size_t count = (size_t)watched_type_count + 1;
-  PyTypeObject **types = PyMem_Realloc(watched_types, count * sizeof *types);
-  if (types) watched_types = types;
-  unsigned *tags = PyMem_Realloc(watched_tags, count * sizeof *tags);
-  if (tags) watched_tags = tags;
-  if (!types || !tags) { PyErr_NoMemory(); return -1; }
+  for (int i = 0; i < class_count; i++) if (classes[i].type == type) return 0;
+  Class *more = PyMem_Realloc(classes, ((size_t)class_count + 1) * sizeof *more);
+  if (!more) { PyErr_NoMemory(); return -1; }
   Py_INCREF(type);
-  tags[watched_type_count] = 0;
-  types[watched_type_count++] = type;
+  classes = more;
+  classes[class_count++] = (Class){type, NO_VERSION};
   return 0;
 }
 
 #if !HAVE_WATCHERS
 #define look_at_types look_at_tags
 
-static int versions_hold(const Direct *d) {
-  for (Py_ssize_t i = 0; i < d->watched; i++) if (d->versions[i].dict->ma_version_tag != d->versions[i].seen) return 0;
-  return 1;
+/* hot path. The versions of all dicts together: each only grows, so no change leaves the sum as it was. */
+static inline uint64_t sum_of_versions(const Direct *d) {
+  uint64_t sum = 0;
+  for (int i = 0; i < VERSIONS; i++) sum += *d->versions[i];
+  for (Py_ssize_t i = VERSIONS; i < PyTuple_GET_SIZE(d->watched); i++)
+    sum += ((PyDictObject *)PyTuple_GET_ITEM(d->watched, i))->ma_version_tag;
+  return sum;
 }
-static void note_versions(Direct *d) {
-  for (Py_ssize_t i = 0; i < d->watched; i++) d->versions[i].seen = d->versions[i].dict->ma_version_tag;
-}
+static inline int versions_hold(const Direct *d) { return sum_of_versions(d) == d->seen; }
+static void note_versions(Direct *d) { d->seen = sum_of_versions(d); }
 static int watch_any(PyObject *what) { return PyType_Check(what) ? watch_tag((PyTypeObject *)what) : 0; }
 #else
 /* Python has eight watchers of either kind for all libraries together. Where none is left, versions of classes are
@@ -67,7 +72,7 @@ static __attribute__((noinline)) int look_at_doubtful(void) {
   doubtful = 0; /* a change meanwhile sets it again */
   generation += (uint64_t)unwatched_dicts;
   if (look_at_tags()) { doubtful = 1; return -1; }
-  for (int i = 0; i < watched_type_count; i++) doubtful |= !watched_tags[i];
+  for (int i = 0; i < class_count; i++) doubtful |= classes[i].tag == NO_VERSION;
   doubtful |= unwatched_types | unwatched_dicts;
   return 0;
 }

@@ -71,7 +71,7 @@ static int direct_traverse(const Direct *d, visitproc visit, void *arg) {
   Py_VISIT(d->kernel); Py_VISIT(d->cache); Py_VISIT(d->pre_run); Py_VISIT(d->entering); Py_VISIT(d->leaving);
   Py_VISIT(d->holds); Py_VISIT(d->constants); Py_VISIT(d->hook); Py_VISIT(d->hook_constants);
 #if !HAVE_WATCHERS
-  for (Py_ssize_t i = 0; i < d->watched; i++) Py_VISIT(d->versions[i].dict);
+  Py_VISIT(d->watched);
 #endif
   return 0;
 }

@@ -136,16 +136,18 @@ static int base_holds(Base *b) {
   return yes;
 }
 
-/* hot path. One call of the kernel, by `run` or (`indexed`) by what leads there. New reference. */
-static inline __attribute__((always_inline)) PyObject *launch_or_run(
-    PyObject *self, PyObject *const *args, Py_ssize_t positional, PyObject *names, PyObject *grid, int indexed) {
+#define BY_RUN ((Py_ssize_t)1 << (8 * sizeof(Py_ssize_t) - 2)) /* added to `positional`: it is `run` that was called */
+
+/* hot path. One call of the kernel, by what leads to `run` or, with `BY_RUN`, by `run` itself. New reference. */
+static PyObject *call_kernel(PyObject *self, PyObject *const *args, Py_ssize_t flags, PyObject *names, PyObject *grid) {
   Base *b = (Base *)self;
+  Py_ssize_t positional = flags & ~BY_RUN;
   PyObject *ordered[MAX_ARGS], *const *values;
   Words w;
   int ours = b->table ? base_holds(b) : 0;
   Table *t = b->table; /* only now: what `base_holds` asks, or another thread, may have attached another */
   if (ours < 0) return NULL;
-  if (!ours && indexed && (ours = run_is_replaced(b)))
+  if (!ours && !(flags & BY_RUN) && (ours = run_is_replaced(b)))
     return ours < 0 ? NULL : run_by_name(self, args, positional, names, grid);
   if (!ours || !t) return slow_run(self, args, positional, names, grid, Py_False);
   Py_INCREF(t);
@@ -165,10 +167,6 @@ slow:
   return slow_run(self, args, positional, names, grid, Py_False);
 }
 
-static PyObject *call_kernel(PyObject *self, PyObject *const *args, Py_ssize_t positional, PyObject *names, PyObject *grid) {
-  return launch_or_run(self, args, positional, names, grid, 1);
-}
-
 static PyObject *base_run(PyObject *self, PyObject *const *args, Py_ssize_t positional, PyObject *names) {
   PyObject *grid = NULL, *warmup = NULL;
   for (Py_ssize_t i = 0; names && i < PyTuple_GET_SIZE(names); i++) {
@@ -177,7 +175,7 @@ static PyObject *base_run(PyObject *self, PyObject *const *args, Py_ssize_t posi
     else if (name == s_warmup || PyUnicode_Compare(name, s_warmup) == 0) warmup = args[positional + i];
   }
   if (!grid || (warmup && warmup != Py_False)) return slow_run(self, args, positional, names, grid, warmup);
-  return launch_or_run(self, args, positional, names, grid, 0);
+  return call_kernel(self, args, positional | BY_RUN, names, grid);
 }
 
 static PyObject *base_subscript(PyObject *self, PyObject *grid) { return gridded(&tuner_index, self, grid, call_kernel); }
