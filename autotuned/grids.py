@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from autotuned.candidates import suggestion
@@ -33,19 +32,6 @@ def describe(grid: Any, arguments: Mapping[str, Any], configs: Sequence[Mapping[
     if len({tuple(sizes) for sizes in found.values()}) == 1 and len(found) == len(configs):
         return {"every": next(iter(found.values())), "configs": list(found)}
     return {"configs": list(found), "sizes_of": list(found.values())}
-
-
-def is_empty(sizes_of: Callable[[], Any]) -> bool:
-    """Whether a launch has no block to run, so that its time says nothing; not where the grid is none, or raises.
-
-    Args:
-        sizes_of: Asks for the sizes of the launch.
-    """
-    try:
-        sizes = sizes_of()
-        return isinstance(sizes, (tuple, list)) and 1 <= len(sizes) <= 3 and min(map(operator.index, sizes)) <= 0
-    except Exception:  # the user's code, or no integers: the launch raises what there is to say
-        return False
 
 
 def refuse(grid: Any, arguments: Mapping[str, Any], kernel: str, error: Exception) -> None:

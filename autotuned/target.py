@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import operator
 from collections.abc import Callable, Container, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
@@ -213,6 +214,19 @@ def refuse_conflicts(target: Target, args: Sequence[Any], kwargs: Mapping[str, A
         )
 
 
+def is_empty_grid(sizes_of: Callable[[], Any]) -> bool:
+    """Whether a launch has no block to run, so that its time says nothing; not where the grid is none, or raises.
+
+    Args:
+        sizes_of: Asks for the sizes of the launch.
+    """
+    try:
+        sizes = sizes_of()
+        return isinstance(sizes, (tuple, list)) and 1 <= len(sizes) <= 3 and min(map(operator.index, sizes)) <= 0
+    except Exception:  # the user's code, or no integers: the launch raises what there is to say
+        return False
+
+
 class KernelTarget:
     """A Triton kernel, with or without `heuristics` under the tuner."""
 
@@ -293,7 +307,7 @@ class KernelTarget:
     def launches(self, call: Call, config: Any) -> bool:
         """Whether its grid has a block; one that needs what only a launch knows counts as having some."""
         grid = call.grid
-        return not grids.is_empty(lambda: grid(self._everything(call, config)) if callable(grid) else grid)
+        return not is_empty_grid(lambda: grid(self._everything(call, config)) if callable(grid) else grid)
 
     def _everything(self, call: Call, config: Any) -> dict[str, Any]:
         """All that a grid callable is given: heuristics under the tuner compute some, each from those before it."""

@@ -13,8 +13,9 @@ from stored import records
 from triton import Config
 
 import autotuned
-from autotuned import autotune, grids
+from autotuned import autotune
 from autotuned.errors import CallError, NotTunedError
+from autotuned.target import is_empty_grid
 
 BLOCKS = (16, 32, 64)
 CONFIGS = [Config({"BLOCK": block}) for block in BLOCKS]
@@ -87,7 +88,7 @@ def test_what_launches_nothing_is_launched_untuned_and_nothing_is_stored(form, m
     ids=repr,
 )  # fmt: skip
 def test_what_counts_as_empty(sizes, empty):
-    assert grids.is_empty(lambda: sizes) is empty
+    assert is_empty_grid(lambda: sizes) is empty
 
 
 def test_with_a_default_that_is_what_is_launched():
