@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from autotuned import disk, recordfile
+from autotuned import disk, keyparts, recordfile
 from autotuned.device import Device, file_stem, from_json
 from autotuned.errors import ConfigFileError, RecordError
+from autotuned.fields import is_finite, typed
 from autotuned.key import Key
-from autotuned.recordfile import typed
 from autotuned.values import Json, canonical
 
 SCHEMA = 1
@@ -223,11 +223,14 @@ def read(text: str | bytes, path: str) -> tuple[ConfigFile | None, list[Fault]]:
     are files that git merged without an ancestor, or with its markers in them.
     """
     try:
-        return _read(disk.parse_json(text), _lines_of(text), path)
-    except (RecordError, TypeError) as error:
-        return None, [Fault(path, _reason(error))]
-    except (ValueError, RecursionError) as error:
+        text = disk.decoded(text)
+        data = disk.parse_json(text)
+    except ValueError as error:
         return _by_lines(text, path, error)
+    try:
+        return _read(data, text.splitlines(), path)
+    except (ValueError, TypeError) as error:
+        return None, [Fault(path, _reason(error))]
 
 
 def _read(data: Any, lines: list[str], path: str) -> tuple[ConfigFile, list[Fault]]:
@@ -289,23 +292,24 @@ class _Reader:
 def _by_lines(text: str | bytes, path: str, error: Exception) -> tuple[ConfigFile | None, list[Fault]]:
     """What can be read of a file of which only the lines are in order, as `ConfigFile.dump` writes them."""
     broken = Fault(path, _reason(error), getattr(error, "lineno", None))
+    if isinstance(text, bytes):  # it has no text
+        return None, [broken]
     try:
-        lines = _lines_of(text)
+        lines = text.splitlines()
         reader = _Reader(_headed(lines), path)
-    except (ValueError, TypeError, RecursionError):
+    except (ValueError, TypeError):
         return None, [broken]
     reader.fault(f"{broken.text} What can be read line by line is used; `autotuned merge` writes it anew.", broken.line)
     context: Json = None
     for number, line in enumerate(map(str.strip, lines), 1):
         try:
             if line.startswith('{"context":'):
-                context = typed(json.loads(line.removesuffix("[") + "[]}")["context"], dict, "context")
+                context = typed(disk.parse_json(line.removesuffix("[") + "[]}")["context"], dict, "context")
             elif line.startswith('{"call":'):
-                end = json.JSONDecoder().raw_decode(line)[1]
-                reader.entry(typed(context, dict, "context"), disk.parse_json(line[:end]), "entry", number)
+                reader.entry(typed(context, dict, "context"), disk.first_json(line), "entry", number)
             elif line.startswith(("<<<<<<<", "=======", ">>>>>>>")):
                 reader.fault("git's mark of a conflict.", number)
-        except (ValueError, TypeError, RecursionError) as cause:
+        except (ValueError, TypeError) as cause:
             context = None if line.startswith('{"context":') else context
             reader.fault(f"{_reason(cause)} The line is left out.", number)
     return reader.done()
@@ -313,7 +317,9 @@ def _by_lines(text: str | bytes, path: str, error: Exception) -> tuple[ConfigFil
 
 def _headed(lines: list[str]) -> ConfigFile:
     """An empty file with the head that stands in these lines; ValueError or TypeError where there is none."""
-    heads = [json.loads(f"{{{line.strip().rstrip(',')}}}") for line in lines if line.startswith((' "s', ' "k', ' "d'))]
+    heads = [
+        disk.parse_json(f"{{{line.strip().rstrip(',')}}}") for line in lines if line.startswith((' "s', ' "k', ' "d'))
+    ]
     fields = {name: value for head in heads for name, value in head.items()}
     if len(heads) != 3 or fields.keys() != {"schema", "kernel", "device"} or fields["schema"] != SCHEMA:
         raise ValueError(f"expected schema {SCHEMA}, kernel and device, a line each, got {fields!r:.60}.")
@@ -321,11 +327,8 @@ def _headed(lines: list[str]) -> ConfigFile:
 
 
 def _empty(fields: Mapping[str, Json]) -> ConfigFile:
+    keyparts.check_device(fields["device"], "device")
     return ConfigFile(typed(fields["kernel"], str, "kernel"), from_json(fields["device"]))
-
-
-def _lines_of(text: str | bytes) -> list[str]:
-    return (text.decode() if isinstance(text, bytes) else text).splitlines()
 
 
 def _reason(error: Exception) -> str:
@@ -337,9 +340,9 @@ def _entry(data: Any, where: str) -> Entry:
     fields = _fields(data, where, {"call", "config", "median_us", "vs_default"})
     for name in ("median_us", "vs_default"):
         number = fields[name]
-        if number is not None and (not recordfile.is_finite(number) or number <= 0):
+        if number is not None and (not is_finite(number) or number <= 0):
             raise RecordError(f"{where}.{name}: expected a number above 0 or null, got {number!r:.60}.", where=where)
-    call = typed(fields["call"], dict, f"{where}.call")
+    call = keyparts.check_call(fields["call"], f"{where}.call")
     config = recordfile.check_config(fields["config"], f"{where}.config")
     _check_values(call, config, f"{where}.config")
     return Entry(call, config, fields["median_us"], fields["vs_default"])

@@ -11,7 +11,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from autotuned import configfile, env, fit, nearest, policy, records
+from autotuned import configfile, disk, env, fit, nearest, policy, records
 from autotuned.configfile import ConfigFile, Entry, Fault
 from autotuned.device import from_json
 from autotuned.errors import ConfigFileError
@@ -236,13 +236,17 @@ def read(path: Traversable, kernel: str | None) -> Read:
 
 
 def read_anew(path: Traversable, kernel: str | None) -> Read:
-    """The file at a path as it is now."""
+    """The file at a path as it is now; what is there and can be no config file is a fault."""
     try:
-        if not path.is_file():
-            return Read(None, [])
-        file, faults = configfile.read(path.read_bytes(), str(path))
-    except OSError as error:
-        return Read(None, [Fault(str(path), f"{error}.")])
+        content = disk.read_resource(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return Read(None, [])
+    except (OSError, KeyError) as error:  # KeyError: how a zip says that there is none
+        absent = isinstance(error, KeyError)
+        return Read(None, [] if absent else [Fault(str(path), f"{error}.")])
+    except ValueError as error:
+        return Read(None, [Fault(str(path), str(error).removeprefix(f"{path}: "))])
+    file, faults = configfile.read(content, str(path))
     if file is not None and configfile.file_name(file.kernel) != path.name:
         wanted = f"kernel {kernel!r}" if kernel else "the kernel of its name"
         text = f"expected {wanted}, got {file.kernel!r}: files keep the names they are written under."

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotuned import disk
+from autotuned.fields import PID_MAX, integer, typed
 
 if TYPE_CHECKING:
     from filelock import FileLock
@@ -200,9 +201,10 @@ def _host() -> str:
 def _holder_of(path: Path) -> str:
     """Who holds a lock, in words; whatever stands in the file."""
     try:
-        who = disk.parse_json(disk.read_head(holder_path(path), 1024))
-        return f"process {int(who['pid'])} on {who['host']:.100} (since {who['start']:.40})"
-    except (OSError, ValueError, TypeError, KeyError):
+        who = typed(disk.parse_json(disk.read_head(holder_path(path), 1024)), dict, "holder")
+        pid, host, start = integer(who.get("pid"), "pid", 1, PID_MAX), who.get("host"), who.get("start")
+        return f"process {pid} on {typed(host, str, 'host'):.100} (since {typed(start, str, 'start'):.40})"
+    except (OSError, ValueError):
         return "another process"
 
 
