@@ -156,12 +156,39 @@ def _acquire(lock: FileLock, path: Path, message_at: float, end: float) -> bool:
     Raises:
         OSError, NotImplementedError: The file cannot be made, or this file system has no locks.
     """
-    if _try_until(lock, min(message_at, end)):
+    if _try_until(lock, time.monotonic()):
         return True
-    if message_at >= end:
-        return False
-    _say(_holder_of(path), path)
-    return _try_until(lock, end)
+    said = False
+    while (now := time.monotonic()) < end:
+        _check_held(path)  # again now and then: the folder may be removed while one waits
+        if _try_until(lock, min(end, now + MESSAGE_AFTER_S, message_at if now < message_at else end)):
+            return True
+        if not said and message_at <= time.monotonic() < end:
+            said = True
+            _say(_holder_of(path), path)
+    return False
+
+
+def _check_held(path: Path) -> None:
+    """Tell a lock that somebody holds from one that cannot be had: `filelock` tries again whatever the reason.
+
+    Raises:
+        OSError: The file cannot be opened.
+        NotImplementedError: This file system refuses to lock it, so that nobody holds it.
+    """
+    try:
+        import fcntl
+    except ImportError:  # Windows, where it opens and locks in one step
+        return
+    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # closing it lets go of it
+    except BlockingIOError:  # EAGAIN, and no other error
+        pass
+    except OSError as error:
+        raise NotImplementedError(str(error)) from error
+    finally:
+        os.close(descriptor)
 
 
 def _try_until(lock: FileLock, end: float) -> bool:
@@ -220,6 +247,8 @@ def if_free(path: Path) -> Iterator[bool]:
     lock = _file_lock(path)
     try:
         free = _try_until(lock, 0.0)
+        if not free:
+            _check_held(path)
     except NotImplementedError:
         free = True  # no locks here: nobody can hold one
     except OSError as error:
