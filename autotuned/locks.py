@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import enum
-import errno
 import logging
 import os
 import threading
@@ -25,7 +24,6 @@ log = logging.getLogger("autotuned")
 MESSAGE_AFTER_S = 5.0  # a wait this long is worth a line: most searches are shorter, and people think it hangs
 LOCK_TIMEOUT_S = 600.0  # longer than any search seen; afterwards the waiter goes on by itself
 _POLL_S = 0.02
-_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EIO)
 
 
 class Lock(enum.Enum):
@@ -235,6 +233,16 @@ def _holder_of(path: Path) -> str:
         return "another process"
 
 
+def _nobody_can_hold(path: Path) -> bool:
+    try:
+        _check_held(path)
+    except NotImplementedError:
+        return True
+    except OSError:
+        pass  # it cannot be opened: it may be another user's, who holds it
+    return False
+
+
 @contextmanager
 def if_free(path: Path) -> Iterator[bool]:
     """Hold a lock for a `with` block if it can be had at once; yields whether nobody else has it.
@@ -246,13 +254,11 @@ def if_free(path: Path) -> Iterator[bool]:
         return
     lock = _file_lock(path)
     try:
-        free = _try_until(lock, 0.0)
-        if not free:
-            _check_held(path)
+        free = _try_until(lock, 0.0) or _nobody_can_hold(path)
     except NotImplementedError:
-        free = True  # no locks here: nobody can hold one
-    except OSError as error:
-        free = error.errno in _NO_LOCKS
+        free = True  # no locks here
+    except OSError:
+        free = _nobody_can_hold(path)
     try:
         yield free
     finally:
