@@ -86,6 +86,9 @@ _devices: dict[str, list[Traversable]] = {}  # text of a folder -> the folders o
 _kernels: dict[tuple[str, str], list[tuple[str, ConfigFile]]] = {}  # (text of a folder, kernel) -> its files there
 
 
+_generation = 0  # grows when files are to be read anew
+
+
 # -- the folders -----------------------------------------------------------------------------------------------------
 
 
@@ -134,8 +137,15 @@ def _say_if_empty(folder: Traversable, name: str) -> None:
 
 def forget_files() -> None:
     """Read config files anew at their next use."""
+    global _generation
+    _generation += 1
     for known in (_files, _devices, _kernels):
         known.clear()
+
+
+def state() -> tuple[Any, ...]:
+    """What is equal for as long as the same folders are asked and what was read of them holds."""
+    return _generation, *(str(folder.path) for folder in folders())
 
 
 def folders() -> Iterator[Folder]:
