@@ -244,6 +244,8 @@ def _read(data: Any, lines: list[str], path: str) -> tuple[ConfigFile, list[Faul
     for g, group in enumerate(typed(fields["groups"], list, "groups")):
         parts = _fields(group, f"groups[{g}]", {"context", "entries"})
         context = typed(parts["context"], dict, f"groups[{g}].context")
+        if parts["entries"] == []:
+            reader.fault(f"groups[{g}]: expected entries, got none: remove the group.", None, harmless=True)
         for e, entry in enumerate(typed(parts["entries"], list, f"groups[{g}].entries")):
             reader.entry(context, entry, f"groups[{g}].entries[{e}]", next(numbers))
     return reader.done()

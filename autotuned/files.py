@@ -285,12 +285,10 @@ def report(kernel: str | None, strict: bool = False) -> None:
 
 def look_exact(key: Key, candidates: Candidates) -> Look:
     """The choice for the same call in the same context."""
-    name, slug = configfile.file_name(key.kernel), from_json(key.context["device"]).slug
     seen = Look(None, "absent")
     for folder in folders():
-        path = folder.path / slug / name
-        file = read(path, key.kernel).file
-        entry = file.find(key) if file else None
+        path = path_of(folder.path, key)
+        entry = find(path, key)
         if entry is None:
             continue
         config = candidates.get(entry.identity)
@@ -298,6 +296,17 @@ def look_exact(key: Key, candidates: Candidates) -> Look:
             return seen.replace(choice=Choice(config, Rung.FILE, origin=str(path)))
         seen = Look(None, "config gone", fit.misfit(entry.config, candidates), str(path))  # the next may have it
     return seen
+
+
+def path_of(folder: Traversable, key: Key) -> Traversable:
+    """Where a key's choice is looked for below a folder of config files."""
+    return folder / from_json(key.context["device"]).slug / configfile.file_name(key.kernel)
+
+
+def find(path: Traversable, key: Key) -> Entry | None:
+    """A key's entry in the file at a path, if there is one."""
+    file = read(path, key.kernel).file
+    return file.find(key) if file else None
 
 
 def look_ladder(key: Key, candidates: Candidates, strict: bool = False) -> Look:

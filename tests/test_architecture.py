@@ -47,7 +47,7 @@ RANKS = [
         *("target",),
     },
     {"announce", "arithmetic", "driver", "hosttarget", "job", "names", "records", "smem"},
-    {"alone", "compiling", "listing"},
+    {"alone", "compiling", "listing", "unmade"},
     {"files", "likely"},
     {"shipping"},
     {"store", "bound", "board", "guard"},
