@@ -104,8 +104,11 @@ class ConfigFile:
     def add(self, context: Json, entry: Entry) -> None:
         """Put an entry in, in place of one for the same call in the same context."""
         self.indexes.clear()
-        group = self._groups.setdefault(canonical(context), Group(context))
-        group.entries[canonical(entry.call)] = entry
+        self.group(canonical(context), context).entries[canonical(entry.call)] = entry
+
+    def group(self, text: str, context: Json) -> Group:
+        """The group of a context, which is made if there is none; `text` is its canonical form."""
+        return self._groups.get(text) or self._groups.setdefault(text, Group(context))
 
     def keep_ends(self) -> None:
         """From now on new entries go before what is the last of its group now, and new groups before the last."""
@@ -265,7 +268,8 @@ class _Reader:
     def __init__(self, file: ConfigFile, path: str) -> None:
         self._file, self._path = file, path
         self._faults: list[Fault] = []
-        self._seen: dict[tuple[str, str], tuple[Entry, int | None]] = {}
+        self._context: tuple[Json, str] = (None, "")  # the latest, and its canonical text: few are different
+        self._lines: dict[tuple[str, str], int | None] = {}
 
     def fault(self, text: str, line: int | None, harmless: bool = False) -> None:
         self._faults.append(Fault(self._path, text, line, harmless))
@@ -273,18 +277,22 @@ class _Reader:
     def entry(self, context: Json, data: Json, where: str, line: int | None) -> None:
         try:
             entry = _entry(data, where)
-            place = canonical(context), canonical(entry.call)
+            call = canonical(entry.call)
+            if context is not self._context[0]:
+                self._context = context, canonical(context)
         except (ValueError, TypeError) as error:
             self.fault(f"{_reason(error)} The entry is left out.", line)
             return
-        if place in self._seen:  # the first is kept: as git's union writes them, that of the branch that is merged into
-            first, number = self._seen[place]
+        text = self._context[1]
+        entries = self._file.group(text, context).entries
+        if call in entries:  # the first is kept: as git's union writes them, that of the branch that is merged into
+            first, number = entries[call], self._lines[text, call]
             same, before = first == entry, f" of line {number}" if number is not None else ""
             what = f"repeats the entry{before}" if same else f"a second entry for the call{before}"
             self.fault(f"{where}: {what}. It is left out; keep one of the two.", line, same)
             return
-        self._seen[place] = entry, line
-        self._file.add(context, entry)
+        entries[call] = entry
+        self._lines[text, call] = line
 
     def done(self) -> tuple[ConfigFile, list[Fault]]:
         self._file.keep_ends()

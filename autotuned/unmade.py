@@ -1,4 +1,4 @@
-"""What of a config file no program can ever ask for, told without torch: values and dtypes that no key is written with."""
+"""What of a config file no program can ask for, told without torch: values and dtypes that no key is written with."""
 
 from __future__ import annotations
 
