@@ -6,19 +6,18 @@ import base64
 import math
 import zlib
 from collections import namedtuple
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from autotuned import tensorspec
 from autotuned.errors import EncodingError, RecordError
+from autotuned.fields import INT64_MAX, typed
 from autotuned.key import is_descriptor, is_tensor, strides_of
 from autotuned.memory import is_torch
+from autotuned.tensorspec import ALIGNMENT, BY_VALUE_BYTES
 from autotuned.values import Json, encode
 
-# Small integer tensors are indices, offsets and lengths: made up ones would be read out of bounds.
-BY_VALUE_BYTES = 64 << 10
-PIECE = 1 << 22  # elements of a larger one that are looked at in one go
-ALIGNMENT = 16  # what Triton tells apart
-INT64_MAX = (1 << 63) - 1
+PIECE = 1 << 22  # elements of a larger tensor of integers that are looked at in one go
 
 
 def describe(arguments: Mapping[str, Any]) -> dict[str, Json]:
@@ -63,14 +62,18 @@ def build(spec: Mapping[str, Json], device: Any = "cuda", random_seed: int = 0) 
         random_seed: Of the random data: a normal distribution for floating-point numbers, an even one for integers.
 
     Raises:
-        RecordError: It is nothing that `describe` returns. `.where` names the field.
+        RecordError: It is nothing that `describe` returns, or needs more memory than there is. `.where` names the
+            field. Nothing is allocated before all memories have been checked, and no tensor reaches beyond its own.
     """
     try:
-        memories = [_allocate(memory, device) for memory in spec["memories"]]
-        return {name: _build(value, memories, random_seed, f"values.{name}") for name, value in spec["values"].items()}
-    except (KeyError, IndexError, TypeError, ValueError, zlib.error) as error:
-        if isinstance(error, RecordError):
-            raise
+        memories = _Made(typed(spec, dict, "arguments").get("memories"), device)
+        values = typed(spec.get("values"), dict, "values")
+        return {name: _build(value, memories, random_seed, f"values.{name}") for name, value in values.items()}
+    except RecordError:
+        raise
+    # What torch, NumPy and Triton raise for values that pass here and are none of theirs; memory that is not free.
+    except (ArithmeticError, AssertionError, AttributeError, LookupError, MemoryError, RuntimeError, TypeError,
+            ValueError) as error:  # fmt: skip
         raise RecordError(
             f"arguments: expected what describe() returns, got {error!r:.200}.", where="values"
         ) from error
@@ -235,9 +238,23 @@ def _array(tensor: Any) -> Any:
 # -- building ---------------------------------------------------------------------------------------------------------
 
 
+class _Made:
+    """Memories like those that were described, and the tensors in them."""
+
+    def __init__(self, described: Json, device: Any) -> None:
+        self.described = tensorspec.memories(described, device)
+        self._rooms = [_allocate(memory, device) for memory in self.described]
+
+    def tensor(self, spec: Json, random_seed: int, where: str) -> Any:
+        """A tensor in one of them."""
+        tensorspec.tensor(spec, self.described, where)
+        seed = random_seed + 1000 * spec["memory"] + spec["offset"]
+        return _tensor(spec, self._rooms[spec["memory"]], seed)
+
+
 def _allocate(memory: Json, device: Any) -> Any:
     """Zeroed bytes whose first is as far from a multiple of 16 as the first of the original."""
-    size, align = int(memory["bytes"]), int(memory["align"])
+    size, align = memory["bytes"], memory["align"]
     if memory["library"] == "torch":
         import torch
 
@@ -249,42 +266,37 @@ def _allocate(memory: Json, device: Any) -> Any:
     return room[(align - room.ctypes.data) % ALIGNMENT :]
 
 
-def _build(value: Json, memories: Sequence[Any], random_seed: int, where: str) -> Any:
+def _build(value: Json, memories: _Made, random_seed: int, where: str) -> Any:
     if not isinstance(value, dict):
         return [_build(part, memories, random_seed, where) for part in value] if isinstance(value, list) else value
     [(kind, content)] = value.items()
     if kind == "tensor":
-        return _tensor(content, memories[content["memory"]], random_seed + 1000 * content["memory"] + content["offset"])
+        return memories.tensor(content, random_seed, where)
     if kind == "tuple":
         return tuple(_build(part, memories, random_seed, f"{where}[{i}]") for i, part in enumerate(content))
     if kind == "dict":
-        return {_build(key, (), 0, where): _build(part, memories, random_seed, where) for key, part in content}
+        return {_build(name, memories, 0, where): _build(part, memories, random_seed, where) for name, part in content}
     if kind == "named":
         name, fields, parts = content
         return namedtuple(name, fields, module="recorded")(*_build(parts, memories, random_seed, where))
     if kind == "numpy":
-        import numpy
-
-        return numpy.dtype(content[0]).type(_build(content[1], (), 0, where))
+        return tensorspec.numpy_dtype(content[0], where).type(_build(content[1], memories, 0, where))
     if kind == "descriptor":
         from triton.tools.tensor_descriptor import TensorDescriptor
 
         base = _build(content["base"], memories, random_seed, where)
         return TensorDescriptor(base, content["shape"], content["strides"], content["block_shape"])
     if kind not in _READERS:
-        raise RecordError(f"{where}: expected a tensor or a plain value, got {kind!r}.", where=where)
+        raise RecordError(f"{where}: expected a tensor or a plain value, got {kind!r:.60}.", where=where)
     return _READERS[kind](content)
 
 
 def _dtype(text: str) -> Any:
-    library, _, name = text.partition(".")
-    if library == "torch":
-        import torch
-
-        return getattr(torch, name)
+    if not typed(text, str, "dtype").startswith("triton."):
+        return tensorspec.torch_dtype(text, "dtype")
     import triton.language as tl
 
-    return getattr(tl, name)
+    return tl.dtype(text.removeprefix("triton."))  # which refuses what is none
 
 
 def _device(text: str) -> Any:
@@ -304,14 +316,14 @@ _READERS: dict[str, Callable[[Any], Any]] = {
 
 
 def _tensor(spec: Json, memory: Any, random_seed: int) -> Any:
-    shape, strides, start = tuple(spec["shape"]), tuple(spec["strides"]), int(spec["offset"])
+    shape, strides, start = tuple(spec["shape"]), tuple(spec["strides"]), spec["offset"]
     if spec["dtype"].startswith("torch."):
         import torch
 
-        dtype = _dtype(spec["dtype"])
+        dtype = tensorspec.torch_dtype(spec["dtype"], "dtype")
         size = torch.empty(0, dtype=dtype).element_size()
         flat = torch.empty(0, dtype=dtype, device=memory.device).set_(
-            memory.untyped_storage(), (memory.storage_offset() + start) // size, (_elements(shape, strides),)
+            memory.untyped_storage(), (memory.storage_offset() + start) // size, (tensorspec.elements(shape, strides),)
         )
         _fill(flat, spec["data"], random_seed)
         view = flat.as_strided(shape, strides, flat.storage_offset())
@@ -319,16 +331,12 @@ def _tensor(spec: Json, memory: Any, random_seed: int) -> Any:
         import numpy
 
         size = numpy.dtype(spec["dtype"]).itemsize
-        flat = memory[start : start + size * _elements(shape, strides)].view(spec["dtype"])
+        flat = memory[start : start + size * tensorspec.elements(shape, strides)].view(spec["dtype"])
         _fill_array(flat, spec["data"], random_seed)
         view = numpy.lib.stride_tricks.as_strided(flat, shape, [stride * size for stride in strides])
     if (spec["data"] or {}).get("values") is not None:
         _place_values(view, spec["data"]["values"])
     return view
-
-
-def _elements(shape: Sequence[int], strides: Sequence[int]) -> int:
-    return 0 if 0 in shape else 1 + sum((size - 1) * stride for size, stride in zip(shape, strides))
 
 
 def _fill(flat: Any, data: Json, random_seed: int) -> None:
@@ -366,9 +374,9 @@ def _place_values(view: Any, text: str) -> None:
     """Write the very values; elements that appear several times are the same ones each time."""
     import numpy
 
-    raw = zlib.decompress(base64.b64decode(text))
-    name = str(view.dtype).removeprefix("torch.")
-    array = numpy.frombuffer(raw, dtype=name).reshape(tuple(view.shape)).copy()
+    name, shape = str(view.dtype).removeprefix("torch."), tuple(view.shape)
+    raw = tensorspec.values(text, math.prod(shape) * view.itemsize, "values")
+    array = numpy.frombuffer(raw, dtype=name).reshape(shape).copy()
     if not is_torch(view):
         view[...] = array
         return

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from autotuned import configfile, exchange
+from autotuned import configfile, exchange, files, unmade
 from autotuned.configfile import ConfigFile, Fault, Group
 from autotuned.values import Json, canonical
 
@@ -27,17 +27,18 @@ class Audit:
         self.files: list[tuple[Path, ConfigFile]] = []
         self.faults: list[Fault] = []
         self._first: dict[str, Path] = {}  # digest of a key -> the file that has it first
+        files.forget_files()  # they may have changed since this process read them
         for path in paths:
             for file in exchange.files_in([path]):
-                self._file(file, placed=file.parent.parent == path)
+                self._file(file, path if path.is_dir() else None)
 
-    def _file(self, path: Path, placed: bool) -> None:
+    def _file(self, path: Path, folder: Path | None) -> None:
         file, faults = exchange.read(path)
         self.faults += faults
         if file is None:
             return
         self.files.append((path, file))
-        self.faults += [Fault(str(path), text) for text in [*_misplaced(file, path, placed), *_dead(file)]]
+        self.faults += [Fault(str(path), text) for text in [*_lost(file, path, folder), *_dead(file)]]
         for key, entry in file.entries():
             first = self._first.setdefault(key.digest, path)
             if first != path:
@@ -52,13 +53,20 @@ class Audit:
         return sum(len(group.entries) for _, file in self.files for group in file.groups())
 
 
-def _misplaced(file: ConfigFile, path: Path, placed: bool) -> Iterator[str]:
-    """Whether the file lies where it is looked for; of one that is given by itself nobody knows."""
-    name = configfile.file_name(file.kernel)
-    if placed and path.name != name:
-        yield f"dead: it holds {file.kernel!r}, which is looked for in {name}."
-    if placed and path.parent.name != file.device.slug:
-        yield f"dead: its device is looked for in the folder {file.device.slug}, not {path.parent.name}."
+def _lost(file: ConfigFile, path: Path, folder: Path | None) -> Iterator[str]:
+    """What a call that asks the folder for it would not be given: the look-up itself is asked.
+
+    Of a file that is given by itself nobody knows where it will lie: then the file is asked.
+    """
+    if folder is not None and path.parent == folder and folder.name == file.device.slug:
+        folder = folder.parent  # the folder of a device, given by itself
+    place = path if folder is None else folder / file.device.slug / configfile.file_name(file.kernel)
+    if place != path:
+        yield f"dead: it is for {file.kernel!r} on {file.device.name!r}, which is looked for in {place}."
+        return
+    for key, entry in file.entries():
+        if (file.find(key) if folder is None else files.find(files.path_of(folder, key), key)) != entry:
+            yield f"dead: no look-up finds the entry for the call {_short(key.call)}: its context names a device too."
 
 
 def _dead(file: ConfigFile) -> Iterator[str]:
@@ -67,7 +75,12 @@ def _dead(file: ConfigFile) -> Iterator[str]:
         if not any(group.context.keys() - {TRIAL} == ALWAYS | toolchain for toolchain in TOOLCHAINS):
             fields = " or ".join(", ".join(sorted(ALWAYS | toolchain)) for toolchain in TOOLCHAINS)
             yield f"dead: expected a context of {fields}, got {', '.join(sorted(group.context)) or 'nothing'}."
+        else:
+            yield from (f"dead: {text}" for text in unmade.in_context(group.context))
         yield from _dead_calls(group)
+    if not file.groups():
+        yield "it has no groups, and so answers no call: remove it."
+    yield from (f"dead: {text}" for text in unmade.in_entries(file))
 
 
 def _dead_calls(group: Group) -> Iterator[str]:

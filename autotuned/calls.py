@@ -8,8 +8,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from autotuned import disk
+from autotuned import disk, keyparts
 from autotuned.errors import RecordingError
+from autotuned.fields import integer, typed, wrong
 from autotuned.key import Key
 from autotuned.values import Json, digest
 
@@ -100,7 +101,7 @@ def read(path: Path) -> list[Recorded]:
     for line in _lines(path):
         try:
             _add(disk.parse_json(line), found, more, schemas)
-        except (ValueError, KeyError, TypeError):
+        except ValueError:
             strange += 1
     others = f" (schema {', '.join(map(str, sorted(schemas)))}; this version reads {SCHEMA})" if schemas else ""
     if not found:
@@ -128,28 +129,35 @@ def _nothing_in(path: Path, strange: int, others: str) -> str:
 
 def _lines(path: Path) -> Iterator[bytes]:
     try:
-        with open(path, "rb") as file:
-            yield from (line for line in file if line.strip())
+        yield from disk.lines(path)
     except OSError as error:
         raise RecordingError(
             f"{path}: expected a file of recorded calls, and it cannot be read: {error.strerror}.", path=str(path)
         ) from error
+    except ValueError as error:
+        raise RecordingError(str(error), path=str(path)) from error
 
 
 def _add(line: Json, found: dict[str, Recorded], more: dict[str, int], schemas: set[int]) -> None:
-    """Take in a line; ValueError, KeyError or TypeError if it is none of ours; another schema goes into `schemas`."""
-    identity = line["id"]
-    schema = line.get("schema", SCHEMA)
-    if isinstance(schema, int) and schema != SCHEMA:
+    """Take in a line; ValueError if it is none of ours; another schema goes into `schemas`."""
+    identity = typed(typed(line, dict, "line").get("id"), str, "id")
+    schema = integer(line.get("schema", SCHEMA), "schema")
+    if schema != SCHEMA:
         schemas.add(schema)
-        raise ValueError
+        raise wrong("schema", f"schema {SCHEMA} of recordings", schema)
     if "more" in line:
-        more[identity] = more.get(identity, 0) + int(line["more"])
+        more[identity] = more.get(identity, 0) + integer(line["more"], "more")
         return
-    if any(not isinstance(line[name], kind) for name, kind in _FIELDS.items()):
-        raise ValueError
+    recorded = _loaded(line)
     if identity in found:
-        found[identity].count += int(line["count"])
+        found[identity].count += recorded.count
         return
-    key = Key(line["kernel"], line["key"]["call"], line["key"]["context"])
-    found[identity] = Recorded(line["kernel"], line["target"], key, line["arguments"], line["grid"], int(line["count"]))
+    found[identity] = recorded
+
+
+def _loaded(line: Json) -> Recorded:
+    for name, kind in _FIELDS.items():
+        typed(line.get(name), kind, name)
+    key = keyparts.load(line["kernel"], line["key"].get("call"), line["key"].get("context"))
+    count = integer(line.get("count"), "count")
+    return Recorded(line["kernel"], line["target"], key, line["arguments"], line.get("grid"), count)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from autotuned import disk
 from autotuned.errors import AutotunedError, ConfigError, PruningError
 from autotuned.immutable import Frozen
 from autotuned.later import later
@@ -154,8 +155,8 @@ def stored_form(default: Any, kernel: str, fallback: Fallback) -> dict[str, Json
 def _content(path: str) -> str:
     """A file of IR by what is in it, and by its suffix, which tells Triton the stage: its name says nothing."""
     try:
-        content = Path(path).read_bytes()
-    except OSError:  # it cannot be compiled and so never wins; once it is there, it is another config
+        content = disk.read_bytes(Path(path))
+    except (OSError, ValueError):  # it cannot be compiled and so never wins; once it is there, it is another config
         return f"unreadable:{path}"
     return f"sha256:{hashlib.sha256(content).hexdigest()}{Path(path).suffix}"
 

@@ -127,6 +127,14 @@ def _split(target: str) -> tuple[str, str]:
     return place, kernel
 
 
+def file_of(target: str) -> str:
+    """The file that a target names; "" for a module, and for a recording."""
+    place, colon, kernel = target.rpartition(":")
+    if not colon or set(kernel) & set("/\\"):
+        place = target
+    return place if place.endswith(".py") or set(place) & set("/\\") else ""
+
+
 def _error(target: str, what: str) -> TargetError:
     return TargetError(f"target {target!r}: {what}", target=target)
 

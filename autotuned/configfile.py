@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from autotuned import conditions, disk, recordfile
+from autotuned import conditions, disk, keyparts, recordfile
 from autotuned.conditions import Conditions
 from autotuned.device import Device, file_stem, from_json
 from autotuned.errors import ConfigFileError, RecordError
+from autotuned.fields import is_finite, typed
 from autotuned.key import Key
-from autotuned.recordfile import typed
 from autotuned.values import Json, canonical
 
 SCHEMA = 2
@@ -107,8 +107,11 @@ class ConfigFile:
     def add(self, context: Json, entry: Entry) -> None:
         """Put an entry in, in place of one for the same call in the same context."""
         self.indexes.clear()
-        group = self._groups.setdefault(canonical(context), Group(context))
-        group.entries[canonical(entry.call)] = entry
+        self.group(canonical(context), context).entries[canonical(entry.call)] = entry
+
+    def group(self, text: str, context: Json) -> Group:
+        """The group of a context, which is made if there is none; `text` is its canonical form."""
+        return self._groups.get(text) or self._groups.setdefault(text, Group(context))
 
     def keep_ends(self) -> None:
         """From now on new entries go before what is the last of its group now, and new groups before the last."""
@@ -226,11 +229,14 @@ def read(text: str | bytes, path: str) -> tuple[ConfigFile | None, list[Fault]]:
     are files that git merged without an ancestor, or with its markers in them.
     """
     try:
-        return _read(disk.parse_json(text), _lines_of(text), path)
-    except (RecordError, TypeError) as error:
-        return None, [Fault(path, _reason(error))]
-    except (ValueError, RecursionError) as error:
+        text = disk.decoded(text)
+        data = disk.parse_json(text)
+    except ValueError as error:
         return _by_lines(text, path, error)
+    try:
+        return _read(data, text.splitlines(), path)
+    except (ValueError, TypeError) as error:
+        return None, [Fault(path, _reason(error))]
 
 
 def _read(data: Any, lines: list[str], path: str) -> tuple[ConfigFile, list[Fault]]:
@@ -245,6 +251,8 @@ def _read(data: Any, lines: list[str], path: str) -> tuple[ConfigFile, list[Faul
     for g, group in enumerate(typed(fields["groups"], list, "groups")):
         parts = _fields(group, f"groups[{g}]", {"context", "entries"})
         context = typed(parts["context"], dict, f"groups[{g}].context")
+        if parts["entries"] == []:
+            reader.fault(f"groups[{g}]: expected entries, got none: remove the group.", None, harmless=True)
         for e, entry in enumerate(typed(parts["entries"], list, f"groups[{g}].entries")):
             reader.entry(context, entry, f"groups[{g}].entries[{e}]", next(numbers))
     return reader.done()
@@ -264,7 +272,8 @@ class _Reader:
     def __init__(self, file: ConfigFile, path: str) -> None:
         self._file, self._path = file, path
         self._faults: list[Fault] = []
-        self._seen: dict[tuple[str, str], tuple[Entry, int | None]] = {}
+        self._context: tuple[Json, str] = (None, "")  # the latest, and its canonical text: few are different
+        self._lines: dict[tuple[str, str], int | None] = {}
 
     def fault(self, text: str, line: int | None, harmless: bool = False) -> None:
         self._faults.append(Fault(self._path, text, line, harmless))
@@ -272,18 +281,22 @@ class _Reader:
     def entry(self, context: Json, data: Json, where: str, line: int | None) -> None:
         try:
             entry = _entry(data, where)
-            place = canonical(context), canonical(entry.call)
+            call = canonical(entry.call)
+            if context is not self._context[0]:
+                self._context = context, canonical(context)
         except (ValueError, TypeError) as error:
             self.fault(f"{_reason(error)} The entry is left out.", line)
             return
-        if place in self._seen:  # the first is kept: as git's union writes them, that of the branch that is merged into
-            first, number = self._seen[place]
+        text = self._context[1]
+        entries = self._file.group(text, context).entries
+        if call in entries:  # the first is kept: as git's union writes them, that of the branch that is merged into
+            first, number = entries[call], self._lines[text, call]
             same, before = first == entry, f" of line {number}" if number is not None else ""
             what = f"repeats the entry{before}" if same else f"a second entry for the call{before}"
             self.fault(f"{where}: {what}. It is left out; keep one of the two.", line, same)
             return
-        self._seen[place] = entry, line
-        self._file.add(context, entry)
+        entries[call] = entry
+        self._lines[text, call] = line
 
     def done(self) -> tuple[ConfigFile, list[Fault]]:
         self._file.keep_ends()
@@ -293,23 +306,24 @@ class _Reader:
 def _by_lines(text: str | bytes, path: str, error: Exception) -> tuple[ConfigFile | None, list[Fault]]:
     """What can be read of a file of which only the lines are in order, as `ConfigFile.dump` writes them."""
     broken = Fault(path, _reason(error), getattr(error, "lineno", None))
+    if isinstance(text, bytes):  # it has no text
+        return None, [broken]
     try:
-        lines = _lines_of(text)
+        lines = text.splitlines()
         reader = _Reader(_headed(lines), path)
-    except (ValueError, TypeError, RecursionError):
+    except (ValueError, TypeError):
         return None, [broken]
     reader.fault(f"{broken.text} What can be read line by line is used; `autotuned merge` writes it anew.", broken.line)
     context: Json = None
     for number, line in enumerate(map(str.strip, lines), 1):
         try:
             if line.startswith('{"context":'):
-                context = typed(json.loads(line.removesuffix("[") + "[]}")["context"], dict, "context")
+                context = typed(disk.parse_json(line.removesuffix("[") + "[]}")["context"], dict, "context")
             elif line.startswith('{"call":'):
-                end = json.JSONDecoder().raw_decode(line)[1]
-                reader.entry(typed(context, dict, "context"), disk.parse_json(line[:end]), "entry", number)
+                reader.entry(typed(context, dict, "context"), disk.first_json(line), "entry", number)
             elif line.startswith(("<<<<<<<", "=======", ">>>>>>>")):
                 reader.fault("git's mark of a conflict.", number)
-        except (ValueError, TypeError, RecursionError) as cause:
+        except (ValueError, TypeError) as cause:
             context = None if line.startswith('{"context":') else context
             reader.fault(f"{_reason(cause)} The line is left out.", number)
     return reader.done()
@@ -317,7 +331,9 @@ def _by_lines(text: str | bytes, path: str, error: Exception) -> tuple[ConfigFil
 
 def _headed(lines: list[str]) -> ConfigFile:
     """An empty file with the head that stands in these lines; ValueError or TypeError where there is none."""
-    heads = [json.loads(f"{{{line.strip().rstrip(',')}}}") for line in lines if line.startswith((' "s', ' "k', ' "d'))]
+    heads = [
+        disk.parse_json(f"{{{line.strip().rstrip(',')}}}") for line in lines if line.startswith((' "s', ' "k', ' "d'))
+    ]
     fields = {name: value for head in heads for name, value in head.items()}
     if len(heads) != 3 or fields.keys() != {"schema", "kernel", "device"} or fields["schema"] != SCHEMA:
         raise ValueError(f"expected schema {SCHEMA}, kernel and device, a line each, got {fields!r:.60}.")
@@ -325,11 +341,8 @@ def _headed(lines: list[str]) -> ConfigFile:
 
 
 def _empty(fields: Mapping[str, Json]) -> ConfigFile:
+    keyparts.check_device(fields["device"], "device")
     return ConfigFile(typed(fields["kernel"], str, "kernel"), from_json(fields["device"]))
-
-
-def _lines_of(text: str | bytes) -> list[str]:
-    return (text.decode() if isinstance(text, bytes) else text).splitlines()
 
 
 def _reason(error: Exception) -> str:
@@ -341,9 +354,9 @@ def _entry(data: Any, where: str) -> Entry:
     fields = _fields(data, where, {"call", "config", "conditions", "median_us", "vs_default"})
     for name in ("median_us", "vs_default"):
         number = fields[name]
-        if number is not None and (not recordfile.is_finite(number) or number <= 0):
+        if number is not None and (not is_finite(number) or number <= 0):
             raise RecordError(f"{where}.{name}: expected a number above 0 or null, got {number!r:.60}.", where=where)
-    call = typed(fields["call"], dict, f"{where}.call")
+    call = keyparts.check_call(fields["call"], f"{where}.call")
     config = recordfile.check_config(fields["config"], f"{where}.config")
     _check_values(call, config, f"{where}.config")
     measured = conditions.load(fields["conditions"], f"{where}.conditions")

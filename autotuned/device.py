@@ -90,8 +90,9 @@ def from_json(data: Json) -> Device:
     """
     found = Device(**data)
     texts = [found.kind, found.name, found.arch, "" if found.mig is None else found.mig]
-    if not all(isinstance(text, str) for text in texts) or type(found.sm_count) is not int:
-        raise TypeError(f"device: expected text and, as sm_count, a number, got {data!r:.200}")
+    is_count = type(found.sm_count) is int and 0 <= found.sm_count < 1 << 31
+    if not all(isinstance(text, str) for text in texts) or not is_count:
+        raise TypeError(f"device: expected text and, as sm_count, a number of 0 or more, got {data!r:.200}")
     return found
 
 

@@ -6,45 +6,102 @@ import errno
 import json
 import math
 import os
+import re
 import stat
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from autotuned.values import Json
 
+if TYPE_CHECKING:
+    from importlib.abc import Traversable  # for annotations only: it moves in Python 3.14
+
 MAX_FILE_BYTES = 64 << 20  # a record is a few KiB; a huge file is damage or an attack, and would be read into memory
+MAX_LINE_BYTES = 16 << 20  # of a recording, which is read line by line and may be longer than memory
+MAX_DEPTH = 100  # of JSON; a key's values are a few levels deep, and code that walks JSON calls itself for each level
 # What network file systems answer for a moment while another host replaces a file, and worn disks now and then.
 _PASSING = (errno.ENOENT, errno.ESTALE, errno.EIO, errno.EBUSY)
 _T = TypeVar("_T")
 
 
-def read_json(path: Path) -> Json:
+def read_json(path: Path, most: int | None = None) -> Json:
     """Parse a JSON file; needs no lock and no write access.
 
     Raises:
         FileNotFoundError: There is none.
         OSError: It cannot be read, also at a second try.
-        ValueError: It is no file, too large, no JSON, or holds NaN, Infinity or a number like 1e999, which Python
-            reads as one.
+        ValueError: As `read_bytes` and `parse_json` have it.
     """
-    return parse_json(read_bytes(path))
+    return parse_json(read_bytes(path, most))
 
 
-def read_bytes(path: Path) -> bytes:
+def read_bytes(path: Path, most: int | None = None) -> bytes:
     """A file's content; an error that may pass is answered by a second try.
+
+    Args:
+        most: Bytes that it may have; None for `MAX_FILE_BYTES`.
 
     Raises:
         OSError: It cannot be read.
-        ValueError: It is no plain file, or larger than `MAX_FILE_BYTES`.
+        ValueError: It is no plain file, or larger.
     """
-    return _twice(lambda: _read(path, MAX_FILE_BYTES + 1))
+    limit = MAX_FILE_BYTES if most is None else most
+    return _twice(lambda: _read(path, limit, limit))
+
+
+def read_resource(path: Traversable) -> bytes:
+    """The content of a package's file, which may lie in a zip; OSError and ValueError as `read_bytes`."""
+    if isinstance(path, Path):
+        return read_bytes(path)
+    with path.open("rb") as file:
+        content: bytes = file.read(MAX_FILE_BYTES + 1)  # of a zip no more is unpacked
+    if len(content) > MAX_FILE_BYTES:
+        raise ValueError(f"{path}: expected at most {MAX_FILE_BYTES} bytes, got more.")
+    return content
 
 
 def read_head(path: str | Path, size: int) -> bytes:
     """At most the first `size` bytes of a file; OSError and ValueError as `read_bytes`."""
-    return _twice(lambda: _read(path, size))
+    return _twice(lambda: _read(path, size, MAX_FILE_BYTES))
+
+
+def lines(path: Path) -> Iterator[bytes]:
+    """The lines of a plain file of any length, blank ones left out; of one above `MAX_LINE_BYTES` the first so many.
+
+    What is cut is no JSON any more, so that whoever parses lines leaves it out.
+
+    Raises:
+        OSError: It cannot be read.
+        ValueError: It is no plain file.
+    """
+    descriptor = _opened(path)
+    with open(descriptor, "rb") as file:
+        while line := file.readline(MAX_LINE_BYTES):
+            rest = line
+            while not rest.endswith(b"\n") and (rest := file.readline(MAX_LINE_BYTES)):
+                pass
+            if line.strip():
+                yield line
+
+
+def inflate(data: bytes, most: int) -> bytes:
+    """What zlib compressed.
+
+    Raises:
+        ValueError: It is no such thing, or more than `most` bytes: no more are ever unpacked.
+    """
+    import zlib  # here: no start of a process needs it
+
+    unpacker = zlib.decompressobj()
+    try:
+        content = unpacker.decompress(data, most + 1)
+    except zlib.error as error:
+        raise ValueError(f"expected compressed data, got {error}.") from None
+    if len(content) > most or not unpacker.eof:
+        raise ValueError(f"expected compressed data of at most {most} bytes, got more, or a part.")
+    return content
 
 
 def _twice(action: Callable[[], _T]) -> _T:
@@ -56,20 +113,30 @@ def _twice(action: Callable[[], _T]) -> _T:
     return action()
 
 
-def _read(path: str | Path, limit: int) -> bytes:
-    # Without waiting for a writer: somebody may have put a pipe there.
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NONBLOCK", 0))
+def _read(path: str | Path, wanted: int, most: int) -> bytes:
+    descriptor = _opened(path)
     try:
-        info = os.fstat(descriptor)
-        if stat.S_ISDIR(info.st_mode):
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-        if not stat.S_ISREG(info.st_mode):
-            raise ValueError(f"{path}: expected a plain file.")
-        if info.st_size > MAX_FILE_BYTES:
-            raise ValueError(f"{path}: expected at most {MAX_FILE_BYTES} bytes, got {info.st_size}.")
-        return _content(descriptor, min(limit, info.st_size))
+        size = os.fstat(descriptor).st_size
+        if size > most:
+            raise ValueError(f"{path}: expected at most {most} bytes, got {size}.")
+        return _content(descriptor, min(wanted, size))  # of a file that grows meanwhile no more than it had
     finally:
         os.close(descriptor)
+
+
+def _opened(path: str | Path) -> int:
+    """A descriptor of a plain file; anything else is refused, and a pipe's writer not waited for."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NONBLOCK", 0))
+    try:
+        mode = os.fstat(descriptor).st_mode
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        if not stat.S_ISREG(mode):
+            raise ValueError(f"{path}: expected a plain file.")
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
 
 
 def _content(descriptor: int, limit: int) -> bytes:
@@ -80,11 +147,59 @@ def _content(descriptor: int, limit: int) -> bytes:
 
 
 def parse_json(content: str | bytes) -> Json:
-    """Parse JSON text; ValueError where `read_json` has it."""
-    try:
-        return _decoder.decode(content if isinstance(content, str) else content.decode(json.detect_encoding(content)))
-    except RecursionError:
-        raise ValueError("expected JSON of a sane depth, got one nested too deeply.") from None
+    """Parse JSON text.
+
+    Raises:
+        ValueError: It is no JSON, nested deeper than `MAX_DEPTH`, has a name twice in one object, or holds NaN,
+            Infinity, a number like 1e999, which Python reads as one, or an integer of thousands of digits.
+    """
+    text = decoded(content)
+    _check_depth(text)
+    return _decoder.decode(text)
+
+
+def decoded(content: str | bytes) -> str:
+    """Text of a JSON file, in whichever encoding of Unicode; UnicodeDecodeError, a ValueError, if it is none."""
+    return content if isinstance(content, str) else content.decode(json.detect_encoding(content))
+
+
+def first_json(text: str) -> Json:
+    """The JSON value that a text begins with, whatever follows; ValueError as `parse_json`."""
+    _check_depth(text)
+    return _decoder.raw_decode(text)[0]
+
+
+def _check_depth(text: str) -> None:
+    """Refuse what is nested too deeply before anything is made of it; 2 us for a record's head of 2 KiB."""
+    if text.count("[") + text.count("{") <= MAX_DEPTH:
+        return
+    if not _is_shallow(text):
+        strings = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*(?:"|$)', re.DOTALL)
+        if not _is_shallow(strings.sub("", text)):
+            raise ValueError(f"expected JSON of a sane depth, at most {MAX_DEPTH}, got one nested too deeply.")
+
+
+def _is_shallow(text: str) -> bool:
+    """Whether brackets lie in each other at most `MAX_DEPTH` times; also False where strings hold odd ones."""
+    brackets = text.encode("utf-8", "surrogatepass").translate(_ROUND, _NO_BRACKETS)
+    depth = 0
+    while b"()" in brackets and depth < MAX_DEPTH:
+        brackets = brackets.replace(b"()", b"")  # the innermost, everywhere
+        depth += 1
+    return depth + len(brackets) <= MAX_DEPTH  # of a text that is cut off some are left
+
+
+_ROUND = bytes.maketrans(b"[{]}", b"(())")
+_NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+
+
+def _object(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"expected each name once in an object, got {twice!r:.60} twice.")
+    return fields
 
 
 def _refuse_constant(name: str) -> Json:
@@ -99,7 +214,7 @@ def _finite(digits: str) -> float:
 
 
 # Made once: `json.loads` with these options makes one a call, which a listing of 100,000 records pays for.
-_decoder = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite)
+_decoder = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite, object_pairs_hook=_object)
 
 
 def text(data: Json) -> str:
@@ -318,38 +433,19 @@ def _temporary_dir() -> Path:
     path = Path(tempfile.gettempdir()) / f"autotuned-{user}"
     try:
         path.mkdir(mode=0o700, exist_ok=True)
-        safe = path.lstat().st_uid == user and not path.is_symlink()
+        safe = not isinstance(user, int) or _is_private(path, user)
     except OSError:
         safe = False
     # Under a folder that everybody writes, a name that can be guessed may be somebody else's.
-    return path if safe or user == "user" else Path(tempfile.mkdtemp(prefix="autotuned-"))
+    return path if safe else Path(tempfile.mkdtemp(prefix="autotuned-"))
 
 
-_NETWORK = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "lustre", "gpfs", "beegfs", "ceph", "afs", "9p", "panfs", "pvfs2")
-_LOCAL_FUSE = ("fuse.fuse-overlayfs", "fuse.overlayfs", "fuse.lxcfs", "fuse.ntfs", "fuse.ntfs-3g", "fuse.exfat")
-_MOUNTS = Path("/proc/self/mountinfo")
+def _is_private(path: Path, user: int) -> bool:
+    """Whether nobody but a user can put files into a folder, or another folder in its place.
 
-
-def network_file_system(path: Path) -> str:
-    """The type of the network file system that a path lies on, such as "nfs4"; "" if it is local or not known."""
-    try:
-        mounts = _MOUNTS.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
-        place = os.path.realpath(path)
-    except OSError:
-        return ""
-    kinds = dict(map(_mount, filter(None, mounts)))  # of two on one point the later hides the other
-    kind = kinds.get(max((point for point in kinds if _is_below(place, point)), key=len, default=""), "")
-    return kind if kind in _NETWORK or (kind.startswith("fuse.") and kind not in _LOCAL_FUSE) else ""
-
-
-def _mount(line: str) -> tuple[str, str]:
-    """Mount point and type in a line of mountinfo, whose optional fields end with a lone dash."""
-    fields, _, rest = line.partition(" - ")
-    point = fields.split(" ")[4]
-    for code, letter in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
-        point = point.replace(code, letter)
-    return point, rest.split(" ")[0]
-
-
-def _is_below(place: str, point: str) -> bool:
-    return place == point or place.startswith(point.rstrip("/") + "/")
+    One that was open to others for a while is not made private here: what they put into it would still be there.
+    """
+    own, above = path.lstat(), path.parent.stat()
+    kept = above.st_mode & stat.S_ISVTX or not above.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    closed = stat.S_ISDIR(own.st_mode) and not stat.S_IMODE(own.st_mode) & 0o077
+    return bool(closed and own.st_uid == user and kept and above.st_uid in (0, user))

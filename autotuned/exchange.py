@@ -6,10 +6,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from autotuned import conditions, configfile, objects, recordfile, shipping, store
+from autotuned import conditions, configfile, disk, objects, shipping, store
 from autotuned.configfile import ConfigFile, Entry, Fault
 from autotuned.device import Device, from_json
 from autotuned.errors import ConfigFileError
+from autotuned.fields import is_finite
 from autotuned.key import Key
 from autotuned.recordfile import Record
 from autotuned.values import Json
@@ -47,7 +48,7 @@ def entry_of(stored: Record) -> Entry:
     if not stored.timings:
         ratio = stored.provenance.get("vs_default")
         entry = configfile.entry_of(stored, None)
-        return replace(entry, vs_default=ratio if recordfile.is_finite(ratio) else None)
+        return replace(entry, vs_default=ratio if is_finite(ratio) else None)
     default: Json = stored.provenance.get("default")
     return configfile.entry_of(stored, default if isinstance(default, dict) else stored.timings[0].config)
 
@@ -119,9 +120,11 @@ def files_in(paths: Iterable[Path]) -> list[Path]:
 def read(path: Path) -> tuple[ConfigFile | None, list[Fault]]:
     """What can be used of a config file, and what is wrong with it; also where it cannot be read at all."""
     try:
-        return configfile.read(path.read_bytes(), str(path))
+        return configfile.read(disk.read_bytes(path), str(path))
     except OSError as error:
         return None, [Fault(str(path), f"{error.strerror or error}.")]
+    except ValueError as error:
+        return None, [Fault(str(path), str(error).removeprefix(f"{path}: "))]
 
 
 Name = tuple[str, Device]  # of a config file: its kernel and its device

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from autotuned import candidates, files, store
+from autotuned import candidates, files, listing, store
 from autotuned.alike import Alike
 from autotuned.conditions import Conditions
 from autotuned.errors import NotTunedError
@@ -137,6 +137,7 @@ def stored_keys(kernel: str) -> list[Key]:
 
 
 _known: dict[str, Alike] | None = None  # by kernel, inside `reading_once`
+_latest: dict[str, tuple[Any, Any, Alike]] = {}  # by kernel: heads, state of the config files, and what came of them
 
 
 @contextmanager
@@ -151,11 +152,27 @@ def reading_once() -> Iterator[None]:
 
 
 def nearest(key: Key) -> Key | None:
-    """The stored or shipped key of its kernel that is most like a key (`alike`); None if there is none."""
-    known = _known if _known is not None else {}
-    if key.kernel not in known:
-        known[key.kernel] = Alike(stored_keys(key.kernel))
-    return known[key.kernel].nearest(key)
+    """The stored or shipped key of its kernel that is most like a key (`alike`); None if there is none.
+
+    Outside `reading_once` that is one of the records that `listing.known_heads` knows, and no more are read than have
+    changed since: a program that is not tuned asks this at each of its misses.
+    """
+    if _known is None:
+        return _alike(key.kernel).nearest(key)
+    if key.kernel not in _known:
+        _known[key.kernel] = Alike(stored_keys(key.kernel))
+    return _known[key.kernel].nearest(key)
+
+
+def _alike(kernel: str) -> Alike:
+    heads, shipped = store.known_heads(kernel), files.state()
+    known = _latest.get(kernel)
+    if known is None or known[0] is not heads or known[1] != shipped:
+        keys = [head.key for head in heads] + [key for _, key, _ in store.shipped(kernel)]
+        known = _latest[kernel] = heads, files.state(), Alike(keys)
+        while len(_latest) > listing.MOST_FOLDERS:
+            _latest.pop(next(iter(_latest)))
+    return known[2]
 
 
 def changes(now: Key, stored: Key) -> tuple[Difference, ...]:

@@ -11,7 +11,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from autotuned import conditions, configfile, env, fit, nearest, policy, records
+from autotuned import conditions, configfile, disk, env, fit, nearest, policy, records
 from autotuned.conditions import BY_DEFAULT, Conditions
 from autotuned.configfile import ConfigFile, Entry, Fault
 from autotuned.device import from_json
@@ -87,6 +87,9 @@ _devices: dict[str, list[Traversable]] = {}  # text of a folder -> the folders o
 _kernels: dict[tuple[str, str], list[tuple[str, ConfigFile]]] = {}  # (text of a folder, kernel) -> its files there
 
 
+_generation = 0  # grows when files are to be read anew
+
+
 # -- the folders -----------------------------------------------------------------------------------------------------
 
 
@@ -135,8 +138,15 @@ def _say_if_empty(folder: Traversable, name: str) -> None:
 
 def forget_files() -> None:
     """Read config files anew at their next use."""
+    global _generation
+    _generation += 1
     for known in (_files, _devices, _kernels):
         known.clear()
+
+
+def state() -> tuple[Any, ...]:
+    """What is equal for as long as the same folders are asked and what was read of them holds."""
+    return _generation, *(str(folder.path) for folder in folders())
 
 
 def folders() -> Iterator[Folder]:
@@ -237,13 +247,17 @@ def read(path: Traversable, kernel: str | None) -> Read:
 
 
 def read_anew(path: Traversable, kernel: str | None) -> Read:
-    """The file at a path as it is now."""
+    """The file at a path as it is now; what is there and can be no config file is a fault."""
     try:
-        if not path.is_file():
-            return Read(None, [])
-        file, faults = configfile.read(path.read_bytes(), str(path))
-    except OSError as error:
-        return Read(None, [Fault(str(path), f"{error}.")])
+        content = disk.read_resource(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return Read(None, [])
+    except (OSError, KeyError) as error:  # KeyError: how a zip says that there is none
+        absent = isinstance(error, KeyError)
+        return Read(None, [] if absent else [Fault(str(path), f"{error}.")])
+    except ValueError as error:
+        return Read(None, [Fault(str(path), str(error).removeprefix(f"{path}: "))])
+    file, faults = configfile.read(content, str(path))
     if file is not None and configfile.file_name(file.kernel) != path.name:
         wanted = f"kernel {kernel!r}" if kernel else "the kernel of its name"
         text = f"expected {wanted}, got {file.kernel!r}: files keep the names they are written under."
@@ -286,13 +300,22 @@ def look_exact(key: Key, candidates: Candidates, needed: Conditions = BY_DEFAULT
 
 def _exact(key: Key) -> Iterator[tuple[str, Entry]]:
     """The entries for a key, each with its file's path."""
-    name, slug = configfile.file_name(key.kernel), from_json(key.context["device"]).slug
     for folder in folders():
-        path = folder.path / slug / name
-        file = read(path, key.kernel).file
-        entry = file.find(key) if file else None
+        path = path_of(folder.path, key)
+        entry = find(path, key)
         if entry is not None:
             yield str(path), entry
+
+
+def path_of(folder: Traversable, key: Key) -> Traversable:
+    """Where a key's choice is looked for below a folder of config files."""
+    return folder / from_json(key.context["device"]).slug / configfile.file_name(key.kernel)
+
+
+def find(path: Traversable, key: Key) -> Entry | None:
+    """A key's entry in the file at a path, if there is one."""
+    file = read(path, key.kernel).file
+    return file.find(key) if file else None
 
 
 def look_ladder(key: Key, candidates: Candidates, strict: bool = False, needed: Conditions = BY_DEFAULT) -> Look:

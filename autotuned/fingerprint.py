@@ -16,10 +16,12 @@ from types import FunctionType, SimpleNamespace
 from typing import Any
 
 from autotuned import disk, env, toolchain
+from autotuned.fields import named, typed
 from autotuned.values import Json
 
 log = logging.getLogger("autotuned")
 # Triton's two: the variable that names another, and its name.
+_MOST_BYTES = 1 << 20  # of what is remembered: a line for each of some hundred files
 _PTXAS = (("TRITON_PTXAS_PATH", "ptxas"), ("TRITON_PTXAS_BLACKWELL_PATH", "ptxas-blackwell"))
 
 
@@ -81,9 +83,9 @@ def _place(cache_dir: Path, tool: str | None) -> Path:
 
 def _remembered(path: Path, tool: tuple[str, int, int] | None) -> dict[str, Json]:
     try:
-        data = disk.read_json(path)
-        if _is_made_of(data, tool) and data["is"].keys() == {"triton", "triton_key", "ptxas"}:
-            found: dict[str, Json] = data["is"]
+        data = typed(disk.read_json(path, _MOST_BYTES), dict, "toolchain")
+        found = named(data.get("is"), "is", ("triton", "triton_key", "ptxas"))
+        if all(part is None or typed(part, str, "is") for part in found.values()) and _is_made_of(data, tool):
             return found
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         pass  # there is none, it is damaged, or a file is gone

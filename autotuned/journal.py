@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotuned import disk
+from autotuned.fields import PID_MAX, integer, texts, typed
 from autotuned.key import Key
 from autotuned.values import canonical
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("autotuned")
 _RUN = uuid.uuid4().hex  # in a container every process may have the same id
+_MOST_BYTES = 16 << 20  # of identities of configs, some hundred bytes each
 
 
 TWICE = "Crashed: two processes ended while this config was launched for the first time"
@@ -65,16 +67,16 @@ class Journal:
         if self._path is None:
             return
         try:
-            data: Any = disk.read_json(self._path)
-            if canonical(data["key"]) != canonical(self._key):
+            data: Any = disk.read_json(self._path, _MOST_BYTES)
+            said = _load(data)
+            if canonical(said["key"]) != canonical(self._key):
                 return
-            lost, crashed, suspects = ([str(name) for name in data[kind]] for kind in ("lost", "crashed", "suspects"))
-            launching, compiling = ([], []) if _is_alive(data) else _underway(data)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        except (OSError, ValueError):
             return  # no file, or nothing in it that says anything
-        self.lost, self.crashed, self.suspects = lost, crashed + launching, suspects
+        launching, compiling = ([], []) if _is_alive(said) else (said["launching"], said["compiling"])
+        self.lost, self.crashed, self.suspects = said["lost"], said["crashed"] + launching, said["suspects"]
         for identity in compiling:
-            (self.crashed if identity in suspects else self.suspects).append(identity)
+            (self.crashed if identity in said["suspects"] else self.suspects).append(identity)
 
     def judged(self, known: Mapping[str, Timing], again: bool) -> dict[str, Timing]:
         """Earlier timings in the light of the journal.
@@ -153,20 +155,30 @@ class Journal:
             self._path = None
 
 
-def _underway(data: Any) -> tuple[list[str], list[str]]:
-    """What a process was launching, and what it was compiling beside that."""
-    launching = [] if data["launching"] is None else [str(data["launching"])]
-    return launching, [str(identity) for identity in data["compiling"]]
+def _load(data: Any) -> dict[str, Any]:
+    """What a journal says.
+
+    Raises:
+        RecordError: It is none.
+    """
+    found = dict(typed(data, dict, "journal"))
+    begun = found.get("launching")
+    found["launching"] = [] if begun is None else [typed(begun, str, "launching")]
+    for kind in ("compiling", "lost", "crashed", "suspects"):
+        found[kind] = texts(found.get(kind), kind)
+    integer(found.get("pid"), "pid", 1, PID_MAX)
+    typed(found.get("key"), dict, "key")
+    return found
 
 
-def _is_alive(data: Any) -> bool:
+def _is_alive(said: Mapping[str, Any]) -> bool:
     """Whether the process that wrote a journal still runs; one of another machine is told by the key's lock alone."""
-    if data["host"] != socket.gethostname():
+    if said.get("host") != socket.gethostname():
         return False
-    if data["pid"] == os.getpid():
-        return bool(data["run"] == _RUN)
+    if said["pid"] == os.getpid():
+        return bool(said.get("run") == _RUN)
     try:
-        os.kill(int(data["pid"]), 0)
+        os.kill(said["pid"], 0)
     except PermissionError:
         return True
     except OSError:

@@ -189,7 +189,7 @@ def call_part(
     part: dict[str, Json] = {"tensors": {}, "values": {}, "none": []}
     for name, value in arguments.items():
         if is_tensor_type(type(value)):  # type: ignore[arg-type]  # mypy: a class is not Hashable
-            part["tensors"][name] = _part(value.dtype, value.shape, strides_of(value), spec, name)
+            part["tensors"][name] = _tensor_part(value, spec, name)
         elif (
             type(value) is int and name not in spec.buckets and value.bit_length() < WIDE
         ):  # what most arguments are that are no tensors
@@ -212,7 +212,7 @@ def _add_argument(
     if value is None:
         part["none"].append(path)
     elif is_tensor(value):
-        part["tensors"][path] = _part(value.dtype, value.shape, strides_of(value), spec, name)
+        part["tensors"][path] = _tensor_part(value, spec, name)
     elif is_descriptor(value):  # without a dtype of its own; its block_shape is set by tuned hooks and stays out
         part["tensors"][path] = _part(value.base.dtype, value.shape, value.strides, spec, name)
     elif isinstance(value, tuple) and name not in spec.constexprs:
@@ -231,7 +231,7 @@ def is_descriptor(value: Any) -> bool:
 
 def layout(tensor: Any) -> Layout:
     """Dtype, shape and stride pattern of a tensor, as a key has them of an argument."""
-    return _part(tensor.dtype, tensor.shape, strides_of(tensor), KeySpec(), "")
+    return _tensor_part(tensor, KeySpec(), "")
 
 
 def dtypes_in(path: str, value: Any) -> Iterator[tuple[str, str]]:
@@ -253,6 +253,19 @@ class Layout(dict[str, Json]):
     def __init__(self, fields: Mapping[str, Json] | Iterable[tuple[str, Json]] = ()) -> None:  # as dict: asdict
         super().__init__(fields)
         self.text = canonical(dict(self))
+
+
+def _tensor_part(tensor: Any, spec: KeySpec, name: str) -> Layout:
+    try:
+        return _part(tensor.dtype, tensor.shape, strides_of(tensor), spec, name)
+    except RuntimeError:
+        if not getattr(tensor, "is_nested", False):
+            raise
+    # A nested tensor of torch with the strided layout has neither sizes nor strides; those in it have.
+    fields: dict[str, Json] = {"dtype": str(tensor.dtype), "strides": "nested"}
+    if spec.has_shape(name):
+        fields["shape"] = [int(size) for inner in tensor.unbind() for size in (inner.dim(), *inner.shape)]
+    return Layout(fields)
 
 
 def _part(dtype: Any, shape: Sequence[int], strides: Sequence[int], spec: KeySpec, name: str) -> Layout:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from itertools import chain, islice
+from itertools import chain
 
 from autotuned import listing
 from autotuned.key import Key
@@ -12,7 +12,7 @@ from autotuned.recordfile import Record, identity_of
 from autotuned.values import Json
 
 MOST = 3
-MOST_READ = 100  # of the records on disk, in the order of their names, which says nothing of them; 5 ms
+MOST_READ = 100  # of the records on disk, in the order of their names, which says nothing of them; each once a process
 OTHER = 8.0  # how far apart two values are that are no numbers; as far as numbers that differ 256 times
 
 
@@ -25,8 +25,8 @@ def nearest(key: Key, known: Iterable[Record | None], stored: bool = False) -> l
         known: Records that this process has.
         stored: Look also among those on disk.
     """
-    on_disk = islice(listing.all_heads(key.kernel, quietly=True), MOST_READ) if stored else ()
-    tuned = [record for record in chain(known, (record for _, record in on_disk)) if record is not None]
+    on_disk = listing.known_heads(key.kernel, MOST_READ) if stored else ()
+    tuned = [record for record in chain(known, on_disk) if record is not None]
     alike = [record for record in tuned if record.winner is not None and record.key.context == key.context]
     ordered = sorted(alike, key=lambda record: distance(key.call, record.key.call))
     return list(dict.fromkeys(identity_of(record.winner or {}) for record in ordered))[:MOST]

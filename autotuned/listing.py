@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import operator
 import os
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
@@ -16,6 +18,9 @@ from autotuned.recordfile import Record
 
 BLOCK = 1000  # records that are put in order at a time: a listing of any number must not hold all names
 HEAD_BYTES = 4096  # most keys end before; if not, the file is read as a whole
+MOST_KNOWN = 4096  # records of a kernel that are remembered for messages and guesses; a few KiB each
+MOST_FOLDERS = 16  # kernels of which some are; of more, the one that was first asked for is forgotten
+_SETTLED_NS = 2_000_000_000  # network file systems tell times by the second
 
 
 def all_records(kernel: str | None = None, quietly: bool = False) -> Iterator[tuple[Path, Record]]:
@@ -65,6 +70,69 @@ def _heads_in(folder: Path, quietly: bool) -> Iterator[tuple[str, Record]]:
     for path in _paths_in(folder):
         if (found := _head(path) or _read(Path(path), quietly)) is not None:
             yield path, found
+
+
+class _Known:
+    """What was read of one folder.
+
+    Attributes:
+        heads: By path, each with what the file was like.
+        found: By how many were asked for: what the folder was like, if that is certain, and the answer.
+    """
+
+    def __init__(self) -> None:
+        self.heads: dict[str, tuple[_Stamp, Record | None]] = {}
+        self.found: dict[int, tuple[_Stamp | None, tuple[Record, ...]]] = {}
+
+
+_Stamp = tuple[int, int, int]  # inode, time in nanoseconds, size: a record is never written in place
+_known: dict[str, _Known] = {}  # by folder
+
+
+def known_heads(kernel: str, most: int = MOST_KNOWN) -> tuple[Record, ...]:
+    """The heads of a kernel's records, each file read once in this process for as long as it is as it was.
+
+    A folder in which nothing changed is not looked through again: then this is the very same tuple.
+
+    Args:
+        most: How many; of more, those whose names come first, which says nothing of them.
+    """
+    folder = str(records.schema_folder() / file_stem(kernel))
+    if folder not in _known and len(_known) >= MOST_FOLDERS:
+        _known.pop(next(iter(_known)))
+    known = _known.setdefault(folder, _Known())
+    stamp = _stamp(folder)
+    # A folder's time has the grain of a clock: what was written in the same instant may have been missed.
+    state = stamp if stamp is not None and time.time_ns() - stamp[1] > _SETTLED_NS else None
+    before, found = known.found.get(most, (None, ()))
+    if state is None or state != before:
+        fresh = _heads_of(folder, known, most)
+        found = found if _are_same(fresh, found) else fresh
+        known.found[most] = state, found
+    return found
+
+
+def _heads_of(folder: str, known: _Known, most: int) -> tuple[Record, ...]:
+    now: dict[str, tuple[_Stamp, Record | None]] = {}
+    for path in islice(_paths_in(Path(folder)), most):
+        if (stamp := _stamp(path)) is not None:
+            before = known.heads.get(path)
+            now[path] = before if before and before[0] == stamp else (stamp, _head(path) or _read(Path(path), True))
+    # Whoever asks for fewer does not make the others be read again.
+    known.heads = {**known.heads, **now} if len(known.heads) < MOST_KNOWN else now
+    return tuple(record for _, record in now.values() if record is not None)
+
+
+def _are_same(some: Sequence[Record], others: Sequence[Record]) -> bool:
+    return len(some) == len(others) and all(map(operator.is_, some, others))
+
+
+def _stamp(path: str) -> _Stamp | None:
+    try:
+        info = os.stat(path)
+    except OSError:
+        return None
+    return info.st_ino, info.st_mtime_ns, info.st_size
 
 
 def _head(path: str) -> Record | None:

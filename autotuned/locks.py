@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import enum
-import errno
 import logging
 import os
 import threading
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotuned import disk
+from autotuned.fields import PID_MAX, integer, typed
 
 if TYPE_CHECKING:
     from filelock import FileLock
@@ -24,7 +24,6 @@ log = logging.getLogger("autotuned")
 MESSAGE_AFTER_S = 5.0  # a wait this long is worth a line: most searches are shorter, and people think it hangs
 LOCK_TIMEOUT_S = 600.0  # longer than any search seen; afterwards the waiter goes on by itself
 _POLL_S = 0.02
-_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EIO)
 
 
 class Lock(enum.Enum):
@@ -155,12 +154,39 @@ def _acquire(lock: FileLock, path: Path, message_at: float, end: float) -> bool:
     Raises:
         OSError, NotImplementedError: The file cannot be made, or this file system has no locks.
     """
-    if _try_until(lock, min(message_at, end)):
+    if _try_until(lock, time.monotonic()):
         return True
-    if message_at >= end:
-        return False
-    _say(_holder_of(path), path)
-    return _try_until(lock, end)
+    said = False
+    while (now := time.monotonic()) < end:
+        _check_held(path)  # again now and then: the folder may be removed while one waits
+        if _try_until(lock, min(end, now + MESSAGE_AFTER_S, message_at if now < message_at else end)):
+            return True
+        if not said and message_at <= time.monotonic() < end:
+            said = True
+            _say(_holder_of(path), path)
+    return False
+
+
+def _check_held(path: Path) -> None:
+    """Tell a lock that somebody holds from one that cannot be had: `filelock` tries again whatever the reason.
+
+    Raises:
+        OSError: The file cannot be opened.
+        NotImplementedError: This file system refuses to lock it, so that nobody holds it.
+    """
+    try:
+        import fcntl
+    except ImportError:  # Windows, where it opens and locks in one step
+        return
+    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # closing it lets go of it
+    except BlockingIOError:  # EAGAIN, and no other error
+        pass
+    except OSError as error:
+        raise NotImplementedError(str(error)) from error
+    finally:
+        os.close(descriptor)
 
 
 def _try_until(lock: FileLock, end: float) -> bool:
@@ -200,10 +226,21 @@ def _host() -> str:
 def _holder_of(path: Path) -> str:
     """Who holds a lock, in words; whatever stands in the file."""
     try:
-        who = disk.parse_json(disk.read_head(holder_path(path), 1024))
-        return f"process {int(who['pid'])} on {who['host']:.100} (since {who['start']:.40})"
-    except (OSError, ValueError, TypeError, KeyError):
+        who = typed(disk.parse_json(disk.read_head(holder_path(path), 1024)), dict, "holder")
+        pid, host, start = integer(who.get("pid"), "pid", 1, PID_MAX), who.get("host"), who.get("start")
+        return f"process {pid} on {typed(host, str, 'host'):.100} (since {typed(start, str, 'start'):.40})"
+    except (OSError, ValueError):
         return "another process"
+
+
+def _nobody_can_hold(path: Path) -> bool:
+    try:
+        _check_held(path)
+    except NotImplementedError:
+        return True
+    except OSError:
+        pass  # it cannot be opened: it may be another user's, who holds it
+    return False
 
 
 @contextmanager
@@ -217,11 +254,11 @@ def if_free(path: Path) -> Iterator[bool]:
         return
     lock = _file_lock(path)
     try:
-        free = _try_until(lock, 0.0)
+        free = _try_until(lock, 0.0) or _nobody_can_hold(path)
     except NotImplementedError:
-        free = True  # no locks here: nobody can hold one
-    except OSError as error:
-        free = error.errno in _NO_LOCKS
+        free = True  # no locks here
+    except OSError:
+        free = _nobody_can_hold(path)
     try:
         yield free
     finally:

@@ -195,7 +195,8 @@ def version_order(text: str) -> tuple[tuple[int, int, int, int], int, str]:
     match = re.match(r"v?(\d+(?:\.\d+)*)(.*)", text)
     if match is None:
         return (1 << 30, 0, 0, 0), 0, text  # unknown ones count as newer
-    numbers = ([int(part) for part in match[1].split(".")] + [0] * 4)[:4]
+    # Nine digits of each: a file may say anything, and more would be beyond what a float holds.
+    numbers = ([int(part[:9]) for part in match[1].split(".", 4)[:4]] + [0] * 4)[:4]
     rest = match[2]
     stage = 0 if not rest else -1 if re.match(r"[.\-_]?(a|b|c|rc|dev|pre|alpha|beta)", rest) else 1
     return (numbers[0], numbers[1], numbers[2], numbers[3]), stage, rest

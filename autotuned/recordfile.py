@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
 
-from autotuned import conditions
+from autotuned import conditions, keyparts
 from autotuned.conditions import Checked, Conditions, judge
-from autotuned.errors import RecordError
+from autotuned.fields import integer, is_finite, named, texts, typed, wrong
 from autotuned.immutable import Frozen
 from autotuned.key import Key
 from autotuned.values import Json, canonical
@@ -133,15 +131,11 @@ def load(data: Json) -> Record:
     Raises:
         RecordError: A field is missing, unknown, of another type, or a number is not finite. `.where` names it.
     """
-    fields = _fields(data, "record", FIELDS)
+    fields = named(data, "record", FIELDS)
     if typed(fields["schema"], int, "schema") != SCHEMA:
         raise wrong("schema", f"schema {SCHEMA}", fields["schema"])
-    parts = _fields(fields["key"], "key", {"call", "context"})
-    key = Key(
-        typed(fields["kernel"], str, "kernel"),
-        typed(parts["call"], dict, "key.call"),
-        typed(parts["context"], dict, "key.context"),
-    )
+    parts = named(fields["key"], "key", {"call", "context"})
+    key = keyparts.load(fields["kernel"], parts["call"], parts["context"])
     winner = None if fields["winner"] is None else check_config(fields["winner"], "winner")
     if fields["quality"] not in QUALITIES:
         raise wrong("quality", f"one of {', '.join(QUALITIES)}", fields["quality"])
@@ -154,9 +148,24 @@ def load(data: Json) -> Record:
         _us(fields["median_us"], "median_us"),
         fields["quality"],
         timings,
-        typed(fields["provenance"], dict, "provenance"),
+        _provenance(fields["provenance"]),
         conditions.load(fields["conditions"], "conditions"),
     )
+
+
+def _provenance(data: Json) -> dict[str, Json]:
+    """What is known of how a record came about; of the fields that are read back the types are checked."""
+    found: dict[str, Json] = typed(data, dict, "provenance")
+    for name in ("seconds", "vs_default"):
+        if found.get(name) is not None and not is_finite(found[name]):
+            raise wrong(f"provenance.{name}", "a finite number", found[name])
+    if "written" in found:
+        texts(found["written"], "provenance.written")
+    if "timer" in found:
+        typed(found["timer"], str, "provenance.timer")
+    if found.get("default") is not None:
+        check_config(found["default"], "provenance.default")
+    return found
 
 
 def check_config(data: Json, where: str) -> dict[str, Json]:
@@ -165,14 +174,14 @@ def check_config(data: Json, where: str) -> dict[str, Json]:
     Raises:
         RecordError: A field is missing, unknown or of another type.
     """
-    form = _fields(data, where, {"kwargs", "num_warps", "num_stages", "num_ctas", "maxnreg", "ir_override", "pre_hook"})
+    form = named(data, where, {"kwargs", "num_warps", "num_stages", "num_ctas", "maxnreg", "ir_override", "pre_hook"})
     typed(form["kwargs"], dict, f"{where}.kwargs")
     typed(form["pre_hook"], bool, f"{where}.pre_hook")
     if form["ir_override"] is not None:
         typed(form["ir_override"], str, f"{where}.ir_override")
     for name in ("num_warps", "num_stages", "num_ctas", "maxnreg"):
         if name != "maxnreg" or form[name] is not None:
-            _count(form[name], f"{where}.{name}")
+            integer(form[name], f"{where}.{name}")
     return form
 
 
@@ -196,7 +205,7 @@ def load_timing(data: Json, where: str) -> Timing:
     Raises:
         RecordError: A field is missing, unknown, of another type, or a number is not finite.
     """
-    entry = _fields(data, where, TIMING_FIELDS)
+    entry = named(data, where, TIMING_FIELDS)
     if entry["status"] not in STATUSES:
         raise wrong(f"{where}.status", f"one of {', '.join(STATUSES)}", entry["status"])
     error = None if entry["error"] is None else typed(entry["error"], str, f"{where}.error")
@@ -205,42 +214,12 @@ def load_timing(data: Json, where: str) -> Timing:
         _us(entry["median_us"], f"{where}.median_us"),
         _us(entry["low_us"], f"{where}.low_us"),
         _us(entry["high_us"], f"{where}.high_us"),
-        _count(entry["samples"], f"{where}.samples"),
+        integer(entry["samples"], f"{where}.samples"),
         entry["status"],
         error,
         conditions.load_checks(entry["passed"], f"{where}.passed"),
         conditions.load_checks(entry["failed"], f"{where}.failed"),
     )
-
-
-def _fields(data: Json, where: str, names: set[str]) -> dict[str, Json]:
-    fields: dict[str, Json] = typed(data, dict, where)
-    if fields.keys() == names:
-        return fields
-    for name in sorted(names - fields.keys()):
-        raise wrong(f"{where}.{name}", "a value", None)
-    for name in sorted(fields.keys() - names):
-        raise wrong(f"{where}.{name}", "no such field", fields[name])
-    return fields
-
-
-def typed(value: Json, kind: type, where: str) -> Any:
-    """A value that must be of a type.
-
-    Raises:
-        RecordError: It is of another.
-    """
-    # bool is an int in Python, and never meant where a number is asked for.
-    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-        raise wrong(where, kind.__name__, value)
-    return value
-
-
-def _count(value: Json, where: str) -> int:
-    count: int = typed(value, int, where)
-    if count < 0:
-        raise wrong(where, "a number of 0 or more", value)
-    return count
 
 
 def _us(value: Json, where: str) -> float | None:
@@ -249,16 +228,3 @@ def _us(value: Json, where: str) -> float | None:
     if not is_finite(value) or value < 0:
         raise wrong(where, "microseconds, finite and not negative", value)
     return float(value)
-
-
-def is_finite(value: Json) -> bool:
-    """Whether a JSON value is a number that a float can hold."""
-    try:
-        return not isinstance(value, bool) and isinstance(value, (int, float)) and math.isfinite(value)
-    except OverflowError:  # an int of more than 308 digits
-        return False
-
-
-def wrong(where: str, expected: str, got: Json) -> RecordError:
-    """The error for a field that is not what its schema says."""
-    return RecordError(f"{where}: expected {expected}, got {type(got).__name__} {got!r:.60}.", where=where)

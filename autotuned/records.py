@@ -20,10 +20,10 @@ from autotuned.look import Look
 from autotuned.recordfile import Record, Timing
 
 if TYPE_CHECKING:
-    from autotuned import evict, locks, logbook
+    from autotuned import evict, locks, logbook, mounts
     from autotuned.locks import Lock
 else:
-    evict, locks, logbook = later("evict"), later("locks"), later("logbook")
+    evict, locks, logbook, mounts = map(later, ("evict", "locks", "logbook", "mounts"))
 
 log = logging.getLogger("autotuned")
 
@@ -73,7 +73,7 @@ def locked(key: Key, between_processes: bool = True) -> Iterator[Lock]:
 
 def _say_network() -> None:
     if "network" not in _warned:
-        kind = disk.network_file_system(root())
+        kind = mounts.network_file_system(root())
         _warned.add("network")
         if kind:
             log.warning(

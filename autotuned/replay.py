@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,20 +41,34 @@ class Replayed(Found):
         return sum(call.count for call in self.calls)
 
 
-def load(path: Path) -> list[Replayed]:
+def load(path: Path, files: Iterable[str] = ()) -> list[Replayed]:
     """The kernels of a recording, imported, those first whose calls were made most often.
+
+    Modules are imported by name, as Python finds them. A file that the recording names is run only if it is among
+    `files`: else whoever writes a recording could have any file run.
+
+    Args:
+        files: Targets that the user gave; those that are files may be run.
 
     Raises:
         RecordingError: There is no such file, or no call in it.
     """
+    may_run = {os.path.realpath(place) for place in map(cases.file_of, files) if place}
     groups: dict[tuple[str, str], list[Recorded]] = {}
     for call in calls.read(path):
         groups.setdefault((call.kernel, call.target), []).append(call)
-    return [_replayed(kernel, target, group) for (kernel, target), group in groups.items()]
+    return [_replayed(kernel, target, group, may_run) for (kernel, target), group in groups.items()]
 
 
-def _replayed(kernel: str, target: str, group: Sequence[Recorded]) -> Replayed:
+def _replayed(kernel: str, target: str, group: Sequence[Recorded], may_run: Set[str]) -> Replayed:
     try:
+        file = cases.file_of(target)
+        if file and os.path.realpath(file) not in may_run:
+            raise TargetError(
+                f"recorded kernel {kernel!r}: expected the file {file} among the targets, for a recording alone has no "
+                f"file run, and got none. If you trust it, give it after the recording: calls.jsonl {file}",
+                target=target,
+            )
         found = _imported(kernel, target)
     except TargetError as error:
         return Replayed(None, (), kernel, tuple(group), str(error))
@@ -61,11 +76,13 @@ def _replayed(kernel: str, target: str, group: Sequence[Recorded]) -> Replayed:
 
 
 def _imported(kernel: str, target: str) -> Found:
-    [found] = cases.load(target)
-    if found.name != kernel:
+    there = cases.load(target)
+    found = next((one for one in there if one.name == kernel), None)
+    if found is None:
+        names = ", ".join(repr(one.name) for one in there)
         raise TargetError(
-            f"recorded kernel {kernel!r}: {target!r} is now {found.name!r}. Record again, or give the kernel its old "
-            "name with @autotune(name=...).",
+            f"recorded kernel {kernel!r}: {target!r} is now {names}. Record again, or give the kernel its old name "
+            "with @autotune(name=...).",
             target=target,
         )
     return found

@@ -160,10 +160,10 @@ def promote(compiled: Any, folder: Path) -> None:
         placed: dict[str, str] = {}
         for name in names:
             if name.startswith("__grp__"):
-                members = json.loads((folder / key / name).read_bytes())["child_paths"]
+                members = disk.read_json(folder / key / name)["child_paths"]
                 home.put_group(name.removeprefix("__grp__"), {member: placed[member] for member in members})
             elif (folder / key / name).is_file():
-                placed[name] = home.put((folder / key / name).read_bytes(), name)
+                placed[name] = home.put(disk.read_bytes(folder / key / name), name)
     except FileNotFoundError:
         pass  # it was in Triton's cache before the search
     except (OSError, AttributeError, KeyError, TypeError, ValueError) as error:

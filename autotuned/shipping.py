@@ -96,9 +96,12 @@ def shippable(path: Path, kernel: str) -> ConfigFile | None:
         ConfigFileError: It is damaged, of a newer schema or of another kernel.
         OSError: It cannot be read.
     """
-    if not path.exists():
+    try:
+        disk.read_head(path, 0)  # what cannot be read is an error of the system, and none of the file
+    except FileNotFoundError:
         return None
-    path.open("rb").close()  # what cannot be read is an error of the system, and none of the file
+    except ValueError:
+        pass  # no plain file, or too large: what reads it below says so
     file, faults = files.read_anew(path, kernel)
     grave = [fault for fault in faults if not fault.harmless]
     if grave or file is None:

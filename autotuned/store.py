@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from autotuned.listing import all_records as all_records
     from autotuned.listing import clear as clear
     from autotuned.listing import kernels as kernels
+    from autotuned.listing import known_heads as known_heads
     from autotuned.listing import unreadable as unreadable
     from autotuned.shipping import ship as ship
     from autotuned.shipping import ship_all as ship_all
@@ -51,7 +52,7 @@ else:
 # What is asked of config files and of all records, in the modules that are imported then: a stored choice needs none.
 _ELSEWHERE = {
     **dict.fromkeys(("config_folders", "forget_files", "likely", "register_configs", "shipped"), files),
-    **dict.fromkeys(("BLOCK", "all_heads", "all_records", "clear", "kernels", "unreadable"), listing),
+    **dict.fromkeys(("BLOCK", "all_heads", "all_records", "clear", "kernels", "known_heads", "unreadable"), listing),
     **dict.fromkeys(("ship", "ship_all", "shippable", "unwritable"), shipping),
 }
 

@@ -34,7 +34,7 @@ def count(configs: int, root: Path = Path("/")) -> int:
     if configs < LEAST_CONFIGS:
         return 0
     free = cores(root) // env.local_ranks()
-    workers = min(free - (free >= 4), configs, _memory_bytes(root) // THREAD_BYTES)
+    workers = min(free - (free >= 4), configs, memory_bytes(root) // THREAD_BYTES)
     return workers if workers > 1 else 0
 
 
@@ -45,7 +45,7 @@ def cores(root: Path = Path("/")) -> int:
     return max(1, min([allowed, *(int(quota) for quota in _cpu_quotas(root))]))
 
 
-def _memory_bytes(root: Path = Path("/")) -> int:
+def memory_bytes(root: Path = Path("/")) -> int:
     """Memory that is left on this host and in its control groups; without any answer as much as there may be."""
     return min([sys.maxsize, *_free_memory(root)])
 

@@ -46,7 +46,8 @@ class Commands(typer.core.TyperGroup):
         """Run a command; an expected failure is one line on stderr and exit code 1."""
         output.spell_what_stdout_cannot()
         try:
-            return super().invoke(ctx)
+            with output.printable_log():
+                return super().invoke(ctx)
         except BrokenPipeError:
             raise  # `autotuned list | head`: typer ends it quietly
         except (AutotunedError, OSError) as error:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from autotuned import exchange, shipping, store
+from autotuned import disk, exchange, shipping, store
 from autotuned.configfile import ConfigFile
 from autotuned.exchange import Conflict, Merged
 
@@ -66,11 +66,18 @@ def _refuse_inputs(targets: dict[Path, ConfigFile], paths: list[Path]) -> None:
     for path, file in targets.items():
         if path.resolve() in inputs:
             raise output.fail(f"--out: {path} is an input, and inputs are never written. Name another place.")
-        if path.exists() and path.read_text(errors="replace") != file.dump():
+        if path.exists() and not _holds(path, file):
             raise output.fail(f"--out: {path} is there already. Name it as an input too, or name another place.")
     folder = next(iter(targets)).parent
     if reason := store.unwritable(folder):
         raise output.cannot_write(folder, reason)
+
+
+def _holds(path: Path, file: ConfigFile) -> bool:
+    try:
+        return disk.read_bytes(path) == file.dump().encode()
+    except ValueError:  # larger than any config file, or no file
+        return False
 
 
 def _write(path: Path, file: ConfigFile, out: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import logging
 import re
 import sys
 import textwrap
@@ -69,10 +70,44 @@ def counted(count: int, noun: str, several: str = "") -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {several or noun + 's'}"
 
 
+def printable(text: str) -> str:
+    """A text with whatever a terminal would obey, or show in another order, spelled out; line breaks stay.
+
+    Names, hosts and errors come from files and other programs: an escape sequence in one could move the cursor, change
+    the clipboard, or hide a line, and so could a lone surrogate end the program.
+    """
+    if text.isprintable():
+        return text
+    return "".join(letter if letter.isprintable() or letter in "\n\t" else _spelled(letter) for letter in text)
+
+
+def _spelled(letter: str) -> str:
+    return letter.encode("unicode_escape").decode()
+
+
+class _Printable(logging.Filter):
+    """Makes what the library logs printable, whatever shows it."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        record.msg, record.args = printable(record.getMessage()), ()
+        return True
+
+
+@contextlib.contextmanager
+def printable_log() -> Iterator[None]:
+    """Log printable text only, inside a `with` block."""
+    log, clean = logging.getLogger("autotuned"), _Printable()
+    log.addFilter(clean)
+    try:
+        yield
+    finally:
+        log.removeFilter(clean)
+
+
 def say(text: str, end: str = "\n") -> None:
     """Print a line of a result."""
     if not _quiet:
-        write(text + end)
+        write(printable(text) + end)
 
 
 def write(text: str) -> None:
@@ -88,12 +123,12 @@ def remark(text: str) -> None:
 
 def complain(text: str) -> None:
     """Print one line on stderr, also with --quiet: it says why the exit code is not 0."""
-    typer.echo(" ".join(text.split()), err=True)
+    typer.echo(printable(" ".join(text.split())), err=True)
 
 
 def remark_text(text: str) -> None:
-    """Print a text on stderr as it is."""
-    typer.echo(text, err=True, nl=False)
+    """Print a text of several lines on stderr."""
+    typer.echo(printable(text), err=True, nl=False)
 
 
 def remark_json(data: Json) -> None:
@@ -140,6 +175,7 @@ def print_table(headers: Sequence[str], rows: Iterable[Sequence[str]], stack: Se
     """
     if _quiet:
         return
+    rows = [[printable(cell) for cell in row] for row in rows]
     width = stdout().width
     if width >= NARROW:
         _print_columns(headers, rows, len(stack))
@@ -208,7 +244,7 @@ def print_facts(rows: Iterable[tuple[str, str]]) -> None:
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(printable, row))
     if not _quiet:
         stdout().print(table)
 
@@ -216,7 +252,7 @@ def print_facts(rows: Iterable[tuple[str, str]]) -> None:
 def print_heading(text: str) -> None:
     """Print the line above a table."""
     if not _quiet:
-        stdout().print(text, style="bold", soft_wrap=True)
+        stdout().print(" ".join(printable(text).split("\n")), style="bold", soft_wrap=True)
 
 
 # -- in few words -------------------------------------------------------------------------------------------------

@@ -6,7 +6,6 @@ import math
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from html import escape
 from importlib import resources
 
 import autotuned
@@ -14,6 +13,7 @@ from autotuned.values import Json
 
 from . import output, plots
 from .bought import Case, Coverage, Measured, mean
+from .plots import escape
 from .usage import Missing
 
 MOST_BARS = 40  # of the plot over all cases; the rest is in the tables

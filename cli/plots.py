@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import html
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
 
-from .output import ratio_words
+from .output import printable, ratio_words
 
 LETTER, BAR, ROW = 6.4, 420, 22  # pixels: room for a letter of a label, the longest bar, and from one bar to the next
 STRIP_WIDTH, STRIP_HEIGHT, MARGIN = 240, 34, 10
@@ -15,6 +15,11 @@ TICKS, TICK_ROOM = 4, 40  # at most so many words on a strip, and pixels from on
 TICK_WORD = 32  # pixels that the longest word on a strip takes
 LINEAR = 10  # a ratio from which bars are logarithmic: beside one of 1000 no other would be seen
 LETTERS = 66  # of a label; more would run into the bar
+
+
+def escape(text: str) -> str:
+    """A text as HTML shows it: no marks of HTML, and nothing that a terminal would not show."""
+    return html.escape(printable(text))
 
 
 @dataclass(frozen=True)

@@ -92,6 +92,7 @@ class Display:
     def keep(self, line: str) -> None:
         """Print a line that stays."""
         if not output.is_quiet():
+            line = output.printable(line)
             if self._live is not None:  # a terminal would break it in the middle of a word
                 line = output.wrapped(line, self._console.width, "  ")
             self._console.print(line, soft_wrap=True)
@@ -126,4 +127,4 @@ def _cut(*lines: str) -> Group:
     from rich.console import Group
     from rich.text import Text
 
-    return Group(*(Text(line, no_wrap=True, overflow="ellipsis") for line in lines))
+    return Group(*(Text(output.printable(line), no_wrap=True, overflow="ellipsis") for line in lines))

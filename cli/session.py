@@ -125,9 +125,12 @@ def load(targets: Sequence[str]) -> list[Found]:
     Raises:
         TargetError: A target cannot be had, or none of the kernels has cases.
     """
-    recorded = [one for target in targets if target.endswith(SUFFIX) for one in replay.load(Path(target))]
     modules = [target for target in targets if not target.endswith(SUFFIX)]
+    recorded = [one for target in targets if target.endswith(SUFFIX) for one in replay.load(Path(target), modules)]
+    replayed = {id(one.tuned) for one in recorded}
     found = {id(one.tuned): one for target in modules for one in cases.load(target)}
+    # A file may be given because a recording names it: of what is recorded cases are not expected.
+    found = {place: one for place, one in found.items() if one.tuned.cases or place not in replayed}
     if not recorded and not any(one.tuned.cases for one in found.values()):
         names = ", ".join(one.name for one in found.values())
         raise TargetError(f"there is nothing to measure: no cases for {names}. {CASE_HINT}", target=targets[0])

@@ -164,7 +164,7 @@ def _entries(kernel: str, own: bool) -> Iterator[Stored]:
 
 def complete(incomplete: str) -> list[str]:
     """Names of kernels for a shell to complete: those of the store, of which a record each is looked at."""
-    names = sorted(store.kernels(quietly=True))
+    names = sorted(filter(str.isprintable, store.kernels(quietly=True)))  # a shell shows them as they are
     whole = [name for name in names if name.startswith(incomplete)]
     ends = {name.rpartition(".")[2] for name in names}
     return whole or sorted(end for end in ends if end.startswith(incomplete))

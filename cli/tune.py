@@ -61,8 +61,9 @@ def tune(
 
     With --isolate a config that hangs, or takes the process or the device along, costs that process: it is named,
     left out, and the rest goes on in a new one. Its record says so; --force tries it again.
-    A recording's calls are tuned as they were made, those first that were made most often; of a --budget each gets its
-    share by count.
+    Of a recording, kernels of modules are imported by name; a file that it names, as of a script, is run only if it is
+    given as a target too. Its calls are tuned as they were made, those first that were made most often; of a --budget
+    each gets its share by count.
 
     Exit codes: 0 done; 1 failed; 2 wrong usage; 3 some cases failed or were skipped; 130 interrupted (what was
     measured is kept: run the same command again to go on).

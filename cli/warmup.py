@@ -16,9 +16,15 @@ HEADERS = ("kernel", "call", "config")
 
 def warmup(
     path: Annotated[Path, typer.Argument(metavar="CALLS.jsonl", help="What `autotuned record` wrote.")],
+    files: Annotated[
+        list[str] | None, typer.Argument(metavar="[FILE.py]...", help="Files that it names, and that may be run.")
+    ] = None,
     as_json: output.AsJson = False,
 ) -> None:
     """Compile what the calls of a recording need.
+
+    Kernels of modules are imported by name. A file that the recording names, as of a script, is run only if it is given
+    too.
 
     Each is decided and compiled, without launching or searching; the binaries are in Triton's cache afterwards. Exit
     codes: 0 all are ready; 3 some are not tuned or failed; 1 all.
@@ -29,7 +35,7 @@ def warmup(
     from . import session, units  # need torch and triton, if they are there
 
     with session.users_output(as_json):
-        rows = _rows(path, units.tensors_on(session.use_device()))
+        rows = _rows(path, files or [], units.tensors_on(session.use_device()))
     if as_json:
         output.print_json({"calls": rows})
     else:
@@ -40,11 +46,11 @@ def warmup(
         raise typer.Exit(3 if len(failed) < len(rows) else 1)
 
 
-def _rows(path: Path, device: str) -> list[dict[str, Json]]:
+def _rows(path: Path, files: list[str], device: str) -> list[dict[str, Json]]:
     from autotuned import explain, replay
 
     with explain.reading_once():  # each call that is not tuned says what is nearest to it
-        return [_row(found, call, device) for found in replay.load(path) for call in found.calls]
+        return [_row(found, call, device) for found in replay.load(path, files) for call in found.calls]
 
 
 def _row(found: Any, recorded: Any, device: str) -> dict[str, Json]:

@@ -1,14 +1,24 @@
 """Tests of `argspec`: what is made from a description has the layout, and the data as far as it decides anything."""
 
+import base64
 import collections
+import copy
 import json
+import random
 import types
+import zlib
 
 import numpy as np
 import pytest
 import torch
+import triton.language as tl
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from stored import says
+from test_hostile_files import changed
+from triton.tools.tensor_descriptor import TensorDescriptor
 
-from autotuned import argspec, walk
+from autotuned import argspec, walk, workers
 from autotuned.errors import EncodingError, RecordError
 
 
@@ -249,3 +259,130 @@ def test_what_holds_itself_is_said():
     items.append({"items": items})
     with pytest.raises(EncodingError, match="argument 'x': expected values within values up to an end, got a list"):
         argspec.describe({"x": items})
+
+
+# -- what somebody else wrote ----------------------------------------------------------------------------------------
+
+
+MATRIX = torch.zeros(4, 8)
+MANY = {
+    "x": MATRIX,
+    "y": MATRIX[1:, ::2],
+    "i": torch.arange(6, dtype=torch.int16).reshape(2, 3),
+    "m": torch.ones(3, dtype=torch.bool),
+    "h": torch.zeros(4, dtype=torch.bfloat16),
+    "d": TensorDescriptor(torch.zeros(16, 16), [16, 16], [16, 1], [4, 4]),
+    "a": np.arange(12, dtype=np.int32).reshape(3, 4)[:, ::2],
+    "f": np.zeros((2, 5), np.float64),
+    "t": (torch.zeros(2), 1.5, "text"),
+    "s": np.float32(2.5),
+    "e": torch.float16,
+    "w": torch.device("cpu"),
+}
+
+
+def described(**arguments):
+    return json.loads(json.dumps(argspec.describe(arguments), allow_nan=False))
+
+
+@settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+@given(st.integers(0, 2**32).map(random.Random))
+def test_a_description_that_was_changed_is_built_within_its_memory_or_refused(chance):
+    spec = changed(described(**MANY), chance)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(workers, "memory_bytes", lambda: 1 << 20)
+        try:
+            made = argspec.build(spec, "cpu")
+        except RecordError:
+            return
+    for name, value in made.items():
+        if torch.is_tensor(value) and value.numel():
+            first, room = value.data_ptr(), value.untyped_storage()
+            assert first >= room.data_ptr()
+            last = sum((size - 1) * stride for size, stride in zip(value.shape, value.stride()))
+            assert first + (last + 1) * value.itemsize <= room.data_ptr() + room.nbytes(), name
+        if isinstance(value, np.ndarray) and value.size <= 1 << 20:
+            value.sum()  # reads all of it
+
+
+def tensor_of(spec, name):
+    return spec["values"][name]["tensor"]
+
+
+def bomb(size):
+    return base64.b64encode(zlib.compress(bytes(size))).decode()
+
+
+def put(name, field, value):
+    return lambda spec: tensor_of(spec, name).update({field: value})
+
+
+def put_memory(name, field, value):
+    return lambda spec: spec["memories"][tensor_of(spec, name)["memory"]].update({field: value})
+
+
+def nest(spec):
+    value = 1
+    for _ in range(100_000):
+        value = {"tuple": [value]}
+    spec["values"]["x"] = value
+
+
+BEYOND = {
+    "negative strides": (put("a", "strides", [4, -2]), "strides[1]: expected a number of 0 or more, got int -2"),
+    "negative strides of torch": (put("x", "strides", [8, -1]), "strides[1]: expected a number of 0 or more"),
+    "a shape beyond its memory": (put("a", "shape", [300, 400]), "expected elements within its memory of 44 bytes"),
+    "a shape beyond all memory": (put("x", "shape", [1 << 40, 1 << 40]), "of less than 2**63 elements"),
+    "a negative size": (put("x", "shape", [-4, 8]), "shape[0]: expected a number of 0 or more"),
+    "a size of a hundred bits": (put("f", "shape", [10**30, 5]), "shape[0]: expected a number of 0 or more"),
+    "an offset beyond": (put("f", "offset", 72), "expected elements within its memory"),
+    "a negative offset": (put("f", "offset", -8), "offset: expected a number of 0 or more"),
+    "a part of its memory": (put("h", "shape", [1]), None),
+    "half an element": (put("h", "offset", 1), "expected elements within its memory"),
+    "more strides than sizes": (put("x", "strides", [8, 1, 1]), "as many sizes as strides"),
+    "another memory": (put("x", "memory", -1), "memory: expected a number of 0 to"),
+    "a memory that is not there": (put("x", "memory", 99), "memory: expected a number of 0 to"),
+    "a memory without end": (put_memory("x", "bytes", 1 << 50), "bytes of host memory, got int 11258999"),
+    "a negative memory": (put_memory("f", "bytes", -1), "bytes: expected a number of 0 or more"),
+    "an unknown device": (put_memory("x", "device", "gpu"), "a kind of device, such as cpu or cuda, got str 'gpu'"),
+    "a device without memory": (put_memory("x", "device", "meta"), "a kind of device"),
+    "an unknown library": (put_memory("x", "library", "os"), "expected torch or numpy, got str 'os'"),
+    "an alignment of 17": (put_memory("x", "align", 17), "align: expected a number of 0 to 15"),
+    "a quantized dtype": (put("x", "dtype", "torch.quint8"), "a dtype of torch such as torch.float32"),
+    "an attribute of torch": (put("x", "dtype", "torch.load"), "a dtype of torch such as torch.float32"),
+    "a module of torch": (put("x", "dtype", "torch.cuda.empty_cache"), "a dtype of torch"),
+    "objects": (put("f", "dtype", "O"), "expected a dtype of numbers"),
+    "a dtype of a gigabyte": (put("f", "dtype", "V1000000000"), "expected a dtype of numbers"),
+    "fields": (put("f", "dtype", "f4,O"), "expected a dtype of numbers"),
+    "a range upside down": (put("i", "data", {"range": [5, 1], "ascending": True}), "the smallest and the largest"),
+    "a range beyond": (put("i", "data", {"range": [0, 1 << 15], "ascending": True}), "-32768 to 32767"),
+    "a range of text": (put("a", "data", {"range": "09", "ascending": True}), "range: expected list"),
+    "three ends": (put("a", "data", {"range": [1, 2, 3], "ascending": True}), "the smallest and the largest"),
+    "data of another size": (put("i", "data", {"values": bomb(6)}), "expected 12 bytes, got int 6"),
+    "a gigabyte in a megabyte": (put("i", "data", {"values": bomb(1 << 28)}), "at most 12 bytes, got more"),
+    "no base64": (put("i", "data", {"values": "\x00"}), "expected 12 bytes, compressed, in base64"),
+    "random indices": (put("i", "data", None), "values or a range of integers"),
+    "values of floats": (put("x", "data", {"values": bomb(128)}), "and of other data nothing"),
+    "deep nesting": (nest, "RecursionError"),
+    "a function for a dtype": (lambda spec: spec["values"].update(e={"dtype": "torch.load"}), "a dtype of torch"),
+    "a device that is none": (lambda spec: spec["values"].update(w={"device": "nowhere"}), "RuntimeError"),
+    "a float beyond": (lambda spec: spec["values"].update(s={"float": "0x1p+99999"}), "OverflowError"),
+    "a scalar of a gigabyte": (lambda spec: spec["values"].update(s={"numpy": ["V1000000000", 1]}), "a dtype of numbers"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BEYOND)
+def test_what_reaches_beyond_its_memory_or_means_nothing_is_refused(name):
+    change, expected = BEYOND[name]
+    spec = copy.deepcopy(described(**MANY))
+    change(spec)
+    if expected is None:
+        argspec.build(spec, "cpu")
+        return
+    with pytest.raises(RecordError) as caught:
+        argspec.build(spec, "cpu")
+    says(caught, expected)
+
+
+def test_a_dtype_of_triton_is_made_anew():
+    assert again(x=tl.float32)["x"] == tl.float32

@@ -1,3 +1,4 @@
+import contextlib
 import errno
 import itertools
 import json
@@ -6,6 +7,8 @@ import pwd
 import stat
 import tempfile
 import threading
+import tracemalloc
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,8 +16,10 @@ from typing import Any
 import platformdirs
 import pytest
 from faults import PASSING, READING, everything_in, faults
+from hypothesis import given
+from hypothesis import strategies as st
 
-from autotuned import disk, locks
+from autotuned import disk, locks, mounts
 
 # -- reading ---------------------------------------------------------------------------------------------------------
 
@@ -31,6 +36,11 @@ from autotuned import disk, locks
         pytest.param(b"[-Infinity]", "expected finite numbers, got -Infinity.", id="minus Infinity"),
         pytest.param(b"[-1e999]", "expected finite numbers, got -1e999.", id="1e999"),
         pytest.param(b"[" * 100_000, "expected JSON of a sane depth", id="nested without end"),
+        pytest.param(b'{"a":' * 101 + b"1" + b"}" * 101, "at most 100, got one nested", id="nested once too often"),
+        pytest.param(b'["[", ' * 101 + b"1" + b"]" * 101, "at most 100, got one nested", id="and brackets in strings"),
+        pytest.param(b'{"a": 1, "b": 2, "a": 1}', "each name once in an object, got 'a' twice", id="a name twice"),
+        pytest.param(b'[{"a": {"b": 1, "\\u0062": 2}}]', "got 'b' twice", id="a name twice, spelled in two ways"),
+        pytest.param(b"[" + b"1" * 5000 + b"]", "4300 digits", id="an integer of 5,000 digits"),
         pytest.param(b"{} {}", "Extra data", id="two values"),
     ],
 )
@@ -39,6 +49,97 @@ def test_what_is_no_finite_json_is_a_value_error(tmp_path: Path, content: bytes,
     path.write_bytes(content)
     with pytest.raises(ValueError, match=problem):
         disk.read_json(path)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        pytest.param(b"[" * 100 + b"]" * 100, id="as deep as may be"),
+        pytest.param(b'["' + b"[{" * 500 + b'\\""]', id="brackets in a string"),
+        pytest.param(b"[" + b"{}," * 500 + b"[]]", id="many beside each other"),
+        pytest.param('["\ud800[{"]'.encode("utf-8", "surrogatepass").replace(b"\xed\xa0\x80", b"\\ud800"), id="odd"),
+    ],
+)
+def test_what_is_not_deep_is_read(content: bytes) -> None:
+    assert disk.parse_json(content) == json.loads(content)
+
+
+Nested = st.recursive(st.integers() | st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner))
+
+
+@given(Nested, st.integers(0, 200))
+def test_depth_is_that_of_the_value(value: Any, levels: int) -> None:
+    text = json.dumps(value)
+    for _ in range(levels):
+        text = f"[{text}, {json.dumps('[' * levels)}]"
+    if depth(json.loads(text)) <= disk.MAX_DEPTH:
+        assert disk.parse_json(text) == json.loads(text)
+    else:
+        with pytest.raises(ValueError, match="sane depth"):
+            disk.parse_json(text)
+
+
+def depth(value: Any) -> int:
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
+    return 0 if parts is None else 1 + max(map(depth, parts), default=0)
+
+
+@given(st.binary(max_size=200) | st.text(alphabet='[]{}",:\\ue0d1-.', max_size=200).map(str.encode))
+def test_whatever_the_bytes_are_they_are_json_or_a_value_error(content: bytes) -> None:
+    with contextlib.suppress(ValueError):
+        disk.parse_json(content)
+
+
+@pytest.mark.parametrize(
+    ("data", "most", "problem"),
+    [
+        (zlib.compress(bytes(1 << 20)), 1000, "at most 1000 bytes, got more"),
+        (zlib.compress(b"abc")[:-2], 1000, "or a part"),
+        (b"abc", 1000, "expected compressed data, got"),
+    ],
+    ids=["a bomb", "cut off", "something else"],
+)
+def test_what_is_compressed_is_unpacked_within_bounds(data: bytes, most: int, problem: str) -> None:
+    assert disk.inflate(zlib.compress(b"abc"), 3) == b"abc"
+    with pytest.raises(ValueError, match=problem):
+        disk.inflate(data, most)
+
+
+def test_lines_are_read_one_by_one_and_cut_where_they_are_too_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(disk, "MAX_LINE_BYTES", 8)
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b"one\n\n" + b"x" * 100 + b"\n  \ntwo\nlast")
+    assert list(disk.lines(path)) == [b"one\n", b"xxxxxxxx", b"two\n", b"last"]
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ValueError, match="expected a plain file"):
+        next(disk.lines(tmp_path / "pipe"))
+
+
+def test_a_sparse_terabyte_is_not_read(tmp_path: Path) -> None:
+    with open(tmp_path / "a.json", "wb") as file:
+        file.truncate(1 << 40)
+    tracemalloc.start()
+    with pytest.raises(ValueError, match="expected at most 67108864 bytes, got 1099511627776"):
+        disk.read_json(tmp_path / "a.json")
+    assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    tracemalloc.stop()
+
+
+def test_of_a_file_that_grows_while_it_is_read_no_more_is_read_than_it_had(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_bytes(b"[1]")
+    real = os.read
+
+    def growing(descriptor: int, size: int) -> bytes:
+        with open(path, "ab") as file:
+            file.write(b" " * 100)
+        return real(descriptor, min(size, 1))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "read", growing)
+        assert disk.read_bytes(path) == b"[1]"
 
 
 def test_a_huge_file_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -386,6 +487,21 @@ def test_a_temporary_name_that_somebody_else_took_is_not_used(homeless: Path, sq
     assert disk.cache_dir("") == chosen
 
 
+@pytest.mark.parametrize("mode", [0o777, 0o1777, 0o770, 0o720, 0o702, 0o755, 0o701])
+def test_a_temporary_folder_that_others_may_enter_is_not_used(homeless: Path, mode: int) -> None:
+    homeless.mkdir()
+    homeless.chmod(mode)
+    chosen = disk.cache_dir("")
+    assert chosen != homeless
+    assert chosen.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize(("mode", "used"), [(0o1777, True), (0o777, False), (0o775, False), (0o755, True)])
+def test_a_temporary_folder_that_others_may_replace_is_not_used(homeless: Path, mode: int, used: bool) -> None:
+    homeless.parent.chmod(mode)
+    assert (disk.cache_dir("") == homeless) == used
+
+
 def test_a_temporary_folder_of_another_user_is_not_used(homeless: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     uid = os.getuid()
     monkeypatch.setattr(os, "getuid", lambda: uid + 1)
@@ -416,11 +532,11 @@ MOUNTS = """\
 def test_a_network_file_system_is_recognised(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, kind: str
 ) -> None:
-    monkeypatch.setattr(disk, "_MOUNTS", tmp_path / "mountinfo")
+    monkeypatch.setattr(mounts, "_MOUNTS", tmp_path / "mountinfo")
     monkeypatch.setattr(os.path, "realpath", str)
-    assert disk.network_file_system(Path(path)) == ""
+    assert mounts.network_file_system(Path(path)) == ""
     (tmp_path / "mountinfo").write_text(MOUNTS)
-    assert disk.network_file_system(Path(path)) == kind
+    assert mounts.network_file_system(Path(path)) == kind
 
 
 def test_temporary_files_of_killed_writers_of_one_file_are_removed(tmp_path: Path) -> None:

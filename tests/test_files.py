@@ -1,5 +1,6 @@
 """Tests of `files`: folders and packages in order, read once, and what a call gets of them."""
 
+import errno
 import importlib.metadata
 import importlib.resources
 import os
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 from fakes import DEVICE, FakeConfig, by_identity, form, make_key
-from faults import refuse
+from faults import faults
 from shipped import BROKEN, KEY, LARGE, LIVE, OTHER, SMALL, find, package, publish, write, write_broken
 from stored import config_of, lines
 
@@ -96,9 +97,9 @@ def test_a_config_file_that_cannot_be_read_is_reported_once_and_skipped(
     folders: dict[str, Path], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = write(folders["packaged"], (KEY, SMALL))
-    monkeypatch.setattr(Path, "read_bytes", refuse)
-    assert store.find(make_key(2), LIVE) is None
-    assert store.find(make_key(3), LIVE) is None
+    with faults("open", errno.EACCES, name=str(path)):
+        assert store.find(make_key(2), LIVE) is None
+        assert store.find(make_key(3), LIVE) is None
     assert len(lines(caplog)) == 1
     assert str(path) in lines(caplog)[0]
 

@@ -229,6 +229,42 @@ def test_a_file_system_without_locks_costs_no_wait_and_no_exception(tmp_path: Pa
         assert lock is locks.Lock.HELD
 
 
+NOBODY_HOLDS_IT = [
+    *((call, error) for call in ("open", "flock") for error in (errno.EACCES, errno.EPERM, errno.EIO, errno.ENOLCK)),
+    *(("open", error) for error in (errno.ENOENT, errno.EROFS, errno.ENOSPC, errno.EMFILE, errno.ELOOP, errno.ESTALE)),
+    *(("flock", error) for error in (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EBADF, errno.ESTALE)),
+]
+
+
+@pytest.mark.parametrize(("call", "error"), NOBODY_HOLDS_IT, ids=lambda part: errno.errorcode.get(part, part))
+def test_a_lock_that_nobody_holds_and_that_cannot_be_had_is_not_waited_for(
+    tmp_path: Path, call: str, error: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of ENOENT when it is opened, and of EACCES when it is locked, the whole 600 s were waited out."""
+    monkeypatch.setattr(locks, "_POLL_S", 1e9)  # a wait would not end
+    with faults(call, error, name="*k.lock*"), locks.locked(tmp_path / "k.lock") as lock:
+        assert lock is locks.Lock.NONE
+    with locks.locked(tmp_path / "k.lock") as lock:
+        assert lock is locks.Lock.HELD
+
+
+def test_who_waits_goes_on_when_the_folder_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(locks, "MESSAGE_AFTER_S", 0.05)
+    path = tmp_path / "locks" / "k.lock"
+    path.parent.mkdir()
+    with FileLock(path), faults("open", errno.ENOENT, name="k.lock") as failed, locks.locked(path) as lock:
+        assert lock is locks.Lock.NONE
+    assert failed != []
+
+
+@pytest.mark.parametrize("error", [errno.EACCES, errno.EPERM, errno.EINVAL, errno.ENOLCK], ids=errno.errorcode.get)
+def test_a_lock_that_the_file_system_refuses_is_nobodys(tmp_path: Path, error: int) -> None:
+    """What was searched without the lock was never stored."""
+    (tmp_path / "k.lock").touch()
+    with faults("flock", error), locks.if_free(tmp_path / "k.lock") as free:
+        assert free
+
+
 def test_two_may_hold_a_lock_that_locks_nobody_out(tmp_path: Path) -> None:
     path = tmp_path / "locks" / "k.lock"
     with lock_of_another_process(tmp_path), no_op_flock(), locks.locked(path) as lock:

@@ -195,3 +195,49 @@ def test_warmup_reads_once_what_is_stored_however_many_calls_are_not_tuned(recor
     rows = run("warmup", str(recorded), code=1)["calls"]
     assert len(rows) == 2 and all("NotTunedError" in row["reason"] for row in rows)
     assert read == ["shop.gather"]
+
+
+def test_a_file_that_a_recording_names_is_run_only_if_it_is_given_too(recorded, write, tmp_path):
+    """Whoever wrote a recording could have any file run by `tune` and `warmup`."""
+    write("script.py", "open('was run', 'a').close()\n" + APP.replace("BLOCKS", "(16, 32)"))
+    text = recorded.read_text().replace('"shop:gather"', json.dumps(f"{tmp_path}/script.py:gather"))
+    recorded.write_text(text.replace('"shop.gather"', '"script.gather"'))
+    for command in ("tune", "warmup"):
+        rows = run(command, str(recorded), code=1)
+        reasons = {row["reason"] for row in rows["cases" if command == "tune" else "calls"]}
+        [reason] = reasons
+        assert f"expected the file {tmp_path}/script.py among the targets" in reason
+        assert not (tmp_path / "was run").exists()
+    for other in (".", "./", "../" + tmp_path.name + "/"):
+        done = run("tune", str(recorded), f"{other.rstrip('.')}script.py" if other == "." else f"{other}script.py")
+        assert [row["status"] for row in done["cases"]] == ["done"] * 2
+        assert done["skipped"] == []
+    assert (tmp_path / "was run").exists()
+    assert all(row["config"] for row in run("warmup", str(recorded), "script.py")["calls"])
+    write("other.py", APP.replace("BLOCKS", "(16, 32)"))
+    assert [row["reason"] is None for row in run("warmup", str(recorded), "other.py", code=1)["calls"]] == [False] * 2
+
+
+@pytest.mark.parametrize("target", ["shop", "shop:gather"])
+def test_of_a_module_with_several_kernels_the_recorded_one_is_tuned(recorded, write, target):
+    """It said "too many values to unpack"."""
+    text = APP.replace("BLOCKS", "(16, 32)")
+    write("shop.py", text.replace("def gather", "def other") + text)
+    sys.modules.pop("shop")
+    recorded.write_text(recorded.read_text().replace('"shop:gather"', json.dumps(target)))
+    done = run("tune", str(recorded))
+    assert [(row["kernel"], row["status"]) for row in done["cases"]] == [("shop.gather", "done")] * 2
+    recorded.write_text(recorded.read_text().replace('"kernel": "shop.gather"', '"kernel": "shop.gone"'))
+    [reason] = {row["reason"] for row in run("tune", str(recorded), code=1)["cases"]}
+    assert "recorded kernel 'shop.gone': " in reason and "Record again" in reason
+
+
+@pytest.mark.parametrize("context", [{}, {"device": None}, {"device": {}}, {"device": {"kind": "cpu"}}, None, []])
+def test_a_recorded_call_without_a_device_is_no_call(recorded, context):
+    """`report --calls` ended with KeyError: 'device'."""
+    lines = [json.loads(line) for line in recorded.read_text().splitlines() if line.strip()]
+    first = next(line for line in lines if "key" in line)
+    first["key"]["context"] = context
+    recorded.write_text("\n".join(map(json.dumps, lines)))
+    assert run("report", "--calls", str(recorded))["coverage"]["distinct"] == 1
+    assert len(run("list", "--missing", "--calls", str(recorded))["missing"]) == 1

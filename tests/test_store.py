@@ -13,7 +13,7 @@ from faults import faults, refuse
 from shipped import KEY, LARGE, LIVE, OTHER, SMALL
 from stored import config_of, lines
 
-from autotuned import disk, recordfile, store
+from autotuned import disk, mounts, recordfile, store
 from autotuned.conditions import Conditions
 from autotuned.key import Key
 from autotuned.look import Choice, Rung
@@ -301,7 +301,7 @@ def test_the_lock_of_a_key_lies_beside_its_record() -> None:
 def test_a_network_file_system_is_said_once_and_only_by_who_searches(
     kind: str, times: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(disk, "network_file_system", lambda path: kind)
+    monkeypatch.setattr(mounts, "network_file_system", lambda path: kind)
     store.keep(result(b64=10.0, b128=12.0))
     assert store.find(KEY, LIVE) is not None
     assert lines(caplog) == []
@@ -315,7 +315,9 @@ def test_a_network_file_system_is_said_once_and_only_by_who_searches(
 
 def test_heads_of_one_context_share_it_and_say_what_whole_records_say() -> None:
     keys = [make_key(n) for n in range(3)]
-    keys.append(Key("app.k", {"tensors": {}, "values": {"context": {"text": 'a, "context": b'}}, "none": []}, {}))
+    keys.append(
+        Key("app.k", {"tensors": {}, "values": {"context": {"text": 'a, "context": b'}}, "none": []}, KEY.context)
+    )
     for key in keys:
         assert store.keep(result(key, b64=10.0))
     heads = dict(store.all_heads("app.k"))

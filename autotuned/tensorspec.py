@@ -1,0 +1,173 @@
+"""Descriptions of tensors and their memory, as a recording has them, checked before any memory is taken for them."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from autotuned import disk, workers
+from autotuned.errors import RecordError
+from autotuned.fields import INT64_MAX, integer, integers, named, typed, wrong
+from autotuned.values import Json
+
+ALIGNMENT = 16  # what Triton tells apart
+BY_VALUE_BYTES = 64 << 10  # of integer tensors up to here all values are in the recording
+_NUMBERS = "biufc"  # NumPy's kinds of dtypes: booleans, integers, floating-point and complex numbers
+
+
+def memories(spec: Json, device: Any) -> list[dict[str, Json]]:
+    """The descriptions of memories, if all of them fit into what there is here.
+
+    Raises:
+        RecordError: One is not what `argspec.describe` writes, or they are too large together.
+    """
+    found = [_memory(memory, f"memories[{i}]") for i, memory in enumerate(typed(spec, list, "memories"))]
+    for on_host, there, room in ((True, "host memory", workers.memory_bytes()), (False, "device memory", None)):
+        needed = sum(memory["bytes"] for memory in found if (memory["device"] == "cpu") == on_host)
+        limit = _device_bytes(device) if room is None and needed else room
+        if limit is not None and needed > limit:
+            raise wrong("memories", f"at most {limit} bytes of {there}", needed)
+    return found
+
+
+def _memory(memory: Json, where: str) -> dict[str, Json]:
+    named(memory, where, ("library", "device", "bytes", "align"))
+    if memory["library"] not in ("torch", "numpy"):
+        raise wrong(f"{where}.library", "torch or numpy", memory["library"])
+    kind = typed(memory["device"], str, f"{where}.device")
+    if kind != "cpu" and (memory["library"] == "numpy" or not _is_device(kind)):
+        raise wrong(f"{where}.device", "a kind of device, such as cpu or cuda", kind)
+    integer(memory["bytes"], f"{where}.bytes")
+    integer(memory["align"], f"{where}.align", 0, ALIGNMENT - 1)
+    return memory  # type: ignore[no-any-return]
+
+
+def _is_device(kind: str) -> bool:
+    import torch
+
+    try:
+        return kind != "meta" and torch.device(kind).index is None
+    except RuntimeError:
+        return False
+
+
+def _device_bytes(device: Any) -> int | None:
+    """The memory of a GPU; of other devices what the host has to offer is free as well."""
+    import torch
+
+    if torch.device(device).type != "cuda":
+        return workers.memory_bytes()
+    return int(torch.cuda.get_device_properties(device).total_memory)
+
+
+def tensor(spec: Json, memories: Sequence[dict[str, Json]], where: str) -> dict[str, Json]:
+    """The description of a tensor, if it lies within its memory and its data is of its dtype.
+
+    Raises:
+        RecordError: It is not what `argspec.describe` writes.
+    """
+    named(spec, where, ("memory", "offset", "dtype", "shape", "strides", "data"))
+    memory = memories[integer(spec["memory"], f"{where}.memory", 0, len(memories) - 1)]
+    shape, strides = (integers(spec[name], f"{where}.{name}") for name in ("shape", "strides"))
+    offset = integer(spec["offset"], f"{where}.offset")
+    if len(shape) != len(strides) or math.prod(shape) > INT64_MAX:
+        raise wrong(f"{where}.shape", "as many sizes as strides, of less than 2**63 elements", spec["shape"])
+    is_number, size = _kind(spec["dtype"], memory["library"], f"{where}.dtype")
+    if offset + elements(shape, strides) * size > memory["bytes"]:
+        raise wrong(f"{where}.shape", f"elements within its memory of {memory['bytes']} bytes", spec["shape"])
+    if memory["library"] == "torch" and (memory["align"] + offset) % size:
+        raise wrong(f"{where}.offset", f"a multiple of {size} bytes", offset)
+    _data(spec, is_number, size, f"{where}.data")
+    return spec  # type: ignore[no-any-return]
+
+
+def elements(shape: Sequence[int], strides: Sequence[int]) -> int:
+    """From the first element to the last, both included; 0 of an empty tensor."""
+    return 0 if 0 in shape else 1 + sum((size - 1) * stride for size, stride in zip(shape, strides))
+
+
+def _kind(text: Json, library: str, where: str) -> tuple[bool, int]:
+    """Whether a dtype is one of integers or booleans, and the bytes of an element."""
+    if library == "torch":
+        found = torch_dtype(text, where)
+        import torch
+
+        return not (found.is_floating_point or found.is_complex), torch.empty(0, dtype=found).element_size()
+    kept = numpy_dtype(text, where)
+    return kept.kind in "biu", int(kept.itemsize)
+
+
+def torch_dtype(text: Json, where: str) -> Any:
+    """A dtype by its name, "torch.float32"; RecordError for any other name, and for quantized ones."""
+    import torch
+
+    library, _, name = typed(text, str, where).partition(".")
+    found = getattr(torch, name, None) if library == "torch" and name.isidentifier() else None
+    if not isinstance(found, torch.dtype) or str(found) != text or name.startswith(("q", "bits")):
+        raise wrong(where, "a dtype of torch such as torch.float32", text)
+    return found
+
+
+def numpy_dtype(text: Json, where: str) -> Any:
+    """A dtype of numbers by its name, "float32"; RecordError for any other."""
+    import numpy
+
+    try:
+        found = numpy.dtype(typed(text, str, where))
+    except (TypeError, SyntaxError, OverflowError) as error:
+        raise wrong(where, "a dtype of NumPy such as float32", text) from error
+    if found.kind not in _NUMBERS or found.subdtype is not None:
+        raise wrong(where, "a dtype of numbers", text)
+    return found
+
+
+def _data(spec: dict[str, Json], is_number: bool, size: int, where: str) -> None:
+    data, count = spec["data"], math.prod(spec["shape"])
+    if data is None and (not is_number or not count):
+        return
+    fields = data if isinstance(data, dict) and is_number and count else {}
+    if fields.keys() == {"values"} and count * size <= BY_VALUE_BYTES:
+        values(fields["values"], count * size, f"{where}.values")
+    elif fields.keys() == {"range", "ascending"}:
+        typed(fields["ascending"], bool, f"{where}.ascending")
+        _range(fields["range"], spec["dtype"], f"{where}.range")
+    else:
+        raise wrong(where, "values or a range of integers, and of other data nothing", data)
+
+
+def _range(data: Json, dtype: str, where: str) -> None:
+    least, most = _bounds(dtype)
+    ends = [integer(end, where, least, most) for end in typed(data, list, where)]
+    if len(ends) != 2 or ends[0] > ends[1]:
+        raise wrong(where, "the smallest and the largest value", data)
+
+
+def _bounds(dtype: str) -> tuple[int, int]:
+    import numpy
+
+    name = dtype.removeprefix("torch.")
+    try:
+        info = numpy.iinfo("uint8" if name == "bool" else name)
+    except (TypeError, ValueError):
+        raise wrong("dtype", "one of whole numbers", dtype) from None
+    return (0, 1) if name == "bool" else (int(info.min), int(info.max))
+
+
+def values(text: Json, size: int, where: str) -> bytes:
+    """The bytes that are written as text: compressed, and in letters.
+
+    Raises:
+        RecordError: They are no such thing, or not just `size` bytes; no more are unpacked.
+    """
+    try:
+        found = disk.inflate(base64.b64decode(typed(text, str, where), validate=True), size)
+    except (binascii.Error, ValueError) as error:
+        if isinstance(error, RecordError):
+            raise
+        raise wrong(where, f"{size} bytes, compressed, in base64 ({error})", text) from None
+    if len(found) != size:
+        raise wrong(where, f"{size} bytes", len(found))
+    return found
