@@ -1,5 +1,8 @@
 """Bad input of every kind: an error that says what was expected, what came, and what to do."""
 
+import warnings
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -20,6 +23,7 @@ from autotuned.errors import (
     DecorationError,
     PruningError,
 )
+from autotuned.key import KeySpec, call_part
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 CONFIGS = [Config({"BLOCK": 16}), Config({"BLOCK": 32})]
@@ -366,3 +370,19 @@ def test_a_bucket_that_cannot_be_called_and_a_config_of_no_names():
         autotune(CONFIGS, key=["n_cols"], bucket={"n_cols": 64})(double)
     with pytest.raises(ConfigError, match="a config sets 1, which is no parameter of the kernel"):
         autotune([Config({1: 16})])(double)
+
+
+def test_a_nested_tensor_is_in_the_key_by_the_shapes_in_it():
+    """It has neither sizes nor strides, and asking for them raised where Triton launches it."""
+
+    def nested(*shapes: tuple[int, ...]) -> Any:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that its interface may change
+            return torch.nested.nested_tensor([torch.zeros(shape) for shape in shapes])
+
+    def part(*shapes: tuple[int, ...], names: tuple[str, ...] | None = None) -> Any:
+        return call_part(KeySpec(names), {"x": nested(*shapes)}, {}, "app.k")["tensors"]["x"]
+
+    assert part((2, 3), (4, 3)) == {"dtype": "torch.float32", "strides": "nested", "shape": [2, 2, 3, 2, 4, 3]}
+    assert part((2, 3), (4, 3), names=()) == {"dtype": "torch.float32", "strides": "nested"}
+    assert part((2, 3)) != part((2, 3), (2, 3)) != part((3, 2), (2, 3))
