@@ -3,6 +3,8 @@
 import collections
 import enum
 import functools
+import warnings
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,6 +27,7 @@ from autotuned.errors import (
     EncodingError,
     PruningError,
 )
+from autotuned.key import KeySpec, call_part
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 CONFIGS = [Config({"BLOCK": 16}), Config({"BLOCK": 32})]
@@ -629,3 +632,19 @@ def test_options_of_another_kind(options, parts):
     with pytest.raises(DecorationError) as caught:
         autotune(STEPS, **options)(lambda x, n, *, step: None)
     says(caught, *parts)
+
+
+def test_a_nested_tensor_is_in_the_key_by_the_shapes_in_it():
+    """It has neither sizes nor strides, and asking for them raised where Triton launches it."""
+
+    def nested(*shapes: tuple[int, ...]) -> Any:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that its interface may change
+            return torch.nested.nested_tensor([torch.zeros(shape) for shape in shapes])
+
+    def part(*shapes: tuple[int, ...], names: tuple[str, ...] | None = None) -> Any:
+        return call_part(KeySpec(names), {"x": nested(*shapes)}, {}, "app.k")["tensors"]["x"]
+
+    assert part((2, 3), (4, 3)) == {"dtype": "torch.float32", "strides": "nested", "shape": [2, 2, 3, 2, 4, 3]}
+    assert part((2, 3), (4, 3), names=()) == {"dtype": "torch.float32", "strides": "nested"}
+    assert part((2, 3)) != part((2, 3), (2, 3)) != part((3, 2), (2, 3))

@@ -4,7 +4,6 @@ import dataclasses
 import enum
 import json
 import pickle
-import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -388,20 +387,3 @@ def test_a_key_can_be_copied_and_pickled():
         copied["tensors"]["x"] = {**copied["tensors"]["x"], "dtype": "torch.int8"}
         assert Key("app.k", copied, CONTEXT).digest != key.digest
     assert Key("app.k", json.loads(json.dumps(part)), CONTEXT).digest == key.digest
-
-
-def test_a_nested_tensor_is_in_the_key_by_the_shapes_in_it():
-    """It has neither sizes nor strides, and asking for them raised where Triton launches it."""
-    torch = pytest.importorskip("torch")
-
-    def nested(*shapes: tuple[int, ...]) -> Any:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that its interface may change
-            return torch.nested.nested_tensor([torch.zeros(shape) for shape in shapes])
-
-    def part(*shapes: tuple[int, ...], names: tuple[str, ...] | None = None) -> Any:
-        return call_part(KeySpec(names), {"x": nested(*shapes)}, {}, "app.k")["tensors"]["x"]
-
-    assert part((2, 3), (4, 3)) == {"dtype": "torch.float32", "strides": "nested", "shape": [2, 2, 3, 2, 4, 3]}
-    assert part((2, 3), (4, 3), names=()) == {"dtype": "torch.float32", "strides": "nested"}
-    assert part((2, 3)) != part((2, 3), (2, 3)) != part((3, 2), (2, 3))
