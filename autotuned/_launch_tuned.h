@@ -12,6 +12,7 @@ typedef struct {
   Py_ssize_t seen_length;
   uint64_t generation;   /* the shared one when `_still_ours` last said yes */
   int replaced;          /* whether this object has a `run` of its own */
+  unsigned run_tag;      /* version of the class when its `run` was last seen to be ours, 0: it has none */
   Best *best;            /* config of each thread's last launch, most recent thread first */
 } Base;
 
@@ -58,9 +59,12 @@ static PyObject *own_run; /* strong: `run` of `Base` */
 
 /* Whether somebody has replaced `run`, of this object or of its class; -1 on error. */
 static int run_is_replaced(Base *b) {
-  PyObject *run = b->replaced ? NULL : PyObject_GetAttr((PyObject *)Py_TYPE(b), s_run);
-  if (!run) return b->replaced ? 1 : -1;
+  if (b->replaced) return 1;
+  if (b->run_tag && Py_TYPE(b)->tp_version_tag == b->run_tag) return 0;
+  PyObject *run = PyObject_GetAttr((PyObject *)Py_TYPE(b), s_run); /* a look-up gives the class a version */
+  if (!run) return -1;
   Py_DECREF(run);
+  b->run_tag = run == own_run ? Py_TYPE(b)->tp_version_tag : 0;
   return run != own_run;
 }
 

@@ -188,7 +188,8 @@ def _holds(jit: Any, device: int) -> tuple[Callable[[], bool], tuple[Any, ...]]:
     from triton.runtime.jit import JITFunction
 
     runtime_knobs, compilation_knobs = knobs.runtime, knobs.compilation
-    runtime, compilation, own, caches = vars(runtime_knobs), vars(compilation_knobs), vars(jit), jit.device_caches
+    runtime, compilation, all_knobs = vars(runtime_knobs), vars(compilation_knobs), vars(knobs)
+    own, caches = vars(jit), jit.device_caches
     loaded = caches[device]
     # A stages hook answers anew at each of Triton's look-ups: while there is one, nothing equals what was.
     runtime_then, compilation_then = None if _inspected() else dict(runtime), dict(compilation)
@@ -200,14 +201,14 @@ def _holds(jit: Any, device: int) -> tuple[Callable[[], bool], tuple[Any, ...]]:
         if JITFunction.run is not original or runtime != runtime_then or compilation != compilation_then:
             return False
         # A reload of Triton's module puts other knobs in their place.
-        if knobs.runtime is not runtime_knobs or knobs.compilation is not compilation_knobs or "run" in own:
+        if all_knobs["runtime"] is not runtime_knobs or all_knobs["compilation"] is not compilation_knobs:
             return False
-        if own["device_caches"] is not caches or caches.get(device) is not loaded:
+        if "run" in own or own["device_caches"].get(device) is not loaded:
             return False
         # Triton's own launch raises its error about a changed global.
         return all(scope.get(name, absent) == value for name, value, scope in used) if used else True
 
-    scopes = [runtime, compilation, vars(knobs), own, caches, *(scope for _, _, scope in used)]
+    scopes = [runtime, compilation, all_knobs, own, caches, *(scope for _, _, scope in used)]
     return holds, (JITFunction, *{id(scope): scope for scope in scopes}.values())
 
 
