@@ -249,10 +249,9 @@ def _spread(tolerance: Mapping[str, float]) -> str:
 
 
 def _reference_words(reference: Json) -> str:
-    function: Json = reference.get("function")
-    if isinstance(function, list) and function:
-        return str(function[0])
-    return next(iter(reference), "")
+    """Its kind, and what tells it from others: a reference is known by what it computes, not by name."""
+    kind = next(iter(reference), "")
+    return f"{kind} {str(reference.get(kind))[:12]}"
 
 
 def _poison_covers(measured: bool | tuple[str, ...], needed: bool | tuple[str, ...]) -> bool:

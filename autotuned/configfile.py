@@ -280,7 +280,7 @@ class _Reader:
 
     def entry(self, context: Json, data: Json, where: str, line: int | None) -> None:
         try:
-            entry = _entry(data, where)
+            entry = load_entry(data, where)
             call = canonical(entry.call)
             if context is not self._context[0]:
                 self._context = context, canonical(context)
@@ -350,7 +350,12 @@ def _reason(error: Exception) -> str:
     return text if text.endswith(".") else f"{text}."
 
 
-def _entry(data: Any, where: str) -> Entry:
+def load_entry(data: Any, where: str) -> Entry:
+    """Check an entry's JSON.
+
+    Raises:
+        RecordError: A field is missing, unknown, of another type, or a number is out of range.
+    """
     fields = _fields(data, where, {"call", "config", "conditions", "median_us", "vs_default"})
     for name in ("median_us", "vs_default"):
         number = fields[name]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from autotuned import benchmark, race
+from autotuned.board import Board
 from autotuned.job import Job
 from autotuned.measure import AnswerError
 from autotuned.race import Trial
@@ -17,15 +18,14 @@ class Sampling:
 
     Args:
         job: The search; its budget begins now.
-        trials: The trials there are.
-        label: A trial's config for people.
+        board: Its trials.
 
     Attributes:
         deadline_s: Of `time.monotonic`; infinite without a budget.
     """
 
-    def __init__(self, job: Job, trials: Callable[[], Sequence[Trial]], label: Callable[[Trial], str]) -> None:
-        self._job, self._trials, self._label = job, trials, label
+    def __init__(self, job: Job, board: Board) -> None:
+        self._job, self._board = job, board
         self._early: dict[int, list[float]] = {}  # what was measured while others were compiled
         self._cost_s: dict[int, float] = {}  # of one sample of a config, with all around it
         self.deadline_s = time.monotonic() + (math.inf if job.budget_s is None else job.budget_s)
@@ -38,7 +38,7 @@ class Sampling:
     @property
     def answered(self) -> bool:
         """Whether a config has a time."""
-        return any((one.samples_us or self._early.get(one.index)) and not one.error for one in self._trials())
+        return any((one.samples_us or self._early.get(one.index)) and not one.error for one in self._board.trials)
 
     @property
     def is_over(self) -> bool:
@@ -72,7 +72,7 @@ class Sampling:
         try:
             return self._job.timer.sample(trial, count)
         except AnswerError as error:
-            name, config = self._job.target.name, self._label(trial)
+            name, config = self._job.target.name, self._board.label(trial)
             benchmark.say_left_out(name, config, error)
             raise AnswerError(f"`{name}`: do_bench for {config}: {error}") from None
 

@@ -237,6 +237,17 @@ class Tuned(launch.base(), Autotuner, Named):  # type: ignore[misc]  # Triton is
             f"`{name}`: expected a grid, got none. Write kernel[grid](...), or .run(..., grid=grid).", kernel=name
         )
 
+    @property
+    def __signature__(self) -> Any:
+        """None: what asks for one would decorate this as a function, as `triton.jit` above `@autotune` does.
+
+        Raises:
+            TypeError: Always, as `inspect` does for what cannot be called.
+        """
+        raise TypeError(
+            f"`{self.tuner.target.name}`: expected a function, got a tuned kernel. Put @autotune above @triton.jit."
+        )
+
     def _use_table(self, table: launch.Launcher) -> None:
         self._attach(launch.in_c(table))
 

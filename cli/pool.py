@@ -287,7 +287,8 @@ class Pool:
         if message["record"] is not None:
             store.keep(recordfile.load(message["record"]))
         if message["entry"] is not None and self._wishes.out is not None:
-            self._unshipped.append((Key(**message["key"]), Entry(**message["entry"])))
+            entry = configfile.load_entry(message["entry"], "entry")
+            self._unshipped.append((Key(**message["key"]), entry))
 
     def _ship(self, after_s: float) -> None:
         """Write the entries that have come since, if the last time is long enough ago."""

@@ -145,6 +145,9 @@ def _place(stored: Stored) -> tuple[Json, ...]:
 
 def _records(kernel: str, heads: bool, quietly: bool) -> Iterator[Stored]:
     for path, record in (store.all_heads if heads else store.all_records)(kernel, quietly):
+        if record.key.digest != Path(path).stem:
+            output.remark(f"left out: {path} is not as it was written (its key is another than its file's name says).")
+            continue
         yield Stored(
             record.key,
             record.winner,

@@ -44,7 +44,10 @@ def test_the_file_is_one_entry_a_line_in_this_form() -> None:
         '{"ir_override": null, "kwargs": {"BLOCK": 64}, "maxnreg": null, "num_ctas": 1, "num_stages": 3, '
         '"num_warps": 4, "pre_hook": false}'
     )
-    line = f'   {{"call": {call}, "config": {config}, "median_us": 10.5, "vs_default": 1.25}}'
+    conditions = '{"checks": [], "restore": null}'
+    line = (
+        f'   {{"call": {call}, "conditions": {conditions}, "config": {config}, "median_us": 10.5, "vs_default": 1.25}}'
+    )
     assert text.splitlines() == [
         "{",
         ' "schema": 2,',

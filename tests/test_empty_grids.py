@@ -159,7 +159,7 @@ def test_heuristics_under_the_tuner_are_in_the_grid_that_is_asked():
         (lambda meta: (None,), CallError, "grid: expected a tuple of 1 to 3 integers"),
         ((1, 1, 1, 1), CallError, "grid: expected a tuple of 1 to 3 integers"),
         ("blocks", CallError, "grid: expected a tuple of 1 to 3 integers"),
-        (lambda meta: (meta["TILE"],), KeyError, "TILE"),
+        (lambda meta: (meta["TILE"],), CallError, "TILE"),
     ],
     ids=["raises", "none", "too-long", "text", "unknown-name"],
 )

@@ -16,12 +16,12 @@ TESTS = Path(__file__).resolve().parent
 
 # Calls a tuned function twice in one process, and says what was searched and where records would lie.
 PROGRAM = f"""
-import sys
+import itertools, sys
 sys.path.insert(0, {str(TESTS)!r})
 from fakes import FakeConfig
 from autotuned import autotune, store
 tuned = autotune([FakeConfig({{"step": 1}}), FakeConfig({{"step": 2}})], name="app.f",
-                 do_bench=lambda call, quantiles: [1.0] * 3)(lambda x, step: x)
+                 do_bench=lambda call, quantiles, times=itertools.count(1): [float(next(times))] * 3)(lambda x, step: x)
 assert (tuned(1), tuned(1), tuned(2)) == (1, 1, 2)
 print(tuned.cache_info().searches, store.root())
 """
@@ -135,7 +135,7 @@ def everybodys() -> Iterator[Path]:
         pytest.skip("other users cannot read the package where it is installed")
     with tempfile.TemporaryDirectory(dir="/tmp") as name:
         folder = Path(name)
-        folder.chmod(0o777)
+        folder.chmod(0o1777)
         yield folder
 
 

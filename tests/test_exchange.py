@@ -396,7 +396,7 @@ FAULTS: dict[str, tuple[Callable[[Path], None], str]] = {
         edit(lambda group: group["entries"].clear()),
         "groups[0]: expected entries, got none: remove the group.",
     ),
-    "no groups": (text_of('{"schema": 1, "kernel": "app.k", "device": %s, "groups": []}'), "it has no groups"),
+    "no groups": (text_of('{"schema": 2, "kernel": "app.k", "device": %s, "groups": []}'), "it has no groups"),
     "an empty entry": (edit(lambda group: group["entries"].append({})), "field 'call' is missing"),
     "an empty call": (entry(0, "call", {}), "dead: expected a call of none, tensors, values"),
     "an empty config": (entry(0, "config", {}), "config.ir_override: expected a value"),

@@ -32,7 +32,7 @@ def view(buffer: Any, start: int, count: int, step: int) -> Any:
 def made(arguments: dict[str, Any], ahead: Any, restore: Any) -> Guard:
     timer = SimpleNamespace(is_short=False, free=lambda: None)
     job = SimpleNamespace(
-        call=SimpleNamespace(arguments=arguments), timer=timer, restore=restore, zero=[], check=None, watch=False,
+        call=SimpleNamespace(arguments=arguments), timer=timer, restore=restore, zero=[], check=None, stricter=None, named=None, watch=False,
         hooks=SimpleNamespace(before=None, after=None),
     )  # fmt: skip
     return Guard(job, ahead)  # type: ignore[arg-type]

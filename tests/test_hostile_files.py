@@ -81,7 +81,7 @@ def put(path: Path, data: Any) -> Path:
 
 # -- journals --------------------------------------------------------------------------------------------------------
 
-JOURNAL = {"schema": 1, "launching": "a", "compiling": ["b"], "lost": [], "crashed": [], "suspects": [], "pid": 1,
+JOURNAL = {"key": {"kernel": KEY.kernel, **KEY.to_json()}, "schema": 1, "launching": "a", "compiling": ["b"], "lost": [], "crashed": [], "suspects": [], "pid": 1,
            "host": socket.gethostname(), "run": "x"}  # fmt: skip
 
 
@@ -90,7 +90,7 @@ JOURNAL = {"schema": 1, "launching": "a", "compiling": ["b"], "lost": [], "crash
 def test_a_journal_says_texts_or_nothing(chance: random.Random, other: Any) -> None:
     path = store.journal_path(KEY)
     for data in (changed(JOURNAL, chance), other):
-        found = Journal(put(path, data))
+        found = Journal(put(path, data), KEY)
         assert all(type(name) is str for name in [*found.lost, *found.crashed, *found.suspects])
         assert found.judged({}, again=True) == {}
 
@@ -98,12 +98,12 @@ def test_a_journal_says_texts_or_nothing(chance: random.Random, other: Any) -> N
 @pytest.mark.parametrize("pid", [10**30, -(10**30), 1 << 31, 1 << 63, 0, -1, True, "1", 1.0, None])
 def test_a_journal_of_a_process_that_cannot_be_is_none(pid: Any) -> None:
     """`os.kill` raised OverflowError out of every call of the key, in every process."""
-    assert Journal(put(store.journal_path(KEY), {**JOURNAL, "pid": pid})).crashed == []
+    assert Journal(put(store.journal_path(KEY), {**JOURNAL, "pid": pid}), KEY).crashed == []
 
 
 def test_a_journal_of_another_host_or_a_process_that_is_gone_says_what_crashed() -> None:
     for change in ({"host": "elsewhere"}, {"pid": (1 << 22) + 1}):
-        found = Journal(put(store.journal_path(KEY), {**JOURNAL, **change}))
+        found = Journal(put(store.journal_path(KEY), {**JOURNAL, **change}), KEY)
         assert (found.crashed, found.suspects) == (["a"], ["b"])
 
 
@@ -130,7 +130,7 @@ def test_the_holder_of_a_lock_is_named_or_another_process(chance: random.Random,
 @given(hostile, anything)
 def test_a_logbook_gives_timings_or_nothing(chance: random.Random, other: Any) -> None:
     path = logbook.path_beside(store.record_path(KEY))
-    header = {"schema": recordfile.SCHEMA, "kernel": KEY.kernel, "key": KEY.to_json()}
+    header = {"schema": recordfile.SCHEMA, "kernel": KEY.kernel, "key": KEY.to_json(), "restore": None}
     timing = Timing(form(CONFIGS[0]), 10.0, 9.0, 11.0, 40).fields()
     put(path, None).write_text("\n".join(map(json.dumps, [header, changed(timing, chance), other, timing])))
     found = logbook.read(path, KEY)

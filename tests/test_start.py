@@ -49,7 +49,7 @@ assert tuned.cache_info().searches == int(sys.argv[1]), tuned.cache_info()
 """
 # Each takes about 0.1 ms, and as much for each 15 KB of its byte code: one more here is a decision.
 MODULES = [
-    "_launch", "announce", "candidates", "choose", "codegen", "context", "decorator", "device", "disk", "env", "errors",
+    "_launch", "announce", "candidates", "choose", "codegen", "conditions", "context", "decorator", "device", "disk", "env", "errors",
     "fields", "fingerprint", "immutable", "key", "keyparts", "later", "launch", "look", "names", "objects", "origin", "question", "reach", "recordfile", "records", "source",
     "sourcetext", "store", "supported", "switched", "target", "toolchain", "tuned", "tuner", "values",
 ]  # fmt: skip

@@ -48,6 +48,7 @@ def test_each_device_has_a_context_of_its_own():
     target = SimpleNamespace(
         name="app.k",
         source="0" * 64,
+        opaque=[],
         device=lambda call: local.device,
         toolchain=lambda where, folder: {"triton": "3.9.0"},
         environment=dict,

@@ -31,12 +31,13 @@ def x():
 
 
 @pytest.fixture
-def bound(x, launcher):
+def bound(x, launcher, driver):
     """A tuned kernel that was launched twice; in C by a pretended driver, and not by Python."""
     device = Device()
     if launcher == "c":
         from autotuned import _launch
 
+        driver.get_current_stream = lambda index: device.stream  # one for both launchers, as torch's is
         _launch.use_driver(*device.addresses())
     tuned = autotune(CONFIGS, key=["n"], do_bench=fake_cuda.by_config({16: 2.0, 32: 1.0}))(triton.jit(scale))
     for _ in range(2):
