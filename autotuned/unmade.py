@@ -104,9 +104,9 @@ def _in_tensor(tensor: Mapping[str, Any], where: str) -> Iterator[str]:
         yield f"{where}.dtype: expected a dtype as torch or NumPy writes it, got {tensor['dtype']!r:.60}.{hint}"
     if not _STRIDES.fullmatch(tensor["strides"]):
         yield f"{where}.strides: expected 0, 1 or * for each dimension, got {tensor['strides']!r:.60}."
-    elif (
-        "shape" in tensor and tensor["strides"][:1] not in ("n", "s") and len(tensor["shape"]) != len(tensor["strides"])
-    ):
+    elif tensor["strides"][:1] in ("n", "s"):
+        pass  # a word for what has no strides
+    elif "shape" in tensor and len(tensor["shape"]) != len(tensor["strides"]):
         yield f"{where}.shape: expected {len(tensor['strides'])} sizes, as many as strides, got {len(tensor['shape'])}."
     for name in sorted(tensor.keys() - {"dtype", "strides", "shape"}):
         yield f"{where}.{name:.60}: expected dtype, strides and shape, got this field too."

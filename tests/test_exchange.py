@@ -234,6 +234,23 @@ def test_the_difference_is_what_is_added_removed_and_changed_with_times(tmp_path
     assert text.endswith("1 added, 1 removed, 2 changed\n")
 
 
+@pytest.mark.parametrize(
+    "change",
+    [{"triton": {"float": "x"}}, {"triton": ["\x1b[31m"]}, {"triton": 3.9}, {"distributions": ["x"]},
+     {"distributions": {"\x1b[31m": {"a": 1}}}, {"distributions": {"jax": "0.6"}, "triton": None}],
+    ids=str,
+)  # fmt: skip
+def test_the_difference_of_a_file_whose_context_somebody_edited(tmp_path: Path, change: dict[str, Any]) -> None:
+    """Its toolchain is printed as it stands; one that was no text ended the command with a traceback."""
+    path = write(tmp_path / "a", (make_key(1), SMALL, 10.0, 1.5))
+    data = json.loads(path.read_text())
+    data["groups"][0]["context"].update(change)
+    path.write_text(json.dumps(data))
+    write(tmp_path / "b", (make_key(1), SMALL, 10.0, 1.5))
+    text = run("diff", tmp_path / "a", tmp_path / "b").stdout
+    assert "1 added, 1 removed, 0 changed" in text and "\x1b" not in text
+
+
 def test_the_same_files_have_no_difference(tmp_path: Path) -> None:
     a = write(tmp_path / "a", (make_key(1), SMALL, 10.0, 1.5))
     assert run("diff", a, tmp_path / "a").stdout == "0 added, 0 removed, 0 changed\n"
@@ -409,7 +426,7 @@ FAULTS: dict[str, tuple[Callable[[Path], None], str]] = {
         edit(lambda group: group["entries"].clear()),
         "groups[0]: expected entries, got none: remove the group.",
     ),
-    "no groups": (text_of('{"schema": 1, "kernel": "app.k", "device": %s, "groups": []}'), "it has no groups"),
+    "no groups": (text_of('{"schema": 2, "kernel": "app.k", "device": %s, "groups": []}'), "it has no groups"),
     "an empty entry": (edit(lambda group: group["entries"].append({})), "field 'call' is missing"),
     "an empty call": (entry(0, "call", {}), "dead: expected a call of none, tensors, values"),
     "an empty config": (entry(0, "config", {}), "config.ir_override: expected a value"),
