@@ -101,6 +101,19 @@ class _Memories:
                 self.add(part)
         elif is_descriptor(value):
             self.add(value.base)
+            self._reach(value)
+
+    def _reach(self, descriptor: Any) -> None:
+        """Take in what a descriptor reaches beyond its tensor, as one over a row reaches the others of a matrix."""
+        base = descriptor.base
+        span, start = self._spans[_place(base)], _address(base)
+        end = start + tensorspec.elements(descriptor.shape, descriptor.strides) * base.itemsize
+        if is_torch(base) and end > base.untyped_storage().data_ptr() + base.untyped_storage().nbytes():
+            raise EncodingError(
+                f"expected a descriptor within the memory of its tensor, got one of shape {list(descriptor.shape)}.",
+                where="arguments",
+            )
+        span[1] = max(span[1], end)
 
     def to_json(self) -> list[Json]:
         """Size, alignment and place of each."""
@@ -284,6 +297,7 @@ def _build(value: Json, memories: _Made, random_seed: int, where: str) -> Any:
     if kind == "descriptor":
         from triton.tools.tensor_descriptor import TensorDescriptor
 
+        tensorspec.descriptor(content, memories.described, where)
         base = _build(content["base"], memories, random_seed, where)
         return TensorDescriptor(base, content["shape"], content["strides"], content["block_shape"])
     if kind not in _READERS:

@@ -154,6 +154,13 @@ def strides_of(tensor: Any) -> tuple[int, ...]:
     return tuple(step // tensor.itemsize for step in tensor.strides)
 
 
+def sizes_of(tensor: Any, bucket: Callable[[int], Any] = int) -> tuple[int, ...]:
+    """A tensor's sizes; of a nested one, which has none, rank and sizes of each tensor in it."""
+    if not getattr(tensor, "is_nested", False):
+        return tuple(int(bucket(int(size))) for size in tensor.shape)
+    return tuple(number for inner in tensor.unbind() for number in (inner.dim(), *sizes_of(inner, bucket)))
+
+
 def stride_pattern(shape: Sequence[int], strides: Sequence[int]) -> str:
     """One character a dimension: '0' broadcast, '1' dense, '*' any other stride.
 
@@ -258,14 +265,22 @@ class Layout(dict[str, Json]):
 def _tensor_part(tensor: Any, spec: KeySpec, name: str) -> Layout:
     try:
         return _part(tensor.dtype, tensor.shape, strides_of(tensor), spec, name)
-    except RuntimeError:
-        if not getattr(tensor, "is_nested", False):
+    except (RuntimeError, AttributeError):
+        fields = _without_strides(tensor, spec, name)
+        if fields is None:
             raise
-    # A nested tensor of torch with the strided layout has neither sizes nor strides; those in it have.
-    fields: dict[str, Json] = {"dtype": str(tensor.dtype), "strides": "nested"}
+        return Layout(fields)
+
+
+def _without_strides(tensor: Any, spec: KeySpec, name: str) -> dict[str, Json] | None:
+    """The part of a tensor of torch's that has no strides, or none that are numbers: nested, or compressed sparse."""
+    layout, nested = str(getattr(tensor, "layout", "torch.strided")), getattr(tensor, "is_nested", False)
+    if layout == "torch.strided" and not nested:
+        return None
+    fields: dict[str, Json] = {"dtype": str(tensor.dtype), "strides": "nested" if nested else layout[len("torch.") :]}
     if spec.has_shape(name):
-        fields["shape"] = [int(size) for inner in tensor.unbind() for size in (inner.dim(), *inner.shape)]
-    return Layout(fields)
+        fields["shape"] = list(sizes_of(tensor, spec.buckets.get(name, int)))
+    return fields
 
 
 def _part(dtype: Any, shape: Sequence[int], strides: Sequence[int], spec: KeySpec, name: str) -> Layout:

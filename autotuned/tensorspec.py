@@ -84,6 +84,23 @@ def tensor(spec: Json, memories: Sequence[dict[str, Json]], where: str) -> dict[
     return spec  # type: ignore[no-any-return]
 
 
+def descriptor(spec: Json, memories: Sequence[dict[str, Json]], where: str) -> None:
+    """Check that a tensor descriptor has a tensor, and reaches nothing beyond that tensor's memory.
+
+    Raises:
+        RecordError: It is not what `argspec.describe` writes.
+    """
+    named(spec, where, ("base", "shape", "strides", "block_shape"))
+    base = tensor(named(spec["base"], f"{where}.base", ("tensor",))["tensor"], memories, f"{where}.base")
+    shape, strides, block = (integers(spec[name], f"{where}.{name}") for name in ("shape", "strides", "block_shape"))
+    if not len(shape) == len(strides) == len(block):
+        raise wrong(f"{where}.shape", "as many sizes as strides, and as in a block", spec["shape"])
+    memory = memories[base["memory"]]
+    _, size = _kind(base["dtype"], memory["library"], f"{where}.base.dtype")
+    if base["offset"] + elements(shape, strides) * size > memory["bytes"]:
+        raise wrong(f"{where}.shape", f"a descriptor within its memory of {memory['bytes']} bytes", spec["shape"])
+
+
 def elements(shape: Sequence[int], strides: Sequence[int]) -> int:
     """From the first element to the last, both included; 0 of an empty tensor."""
     return 0 if 0 in shape else 1 + sum((size - 1) * stride for size, stride in zip(shape, strides))

@@ -15,7 +15,7 @@ from autotuned.announce import announce
 from autotuned.candidates import Pruner
 from autotuned.decorator import CaseGenerator, Named
 from autotuned.errors import CallError, NotTunedError, PruningError
-from autotuned.key import is_tensor
+from autotuned.key import is_tensor, sizes_of
 from autotuned.later import later
 from autotuned.look import Choice
 from autotuned.names import Names
@@ -378,5 +378,5 @@ _PLAIN = frozenset((type(None), bool, int, float, complex, str, bytes))
 def _without_memory(value: Any) -> Any:
     """A tensor's shape in place of the tensor, also in tuples: a mirror must not keep memory alive."""
     if is_tensor(value):
-        return tuple(value.shape)
+        return sizes_of(value) if getattr(value, "is_nested", False) else tuple(value.shape)
     return tuple(map(_without_memory, value)) if isinstance(value, tuple) else value

@@ -18,11 +18,13 @@ _TORCH = (
 _NUMPY = ("longdouble", "float128", "float80", "float96", "clongdouble", "complex256", "object")
 _FEW_BITS = re.compile(r"float[1-8]_e\d+m\d+\w*|float4_e2m1fn_x2|u?int[1-7]|bits\d+(x\d+)?")
 _NAMED = re.compile(r"[<>|=]?[A-Za-z]\d*(\[\w+\])?|(datetime|timedelta)64(\[\w+\])?")  # NumPy's codes: >f4, <M8[ns]
-_STRIDES = re.compile(r"[01*]*|nested")
+_STRIDES = re.compile(r"[01*]*|nested|sparse_(csr|csc|bsr|bsc)")
 
 _HEX = re.compile(r"(-?0x[01]\.[0-9a-f]+p[+-]\d+|nan|-?inf)")
 _KINDS: dict[str, Callable[[Json], bool]] = {
-    "float": lambda value: isinstance(value, str) and _HEX.fullmatch(value) is not None,
+    "float": lambda value: isinstance(value, str) and _HEX.fullmatch(value) is not None and _is_own(value),
+    "int": lambda value: isinstance(value, str) and re.fullmatch(r"-?0x[1-9a-f][0-9a-f]*", value) is not None,
+    "enum": lambda value: isinstance(value, list) and len(value) == 2 and isinstance(value[0], str),
     "bytes": lambda value: _is_hex(value),
     "text": lambda value: _is_hex(value),
     "dtype": lambda value: isinstance(value, str) and (value.startswith("triton.") or not _is_no_dtype(value)),
@@ -60,6 +62,7 @@ def in_entries(file: ConfigFile) -> Iterator[str]:
             for name, tensor in call.get("tensors", {}).items():
                 yield from _in_tensor(tensor, f"call {number}, tensors.{name}")
             yield from _in_parts(call, f"call {number}, ", ("values", "options"), kinds)
+            yield from _in_names(call, f"call {number}, ")
             yield from _in_parts(entry.config, f"config {number}, ", ("kwargs",), kinds)
     for name, found in kinds.items():
         if "int" in found and "number as text" in found:
@@ -73,6 +76,18 @@ def _in_parts(
         for name, value in holder.get(part, {}).items():
             kinds.setdefault(f"{part}.{name}", {}).setdefault(_kind(value), str(value)[:60])
             yield from _in_value(value, f"{where}{part}.{name}")
+
+
+def _in_names(call: Mapping[str, Json], where: str) -> Iterator[str]:
+    """Arguments that stand in two parts of a call, and options of Triton's that are no numbers."""
+    names = [name for part in ("tensors", "values", "none") for name in call.get(part, ())]
+    for name in sorted({name for name in names if names.count(name) > 1}):
+        times = names.count(name)
+        yield f"{where}{name:.60}: expected in one of tensors, values and none, and once, got it {times} times."
+    for name in ("num_warps", "num_stages", "num_ctas", "maxnreg"):
+        value = call.get("options", {}).get(name)
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
+            yield _expected(f"{where}options.{name}", "a number", value)
 
 
 def _kind(value: Json) -> str:
@@ -89,7 +104,9 @@ def _in_tensor(tensor: Mapping[str, Any], where: str) -> Iterator[str]:
         yield f"{where}.dtype: expected a dtype as torch or NumPy writes it, got {tensor['dtype']!r:.60}.{hint}"
     if not _STRIDES.fullmatch(tensor["strides"]):
         yield f"{where}.strides: expected 0, 1 or * for each dimension, got {tensor['strides']!r:.60}."
-    elif "shape" in tensor and tensor["strides"] != "nested" and len(tensor["shape"]) != len(tensor["strides"]):
+    elif tensor["strides"][:1] in ("n", "s"):
+        pass  # a word for what has no strides
+    elif "shape" in tensor and len(tensor["shape"]) != len(tensor["strides"]):
         yield f"{where}.shape: expected {len(tensor['strides'])} sizes, as many as strides, got {len(tensor['shape'])}."
     for name in sorted(tensor.keys() - {"dtype", "strides", "shape"}):
         yield f"{where}.{name:.60}: expected dtype, strides and shape, got this field too."
@@ -124,8 +141,16 @@ def _in_object(value: dict[str, Json], where: str) -> Iterator[str]:
         yield _expected(where, f"what a {kind} is written as", value[kind])
     elif kind not in _KINDS and (near := difflib.get_close_matches(kind, _KINDS, 1, cutoff=0.8)):
         yield f"{where}: expected a type such as {near[0]!r}, got {kind!r:.60}."
-    elif kind in ("tuple", "complex"):
+    elif kind in ("tuple", "complex", "dict", "enum", "numpy"):
         yield from _in_value(value[kind], where)
+
+
+def _is_own(text: str) -> bool:
+    """Whether Python writes a number so: 0x1.80p+0 is one that it reads, and no key holds."""
+    try:
+        return float.fromhex(text).hex() == text
+    except (ValueError, OverflowError):
+        return False
 
 
 def _is_hex(value: Json) -> bool:

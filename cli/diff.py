@@ -60,7 +60,7 @@ def _cells(change: Change) -> list[str]:
         change.kind,
         _both(change, lambda entry: output.time_words(entry.median_us)),
         _both(change, lambda entry: output.ratio_words(entry.vs_default)),
-        change.key.context.get("triton") or "n/a",
+        output.toolchain_words(change.key.context),
     ]
 
 

@@ -275,6 +275,13 @@ def ratio_words(ratio: float | None) -> str:
     return f"{ratio:.{2 if ratio < 10 else 1 if ratio < 100 else 0}f}x"
 
 
+def toolchain_words(context: Mapping[str, Json]) -> str:
+    """The version of Triton in a context, or of what a plain callable names: "triton 3.6.0"."""
+    others = context.get("distributions")
+    versions = {"triton": context.get("triton"), **(others if isinstance(others, dict) else {})}
+    return " ".join(f"{name} {value_words(version)}" for name, version in versions.items() if version) or "n/a"
+
+
 def call_words(call: Mapping[str, Json]) -> str:
     """The call part of a key in few words: `N_COLS=4096 x,y fp16[64,4096] bias=None`."""
     words = [f"{name}={value_words(value)}" for name, value in call.get("values", {}).items()]

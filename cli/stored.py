@@ -99,8 +99,7 @@ def _of_context(context: Mapping[str, Json]) -> tuple[Mapping[str, Json], str, s
     """A context, and the words for its device and toolchain: made once where records share it, as heads do."""
     known = _contexts.get(id(context))
     if known is None:
-        versions = {"triton": context.get("triton"), **context.get("distributions", {})}
-        toolchain = " ".join(f"{name} {version}" for name, version in versions.items() if version) or "n/a"
+        toolchain = output.toolchain_words(context)
         if len(_contexts) >= 64:
             _contexts.clear()
         known = _contexts[id(context)] = context, from_json(context["device"]).slug, toolchain

@@ -386,3 +386,26 @@ def test_what_reaches_beyond_its_memory_or_means_nothing_is_refused(name):
 
 def test_a_dtype_of_triton_is_made_anew():
     assert again(x=tl.float32)["x"] == tl.float32
+
+
+@pytest.mark.parametrize(
+    "field, value",
+    [("shape", [8, 10**12]), ("shape", [9, 8]), ("shape", [8, -8]), ("shape", [8]), ("strides", [80, 1]),
+     ("strides", [8, 10**30]), ("block_shape", [4]), ("block_shape", [4, None]), ("base", None), ("base", 1)],
+)  # fmt: skip
+def test_a_descriptor_reaches_nothing_beyond_its_memory(field, value):
+    """A launch through one read, and wrote, wherever its shape said."""
+    spec = argspec.describe({"d": TensorDescriptor(torch.zeros(8, 8), [8, 8], [8, 1], [4, 4])})
+    spec["values"]["d"]["descriptor"][field] = value
+    with pytest.raises(RecordError) as caught:
+        argspec.build(spec, "cpu")
+    says(caught, "values.d")
+
+
+def test_a_descriptor_over_a_row_reaches_the_others():
+    x = torch.arange(64, dtype=torch.float32).reshape(8, 8)
+    made = again(d=TensorDescriptor(x[0], [8, 8], [8, 1], [4, 4]))["d"]
+    assert (made.shape, made.strides, made.block_shape) == ([8, 8], [8, 1], [4, 4])
+    assert made.base.shape == (8,) and made.base.untyped_storage().nbytes() >= x.nbytes
+    with pytest.raises(EncodingError, match="within the memory of its tensor"):
+        argspec.describe({"d": TensorDescriptor(x[1], [8, 8], [8, 1], [4, 4])})

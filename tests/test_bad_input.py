@@ -27,7 +27,7 @@ from autotuned.errors import (
     EncodingError,
     PruningError,
 )
-from autotuned.key import KeySpec, call_part
+from autotuned.key import KeySpec, call_part, pow2
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 CONFIGS = [Config({"BLOCK": 16}), Config({"BLOCK": 32})]
@@ -648,3 +648,27 @@ def test_a_nested_tensor_is_in_the_key_by_the_shapes_in_it():
     assert part((2, 3), (4, 3)) == {"dtype": "torch.float32", "strides": "nested", "shape": [2, 2, 3, 2, 4, 3]}
     assert part((2, 3), (4, 3), names=()) == {"dtype": "torch.float32", "strides": "nested"}
     assert part((2, 3)) != part((2, 3), (2, 3)) != part((3, 2), (2, 3))
+
+
+def test_a_jagged_tensor_and_a_compressed_sparse_one_are_in_the_key():
+    """Sizes that are symbols were asked for their numbers, and tensors without strides for those."""
+
+    def part(tensor: Any, **spec: Any) -> Any:
+        return call_part(KeySpec(None, **spec), {"x": tensor}, {}, "app.k")["tensors"]["x"]
+
+    def jagged(*rows: int) -> Any:
+        return torch.nested.nested_tensor([torch.zeros(n, 2) for n in rows], layout=torch.jagged)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that their interfaces may change
+        rows = torch.eye(4).to_sparse_csr()
+        assert part(jagged(1, 3))["shape"] == [2, 1, 2, 2, 3, 2]
+        assert part(jagged(1, 3)) == part(jagged(1, 3)) != part(jagged(3, 1))
+        assert part(jagged(1, 3), buckets={"x": pow2}) == part(jagged(1, 4), buckets={"x": pow2})
+        assert part(rows) == {"dtype": "torch.float32", "strides": "sparse_csr", "shape": [4, 4]}
+        assert part(torch.eye(4).to_sparse_csc())["strides"] == "sparse_csc"
+        tuned = autotune(STEPS, key=["x"])(lambda x, *, step: step)
+        for tensor in (rows, jagged(1, 3)):
+            tuned(tensor)
+            tuned(tensor)
+        assert tuned.cache_info().searches == 2

@@ -60,7 +60,7 @@ def test_options_of_a_launch_are_not_shown_for_a_plain_callable(write: Write, ar
     assert "ms=1" in said.stdout and "num_warps" not in said.stdout + said.stderr
 
 
-def test_a_record_that_somebody_edited_is_left_out(write: Write) -> None:
+def test_a_record_that_somebody_edited_is_listed_as_it_stands(write: Write) -> None:
     _run("tune", _work(write))
     [first, _] = [Path(choice["path"]) for choice in _json("list")["choices"]]
     record = json.loads(first.read_text())

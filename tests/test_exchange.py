@@ -234,6 +234,23 @@ def test_the_difference_is_what_is_added_removed_and_changed_with_times(tmp_path
     assert text.endswith("1 added, 1 removed, 2 changed\n")
 
 
+@pytest.mark.parametrize(
+    "change",
+    [{"triton": {"float": "x"}}, {"triton": ["\x1b[31m"]}, {"triton": 3.9}, {"distributions": ["x"]},
+     {"distributions": {"\x1b[31m": {"a": 1}}}, {"distributions": {"jax": "0.6"}, "triton": None}],
+    ids=str,
+)  # fmt: skip
+def test_the_difference_of_a_file_whose_context_somebody_edited(tmp_path: Path, change: dict[str, Any]) -> None:
+    """Its toolchain is printed as it stands; one that was no text ended the command with a traceback."""
+    path = write(tmp_path / "a", (make_key(1), SMALL, 10.0, 1.5))
+    data = json.loads(path.read_text())
+    data["groups"][0]["context"].update(change)
+    path.write_text(json.dumps(data))
+    write(tmp_path / "b", (make_key(1), SMALL, 10.0, 1.5))
+    text = run("diff", tmp_path / "a", tmp_path / "b").stdout
+    assert "1 added, 1 removed, 0 changed" in text and "\x1b" not in text
+
+
 def test_the_same_files_have_no_difference(tmp_path: Path) -> None:
     a = write(tmp_path / "a", (make_key(1), SMALL, 10.0, 1.5))
     assert run("diff", a, tmp_path / "a").stdout == "0 added, 0 removed, 0 changed\n"
@@ -374,6 +391,19 @@ FAULTS: dict[str, tuple[Callable[[Path], None], str]] = {
     "a size as text": (value("1"), "values.n: expected a number, as in other entries, got text '1'"),
     "a bare float": (value(1.5), 'expected {"float": ...}'),
     "a float of digits": (value({"float": "1.5"}), "expected what a float is written as"),
+    "a float that Python writes otherwise": (value({"float": "0x1.80p+0"}), "expected what a float is written as"),
+    "an enum without its value": (value({"enum": ["A.B"]}), "expected what a enum is written as"),
+    "an enum of a bare float": (value({"enum": ["A.B", 1.5]}), "values.n[1]: expected {"),
+    "a dict of a bare float": (value({"dict": [["a", 1.5]]}), "values.n[0][1]: expected {"),
+    "a wide number of digits": (value({"int": "12"}), "expected what a int is written as"),
+    "an argument in two parts": (
+        edit(lambda group: group["entries"][0]["call"]["none"].append("n")),
+        "n: expected in one of tensors, values and none, and once, got it 2 times",
+    ),
+    "warps of the call as text": (
+        edit(lambda group: group["entries"][0]["call"].update(options={"num_warps": "4"})),
+        "options.num_warps: expected a number, got str '4'",
+    ),
     "a misspelt type": (value({"flaot": "0x1.8p+0"}), "expected a type such as 'float', got 'flaot'"),
     "two types": (value({"float": "0x1.8p+0", "text": ""}), "expected one field, which names the type"),
     "a tuple of a bare float": (value({"tuple": [1, 2.5]}), "values.n[1]: expected {"),

@@ -22,6 +22,7 @@ TWINS = {
     "test_hooks",
     "test_heuristics",
     "test_contexts",
+    "test_nested",
     "test_unbindable",
     "test_patches",
 }

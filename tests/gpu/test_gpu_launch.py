@@ -257,6 +257,7 @@ def test_annotated_numbers_are_converted_as_by_triton(launcher, monkeypatch, cap
 def _stage(x_ptr, work_ptr, out_ptr, n, BLOCK: tl.constexpr):
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     tl.store(work_ptr + i, tl.load(x_ptr + i, mask=i < n), mask=i < n)
+    tl.debug_barrier()  # what follows may be read by another thread than wrote it
     tl.store(out_ptr + i, tl.load(work_ptr + i, mask=i < n), mask=i < n)
 
 
