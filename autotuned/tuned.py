@@ -281,7 +281,7 @@ class Tuned(launch.base(), Autotuner, Named):  # type: ignore[misc]  # Triton is
     def _note(self, call: Call, choice: Choice) -> None:
         self.best_config = choice.config
         key = self._triton_key(call)
-        if key is not None and key not in self.cache.pins and _holds_nothing(key):
+        if choice.lasting and key is not None and key not in self.cache.pins and _holds_nothing(key):
             self.cache.note(key, choice.config)
         if self._told.get(id(choice)) is not choice:
             self._told[id(choice)] = choice
