@@ -70,7 +70,7 @@ def test_what_was_measured_without_check_does_not_serve_a_call_with_one():
 def test_what_was_checked_serves_a_call_without_check():
     assert call(tuned(check=double)) == (False, 1)
     assert call(tuned()) == (False, 0)
-    assert record().conditions.words.startswith("protected: auto; checked against double, within 0 to 0.01")
+    assert record().conditions.words.startswith("protected: auto; checked against function, within 0 to 0.01")
 
 
 def nearly(x):
@@ -153,7 +153,7 @@ def test_the_first_config_is_another_reference_in_another_order():
 def test_a_reference_without_source_keeps_the_choice_in_memory(caplog):
     class Opaque:
         def __init__(self):
-            self.double = double
+            self.double, self.held = double, object()
 
         def __call__(self, x):
             return self.double(x)
