@@ -21,10 +21,10 @@ from autotuned.values import Fallback, Json, canonical, encode, is_numpy_scalar
 if TYPE_CHECKING:
     from typing import Protocol
 
-    from autotuned import readers
+    from autotuned import objects, readers
 else:
     Protocol = object  # defining a protocol takes as long as importing a module
-    readers = later("readers")
+    objects, readers = later("objects"), later("readers")
 
 log = logging.getLogger("autotuned")
 
@@ -48,7 +48,7 @@ def is_config(value: object) -> bool:
 
 
 def to_json(config: Config, kernel: str, fallback: Fallback | None = None) -> dict[str, Json]:
-    """The full canonical form of a config: every field, defaults filled in, `pre_hook` only as a mark.
+    """The full canonical form of a config: every field, defaults filled in, `pre_hook` by what it does.
 
     Raises:
         ConfigError: The config has a field this version does not know, or an option that is no number.
@@ -68,7 +68,7 @@ def to_json(config: Config, kernel: str, fallback: Fallback | None = None) -> di
     if form["ir_override"] is not None:
         form["ir_override"] = _content(form["ir_override"])
     values = {name: _value(value, name, kernel, fallback) for name, value in kwargs.items()}
-    return {"kwargs": values, **form, "pre_hook": hook is not None}
+    return {"kwargs": values, **form, "pre_hook": hook is not None and objects.hook(hook)}
 
 
 def _value(value: Any, name: str, kernel: str, fallback: Fallback | None) -> Json:
@@ -224,7 +224,8 @@ def _without_duplicates(configs: Sequence[Config], kernel: str) -> list[Config]:
     seen: dict[str, Config] = {}
     for config in configs:
         # Identities are compared by what Python can tell apart here; values that JSON cannot write count by object.
-        name = identity(config, kernel, lambda value, where: {"object": id(value)})
+        form = to_json(config, kernel, lambda value, where: {"object": id(value)})
+        name = canonical({**form, "pre_hook": config.pre_hook is not None})
         if name not in seen:
             seen[name] = config
         elif seen[name].pre_hook is not config.pre_hook:

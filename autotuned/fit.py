@@ -56,6 +56,8 @@ def _of_hooks(form: Mapping[str, Json], live: list[Any]) -> str:
     twins = [one for one in live if all(one[name] == form[name] for name in ("kwargs", *OPTIONS))]
     if not twins:
         return ""
+    if form["pre_hook"] and any(one["pre_hook"] for one in twins):
+        return "it was measured with another pre_hook than the live config of equal values has"
     if form["pre_hook"]:
         return "it had a pre_hook, and the live config of equal values has none to attach"
     return "it had no pre_hook, and the live config of equal values has one"

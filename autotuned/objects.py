@@ -47,6 +47,46 @@ def this_very(value: Any) -> Json:
     return {_MARK: _number(value), "type": source.type_name(value)}
 
 
+def hook(given: Any) -> Json:
+    """A config's `pre_hook`: what it computes with, as a short digest, else this very object in memory.
+
+    It is as it was when first seen: a hook may count its calls in a list, and one that is made anew for each call, of
+    the same code and values, is the same hook.
+    """
+    made = _made_of(given)
+    if made not in _hooks:
+        spelled = spell(given, "pre_hook")
+        _hooks[made] = digest(spelled)[:16] if portable(spelled) else spelled
+        if len(_hooks) > LIMIT:
+            _hooks.popitem(last=False)
+    return _hooks[made]
+
+
+_hooks: OrderedDict[Any, Json] = OrderedDict()
+
+
+def _made_of(value: Any) -> tuple[Any, ...]:
+    """The code of a callable and the very values that it reads; of what is no function, the object itself."""
+    if isinstance(value, MethodType):
+        return (*_made_of(value.__func__), _number(value.__self__))
+    if isinstance(value, functools.partial):
+        return (*_made_of(value.func), *map(_known, value.args), *((n, _known(v)) for n, v in value.keywords.items()))
+    if not isinstance(value, FunctionType):
+        return (_known(value),)
+    outside = value.__globals__
+    names = sorted({name for code in codes(value.__code__) for name in code.co_names if name in outside})
+    cells = [cell.cell_contents if _is_filled(cell) else None for cell in value.__closure__ or ()]
+    given = [*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
+    return (value.__code__, *((name, _known(outside[name])) for name in names), *map(_known, [*cells, *given]))
+
+
+def _known(value: Any) -> Any:
+    return (type(value), value) if isinstance(value, _PLAIN) else _number(value)
+
+
+_PLAIN = (bool, int, float, str, bytes, type(None))
+
+
 def _layout(array: Any) -> Json:
     return {"array": dict(key.layout(array))}
 

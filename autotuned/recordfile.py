@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
@@ -16,6 +17,7 @@ SCHEMA = 2
 QUALITIES = ("ok", "tied", "noisy", "unresolved")
 FIELDS = {"schema", "kernel", "winner", "median_us", "quality", "conditions", "key", "timings", "provenance"}
 TIMING_FIELDS = {"config", "median_us", "low_us", "high_us", "samples", "status", "error", "passed", "failed"}
+_HOOK = re.compile("[0-9a-f]{16}")
 STATUSES = ("ok", "same", "failed", "wrong", "crashed")
 
 
@@ -176,7 +178,8 @@ def check_config(data: Json, where: str) -> dict[str, Json]:
     """
     form = named(data, where, {"kwargs", "num_warps", "num_stages", "num_ctas", "maxnreg", "ir_override", "pre_hook"})
     typed(form["kwargs"], dict, f"{where}.kwargs")
-    typed(form["pre_hook"], bool, f"{where}.pre_hook")
+    if form["pre_hook"] is not False and not _HOOK.fullmatch(typed(form["pre_hook"], str, f"{where}.pre_hook")):
+        raise wrong(f"{where}.pre_hook", "false, or the 16 hex digits of a hook", form["pre_hook"])
     if form["ir_override"] is not None:
         typed(form["ir_override"], str, f"{where}.ir_override")
     for name in ("num_warps", "num_stages", "num_ctas", "maxnreg"):

@@ -264,7 +264,7 @@ class Searcher:
             store.keep(result)
         else:
             self._chooser.say_once(
-                "config", "`%s`: a config has a value without JSON form; kept in memory only.", result.key
+                "config", "`%s`: a config has a value or a pre_hook without JSON form; kept in memory only.", result.key
             )
 
     def _provenance(self) -> dict[str, Any]:

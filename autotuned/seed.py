@@ -114,7 +114,10 @@ class Seed:
         winner = candidates.to_json(chosen, name, objects.spell)
         kept = Record(key, winner, None, "ok", tuple(made), _provenance(seconds))
         won = kept.timing_of(winner)
-        if won is None or won.median_us is None or not objects.portable(*(timing.config for timing in made)):
+        if won is None or won.median_us is None:
+            return
+        if not objects.portable(*(timing.config for timing in made)):
+            self.warn_once("`%s`: a config has a value or a pre_hook without JSON form; kept in memory only.", "config")
             return
         ran = [timing.typical_us for timing in made if timing.usable]
         quality = "unresolved" if benchmark.is_one_answer(ran) else "ok"
