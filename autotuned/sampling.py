@@ -17,14 +17,14 @@ class Sampling:
 
     Args:
         job: The search; its budget begins now.
-        trials: The trials there are.
+        trials: The trials there are; the list grows.
         label: A trial's config for people.
 
     Attributes:
         deadline_s: Of `time.monotonic`; infinite without a budget.
     """
 
-    def __init__(self, job: Job, trials: Callable[[], Sequence[Trial]], label: Callable[[Trial], str]) -> None:
+    def __init__(self, job: Job, trials: Sequence[Trial], label: Callable[[Trial], str]) -> None:
         self._job, self._trials, self._label = job, trials, label
         self._early: dict[int, list[float]] = {}  # what was measured while others were compiled
         self._cost_s: dict[int, float] = {}  # of one sample of a config, with all around it
@@ -38,7 +38,7 @@ class Sampling:
     @property
     def answered(self) -> bool:
         """Whether a config has a time."""
-        return any((one.samples_us or self._early.get(one.index)) and not one.error for one in self._trials())
+        return any((one.samples_us or self._early.get(one.index)) and not one.error for one in self._trials)
 
     @property
     def is_over(self) -> bool:

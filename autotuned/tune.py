@@ -77,7 +77,7 @@ class _Search:
         self._stands_first: Trial | None = None  # whose results are expected by check="first"
         self._lost, self._steady = False, True
         self._ran = 0  # configs that this search has launched without an error
-        self._sampling = Sampling(job, lambda: self.board.trials, self.board.label)
+        self._sampling = Sampling(job, self.board.trials, self.board.label)
 
     def close(self) -> None:
         """Put the caller's data back and drop what would keep it alive."""
