@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from autotuned.codegen import MISSING, private_prefix
 from autotuned.key import KeySpec, is_descriptor, is_tensor
 from autotuned.memory import gpu_of
+from autotuned.values import is_numpy_scalar
 
 if TYPE_CHECKING:
     from autotuned.bound import Bound
@@ -26,6 +27,7 @@ _TENSOR_MODULES = ("torch", "torch.nn.parameter")
 # Of a value of these types a key may hold something; of any other object that a plain callable is given, as of a
 # method's own object, it does not, unless `key=` names the argument.
 _TOLD = (numbers.Number, str, type(MISSING))
+_PLAIN = frozenset([int, bool, str, bytes, complex, type(None)])
 
 
 def integer_class(value: int) -> tuple[bool, bool, int]:
@@ -42,8 +44,24 @@ def _wide(value: int) -> int:
 
 
 def typed(value: Any) -> Any:
-    """The answer of a key function or a bucket as a word: 1, True and 1.0 are three, as they are in the key."""
-    return (type(value), *map(typed, value)) if isinstance(value, tuple) else (type(value), value)
+    """The answer of a key function or a bucket as a word: 1, True and 1.0 are three, as they are in the key.
+
+    Raises:
+        TypeError: It is none of the values that never change and are equal only where their keys are: any other
+            object may change, may be equal to one of another key, and would be kept alive.
+    """
+    kind = type(value)
+    if kind in _PLAIN:
+        return kind, value
+    if isinstance(value, tuple):
+        return (kind, *map(typed, value))
+    if kind is float:  # NaN is not equal to itself: each call would be bound anew
+        return kind, value.hex()
+    if is_its_own_word(kind) or kind.__name__ == "device":
+        return kind, id(value) if issubclass(kind, Enum) else value
+    if is_numpy_scalar(value) and not value.dtype.hasobject:  # two dates may be equal and of two units
+        return kind, str(value.dtype), value.tobytes()
+    raise TypeError
 
 
 def opaque(value: Any) -> int | None:
@@ -79,7 +97,7 @@ def item_words(spec: KeySpec, places: bool, name: str, value: Any) -> tuple[Any,
     if kind is float:
         return kind, value.hex() if spec.has_value(name, value) else None
     if is_its_own_word(kind):
-        return kind, value
+        return kind, id(value) if issubclass(kind, Enum) else value
     raise TypeError
 
 
@@ -282,6 +300,9 @@ class PyLauncher:
             return name if in_key or self._spec.names is None else f"{ours}integer_class({name})"
         if kind is float:  # by hex: -0.0 == 0.0 and NaN != NaN, and a constexpr is compiled in with its sign
             return f"{name}.hex()" if in_key else ""
+        if issubclass(kind, Enum):  # by identity, since a class may say what its members are equal to
+            scope[f"{ours}id"] = id
+            return f"{ours}id({name})"
         if is_its_own_word(kind):
             return name
         if issubclass(kind, tuple) or not self._places:  # of a kernel's other types descriptors have words

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 import functools
 import gc
 import weakref
@@ -67,7 +68,17 @@ class SlottedWeak:
         self.held, self.token = held, object()
 
 
-@dataclasses.dataclass
+class Level(enum.Enum):
+    LOW, HIGH = 1, 2
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    def __hash__(self) -> int:
+        return 0
+
+
+@dataclasses.dataclass(eq=False)
 class Data:
     held: Any
 
@@ -110,19 +121,26 @@ class Held:
     """Stands for memory of a GPU."""
 
 
-def tuned() -> Any:
+def tuned(*key: Any) -> Any:
     def function(x: int, act: Any, *, block: int) -> int:
         return x
 
     bench = lambda call, quantiles: (call(), [1.0, 1.0, 1.0])[1]
-    return autotune([Config({"block": 1}), Config({"block": 2})], key=["act"], do_bench=bench, restore_value=[])(
-        function
-    )
+    configs = [Config({"block": 1}), Config({"block": 2})]
+    return autotune(configs, key=list(key) or ["act"], do_bench=bench, restore_value=[])(function)
 
 
+KEYS = {
+    "named": "act",
+    "answer": lambda arguments: arguments["act"],
+    "in an answer": lambda arguments: (1, arguments["act"]),
+}
+
+
+@pytest.mark.parametrize("key", KEYS)
 @pytest.mark.parametrize("kind", MADE)
-def test_what_is_in_a_key_dies_with_its_last_user(kind: str) -> None:
-    function, alive = tuned(), []
+def test_what_is_in_a_key_dies_with_its_last_user(kind: str, key: str) -> None:
+    function, alive = tuned(KEYS[key]), []
     for _ in range(8):
         held = Held()
         alive.append(weakref.ref(held))
@@ -170,8 +188,22 @@ def test_no_two_objects_ever_have_one_number_and_each_keeps_its_own(steps: list[
             del made
 
 
-def test_each_object_is_searched_for_once_while_it_lives() -> None:
-    function = tuned()
+@pytest.mark.parametrize("key", KEYS)
+def test_equal_objects_and_one_that_changes_are_not_answered_for_each_other(key: str) -> None:
+    """Which is what the key says; a launch table that asked the objects would answer before there is a key."""
+    function, changing = tuned(KEYS[key]), Data(1)
+    for act in (Equal(), Equal(), Level.LOW, Level.HIGH, changing):
+        for _ in range(2):
+            function(1, act)
+    assert function.cache_info().searches == 5
+    changing.held = 2
+    function(1, changing)
+    assert function.cache_info().searches == 6
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_each_object_is_searched_for_once_while_it_lives(key: str) -> None:
+    function = tuned(KEYS[key])
     acts = [Plain() for _ in range(5)] + [Slotted() for _ in range(5)]
     for act in acts * 3:
         function(1, act)

@@ -1,4 +1,5 @@
 import collections
+import copy
 import enum
 import math
 import sys
@@ -26,7 +27,7 @@ from tables import (
 )
 
 from autotuned import _launch_py
-from autotuned._launch_py import PyLauncher, integer_class
+from autotuned._launch_py import PyLauncher, integer_class, typed
 from autotuned.codegen import MISSING
 from autotuned.key import Key, KeySpec, call_part, pow2
 
@@ -376,3 +377,24 @@ def test_a_parameter_may_have_any_name(name: str) -> None:
 
 def test_a_missing_argument_is_noticed() -> None:
     assert not launcher("a").bind((MISSING,), Bound())
+
+
+ANSWERS = [
+    1, True, 1.0, "1", b"1", 1j, None, (), (1,), (1, (True, 2.5)), Level.ONE, 2**70, float("nan"), np.float32(1), np.float64(1),
+    np.bool_(True), np.datetime64(1, "D"), np.datetime64(24, "h"),
+]  # fmt: skip
+NO_WORDS = [[1], {}, object(), lambda: 1, int, np.zeros(2), (1, [2]), range(3), {1}, frozenset([1])]
+
+
+def test_plain_answers_of_key_functions_have_words_of_their_own() -> None:
+    assert len({typed(answer) for answer in ANSWERS}) == len(ANSWERS)
+    assert [typed(copy.deepcopy(answer)) for answer in ANSWERS] == [typed(answer) for answer in ANSWERS]
+
+
+@pytest.mark.parametrize("answer", NO_WORDS, ids=lambda answer: type(answer).__name__)
+def test_other_answers_have_no_words(answer: Any) -> None:
+    with pytest.raises(TypeError):
+        typed(answer)
+    table = PyLauncher(("n",), KeySpec(functions={"f": lambda arguments: answer}))
+    assert not table.bind((1,), Bound())
+    assert (table.find((1,)), len(table)) == (None, 0)
