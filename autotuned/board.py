@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from autotuned import candidates
+from autotuned import candidates, failures
 from autotuned.conditions import Checked, with_verdicts
 from autotuned.job import Job, Progress
 from autotuned.race import Trial
 from autotuned.recordfile import Timing
+
+log = logging.getLogger("autotuned")
 
 
 class Board:
@@ -44,6 +47,27 @@ class Board:
     def trial(self, index: int) -> Trial:
         """The trial of a candidate that this search measures."""
         return next(trial for trial in self.trials if trial.index == index)
+
+    def skip_known_failures(self) -> None:
+        """Leave out what certainly fails: it ended a process, or did not compile for a call like this one."""
+        journal = self._job.journal
+        for trial in self.trials:
+            identity = self.identity(trial)
+            if identity in self._job.condemned:
+                trial.error = self._job.condemned[identity]
+            elif identity in journal.lost:
+                trial.error = "Crashed: it left the device in an error state"
+                self._say_skipped(trial, "it cost an earlier process its device; --force tries it again")
+            elif identity in journal.crashed:
+                trial.error = "Crashed: a process ended while this config was launched for the first time"
+                self.crashed.add(trial.index)
+                why = "an earlier process ended in its first launch. If it was killed from outside, `autotuned tune` "
+                self._say_skipped(trial, why + "tries it once more")
+            elif not self.is_hooked(trial):
+                trial.error = failures.refused(self._job.compile_class, identity)
+
+    def _say_skipped(self, trial: Trial, why: str) -> None:
+        log.warning("`%s`: %s is skipped: %s.", self._job.target.name, self.label(trial), why)
 
     def identity(self, trial: Trial) -> str:
         """The text that says which config this is."""

@@ -13,14 +13,13 @@ from typing import Any
 
 from autotuned import alone, benchmark, failures, race, state
 from autotuned.board import Board
-from autotuned.check import Checker, Output, outputs_of
+from autotuned.comparison import Comparison, Launches
 from autotuned.compiling import Ahead, Ready, Wanted
 from autotuned.errors import CheckError
 from autotuned.failures import describe
 from autotuned.guard import Guard
 from autotuned.job import Job, Outcome
 from autotuned.measure import GivenTimer
-from autotuned.poison import Poison
 from autotuned.race import Trial
 from autotuned.recordfile import Timing
 from autotuned.sampling import Sampling
@@ -67,8 +66,8 @@ class _Search:
         if fresh and job.incumbent is not None:  # its old time was taken in other conditions than those of the new
             fresh.append(job.incumbent)  # last: within a small budget the search must get on
         self.board.trials += [self._trial(identity) for identity in fresh]
-        self._checker = Checker(job.check, job.target.name, job.call.arguments) if job.check else None
-        self._poison = self._made_poison(self._checker) if self._checker else None
+        launches = Launches(self._launch, self._runs)
+        self._comparison = Comparison(job, self.board, self._ahead, self._guard, launches) if job.check else None
         self._first_error: Exception | None = None  # to be raised if all fail alike; dropped as soon as they do not
         self._checked: set[int] = set()
         self._earlier: list[Trial] = []  # measured by earlier searches, and may win
@@ -89,7 +88,7 @@ class _Search:
             # What follows breaks reference cycles: the caller's tensors and the flush buffer must go when their last
             # user goes, not when the garbage collector comes by. Tracebacks hold frames, and these the arguments.
             failures.let_go(self._first_error)
-            self._first_error = self._checker = self._stands_first = self._poison = None
+            self._first_error = self._comparison = self._stands_first = None
             for trial in [*self.board.trials, *self._recalled.values()]:
                 trial.prepare = trial.launch = trial.finish = _nothing
             self._earlier.clear()
@@ -131,7 +130,7 @@ class _Search:
     def measure(self) -> None:
         """Compile, set aside what may be written, launch each config once as it is ready, then race those that ran."""
         self._check_device()  # what broke it before, a kernel of the program or an earlier search, is no config's fault
-        self._skip_known_failures()
+        self.board.skip_known_failures()
         start = time.perf_counter()
         self._launch_all()
         self._outcome.compile_s += time.perf_counter() - start
@@ -158,26 +157,6 @@ class _Search:
             trial.error = None
             if self._meet_again(trial):
                 self._sample(trial, race.FIRST_SAMPLES)
-
-    def _skip_known_failures(self) -> None:
-        journal = self._job.journal
-        for trial in self.board.trials:
-            identity = self.board.identity(trial)
-            if identity in self._job.condemned:
-                trial.error = self._job.condemned[identity]
-            elif identity in journal.lost:
-                trial.error = "Crashed: it left the device in an error state"
-                self._say_skipped(trial, "it cost an earlier process its device; --force tries it again")
-            elif identity in journal.crashed:
-                trial.error = "Crashed: a process ended while this config was launched for the first time"
-                self.board.crashed.add(trial.index)
-                why = "an earlier process ended in its first launch. If it was killed from outside, `autotuned tune` "
-                self._say_skipped(trial, why + "tries it once more")
-            elif not self.board.is_hooked(trial):
-                trial.error = failures.refused(self._job.compile_class, identity)
-
-    def _say_skipped(self, trial: Trial, why: str) -> None:
-        log.warning("`%s`: %s is skipped: %s.", self._job.target.name, self.board.label(trial), why)
 
     def _launch_all(self) -> None:
         waiting = {trial.index for trial in self.board.open()}
@@ -282,35 +261,21 @@ class _Search:
 
     def _examine(self, survivors: Sequence[Trial]) -> None:
         """Check those still in the race."""
-        if self._checker is None or self._poison is None or not survivors:
+        comparison = self._comparison
+        if comparison is None or not survivors:
             return
-        checker, poison = self._checker, self._poison
-        first = self._first() if checker.check.reference == "first" else None
+        first = self._first() if comparison.is_with_first else None
         stage = "launching" if first else "waiting"  # a slow reference is no config's fault
         self.board.report(first or survivors[0], stage)
-        poison.find_rewritten(survivors)
-        self._guard.with_room(partial(self._expect, checker, first))
-        poison.find_overwritten([first] if first else survivors)
+        comparison.learn(survivors, first)
         for trial in survivors:
-            self._check(checker, trial)
+            self._check(comparison, trial)
         if 2 * len(self.board.wrong) > len(self._checked):  # is it the reference? Then all that ran must speak
             for trial in [*self.board.open(), *filter(self._meet_again, self._known_others())]:
                 if trial.index not in self._checked:
-                    self._check(checker, trial)
+                    self._check(comparison, trial)
             self._overrule(list(self._recalled.values()))
-            checker.refuse_majority(len(self.board.wrong), len(self._checked))
-
-    def _expect(self, checker: Checker, first: Trial | None) -> None:
-        written = self._written_or_zeroed()
-        if checker.expects(written):
-            return
-        self._guard.renew()
-        self._guard.prepare()
-        if first is None:
-            checker.ask_reference(written)
-            return
-        self._launch(first, self._poisoned(checker.check.poison))
-        checker.take(written, outputs_of(self._job.call.arguments, written))
+            comparison.refuse_majority(len(self.board.wrong), len(self._checked))
 
     def _first(self) -> Trial:
         """The first config of the list that runs: in this search, or measured by an earlier one and launched again."""
@@ -327,50 +292,16 @@ class _Search:
         earlier = self._measured(identity, timing)
         return earlier if self._meet_again(earlier) else None
 
-    def _check(self, checker: Checker, trial: Trial) -> None:
+    def _check(self, comparison: Comparison, trial: Trial) -> None:
         self.board.report(trial, "launching")
         with self._catching(trial):
-            difference, stricter = self._guard.with_room(partial(self._differences, checker, trial))
+            difference = comparison.difference(trial)
             self._checked.add(trial.index)
-            self._note_verdict(trial, difference is None, stricter is None)
             if difference:
                 trial.error = difference
                 self.board.wrong.add(trial.index)
                 self.board.tell(trial)
                 log.warning("`%s`: %s is dropped. %s", self._job.target.name, self.board.label(trial), difference)
-
-    def _differences(self, checker: Checker, trial: Trial) -> tuple[str | None, str | None]:
-        """How a config's results differ by this call's check, and by one that also covers what others asked."""
-        self._launch(trial, self._poisoned(checker.check.poison))
-        own, stricter = checker.difference(self._outputs(checker)), self._job.stricter
-        if own or stricter is None:
-            return own, own
-        if self._job.checked is not None and stricter.poison != self._job.checked.poison:
-            self._launch(trial, self._poisoned(stricter.poison))
-        return own, checker.difference(self._outputs(checker), stricter)
-
-    def _outputs(self, checker: Checker) -> list[Output]:
-        return outputs_of(self._job.call.arguments, checker.names)
-
-    def _note_verdict(self, trial: Trial, right: bool, right_by_stricter: bool) -> None:
-        job, identity = self._job, self.board.identity(trial)
-        if job.checked is None:
-            return
-        strictest = job.stricter or job.checked
-        passed = [strictest] if right_by_stricter else [job.checked] if right else []
-        failed = [] if right_by_stricter else [strictest] if right else [job.checked]
-        self.board.passed[identity], self.board.failed_checks[identity] = tuple(passed), tuple(failed)
-
-    def _written_or_zeroed(self) -> list[str]:
-        written = {*self._guard.written, *self._job.zero}
-        return [name for name in self._job.call.arguments if name in written]
-
-    def _made_poison(self, checker: Checker) -> Poison:
-        tries = any(check is not None and check.poison is True for check in (checker.check, self._job.stricter))
-        return Poison(checker, self._job, self._ahead, self._guard, self._runs, tries)
-
-    def _poisoned(self, asked: bool | Sequence[str]) -> list[Any]:
-        return self._poison.tensors(asked) if self._poison else []
 
     def _runs(self, trial: Trial, poisoned: Sequence[Any]) -> bool:
         """Whether a config runs on poison; one that reads what was there may raise."""
@@ -471,7 +402,7 @@ class _Search:
             self._earlier = [self._measured(identity, timing) for identity, timing in self.board.usable()]
         ran += self._earlier
         best, outcome.quality = race.winner(ran, self._job.timer.resolution_us, self._steady)
-        while self._checker is not None and best.index not in self._checked:
+        while self._comparison is not None and best.index not in self._checked:
             if best not in self._earlier or self._meet_again(best):
                 self._examine([best])
             if any(trial.error for trial in ran):

@@ -1,0 +1,106 @@
+"""What configs compute while they are tuned, against what `check=` expects: of this call, and of one that asks more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from autotuned.board import Board
+from autotuned.check import Checker, Output, outputs_of
+from autotuned.compiling import Ahead
+from autotuned.guard import Guard
+from autotuned.job import Job
+from autotuned.poison import Poison
+from autotuned.race import Trial
+
+
+class Launches(NamedTuple):
+    """How a search launches a trial on tensors that are poisoned.
+
+    Attributes:
+        once: Launches it.
+        runs: Launches it too, and says whether it ran: one that reads what was there may raise.
+    """
+
+    once: Callable[[Trial, Sequence[Any]], None]
+    runs: Callable[[Trial, Sequence[Any]], bool]
+
+
+class Comparison:
+    """The checks of one search."""
+
+    def __init__(self, job: Job, board: Board, ahead: Ahead, guard: Guard, launches: Launches) -> None:
+        assert job.check is not None
+        self._job, self._board, self._guard, self._launch = job, board, guard, launches.once
+        self._checker = Checker(job.check, job.target.name, job.call.arguments)
+        tries = any(check is not None and check.poison is True for check in (job.check, job.stricter))
+        self._poison = Poison(self._checker, job, ahead, guard, launches.runs, tries)
+
+    @property
+    def is_with_first(self) -> bool:
+        """Whether the first config stands for a reference."""
+        return self._checker.check.reference == "first"
+
+    def learn(self, survivors: Sequence[Trial], first: Trial | None) -> None:
+        """Find out what is expected, of the first config or, where that is None, of the reference.
+
+        Raises:
+            CheckError: The reference raises, or returns what cannot be compared.
+        """
+        self._poison.find_rewritten(survivors)
+        self._guard.with_room(partial(self._expect, first))
+        self._poison.find_overwritten([first] if first else survivors)
+
+    def _expect(self, first: Trial | None) -> None:
+        checker, written = self._checker, self._written_or_zeroed()
+        if checker.expects(written):
+            return
+        self._guard.renew()
+        self._guard.prepare()
+        if first is None:
+            checker.ask_reference(written)
+            return
+        self._launch(first, self._poison.tensors(checker.check.poison))
+        checker.take(written, outputs_of(self._job.call.arguments, written))
+
+    def _written_or_zeroed(self) -> list[str]:
+        written = {*self._guard.written, *self._job.zero}
+        return [name for name in self._job.call.arguments if name in written]
+
+    def difference(self, trial: Trial) -> str | None:
+        """How a config's results differ by this call's check, in words; None if they do not."""
+        own, stricter = self._guard.with_room(partial(self._differences, trial))
+        self._note_verdict(trial, own is None, stricter is None)
+        return own
+
+    def _differences(self, trial: Trial) -> tuple[str | None, str | None]:
+        """By this call's check, and by one that also covers what others asked."""
+        checker, job, stricter = self._checker, self._job, self._job.stricter
+        self._launch(trial, self._poison.tensors(checker.check.poison))
+        own = checker.difference(self._outputs())
+        if own or stricter is None:
+            return own, own
+        if job.checked is not None and stricter.poison != job.checked.poison:
+            self._launch(trial, self._poison.tensors(stricter.poison))
+        return own, checker.difference(self._outputs(), stricter)
+
+    def _outputs(self) -> list[Output]:
+        return outputs_of(self._job.call.arguments, self._checker.names)
+
+    def _note_verdict(self, trial: Trial, right: bool, right_by_stricter: bool) -> None:
+        job, identity = self._job, self._board.identity(trial)
+        if job.checked is None:
+            return
+        strictest = job.stricter or job.checked
+        passed = [strictest] if right_by_stricter else [job.checked] if right else []
+        failed = [] if right_by_stricter else [strictest] if right else [job.checked]
+        self._board.passed[identity], self._board.failed_checks[identity] = tuple(passed), tuple(failed)
+
+    def refuse_majority(self, wrong: int, checked: int) -> None:
+        """Refuse a reference from which more than half of the configs differ.
+
+        Raises:
+            CheckError: It is one.
+        """
+        self._checker.refuse_majority(wrong, checked)
