@@ -108,7 +108,13 @@ def test_where_no_config_has_a_time_the_error_says_what_do_bench_gave():
 @pytest.mark.parametrize("form", [lambda time: time, lambda time: [time] * 3], ids=["one", "three"])
 def test_one_time_for_all_is_stored_as_unresolved_with_one_warning(time, form, caplog):
     caplog.set_level(logging.WARNING, "autotuned")
-    function = make(scale, do_bench=lambda call, quantiles: call() or form(time))(STEPS)
+    calls = []
+
+    def bench(call, quantiles):
+        calls.append(call())
+        return form(time)
+
+    function = make(scale, do_bench=bench)(STEPS)
     for n in (50, 60):
         function(np.ones(n), n)
         assert LAST.step == 8
@@ -118,8 +124,9 @@ def test_one_time_for_all_is_stored_as_unresolved_with_one_warning(time, form, c
         f"`stepped.scale`: expected do_bench to tell configs apart, got {time:g} ms for all. The first is taken; let it "
         "time its argument."
     )
-    again = make(scale, do_bench=lambda call, quantiles: pytest.fail("measured again"))(STEPS)
-    again(np.ones(50), 50)
+    measured = len(calls)
+    make(scale, do_bench=bench)(STEPS)(np.ones(50), 50)
+    assert len(calls) == measured
 
 
 @pytest.mark.parametrize(
@@ -206,3 +213,27 @@ def test_infinity_is_tritons_word_for_a_failure(installed, caplog):
     assert launch(theirs([math.inf] * 3, [2.0] * 3)) == 32
     assert [timing.status for timing in records()[0].timings] == ["failed", "ok"]
     assert caplog.records == []
+
+
+@pytest.mark.parametrize("first", [np.array([]), np.array([1.0, np.nan, 1.0]), torch.tensor([0.0, 1.0, 2.0])], ids=str)
+def test_a_replaced_tuner_leaves_out_an_array_that_is_no_time(first, caplog):
+    @triton.jit
+    def twice(x, BLOCK: tl.constexpr):
+        i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+        tl.store(x + i, tl.load(x + i) * 2)
+
+    answers = [first, np.array([2.0, 2.0, 2.0]).tolist()]
+
+    def bench(call, quantiles):
+        call()
+        return answers.pop(0)
+
+    autotuned.install(replace=True)
+    try:
+        configs = [triton.Config({"BLOCK": 16}), triton.Config({"BLOCK": 32})]
+        kernel = triton.autotune(configs, key=[], do_bench=bench)(twice)
+        kernel[lambda meta: (64 // meta["BLOCK"],)](torch.ones(64))
+    finally:
+        autotuned.uninstall()
+    assert kernel.best_config.kwargs["BLOCK"] == 32
+    assert "expected milliseconds above 0" in caplog.text
