@@ -48,6 +48,10 @@ def default(chooser: Chooser, call: Call, live: Candidates) -> Choice:
             kernel=target.name,
         )
     candidates.check([found], target)
+    if len(live) and not target.launches(call, found):  # one that would do nothing where others would do it all
+        others = (config for config in live.values() if target.launches(call, config))
+        if (instead := next(others, None)) is not None:
+            return Choice(instead, Rung.DEFAULT, lasting=False)
     return Choice(found, Rung.DEFAULT)
 
 

@@ -159,12 +159,15 @@ class Replaced(Tuned):
     def _bench(self, *args: Any, config: Any, **meta: Any) -> Any:
         """Triton's own benchmark of a config; an answer that is no time counts as a failure, as infinity does."""
         times = super()._bench(*args, config=config, **meta)
-        listed = times if isinstance(times, (list, tuple)) else [times]
-        if listed and all(time == math.inf for time in listed):
-            return times
         try:
             benchmark.microseconds(times)
         except ValueError as error:
+            if (
+                isinstance(times, (list, tuple))
+                and times
+                and all(time is math.inf or time == math.inf for time in times)
+            ):
+                return times
             benchmark.say_left_out(self.tuner.target.name, str(config), error)
             return [math.inf] * 3
         return times

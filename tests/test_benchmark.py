@@ -209,3 +209,27 @@ def test_infinity_is_tritons_word_for_a_failure(installed, caplog):
     assert launch(theirs([math.inf] * 3, [2.0] * 3)) == 32
     assert [timing.status for timing in records()[0].timings] == ["failed", "ok"]
     assert caplog.records == []
+
+
+@pytest.mark.parametrize("first", [np.array([]), np.array([1.0, np.nan, 1.0]), torch.tensor([0.0, 1.0, 2.0])], ids=str)
+def test_a_replaced_tuner_leaves_out_an_array_that_is_no_time(first, caplog):
+    @triton.jit
+    def twice(x, BLOCK: tl.constexpr):
+        i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+        tl.store(x + i, tl.load(x + i) * 2)
+
+    answers = [first, np.array([2.0, 2.0, 2.0]).tolist()]
+
+    def bench(call, quantiles):
+        call()
+        return answers.pop(0)
+
+    autotuned.install(replace=True)
+    try:
+        configs = [triton.Config({"BLOCK": 16}), triton.Config({"BLOCK": 32})]
+        kernel = triton.autotune(configs, key=[], do_bench=bench)(twice)
+        kernel[lambda meta: (64 // meta["BLOCK"],)](torch.ones(64))
+    finally:
+        autotuned.uninstall()
+    assert kernel.best_config.kwargs["BLOCK"] == 32
+    assert "expected milliseconds above 0" in caplog.text

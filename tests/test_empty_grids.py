@@ -137,6 +137,19 @@ def test_a_config_that_launches_nothing_is_taken_in_no_mode(mode):
         assert (run(kernel, 32, lambda meta: (32 // meta["BLOCK"],))[:32] == 2).all()
 
 
+@pytest.mark.parametrize("mode", ["auto", "serve", "off"])
+@pytest.mark.parametrize(
+    "default", [Config({"BLOCK": 64}), lambda **arguments: Config({"BLOCK": 64})], ids=["config", "callable"]
+)
+def test_a_default_that_launches_nothing_gives_way_to_a_config_that_does(mode, default):
+    kernel = autotune(CONFIGS, key=[], default=default, do_bench=Counted())(triton.jit(double))
+    with autotuned.mode(mode):
+        assert (run(kernel, 32, lambda meta: (32 // meta["BLOCK"],))[:32] == 2).all()
+        run(kernel, 64, blocks(64))
+        assert kernel.best_config.kwargs["BLOCK"] == 64  # nothing of the other call has lasted
+        assert not run(kernel, 0, blocks(0)).any()
+
+
 def test_heuristics_under_the_tuner_are_in_the_grid_that_is_asked():
     @triton.heuristics({"HALF": lambda args: args["BLOCK"] // 2})
     @triton.jit
@@ -159,7 +172,7 @@ def test_heuristics_under_the_tuner_are_in_the_grid_that_is_asked():
         (lambda meta: (None,), CallError, "grid: expected a tuple of 1 to 3 integers"),
         ((1, 1, 1, 1), CallError, "grid: expected a tuple of 1 to 3 integers"),
         ("blocks", CallError, "grid: expected a tuple of 1 to 3 integers"),
-        (lambda meta: (meta["TILE"],), CallError, "TILE"),
+        (lambda meta: (meta["TILE"],), CallError, "got 'TILE'"),
     ],
     ids=["raises", "none", "too-long", "text", "unknown-name"],
 )
