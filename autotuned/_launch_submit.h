@@ -12,6 +12,10 @@ static long checked_size(long value) {
 /* One size of a grid; -1 with an error set. May run Python code. */
 static long grid_size(PyObject *x) {
   if (PyLong_Check(x)) return checked_size(PyLong_AsLong(x));
+  if (!PyIndex_Check(x)) {
+    PyErr_Format(PyExc_TypeError, "grid: expected sizes that are integers, got %.60R of type %s", x, Py_TYPE(x)->tp_name);
+    return -1;
+  }
   PyObject *index = PyNumber_Index(x); /* NumPy integers, tl.constexpr */
   if (!index) return -1;
   long value = PyLong_AsLong(index);

@@ -130,7 +130,7 @@ class Twin:
 
 
 def _three(grid: Any) -> tuple[int, int, int]:
-    x, y, z = (*grid[:3], 1, 1)[:3]
+    x, y, z = (*(grid[i] for i in range(min(len(grid), 3))), 1, 1)[:3]  # as Triton reads it: there may be no slices
     return x.__index__(), y.__index__(), z.__index__()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 import sys
 from types import SimpleNamespace
 
@@ -387,3 +388,14 @@ def test_an_error_in_a_bucket_leaves_the_call_to_python_which_raises_it(end):
     made = Slow(buckets={"m": asked}, roles=(2, 0, 0))
     assert made[(1,)](1, 2, 3) == "in Python"
     _launch.use_driver(0, 0, 0, 0)
+
+
+@pytest.mark.parametrize("size", [1.5, "4", None, (2,)], ids=repr)
+@pytest.mark.parametrize("is_callable", [False, True])
+def test_a_size_that_is_no_integer_is_named(size, is_callable):
+    kernel = Kernel()
+    kernel.bind()
+    expected = re.escape(f"grid: expected sizes that are integers, got {size!r} of type {type(size).__name__}")
+    with pytest.raises(TypeError, match=expected):
+        kernel[(lambda meta: (2, size)) if is_callable else (2, size)](1, 2, 3)
+    assert kernel.grids == []

@@ -68,7 +68,9 @@ SPOILED = {
 
 
 @pytest.mark.parametrize("launcher", ["c", "verify"])
-@pytest.mark.parametrize("grid", [(3,), grid, called, [1, 2, 3]], ids=["tuple", "computed", "called", "list"])
+@pytest.mark.parametrize(
+    "grid", [(3,), grid, called, [1, 2, 3], {0: 2, 1: 3}], ids=["tuple", "computed", "called", "list", "dict"]
+)
 @pytest.mark.parametrize("options", [{}, {"num_ctas": 2}, {"launch_pdl": True}], ids=str)
 def test_nothing_is_said_of_launches_that_are_right(launcher, grid, options, kernel, shared_device, errors):
     tuned, x = kernel(launcher, **options), torch.zeros(64)
