@@ -68,8 +68,16 @@ static int any_grid(PyObject *grid, long out[3]) {
   return PyErr_Occurred() ? -1 : 0;
 }
 
+/* Whether a grid callable has put another value in the place of an argument: Triton launches with that one. */
+static int has_changed(const Table *t, PyObject *meta, PyObject *const *values) {
+  for (int i = 0; i < t->n; i++)
+    if (PyDict_GetItemWithError(meta, t->names[i]) != values[i]) return 1;
+  return 0;
+}
+
 /* The grid as three sizes; a callable is asked with all arguments by name, or computed. 1 if Python code has run, as that
- * of a callable, -1 with an error set. What a callable returned is left for a judge, if there is one, as a new reference. */
+ * of a callable, 2 if it has changed an argument, -1 with an error set. What a callable returned is left for a judge, if
+ * there is one, as a new reference. */
 static int evaluate_grid(Table *t, const Direct *d, PyObject *grid, PyObject *const *values, long out[3], PyObject **returned) {
   PyObject *owned = NULL;
   if (plain_grid(grid, out)) return 0;
@@ -79,8 +87,10 @@ static int evaluate_grid(Table *t, const Direct *d, PyObject *grid, PyObject *co
     PyObject *meta = arguments_by_name(t, d->constants, values);
     if (!meta) return -1;
     owned = call_one(grid, meta);
+    int changed = owned ? has_changed(t, meta, values) : 0;
     Py_DECREF(meta);
     if (!owned) return -1;
+    if (changed) { Py_DECREF(owned); return 2; }
     if (t->judge) *returned = Py_NewRef(owned);
     if (plain_grid(owned, out)) { Py_DECREF(owned); return 1; }
     grid = owned;
@@ -135,12 +145,12 @@ static int find_stream(const Direct *d, Words *w) {
 }
 
 /* hot path. Submit on torch's current stream; the GIL is released, since a full queue blocks. 1: done, 0: Triton's own
- * launcher must do it, -1: error. Inlined at both of its calls: 43 instructions of a launch (tests/bench/host.py). */
+ * launcher must do it, 2: the grid is empty, -1: error. Inlined at both of its calls: 43 instructions of a launch (tests/bench/host.py). */
 static inline __attribute__((always_inline)) int submit(const Direct *d, Words *w, const long grid[3]) {
   static uint64_t no_scratch = 0;
   void *params[MAX_ARGS + 2];
   if (!convert_all(d, w->raw)) return 0;
-  if (!grid[0] || !grid[1] || !grid[2]) return 1;
+  if (!grid[0] || !grid[1] || !grid[2]) return 2;
   if (find_stream(d, w)) return -1;
   int count = d->passed_count;
   for (int i = 0; i < count; i++) params[i] = &w->raw[d->passed[i]];
@@ -345,14 +355,42 @@ static __attribute__((noinline)) int ask_judge(const Table *t, Entry *e, const D
   return yes;
 }
 
+/* Where the grid of an entry's config launches nothing: another config may serve this call. New reference. */
+static PyObject *launch_nothing(Entry *e, PyObject *const *values, int n, PyObject *grid, PyObject *kernel) {
+  PyObject *again = NULL;
+  if (optional(e->bound, "again", &again)) { Py_DECREF(kernel); return NULL; }
+  if (!again) return kernel;
+  Py_DECREF(kernel);
+  PyObject *tuple = tuple_of(values, n), *result = NULL;
+  if (tuple && !enter_python()) {
+    result = PyObject_CallFunctionObjArgs(again, tuple, grid, NULL);
+    leave_python();
+  }
+  Py_XDECREF(tuple);
+  Py_DECREF(again);
+  return result;
+}
+
+/* A launch that `submit` has not made: `done` is its answer. New reference. */
+static __attribute__((noinline)) PyObject *not_submitted(Entry *e, PyObject *const *values, int n, PyObject *grid,
+                                                        const long sizes[3], PyObject *kernel, int done) {
+  if (done == 2) return launch_nothing(e, values, n, grid, kernel);
+  Py_CLEAR(kernel);
+  return done ? NULL : launch_as_sized(e, values, n, sizes);
+}
+
 /* The rest of a launch that has run Python code. New reference. */
 static __attribute__((noinline)) PyObject *launch_after_python(Table *t, Entry *e, Direct *d, Words *w, PyObject *const *values,
-                                                              PyObject *grid, const long sizes[3], PyObject *kernel) {
-  int done = read_again(t, d, w, values, &kernel), judged = done > 0 && t->judge ? ask_judge(t, e, d, w, values, grid, sizes) : 1;
-  if (done > 0) done = judged > 0 ? submit(d, w, sizes) : judged;
-  if (done <= 0) Py_CLEAR(kernel);
-  if (!done) return judged ? launch_as_sized(e, values, t->n, sizes) : launch_through_triton(e, values, t->n, grid);
-  return kernel;
+                                                              PyObject *grid, PyObject *returned, const long sizes[3],
+                                                              PyObject *kernel) {
+  PyObject *shown = returned ? returned : grid;
+  int done = read_again(t, d, w, values, &kernel), judged = done > 0 && t->judge ? ask_judge(t, e, d, w, values, shown, sizes) : 1;
+  if (judged <= 0) {
+    Py_CLEAR(kernel);
+    return judged ? NULL : launch_through_triton(e, values, t->n, shown);
+  }
+  if (done > 0) done = submit(d, w, sizes);
+  return done == 1 ? kernel : not_submitted(e, values, t->n, grid, sizes, kernel, done);
 }
 
 /* hot path. Launch a found entry. Runs Python code: prologue, grid callable. New reference to the compiled kernel. */
@@ -371,12 +409,14 @@ static PyObject *launch_entry(Table *t, Entry *e, Words *w, PyObject *const *val
   int evaluated = prepared < 0 ? -1 : evaluate_grid(t, d, grid, values, sizes, &returned);
   if (evaluated < 0) {
     Py_CLEAR(kernel);
+  } else if (evaluated == 2) {
+    Py_CLEAR(kernel);
+    kernel = launch_through_triton(e, values, t->n, grid);
   } else if (t->asks | prepared | evaluated) {
-    kernel = launch_after_python(t, e, d, w, values, returned ? returned : grid, sizes, kernel);
+    kernel = launch_after_python(t, e, d, w, values, grid, returned, sizes, kernel);
   } else {
     int done = submit(d, w, sizes);
-    if (done <= 0) Py_CLEAR(kernel);
-    if (!done) kernel = launch_as_sized(e, values, t->n, sizes);
+    if (done != 1) kernel = not_submitted(e, values, t->n, grid, sizes, kernel, done);
   }
   Py_XDECREF(returned);
   release_direct(d);

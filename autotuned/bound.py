@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotuned import codegen, compiledkernel, grids, launch
 from autotuned.later import later
-from autotuned.target import Target
+from autotuned.target import Target, is_empty_grid
 
 if TYPE_CHECKING:
     from autotuned import driver, memory, state
@@ -28,15 +28,23 @@ class Bound:
         direct: What the C launcher needs to call the driver (`driver.fields`), or None: then it calls `run`.
         fallback: Launches by Triton's own look-up, without the prologue: for the C launcher, when the user's code that
             ran since the look-up has changed something, or Triton's own launcher must convert or refuse a value.
+        again: Finds another config for a call whose grid launches nothing for this one; None where there is no other.
         twin: What `run` passes to the driver, to be compared with what the C launcher would (`driver.Twin`), or None.
     """
 
-    __slots__ = ("before", "config", "direct", "fallback", "run", "twin")
+    __slots__ = ("again", "before", "config", "direct", "fallback", "run", "twin")
 
-    def __init__(self, config: Any, run: Run, before: Prologue | None = None, fallback: Run | None = None) -> None:
+    def __init__(
+        self,
+        config: Any,
+        run: Run,
+        before: Prologue | None = None,
+        fallback: Run | None = None,
+        again: Run | None = None,
+    ) -> None:
         self.config = config
         self.before = before
-        self.fallback = fallback
+        self.fallback, self.again = fallback, again
         self.launch_by(run, None, None)
 
     def launch_by(self, run: Run, direct: tuple[Any, ...] | None, twin: driver.Twin | None) -> None:
@@ -91,6 +99,25 @@ def through_triton(target: Target, names: Sequence[str], config: Any) -> Run:
     return codegen.by_name(launch, names, (), {**config.all_kwargs(), "warmup": False}, takes_grid=True)
 
 
+def launching(run: Run, again: Run | None) -> Run:
+    """The same launch, of which another config takes the place where its grid launches nothing."""
+    if again is None:
+        return run
+
+    def launch(values: tuple[Any, ...], grid: Any) -> Any:
+        seen: list[Any] = []
+
+        def noted(meta: Any) -> Any:
+            seen[:] = [grid(meta)]
+            return seen[0]
+
+        launched = run(values, noted if callable(grid) else grid)
+        sizes = seen[0] if seen else grid
+        return again(values, grid) if is_empty_grid(lambda: sizes) else launched
+
+    return launch
+
+
 def host_call(target: Target, names: Sequence[str], config: Any) -> Run:
     """Call a plain callable with the config's values as keywords."""
     nameless = [parameter.name for parameter in target.parameters if not parameter.has_name]
@@ -106,11 +133,13 @@ def direct(
     compiled: Any,
     device: int,
     asks: bool,
+    again: Run | None,
 ) -> Bound:
     """Launch the compiled kernel itself, and through Triton whenever its guards say that something changed.
 
     Args:
         asks: Whether code of the user's runs within the look-up: buckets, key callables.
+        again: Finds another config for a call whose grid launches nothing for this one, if there is one.
 
     Raises:
         EvictedError: Triton's cache no longer holds it.
@@ -124,7 +153,9 @@ def direct(
         found = compiledkernel.handle(target.fn, kernel, device)
         launch.watch(found.watched)
         parts = before.parts if before else (None, {}, ())
-        straight = compiledkernel.direct_launch(found, names, order, constants, memory, is_hooked, otherwise, fallback)
+        straight = compiledkernel.direct_launch(
+            found, names, order, constants, memory, is_hooked, otherwise, fallback, again
+        )
         fields = driver.fields(found, names, constants, parts)
         if fields is None:
             return straight, None, None
@@ -138,7 +169,7 @@ def direct(
                 made.launch_by(*plan(launched))
         return launched
 
-    made = Bound(config, fallback, before, fallback)
+    made = Bound(config, fallback, before, fallback, again)
     made.launch_by(*plan(compiled))
     return made
 

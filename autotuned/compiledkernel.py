@@ -8,7 +8,7 @@ import hashlib
 import inspect
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from operator import index
+from operator import index, is_
 from typing import TYPE_CHECKING, Any
 
 from autotuned import codegen, toolchain
@@ -260,6 +260,7 @@ def direct_launch(
     is_hooked: bool,
     otherwise: Launch,
     fallback: Launch,
+    again: Launch | None,
 ) -> Launch:
     """A function of values and grid that launches a loaded kernel without looking it up again, and returns it.
 
@@ -273,6 +274,7 @@ def direct_launch(
         otherwise: Called instead when something that the launch relies on has changed, since then Triton's own launch
             must decide; a callable grid is evaluated before. What it relies on is listed in `docs/launcher.md`.
         fallback: Called instead when the user's code changed what the kernel was looked up for.
+        again: Called instead when the grid launches nothing, as another config's may; None where there is no other.
     """
     kernel_in_cache, cache_key, bound, holds = found.cache.get, found.cache_key, found.kernel, found.holds
     pre_run, entering, leaving, enter, leave = found.pre_run, found.entering, found.leaving, found.enter, found.leave
@@ -283,9 +285,12 @@ def direct_launch(
 
     def launch(values: tuple[Any, ...], grid: Any) -> Any:
         # hot path
-        has_run = is_hooked
+        has_run, given = is_hooked, grid
         if callable(grid):
-            grid, has_run = grid(meta(*values)), True
+            arguments, has_run = meta(*values), True
+            grid = grid(arguments)
+            if not all(map(is_, map(arguments.get, names), values)):  # Triton launches with what it put there
+                return fallback(values, given)
         sizes = len(grid)
         x, y, z = grid[0], grid[1] if sizes > 1 else 1, grid[2] if sizes > 2 else 1
         if not type(x) is type(y) is type(z) is int:
@@ -298,6 +303,8 @@ def direct_launch(
             return otherwise(values, grid)
         if x < 0 or y < 0 or z < 0:  # Triton would launch nothing, without a word
             raise ValueError(f"grid: expected sizes of 0 or more, got {(x, y, z)[: min(sizes, 3)]}")
+        if not (x and y and z) and again is not None:
+            return again(values, given)
         stream = stream_of(device)
         if entering or leaving:
             every = full(*values)

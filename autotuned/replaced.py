@@ -12,7 +12,7 @@ from typing import Any
 
 from triton.runtime.autotuner import Autotuner, AutotunerError, Config
 
-from autotuned import benchmark, candidates, env, explain, seed, toolchain
+from autotuned import benchmark, candidates, env, explain, seed, stocktuner, toolchain
 from autotuned.decorator import measured_by
 from autotuned.errors import AutotunedError, DecorationError, EncodingError, NotTunedError
 from autotuned.explain import Explanation
@@ -261,7 +261,7 @@ class Replaced(Tuned):
 
         Nothing is searched, measured or launched; a pruner is called as for the call.
         """
-        name, mode, known = self.tuner.target.name, env.current_mode(), seed.Seed(self)
+        name, mode, known = self.tuner.target.name, env.current_mode(), stocktuner.Seed(self)
         own = self.key_of(args, kwargs)
         self.nargs = dict(zip(self.arg_names, args))
         try:

@@ -154,6 +154,11 @@ class Tuner:
             switched.recorders[-1].note(self, call)
         return self._answer(call, self._launch)
 
+    def _again(self, values: tuple[Any, ...], grid: Any) -> Any:
+        """Launch a call whose grid is empty for the config that it is bound to with one for which it is not."""
+        self._misses += 1
+        return self._answer(self.rebound(values, grid), self._launch)
+
     def prepare(self, call: Call, search: bool) -> Any:
         """Choose, compile and bind for a call without launching it, but for the trials of a search; the config.
 
@@ -327,11 +332,12 @@ class Tuner:
         target = self.target
         if not isinstance(target, KernelTarget):
             return bound.Bound(config, bound.host_call(target, self.names, config), before)
+        again = self._again if self.options.computed is not None or len(self.options.configs()) > 1 else None
         if self._binds_directly(target) and not call.has_descriptors:  # of which the words do not say all
             try:
                 values, device, spec = tuple(call.arguments.values()), toolchain.current_device(), self.options.spec
                 asks = bool(spec.buckets or spec.functions)
-                return bound.direct(target, self.names, values, config, before, result, device, asks)
+                return bound.direct(target, self.names, values, config, before, result, device, asks, again)
             except compiledkernel.UnbindableError as error:
                 self._bind_failed = True
                 log.warning(
@@ -339,7 +345,8 @@ class Tuner:
                     target.name,
                     error,
                 )
-        return bound.Bound(config, bound.through_triton(target, self.names, config), before)
+        run = bound.launching(bound.through_triton(target, self.names, config), again)
+        return bound.Bound(config, run, before)
 
     def _binds_directly(self, target: KernelTarget) -> bool:
         return target.bindable and not self._bind_failed and launch.binds_directly()

@@ -53,7 +53,13 @@ class Kernel(_launch.Base):
         parts = list(self.direct)
         for place, value in (direct or {}).items():
             parts[place] = value
-        usual = {"config": "c", "before": None, "run": lambda values, grid: "in Python", "direct": tuple(parts)}
+        usual = {
+            "config": "c",
+            "before": None,
+            "run": lambda values, grid: "in Python",
+            "direct": tuple(parts),
+            "again": None,
+        }
         bound = SimpleNamespace(**{**usual, **fields})
         assert self.table.bind(values, bound)
         return bound

@@ -124,10 +124,10 @@ def test_what_import_finds_keeps_its_name(tmp_path: Path) -> None:
 def test_installed_memory_finds_a_kernel_loaded_under_a_hash(tmp_path: Path, install: str) -> None:
     pytest.importorskip("triton")
     (tmp_path / "act.py").write_text(KERNEL.replace("DECORATE", "triton.autotune"))
-    program = f"import autotuned; autotuned.{install}; from autotuned import seed\n" + BY_HASH.format(
+    program = f"import autotuned; autotuned.{install}; from autotuned import stocktuner\n" + BY_HASH.format(
         path=str(tmp_path / "act.py"), name=NAMES["hash of the path"], packages=None,
         register="sys.modules[name] = module",
-    ) + "print(json.dumps([seed.seed_of(kernel).target.name, seed.seed_of(kernel).target.source]))"  # fmt: skip
+    ) + "print(json.dumps([stocktuner.seed_of(kernel).target.name, stocktuner.seed_of(kernel).target.source]))"  # fmt: skip
     first, second = (run(program, tmp_path, PYTHONHASHSEED=seed) for seed in ("1", "2"))
     assert first == second
 

@@ -244,7 +244,9 @@ def test_signature_is_tritons_twelve_then_keywords():
 
 @pytest.mark.parametrize("n", [2**64, 2**64 + 1, 2**100, -(2**63) - 1, -(2**63) - 16, -(2**100)], ids=str)
 @pytest.mark.parametrize(
-    "options", [{"key": []}, {"key": ["x_ptr"]}, {"key": ["n"], "bucket": {"n": lambda n: 1}}], ids=["nothing", "tensor", "bucket"]
+    "options",
+    [{"key": []}, {"key": ["x_ptr"]}, {"key": ["n"], "bucket": {"n": lambda n: 1}}],
+    ids=["nothing", "tensor", "bucket"],
 )
 def test_an_integer_that_triton_refuses_is_refused_beside_all_that_it_takes(launches, tensors, n, options):
     tuned = kernel(**options)

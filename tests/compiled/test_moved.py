@@ -180,3 +180,15 @@ def test_any_sequence_of_changes(moved, moment, steps):
         one.is_right()
     on_device(one, 0)
     set_debug(one, False)
+
+
+@pytest.mark.parametrize("name", ["n", "x"])
+def test_an_argument_that_a_grid_callable_replaces_is_launched_with(moved, name):
+    one = moved("grid")
+    given = {"n": 48, "x": torch.zeros(64)}[name]
+    for _ in range(2):
+        one.call()
+    replaces = lambda meta: (meta.__setitem__(name, given), (3,))[1]
+    ours = passed(one.device, lambda: one.kernel[replaces](one.x, one.y, 50))
+    tritons = passed(one.device, lambda: copies[replaces](one.x, one.y, 50, **one.config.all_kwargs()))
+    assert [call for call in ours if call.kind == "launch"] == tritons

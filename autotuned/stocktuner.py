@@ -1,0 +1,189 @@
+"""One of Triton's tuners as the store sees it: its kernel, the keys of its calls, choices that are found and kept."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import math
+import weakref
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timezone
+from typing import Any
+
+from autotuned import benchmark, candidates, conditions, failures, objects, store, toolchain
+from autotuned.conditions import Conditions
+from autotuned.context import Context
+from autotuned.key import Key, dtypes_in, is_tensor
+from autotuned.look import Place, Rung
+from autotuned.question import trial_part
+from autotuned.recordfile import Record, Timing
+from autotuned.target import Call, Hooks, KernelTarget
+from autotuned.values import Json, digest, encode
+
+log = logging.getLogger("autotuned")
+# Exact answers only: nothing of another shape or another context may change what a program chose before.
+_EXACT = (Rung.STORE, Rung.FILE)
+TIMER = "triton"
+_FAILED = "Triton counted it as failed"
+
+
+class Seed:
+    """What is known of one of Triton's tuners: its kernel's identity, and the keys of its calls."""
+
+    def __init__(self, tuner: Any) -> None:
+        self.target = KernelTarget.of(tuner.fn)
+        self._defaults = {p.name: p.default for p in self.target.parameters if p.default is not inspect.Parameter.empty}
+        how = toolchain.measured_by(tuner)
+        trial = trial_part(how.do_bench, how.zero, Hooks(how.before, how.after))
+        self.needed = Conditions(conditions.names(how.restore))
+        self._context = Context(self.target, None, trial)
+        self._warned: set[str] = set()
+
+    def call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call:
+        """The call, with arguments in the kernel's order: what is left out and has a default is filled in."""
+        names = [parameter.name for parameter in self.target.parameters]
+        given = {**self._defaults, **dict(zip(names, args)), **kwargs}
+        arguments = {name: given[name] for name in names if name in given}
+        return Call(args, kwargs, arguments, {}, kwargs.get("grid"))
+
+    def key(self, keys: Sequence[str], configs: Sequence[Any], call: Call) -> Key | None:
+        """The key of a call as Triton makes it: the declared names, and dtypes; None where a value cannot be written.
+
+        By name and with its type each, so that 1 and True are two, and an argument left out is its default. The list
+        of configs is part of it: two tuners may share one kernel, and each keeps its own choices.
+        """
+        name = self.target.name
+        where = f"`{name}`"
+        values = {at: encode(call.arguments[at], where, _spell) for at in keys if at in call.arguments}
+        dtypes: dict[str, Json] = {
+            path: {"dtype": dtype, "strides": ""}
+            for argument, value in call.arguments.items()
+            for path, dtype in dtypes_in(argument, value)
+        }
+        tuner: dict[str, Json] = {"name": TIMER, "configs": digest(sorted(self.identities(configs)))}
+        part: dict[str, Json] = {"tensors": dtypes, "values": values, "none": [], "tuner": tuner}
+        key = Key(name, part, *self._context.of(call))
+        if objects.portable(key.to_json()):
+            return key
+        why = objects.why_not_portable(key.to_json())
+        self.warn_once("`%s`: its choices are kept in memory only: %s.", f"memory: {why}", why)
+        return None
+
+    def identities(self, configs: Sequence[Any]) -> dict[str, Any]:
+        """Live configs by identity; of two that are equal, the first."""
+        found: dict[str, Any] = {}
+        for config in configs:
+            found.setdefault(candidates.identity(config, self.target.name, objects.spell), config)
+        return found
+
+    def label(self, config: Any) -> str:
+        """A config in a few words."""
+        return candidates.label(candidates.to_json(config, self.target.name, objects.spell))
+
+    def stored(self, key: Key, configs: Sequence[Any]) -> Any:
+        """The stored choice among these configs, every one of which was measured; None without one."""
+        choice = store.find(key, self.identities(configs), self.places())
+        if choice is None or not choice.complete:
+            return None
+        log.info("`%s` %s: %s (%s)", key.kernel, key.digest[:12], choice.config, choice.origin)
+        return choice.config
+
+    def places(self) -> list[Place]:
+        """Where a stored choice may come from, in order."""
+        return [place for place in store.exact_places(self.needed) if place[0] in _EXACT]
+
+    def is_known(self, key: Key) -> bool:
+        """Whether something is stored for a key, good or bad; who asks needs no pruned list of configs yet."""
+        return any(look(key, {}).problem != "absent" for _, look in self.places())
+
+    def keep(
+        self, key: Key, timings: Mapping[Any, Any], chosen: Any, seconds: float | None, restore: Sequence[str] = ()
+    ) -> None:
+        """Store what Triton measured, if one of the configs ran.
+
+        Args:
+            restore: What was put back around trials.
+        """
+        name = self.target.name
+        made = [timing_of(candidates.to_json(config, name, objects.spell), times) for config, times in timings.items()]
+        self._say_wrong_times(made)
+        winner = candidates.to_json(chosen, name, objects.spell)
+        kept = Record(key, winner, None, "ok", tuple(made), _provenance(seconds))
+        won = kept.timing_of(winner)
+        if won is None or won.median_us is None:
+            return
+        if not objects.portable(*(timing.config for timing in made)):
+            self.warn_once("`%s`: a config has a value or a pre_hook without JSON form; kept in memory only.", "config")
+            return
+        ran = [timing.typical_us for timing in made if timing.usable]
+        quality = "unresolved" if benchmark.is_one_answer(ran) else "ok"
+        if quality == "unresolved":
+            message = "`%s`: expected do_bench to tell configs apart, got %g ms for each; Triton takes the first."
+            self.warn_once(message, "one answer", ran[0][0] / 1e3)
+        under = Conditions(conditions.names(restore))
+        store.keep(kept.replace(median_us=won.median_us, quality=quality, conditions=under))
+
+    def _say_wrong_times(self, made: Sequence[Timing]) -> None:
+        """Warn of answers of a benchmark that are no times; the infinite ones are Triton's own word for a failure."""
+        wrong = next((timing for timing in made if timing.error not in (None, _FAILED)), None)
+        if wrong is not None:
+            message = "`%s`: do_bench for %s: %s The config is not stored as one that ran."
+            self.warn_once(message, "times", candidates.label(wrong.config), wrong.error)
+
+    def first_that_compiles(self, call: Call, configs: Sequence[Any]) -> Any:
+        """The first config whose code compiles and loads; the first of all if none does: its launch says why."""
+        for config in configs:
+            try:
+                self.target.compile(_plain(call), config)
+            except Exception as error:
+                log.info("`%s`: %s does not compile here (%s)", self.target.name, config, failures.describe(error))
+            else:
+                return config
+        return configs[0]
+
+    def warn_once(self, message: str, about: str = "untuned", *more: Any) -> None:
+        """Say something about this kernel, once."""
+        if about not in self._warned:
+            self._warned.add(about)
+            log.warning(message, self.target.name, *more)
+
+
+def _spell(value: Any, where: str) -> Json:
+    """As the key of a tuned kernel has it, but for a tensor: Triton's own key tells two of one shape apart."""
+    return objects.this_very(value) if is_tensor(value) else objects.spell(value, where)
+
+
+def _plain(call: Call) -> Call:
+    """The call without what is no argument: Triton's `run` is given these two besides."""
+    kwargs = {name: value for name, value in call.kwargs.items() if name not in ("grid", "warmup")}
+    return Call(call.args, kwargs, call.arguments, {}, call.grid)
+
+
+def timing_of(form: Mapping[str, Json], times: Any) -> Timing:
+    """What Triton measured: median, 20th and 80th percentile in milliseconds, or one time; infinite for a failure."""
+    try:
+        found_us = benchmark.microseconds(times)
+    except ValueError as error:
+        infinite = all(time == math.inf for time in (times if isinstance(times, (list, tuple)) and times else [times]))
+        return Timing(form, status="failed", error=_FAILED if infinite else str(error))
+    median, low, high = found_us if len(found_us) == 3 else found_us[:1] * 3
+    return Timing(form, median, low, high, 1)
+
+
+def _provenance(seconds: float | None) -> dict[str, Json]:
+    date = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    return {"date": date, "seconds": None if seconds is None else round(seconds, 3), "timer": TIMER, "written": []}
+
+
+_seeds: weakref.WeakKeyDictionary[Any, Seed | None] = weakref.WeakKeyDictionary()
+
+
+def seed_of(tuner: Any) -> Seed | None:
+    """The seed of one of Triton's tuners; None, with a line in the log, for a kernel that cannot have one."""
+    if tuner not in _seeds:
+        try:
+            _seeds[tuner] = Seed(tuner)
+        except Exception as error:  # somebody's own kernel class: their launch must not fail for our sake
+            log.info("no choices are stored for %r: %s", tuner.fn, failures.describe(error))
+            _seeds[tuner] = None
+    return _seeds[tuner]
