@@ -267,6 +267,11 @@ def _nothing() -> None:
     """Stands in for what a target does not compile."""
 
 
+def _closed() -> bool:
+    """Whether a pool that is closed begins no other compilation."""
+    return True
+
+
 class _Pool:
     """Threads that compile; `done` has the index of each config that is ready, in that order."""
 
@@ -288,6 +293,7 @@ class _Pool:
         # A thread that compiles cannot be stopped: it ends by itself, and what it has made stays in the cache.
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._brisk.__exit__(None, None, None)
+        self._over = _closed  # what was given leads to the search, and the search to this pool
 
     def submit(self, one: Wanted, compile_: Callable[[], Any]) -> Future[Any]:
         """Compile on a thread of the pool."""

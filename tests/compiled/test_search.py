@@ -1,5 +1,6 @@
 """What compiling ahead gives a search: copies of what is written alone, one launch a binary, failures met once."""
 
+import gc
 import json
 import logging
 
@@ -10,7 +11,7 @@ import triton
 import triton.language as tl
 from triton import Config
 
-from autotuned import autotune, state, store, target
+from autotuned import autotune, compiling, state, store, target, tune
 
 CONFIGS = [Config({"BLOCK": 16}), Config({"BLOCK": 32})]
 
@@ -327,3 +328,20 @@ def test_records_stay_json(tmp_path):
     ((path, record),) = store.all_records()
     assert json.loads(path.read_text())["timings"][1]["status"] == "same"
     assert record.winner == record.timings[0].config
+
+
+@pytest.mark.parametrize("options", [{}, {"budget_s": 60.0}, {"check": "first"}], ids=["plain", "budget", "check"])
+def test_a_search_goes_without_the_garbage_collector(options, monkeypatch):
+    """With it go its timer's flush buffer and the caller's tensors."""
+    monkeypatch.setenv("AUTOTUNED_COMPILE_WORKERS", "2")
+    kernel = autotune(CONFIGS, key=["n"], do_bench=fake_cuda.by_config({16: 1.0, 32: 2.0}), **options)(triton.jit(add))
+    x, y = torch.zeros(100), torch.zeros(100)
+    kernel[(7,)](x, y, 99)
+    gc.collect()
+    gc.disable()
+    try:
+        kernel[(7,)](x, y, 100)
+        assert kernel.cache_info().searches == 2
+        assert [one for one in gc.get_objects() if type(one) in (tune._Search, compiling.Ahead)] == []
+    finally:
+        gc.enable()
