@@ -648,3 +648,18 @@ def test_a_nested_tensor_is_in_the_key_by_the_shapes_in_it():
     assert part((2, 3), (4, 3)) == {"dtype": "torch.float32", "strides": "nested", "shape": [2, 2, 3, 2, 4, 3]}
     assert part((2, 3), (4, 3), names=()) == {"dtype": "torch.float32", "strides": "nested"}
     assert part((2, 3)) != part((2, 3), (2, 3)) != part((3, 2), (2, 3))
+
+
+@pytest.mark.skipif(not hasattr(BaseException, "add_note"), reason="Python 3.10 has no notes")
+def test_an_error_whose_class_breaks_notes_is_raised_as_it_is():
+    class Own(Exception):
+        def add_note(self, text):
+            raise RuntimeError("no notes here")
+
+    def fail(x, *, step):
+        raise Own("the user's own")
+
+    function = autotune(STEPS, do_bench=quick)(fail)
+    with pytest.raises(Own, match="the user's own") as raised:
+        function(1)
+    assert f"all {len(STEPS)} configs raised this" in notes_of(raised.value)
