@@ -195,6 +195,11 @@ class Checker:
             if missing:
                 raise self._error(f"the kernel writes {missing[0]!r}, which the reference does not return")
             return result
+        if not names:
+            raise self._error(
+                "expected a kernel that writes some of its arguments, found none written. Let the reference return a "
+                "dict by argument name, or name what is written in restore_value"
+            )
         values = result if isinstance(result, (tuple, list)) else (result,)
         if len(values) != len(names):
             raise self._error(f"expected outputs for {', '.join(names)} from the reference, got {len(values)}")

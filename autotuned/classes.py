@@ -48,7 +48,7 @@ def members(kind: type) -> Iterator[tuple[str, Any]]:
         yield from ((f"member {name}", kind.__members__[name].value) for name in kind.__members__)
         yield from _functions(kind)
         return
-    own = set_by_methods(kind, origin.package_of_class(kind))
+    own = set_by_methods(kind, origin.package_of_class(kind), on_class=True)
     for name, value in sorted(vars(kind).items()):
         if name not in _MADE and name not in own and not _is_generated(kind, name, value):
             yield name, value
@@ -88,28 +88,34 @@ def _is_generated(kind: type, name: str, value: Any) -> bool:
     return is_made or (file is not None and code.co_filename.startswith("<"))
 
 
-def set_by_methods(kind: type, package: str | None) -> set[str]:
+def set_by_methods(kind: type, package: str | None, on_class: bool = False) -> set[str]:
     """Attributes that methods of a class set after it was made, such as counters and caches: state, not its value.
 
     Args:
         package: Only methods of this package are looked at: those of others are no part of what is fingerprinted.
+        on_class: Those of the class itself: `self.a = 1` leaves its own `a` as it was, `self.a[0] = 1` does not.
     """
     found: set[str] = set()
     for base in kind.__mro__:
         is_own = origin.package_of_class(base) == package
         for name, function in vars(base).items() if is_own else ():
             if isinstance(function, (FunctionType, staticmethod, classmethod)):
-                found |= _set_by(getattr(function, "__func__", function), kind.__name__, name in _MAKERS)
+                spares = on_class and isinstance(function, FunctionType)
+                found |= _set_by(getattr(function, "__func__", function), kind.__name__, name in _MAKERS, spares)
     return found
 
 
-def _set_by(function: Any, of: str, is_maker: bool) -> set[str]:
+def _set_by(function: Any, of: str, is_maker: bool, spares_class: bool) -> set[str]:
     if not isinstance(function, FunctionType) or not function.__code__.co_argcount:
         return set()
     first = function.__code__.co_varnames[0]
     heads = {of, "cls"} if is_maker else {of, "cls", first}
-    paths = stored(list(ast.walk(tree(Body(function)))))
-    return {path[1] for path in paths if len(path) > 1 and path[0] in heads}
+    nodes = list(ast.walk(tree(Body(function))))
+    spared = {first} if spares_class else set()
+    found = stored([node for node in nodes if isinstance(node, ast.Subscript)])
+    plain = stored([node for node in nodes if isinstance(node, ast.Attribute)])
+    found |= {path for path in plain if path[0] not in spared or len(path) > 2}
+    return {path[1] for path in found if len(path) > 1 and path[0] in heads}
 
 
 def is_same(kind: type) -> Callable[[], bool]:

@@ -27,7 +27,7 @@ def note(error: BaseException, text: str) -> None:
     if text in getattr(error, "__notes__", ()):
         return
     if hasattr(error, "add_note"):
-        error.add_note(text)
+        BaseException.add_note(error, text)  # type: ignore[attr-defined]  # not what its class makes of it
     else:
         vars(error)["__notes__"] = [*getattr(error, "__notes__", ()), text]
 

@@ -22,7 +22,7 @@ class Held(Frozen):
         kind: Its class, or a name that stands for it.
         data: What of it is plain data.
         parts: The values it holds, each under a name, in an order that the values alone decide.
-        state: Of an object of a Python class: its attributes.
+        state: Its attributes, where they count.
     """
 
     kind: Any
@@ -64,8 +64,10 @@ def _array(value: Any) -> Held | None:
 def _tensor(value: Any) -> Held | None:
     """A tensor's content, read from its device; None where it cannot be read, as while a CUDA graph is captured."""
     torch = sys.modules["torch"]
-    if value.numel() * value.element_size() > LIMIT_BYTES or (
-        value.is_cuda and torch.cuda.is_current_stream_capturing()
+    if (
+        value.is_quantized
+        or value.numel() * value.element_size() > LIMIT_BYTES
+        or (value.is_cuda and torch.cuda.is_current_stream_capturing())
     ):
         return None
     try:
@@ -73,7 +75,11 @@ def _tensor(value: Any) -> Held | None:
     except (RuntimeError, TypeError, NotImplementedError):
         return None
     layout = [list(value.shape), list(value.stride()), value.requires_grad]
-    return Held("tensor", [str(value.dtype), value.device.type, *layout, _hash(plain.tobytes())])
+    return Held("tensor", [str(value.dtype), value.device.type, *layout, _hash(plain.tobytes())], (), vars(value))
+
+
+def _path(value: Any) -> Held:
+    return Held(type(value).__name__, str(value), (), getattr(value, "__dict__", None))
 
 
 def _hash(content: bytes) -> str:
@@ -111,7 +117,7 @@ _WAYS: list[tuple[Callable[[Any], bool], Callable[[Any], Held | None]]] = [
     (_named("collections.deque"), lambda v: Held("deque", v.maxlen, (("items", list(v)),))),
     (_named("collections.ChainMap"), lambda v: Held("ChainMap", None, (("maps", list(v.maps)),))),
     (_named("re.Pattern"), lambda v: Held("pattern", None, (("of", (v.pattern, v.flags)),))),
-    (_derives("pathlib.PurePath", "pathlib._local.PurePath"), lambda v: Held(type(v).__name__, str(v))),
+    (_derives("pathlib.PurePath", "pathlib._local.PurePath"), _path),
     (_named("decimal.Decimal"), lambda v: Held("Decimal", str(v))),
     (_named("fractions.Fraction"), lambda v: Held("Fraction", str(v))),
     (_named("uuid.UUID"), lambda v: Held("UUID", str(v))),
@@ -119,6 +125,8 @@ _WAYS: list[tuple[Callable[[Any], bool], Callable[[Any], Held | None]]] = [
     (is_numpy_scalar, lambda v: Held("numpy", [str(v.dtype), str(v)])),
     (_derives("torch.Tensor"), _tensor),
     (_named("torch._ops.OpOverload", "torch._ops.OpOverloadPacket"), lambda v: Held("operator", str(v))),
+    (_named("torch.finfo", "torch.iinfo"), lambda v: Held(type(v).__name__, str(v))),
+    (_named("_struct.Struct"), lambda v: Held("Struct", v.format)),
     (_derives("logging.Logger"), lambda v: Held("Logger", v.name)),
     # Nothing that a result depends on: who waits for whom, and caches that hold what lives elsewhere.
     (_named("_thread.lock", "_thread.RLock", "_thread.allocate_lock", "threading.Condition"), _by_name),
@@ -155,6 +163,7 @@ def _reduced(value: Any) -> Held | None:
     fields = _fields(state)
     if fields is None:
         parts.append(("state", state))
+        fields = vars(value) if _derives("numpy.ndarray")(value) else None  # its own state has no attributes
     return Held(type(value), None, tuple(parts), fields)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from autotuned.immutable import Frozen
 from autotuned.values import (
+    DEPTH,
     WIDE,
     Fallback,
     Json,
@@ -20,6 +21,7 @@ from autotuned.values import (
     is_numpy_scalar,
     object_text,
     quoted,
+    too_deep,
 )
 
 
@@ -223,6 +225,8 @@ def _add_argument(
     elif is_descriptor(value):  # without a dtype of its own; its block_shape is set by tuned hooks and stays out
         part["tensors"][path] = _part(value.base.dtype, value.shape, value.strides, spec, name)
     elif isinstance(value, tuple) and name not in spec.constexprs:
+        if path.count("[") >= DEPTH:
+            too_deep(value, f"argument {name!r} of '{kernel}'")
         for index, item in enumerate(value):
             _add_argument(part, spec, name, f"{path}[{index}]", item, kernel, fallback)
     elif spec.has_value(name, value):

@@ -59,7 +59,8 @@ class Poison:
     def find_rewritten(self, trials: Sequence[Trial]) -> None:
         """Find the arguments that a launch writes without a change, since they hold already what it writes."""
         known = {*self._guard.written, *self._job.zero}
-        for name in self._job.call.arguments if self._is_tried else ():
+        asks = self._is_tried or (not known and self._ahead.access is None)  # there would be nothing to check
+        for name in self._job.call.arguments if asks else ():
             tensors = self._floating(name)
             if name in known or not tensors:
                 continue

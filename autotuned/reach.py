@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import ast
 import enum
+import importlib
+import importlib.util
 import inspect
+import os
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from types import FunctionType, ModuleType
@@ -45,7 +48,7 @@ def uses(body: Body, holder: Any = NO_HOLDER) -> list[Use]:
     """
     reader = _Reader(body, holder)
     found: dict[str, Use] = {}
-    for use in (*reader.names(), *reader.attributes(), *_defaults(body.function)):
+    for use in (*reader.names(), *reader.attributes(), *reader.imports(), *_defaults(body.function)):
         known = found.get(use.name)
         found[use.name] = use if known is None else known.replace(whole=known.whole or use.whole)
     return [found[name] for name in sorted(found)]
@@ -99,7 +102,8 @@ class _Reader:
         read |= {name for name in self._annotated if _is_of_triton(self.scope.get(name))}
         for name in read.union(self.code.co_freevars, [self.bound] if self.bound else ()):
             if name in self.scope and (name,) not in self.own:
-                whole = not known or self.paths.get((name,), False)
+                # `super()` reads the cell `__class__`, which no node names.
+                whole = not known or name == "__class__" or self.paths.get((name,), False)
                 yield Use(name, self.scope[name], NO_HOLDER, whole, self._is_same(name))
                 yield from () if known else self._read_of(name, read)
 
@@ -131,6 +135,22 @@ class _Reader:
         """Names that are not the function's own variables."""
         return set(self.scope) - ({*self.code.co_varnames, *self.code.co_cellvars} - {self.bound})
 
+    def imports(self) -> Iterator[Use]:
+        """What the function imports from its own package when it runs, as names and attributes of a module's are."""
+        found = {
+            alias: value
+            for node in self.nodes
+            if isinstance(node, (ast.Import, ast.ImportFrom))
+            for alias, value in _imported(node, self.function)
+        }
+        for path, whole in sorted(self.paths.items()) if found else ():
+            if path[0] in found:
+                known = resolve(path, found)
+                if known is not None:
+                    is_same = lambda path=path, known=known: _is(resolve(path, found), known)
+                    name = f"import {'.'.join(known.path)}"
+                    yield Use(name, known.value, known.holder, whole or known.path != path, is_same)
+
     def _attribute(self, path: Path, whole: bool) -> Iterator[Use]:
         found = resolve(path, self.scope)
         if found is not None:
@@ -149,7 +169,41 @@ class _Reader:
         return lambda: outside.get(name, _ABSENT) is value
 
 
-_TOLD = (ast.Attribute, ast.Global, ast.Name, ast.Call, ast.Subscript)
+_TOLD = (ast.Attribute, ast.Global, ast.Name, ast.Call, ast.Subscript, ast.Import, ast.ImportFrom)
+
+
+def _imported(node: ast.Import | ast.ImportFrom, function: FunctionType) -> Iterator[tuple[str, Any]]:
+    """The names that a statement binds, of modules beside the function's own, which are imported for the question."""
+    for one in node.names:
+        try:
+            if isinstance(node, ast.Import):
+                if _is_beside(one.name, function):
+                    module = importlib.import_module(one.name)
+                    yield (one.asname, module) if one.asname else _top(one.name)
+            else:
+                home = f"{'.' * node.level}{node.module or ''}"
+                home = importlib.util.resolve_name(home, function.__globals__.get("__package__"))
+                if _is_beside(home, function):
+                    yield one.asname or one.name, _named(importlib.import_module(home), one.name)
+        except Exception:  # it raises when the function runs, too, or stands where that is not reached
+            continue
+
+
+def _top(module: str) -> tuple[str, ModuleType]:
+    top = module.partition(".")[0]
+    return top, importlib.import_module(top)
+
+
+def _named(module: ModuleType, name: str) -> Any:
+    return getattr(module, name) if hasattr(module, name) else importlib.import_module(f"{module.__name__}.{name}")
+
+
+def _is_beside(module: str, function: FunctionType) -> bool:
+    """Whether a module is of the function's package, or of its file's folder."""
+    top, home = module.partition(".")[0], function.__globals__
+    folder = os.path.join(os.path.dirname(str(home.get("__file__") or "")), top)
+    is_file = bool(home.get("__file__")) and (os.path.isfile(f"{folder}.py") or os.path.isdir(folder))
+    return not is_toolchain(top) and (top == str(home.get("__name__")).partition(".")[0] or is_file)
 
 
 def _is(now: Found | None, then: Found) -> bool:
@@ -281,7 +335,10 @@ def python_function(value: Any) -> FunctionType | None:
         if isinstance(value, FunctionType):
             return value
         inside = (getattr(value, name, None) for name in ("func", "__func__", "fn", "__wrapped__"))
-        value = next((function for function in inside if function is not None), None)
+        try:
+            value = next((function for function in inside if function is not None), None)
+        except Exception:  # its `__getattr__` raises what it likes
+            return None
         if value is None:
             return None
     return None

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from autotuned import origin
 from autotuned.errors import EncodingError
 from autotuned.later import later
-from autotuned.reach import NO_HOLDER, body_of, is_triton_function, uses
+from autotuned.reach import NO_HOLDER, body_of, is_toolchain, is_triton_function, uses
 from autotuned.reach import python_function as python_function
 from autotuned.sourcetext import Body, text
 from autotuned.values import Json, canonical, encode
@@ -171,7 +171,11 @@ def _package(value: Any) -> str:
         function = wrapped
     if function is not None:
         return origin.package_of(function)
-    return origin.package_of_class(value if isinstance(value, type) else type(value)) or ""
+    kind = value if isinstance(value, type) else type(value)
+    top = kind.__module__.partition(".")[0]
+    if is_toolchain(top) or top in sys.stdlib_module_names:
+        return ""  # nobody's own: its methods reach half of torch, and come with a version
+    return origin.package_of_class(kind) or ""
 
 
 class _Walk:
@@ -237,7 +241,7 @@ class _Walk:
             return
         if isinstance(value, ModuleType):
             self._module(name, value, whole)
-        elif isinstance(value, functools.partial):
+        elif type(value) is functools.partial and not vars(value):
             self.value(f"{name}()", [value.args, value.keywords])
             self.value(name, value.func)
         elif is_function(value):
@@ -296,7 +300,7 @@ class _Walk:
 
     def _module(self, name: str, module: ModuleType, whole: bool) -> None:
         """A module of another package by its name; of one's own what is read of it, all where it is passed on."""
-        is_own = origin.package_of_module(module) == self.package
+        is_own = origin.package_of_module(module) == self.package or sys.modules.get(module.__name__) is not module
         if not is_own and module.__name__ not in ("triton", "triton.language"):
             self.lines.append(f"{name} -> module {origin.home_of(module.__name__)}")
         elif is_own and whole and id(module) not in self._open:
@@ -312,6 +316,8 @@ class _Walk:
         self.lines.append(f"{name} = {home}{kind.__qualname__}")
         if is_own and whole and kind not in self._classes:
             self._classes.add(kind)
+            if type(kind) is not type:
+                self._class(f"{name} of", type(kind), True)
             for inner, value in classes.members(kind):
                 self.value(f"{name}.{inner}", value)
             self.checks.append(classes.is_same(kind))
@@ -334,8 +340,13 @@ class _Walk:
                 self._methods(name, value, whole)
 
     def _methods(self, name: str, value: Any, whole: bool) -> None:
-        if whole and isinstance(value, enum.Enum) and classes.has_methods(type(value)):
-            self._class(f"{name} of", type(value), True)
+        """What a class derived from a plain one adds to a value: methods, and attributes."""
+        kind = type(value)
+        if not whole or is_toolchain(kind.__module__):
+            return
+        if not isinstance(value, enum.Enum) or classes.has_methods(kind):
+            self._class(f"{name} of", kind, True)
+        self._state(name, kind, {field: item for field, item in _attributes(value).items() if field[:1] != "_"})
 
     def _container(self, name: str, value: Any) -> None:
         self.lines.append(f"{name} = {type(value).__name__} of {len(value)}")
@@ -387,7 +398,7 @@ class _Walk:
         for part, item in taken.parts:
             self.value(f"{name}.{part}", item)
         self._state(name, type(value), taken.state or {})
-        self.checks.append(_same_items(getattr(value, "__dict__", {})))
+        self.checks.append(_same_items(_attributes(value)))
 
     def _state(self, name: str, kind: type, state: Mapping[str, Any]) -> None:
         own = classes.set_by_methods(kind, self.package) if state else ()
@@ -420,9 +431,16 @@ def _content(cell: Any) -> Any:
 
 
 def _is_array(value: Any) -> bool:
-    return (
-        hasattr(value, "shape") and hasattr(value, "dtype") and (hasattr(value, "stride") or hasattr(value, "strides"))
-    )
+    try:
+        has_layout = hasattr(value, "stride") or hasattr(value, "strides")
+        return has_layout and hasattr(value, "shape") and hasattr(value, "dtype")
+    except Exception:  # its `__getattr__` raises what it likes: then it is taken apart as any object
+        return False
+
+
+def _attributes(value: Any) -> Mapping[str, Any]:
+    found = getattr(value, "__dict__", None)
+    return found if isinstance(found, dict) else {}
 
 
 def _same_items(now: Mapping[str, Any]) -> Callable[[], bool]:

@@ -138,18 +138,26 @@ def _inside(value: Any, where: str) -> Iterator[None]:
     _nesting.items += len(value)
     if id(value) in held or len(held) >= DEPTH or _nesting.items > ITEMS:
         problem = "that holds itself" if id(value) in held else f"nested more than {DEPTH} deep"
-        problem = f"of more than {ITEMS:,} items" if _nesting.items > ITEMS else problem
-        root = where.partition("[")[0]
-        raise EncodingError(
-            f"{root}: expected values within values up to {DEPTH} deep, got a {type(value).__name__} {problem}. Leave "
-            "it out of key, or name a callable in key that returns what of it matters.",
-            where=root,
-        )
+        _refuse(value, f"of more than {ITEMS:,} items" if _nesting.items > ITEMS else problem, where)
     held.append(id(value))
     try:
         yield
     finally:
         held.pop()
+
+
+def too_deep(value: Any, where: str) -> None:
+    """Refuse a value that is nested more than `DEPTH` deep."""
+    _refuse(value, f"nested more than {DEPTH} deep", where)
+
+
+def _refuse(value: Any, problem: str, where: str) -> None:
+    root = where.partition("[")[0]
+    raise EncodingError(
+        f"{root}: expected values within values up to {DEPTH} deep, got a {type(value).__name__} {problem}. Leave "
+        "it out of key, or name a callable in key that returns what of it matters.",
+        where=root,
+    )
 
 
 def _items(value: Any, where: str, fallback: Fallback | None) -> list[Json]:

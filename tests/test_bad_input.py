@@ -672,3 +672,18 @@ def test_a_jagged_tensor_and_a_compressed_sparse_one_are_in_the_key():
             tuned(tensor)
             tuned(tensor)
         assert tuned.cache_info().searches == 2
+
+
+@pytest.mark.skipif(not hasattr(BaseException, "add_note"), reason="Python 3.10 has no notes")
+def test_an_error_whose_class_breaks_notes_is_raised_as_it_is():
+    class Own(Exception):
+        def add_note(self, text):
+            raise RuntimeError("no notes here")
+
+    def fail(x, *, step):
+        raise Own("the user's own")
+
+    function = autotune(STEPS, do_bench=quick)(fail)
+    with pytest.raises(Own, match="the user's own") as raised:
+        function(1)
+    assert f"all {len(STEPS)} configs raised this" in notes_of(raised.value)

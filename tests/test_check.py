@@ -316,6 +316,26 @@ def test_poison_finds_who_writes_nothing_into_what_is_right_already(poison, rest
 
 
 @HOMES
+def test_a_call_whose_output_is_right_already_is_checked_as_any_other(home):
+    """No launch changes it, and the reference was asked for no output at all: an error of a right kernel."""
+
+    def copy(x, out, *, step):
+        out[...] = 2 * x
+
+    function = autotune(CONFIGS, check=lambda x: 2 * x, do_bench=quick, cache_results=False)(copy)
+    x, out = home(4, 1.0), home(4, 2.0)
+    function(x, out)
+    assert (x == 1).all()
+    assert (out == 2).all()
+
+
+def test_a_reference_of_a_callable_that_writes_nothing_says_so():
+    function = autotune(CONFIGS, check=lambda x: 2 * x, do_bench=quick, cache_results=False)(lambda x, *, step: None)
+    with pytest.raises(CheckError, match="writes some of its arguments, found none written. Let the reference return"):
+        function(np.full(4, 1.0))
+
+
+@HOMES
 @pytest.mark.parametrize("poison", [True, ["out"]], ids=str)
 @pytest.mark.parametrize("reference", [lambda out: {"out": out * 0 + 1}, "first"], ids=["callable", "first"])
 def test_what_was_filled_is_put_back_where_nothing_else_is(reference, poison, home):

@@ -125,6 +125,7 @@ ENDLESS = {
     "list in a dict in itself": holding_itself(lambda value: {"a": value}),
     "list in a tuple in itself": holding_itself(lambda value: (value,)),
     "3,000 lists": nested(3000, lambda value: [value]),
+    "3,000 tuples": nested(3000, lambda value: (value,)),
     "3,000 tuples in a list": [nested(3000, lambda value: (value,))],
     "3,000 dicts": nested(3000, lambda value: {"a": value}),
     "65 lists": nested(DEPTH + 1, lambda value: [value]),

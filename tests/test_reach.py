@@ -76,6 +76,20 @@ VALUES = {
     "wrapper with a factor": ("Scaled(len, 1)", "Scaled(len, 2)"),
     "date of NumPy": ("np.datetime64('2020-01-01')", "np.datetime64('2020-01-02')"),
     "long double": ("np.longdouble(1)", "np.longdouble(2)"),
+    "attribute of a derived number": ("Real(1, 2)", "Real(1, 3)"),
+    "class of a derived number": ("Real(1, 2)", "Other(1, 2)"),
+    "attribute of a derived text": ("Word('a', 2)", "Word('a', 3)"),
+    "attribute of a derived path": ("add(Place('a'), 2)", "add(Place('a'), 3)"),
+    "attribute of an array": ("add(np.zeros(1).view(Grid), 2)", "add(np.zeros(1).view(Grid), 3)"),
+    "attribute of a tensor": ("add(torch.ones(1), 2)", "add(torch.ones(1), 3)"),
+    "attribute of a partial": ("add(functools.partial(pow), 2)", "add(functools.partial(pow), 3)"),
+    "attribute of a member": ("add(Plain.A, 2)", "add(Colored2.A, 3)"),
+    "partial that does more": ("Partial(pow)", "Partial2(pow)"),
+    "class of a class": ("Made", "Made2"),
+    "module made by a program": ("module(2)", "module(3)"),
+    "limits of a type": ("torch.finfo(torch.float16)", "torch.finfo(torch.float32)"),
+    "limits of an integer": ("torch.iinfo(torch.int8)", "torch.iinfo(torch.int16)"),
+    "struct": ("struct.Struct('i')", "struct.Struct('q')"),
     "lock": ("threading.Lock()", "threading.RLock()"),
     "sentinel": ("object()", "object()"),
     "generator": ("(x for x in [1])", "(x for x in [2])"),
@@ -83,7 +97,7 @@ VALUES = {
 }  # fmt: skip
 SAME = ("lock",)  # which lock it is says nothing of a result
 DEFINITIONS = """
-import array, collections, datetime, decimal, enum, fractions, functools, operator, re, threading, types, uuid
+import array, collections, datetime, decimal, enum, fractions, functools, operator, re, struct, threading, types, uuid
 from dataclasses import dataclass
 from pathlib import Path
 import numpy as np
@@ -124,6 +138,44 @@ class Tile:
 class Scaled:
     def __init__(self, fn, factor): self.fn, self.factor = fn, factor
 
+class Real(float):
+    def __new__(cls, value, a): return add(float.__new__(cls, value), a)
+
+class Other(Real):
+    def __mul__(self, other): return 0
+
+class Word(str):
+    def __new__(cls, value, a): return add(str.__new__(cls, value), a)
+
+class Place(type(Path())): pass
+class Grid(np.ndarray): pass
+Plain, Colored2 = enum.Enum("Plain", "A"), enum.Enum("Plain", "A")
+
+class Partial(functools.partial):
+    def __call__(self, x): return x
+
+class Partial2(functools.partial):
+    def __call__(self, x): return -x
+Partial2.__qualname__ = "Partial"
+
+class Meta(type):
+    def __call__(cls): return 1
+
+class Meta2(type):
+    def __call__(cls): return 2
+Meta2.__qualname__ = "Meta"
+
+class Made(metaclass=Meta): pass
+class Made2(metaclass=Meta2): pass
+Made2.__qualname__ = "Made"
+
+def add(value, a):
+    value.a = a
+    return value
+
+def module(a):
+    return add(types.ModuleType("made"), a)
+
 """
 WAYS = {
     "global": "VALUE = {value}\ndef kernel(x): return x, VALUE\n",
@@ -148,6 +200,14 @@ WAYS = {
         "@deco\ndef helper(x): return x\ndef kernel(x): return helper(x)\n"
     ),
     "base class": "class B:\n    a = {value}\nclass C(B): pass\ndef kernel(x): return C().a\n",
+    "class with a setter": (
+        "class C:\n    a = {value}\n    def set(self, a): self.a = a\n"
+        "def helper(c): return c.a\ndef kernel(x): return helper(C)\n"
+    ),
+    "super": (
+        "class B:\n    a = {value}\n    def run(self): return self.a\n"
+        "class C(B):\n    def run(self): return super().run()\nOBJ = C()\ndef kernel(x): return OBJ.run()\n"
+    ),
     "attribute of a function": "def f(): pass\nf.a = {value}\ndef kernel(x): return f.a\n",
     "partial": "def f(a, x): return a\nP = functools.partial(f, {value})\ndef kernel(x): return P(x)\n",
 }
@@ -198,3 +258,34 @@ def test_equal_values_have_equal_fingerprints_under_every_hash_seed() -> None:
         for seed in ("1", "2")
     }
     assert len(said) == 1
+
+
+IMPORTS = [
+    "from app_imports import conf\n    return conf.A",
+    "from app_imports.conf import A\n    return A",
+    "from .conf import run as r\n    return r()",
+    "import app_imports.conf\n    return app_imports.conf.A",
+    "import app_imports.conf as c\n    return c.run()",
+    "def inner():\n        from . import conf\n        return conf.run()\n    return inner()",
+    "import app_imports.missing\n    import app_imports.conf as c\n    return c.A",
+]
+
+
+@pytest.mark.parametrize("body", IMPORTS)
+def test_what_a_function_imports_from_its_own_package_when_it_runs_counts(body: str, tmp_path: Path) -> None:
+    """Asked in processes of their own; what it does not read of the module counts nothing."""
+    package = tmp_path / "app_imports"
+    package.mkdir()
+    package.joinpath("__init__.py").touch()
+    package.joinpath("kernel.py").write_text(f"def kernel(x):\n    {body}\n")
+    program = (
+        "from autotuned.source import fingerprint; from app_imports.kernel import kernel; print(fingerprint(kernel))"
+    )
+    said = []
+    for value, unread in ((2, 1), (3, 1), (2, 5)):
+        text = f"A = {value}\nUNREAD = {unread}\ndef run(): return {value}\n"
+        package.joinpath("conf.py").write_text(text)
+        run = [sys.executable, "-B", "-c", program]
+        environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+        said.append(subprocess.run(run, env=environment, capture_output=True, text=True, check=True).stdout)
+    assert said[0] == said[2] != said[1]
