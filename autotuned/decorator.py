@@ -180,7 +180,7 @@ class _Given(Frozen):
         return self._function(fn, name)
 
     def _kernel(self, target: KernelTarget) -> Any:
-        from autotuned.tuned import Tuned
+        from autotuned.tuned import Decorated
 
         self._refuse_shared_name(target)
         if self.distributions:
@@ -189,7 +189,7 @@ class _Given(Frozen):
                 f"{list(self.distributions)}. What else the choice depends on goes into version=."
             )
         listed, names = self._checked_configs(target), self._argument_names(target)
-        return Tuned(
+        return Decorated(
             target,
             names,
             listed,

@@ -128,6 +128,9 @@ _WAYS: list[tuple[Callable[[Any], bool], Callable[[Any], Held | None]]] = [
     (_named("torch.finfo", "torch.iinfo"), lambda v: Held(type(v).__name__, str(v))),
     (_named("_struct.Struct"), lambda v: Held("Struct", v.format)),
     (_derives("logging.Logger"), lambda v: Held("Logger", v.name)),
+    # A generator of random numbers changes with each use, in a key at each call.
+    (_derives("random.Random", "numpy.random.mtrand.RandomState", "numpy.random._generator.Generator",
+              "numpy.random.bit_generator.BitGenerator", "torch._C.Generator"), _by_name),
     # Nothing that a result depends on: who waits for whom, and caches that hold what lives elsewhere.
     (_named("_thread.lock", "_thread.RLock", "_thread.allocate_lock", "threading.Condition"), _by_name),
     (_derives("weakref.WeakKeyDictionary", "weakref.WeakValueDictionary", "_weakrefset.WeakSet"), _by_name),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import functools
 import hashlib
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from types import FunctionType, MethodType, ModuleType
@@ -325,7 +326,9 @@ class _Walk:
     # -- data ------------------------------------------------------------------------------------------------------
 
     def _data(self, name: str, value: Any, whole: bool) -> None:
-        if type(value) in (dict, list) or isinstance(value, tuple):
+        if any(value is one for one in (os.environ, sys.argv, sys.path, sys.modules, *_streams())):
+            self.lines.append(f"{name} = of the process")  # another in each, and no part of the code
+        elif type(value) in (dict, list) or isinstance(value, tuple):
             self._container(name, value)
         elif isinstance(value, (set, frozenset)):
             self._set(name, value)
@@ -421,6 +424,10 @@ def _layers(value: Any) -> Iterator[Any]:
             return
         yield value
         value = getattr(value, "fn", None)
+
+
+def _streams() -> tuple[Any, ...]:
+    return sys.stdin, sys.stdout, sys.stderr, sys.__stdin__, sys.__stdout__, sys.__stderr__
 
 
 def _content(cell: Any) -> Any:

@@ -226,28 +226,6 @@ class Tuned(launch.base(), Autotuner, Named):  # type: ignore[misc]  # Triton is
         config = self.tuner.chooser.without_search(call)
         return self.fn.run(*args, grid=grid, warmup=True, **call.kwargs, **config.all_kwargs())
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """What a call without a grid gets.
-
-        Raises:
-            CallError: Always.
-        """
-        name = self.tuner.target.name
-        raise CallError(
-            f"`{name}`: expected a grid, got none. Write kernel[grid](...), or .run(..., grid=grid).", kernel=name
-        )
-
-    @property
-    def __signature__(self) -> Any:
-        """None: what asks for one would decorate this as a function, as `triton.jit` above `@autotune` does.
-
-        Raises:
-            TypeError: Always, as `inspect` does for what cannot be called.
-        """
-        raise TypeError(
-            f"`{self.tuner.target.name}`: expected a function, got a tuned kernel. Put @autotune above @triton.jit."
-        )
-
     def _use_table(self, table: launch.Launcher) -> None:
         self._attach(launch.in_c(table))
 
@@ -362,6 +340,32 @@ class Tuned(launch.base(), Autotuner, Named):  # type: ignore[misc]  # Triton is
 
 
 launch.watch([Autotuner, Tuned])
+
+
+class Decorated(Tuned):
+    """What `@autotune` gives. Unlike Triton's tuners it can be called, which says what is missing."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """What a call without a grid gets.
+
+        Raises:
+            CallError: Always.
+        """
+        name = self.tuner.target.name
+        raise CallError(
+            f"`{name}`: expected a grid, got none. Write kernel[grid](...), or .run(..., grid=grid).", kernel=name
+        )
+
+    @property
+    def __signature__(self) -> Any:
+        """None: what asks for one would decorate this as a function, as `triton.jit` above `@autotune` does.
+
+        Raises:
+            TypeError: Always, as `inspect` does for what cannot be called.
+        """
+        raise TypeError(
+            f"`{self.tuner.target.name}`: expected a function, got a tuned kernel. Put @autotune above @triton.jit."
+        )
 
 
 def _holds_nothing(value: Any) -> bool:

@@ -27,8 +27,12 @@ class Kernel(launched.Kernel):
 
     def asked(self, grid, m=1000, n=77, other=3):
         """The sizes that a grid gives, and whether they were computed."""
-        self.table.bind((torch.zeros(1),) * 3, SimpleNamespace(config="c", before=None, direct=None))  # finds torch
-        self.table.bind((m, n, other), SimpleNamespace(config="c", before=None, direct=self.direct, run=None))
+        self.table.bind(
+            (torch.zeros(1),) * 3, SimpleNamespace(config="c", before=None, again=None, direct=None)
+        )  # finds torch
+        self.table.bind(
+            (m, n, other), SimpleNamespace(config="c", before=None, again=None, direct=self.direct, run=None)
+        )
         before, launches = self.table.computed, len(self.grids)
         self[grid](m, n, other)
         assert len(self.grids) <= launches + 1

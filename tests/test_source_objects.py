@@ -1,11 +1,14 @@
 """What of objects counts in a fingerprint: methods, attributes, and what is bound anew while the process runs."""
 
 import functools
+import os
 import pickle
+import random
 import sys
 from collections.abc import Callable
 from types import ModuleType
 
+import numpy as np
 import pytest
 
 from autotuned import source
@@ -165,3 +168,17 @@ def test_an_object_whose_getattr_raises_what_it_likes_is_a_value() -> None:
 
     one, same, other = (source.of_value(Odd(by), "x", lambda array: "array") for by in (1, 1, 2))
     assert one == same != other
+
+
+def test_what_is_of_the_process_or_changes_with_each_use_counts_for_nothing(monkeypatch):
+    rng = np.random.default_rng(0)
+
+    def uses():
+        print(os.environ.get("A"), sys.argv, file=sys.stderr)
+        return random.random() + np.random.rand() + rng.random()
+
+    before = fingerprint(uses)
+    monkeypatch.setenv("A_VARIABLE", "changed")
+    monkeypatch.setattr(sys, "argv", ["another", "program"])
+    uses()
+    assert fingerprint(uses) == before

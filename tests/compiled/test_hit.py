@@ -192,6 +192,7 @@ HIT_BUILTINS = {
     "is_contiguous",
     "stride",
     "get_device",
+    "all",
     "append",
     "len",
     "callable",

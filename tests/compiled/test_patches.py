@@ -203,9 +203,13 @@ def test_a_tuned_kernel_in_a_circle_is_collected(x, circle):
     assert gone() is None
 
 
+class Circle(list):
+    """A list that can be referred to weakly: what a hook reads and has no such references is kept, 4,096 at most."""
+
+
 @pytest.mark.parametrize("place", ["bucket", "key function", "hook"])
 def test_a_tuned_kernel_that_what_it_calls_leads_to_is_collected(x, place):
-    circle = []
+    circle = Circle()
     leads = lambda *_, circle=circle: len(circle) and 1
     configs = [Config({"BLOCK": block}, pre_hook=leads if place == "hook" else None) for block in (16, 32)]
     options = {"bucket": {"key": ["n"], "bucket": {"n": leads}}, "key function": {"key": ["n", leads]}}.get(

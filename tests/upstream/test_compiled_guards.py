@@ -163,7 +163,8 @@ def helped(x_ptr, n, by, BLOCK: tl.constexpr):
 
 def written(tmp_path, text):
     """The function of a file written just now."""
-    path = tmp_path / f"written_{len(list(tmp_path.iterdir()))}.py"
+    path = tmp_path / str(len(list(tmp_path.iterdir()))) / "written.py"
+    path.parent.mkdir()
     path.write_text("import triton.language as tl\n" + text)
     module = types.ModuleType("written")
     module.__file__ = str(path)
