@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from autotuned.immutable import Frozen
 
@@ -156,6 +157,11 @@ def command_line_device() -> str:
 def install_kind() -> str:
     """What `autotuned run` has asked its processes to install: "seed", "replace", or "" for nothing."""
     return _choice("AUTOTUNED_INSTALL", INSTALLS, "")
+
+
+def is_of_the_process(value: Any) -> bool:
+    """Whether a value is the process's environment, its arguments, its path, or its modules: no part of any code."""
+    return any(value is one for one in (os.environ, sys.argv, sys.path, sys.modules))
 
 
 def for_command(kind: str, startup: str) -> dict[str, str]:

@@ -128,6 +128,7 @@ _WAYS: list[tuple[Callable[[Any], bool], Callable[[Any], Held | None]]] = [
     (_named("torch.finfo", "torch.iinfo"), lambda v: Held(type(v).__name__, str(v))),
     (_named("_struct.Struct"), lambda v: Held("Struct", v.format)),
     (_derives("logging.Logger"), lambda v: Held("Logger", v.name)),
+    (_derives("_io._IOBase"), _by_name),  # an open file, as the standard streams are, is of its process
     # A generator of random numbers changes with each use, in a key at each call.
     (_derives("random.Random", "numpy.random.mtrand.RandomState", "numpy.random._generator.Generator",
               "numpy.random.bit_generator.BitGenerator", "torch._C.Generator"), _by_name),

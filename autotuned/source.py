@@ -5,13 +5,12 @@ from __future__ import annotations
 import enum
 import functools
 import hashlib
-import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from types import FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from autotuned import origin
+from autotuned import env, origin
 from autotuned.errors import EncodingError
 from autotuned.later import later
 from autotuned.reach import NO_HOLDER, body_of, is_toolchain, is_triton_function, uses
@@ -326,7 +325,7 @@ class _Walk:
     # -- data ------------------------------------------------------------------------------------------------------
 
     def _data(self, name: str, value: Any, whole: bool) -> None:
-        if any(value is one for one in (os.environ, sys.argv, sys.path, sys.modules, *_streams())):
+        if env.is_of_the_process(value):
             self.lines.append(f"{name} = of the process")  # another in each, and no part of the code
         elif type(value) in (dict, list) or isinstance(value, tuple):
             self._container(name, value)
@@ -424,10 +423,6 @@ def _layers(value: Any) -> Iterator[Any]:
             return
         yield value
         value = getattr(value, "fn", None)
-
-
-def _streams() -> tuple[Any, ...]:
-    return sys.stdin, sys.stdout, sys.stderr, sys.__stdin__, sys.__stdout__, sys.__stderr__
 
 
 def _content(cell: Any) -> Any:

@@ -9,9 +9,11 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import torch
 import triton
 
 from autotuned.source import fingerprint, of_value, public_name, python_function
+from autotuned.values import canonical
 
 Load = Callable[..., ModuleType]
 
@@ -238,3 +240,11 @@ def test_compiled_and_interpreted_kernels_have_one_fingerprint(load: Load) -> No
         check=True,
     )
     assert other.stdout.split() == ["JITFunction" if interpreted else "InterpretedFunction", PINNED]
+
+
+def test_a_layer_of_torch_is_a_value() -> None:
+    """Known by its class's name and what it holds: walking torch's own code ended in an error of torch's."""
+    spell = lambda layer: of_value(layer, "x")
+    gelu = [torch.nn.GELU(), torch.nn.GELU(), torch.nn.GELU("tanh"), torch.nn.ReLU()]
+    spelled = [canonical(spell(layer)) for layer in gelu]
+    assert spelled[0] == spelled[1] and len(set(spelled)) == 3
