@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from autotuned.cli import output
 from commands import run, run_json
 from fakes import CONTEXT, FakeConfig, form
 from hypothesis import given, settings
@@ -20,7 +21,6 @@ from autotuned import objects, store
 from autotuned.key import Key
 from autotuned.recordfile import Record, Timing
 from autotuned.values import encode
-from cli import output
 
 pytestmark = pytest.mark.usefixtures("wide_output")
 
