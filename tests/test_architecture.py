@@ -10,10 +10,15 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-LIBRARY = sorted((ROOT / "autotuned").glob("*.py"))
+LIBRARY = sorted(
+    path
+    for path in (ROOT / "autotuned").rglob("*.py")
+    if path.parent.name not in ("kernels", "startup")
+    and (path.name != "__init__.py" or path.parent == ROOT / "autotuned")
+)
 LAUNCHER = ROOT / "autotuned" / "_launch.c"
 C_FILES = sorted((ROOT / "autotuned").glob("*.[ch]"))
-EVERYTHING = sorted([*LIBRARY, *(ROOT / "autotuned" / "kernels").glob("*.py"), *(ROOT / "cli").glob("*.py")])
+EVERYTHING = sorted([*LIBRARY, *(ROOT / "autotuned" / "kernels").glob("*.py"), *(ROOT / "cli").rglob("*.py")])
 
 # Each module may import those of its own rank only where listed together, and of lower ranks freely.
 RANKS = [
@@ -55,7 +60,12 @@ RANK = {name: rank for rank, names in enumerate(RANKS) for name in names}
 ALLOWED_UP = {("decorator", "tuned"), ("decorator", "function")}
 
 
-def imports_of(path: Path, inside_functions: bool = True) -> set[str]:
+def name_of(path: Path) -> str:
+    """A module's name in `RANKS`: by its folders, without that of the package."""
+    return ".".join(path.relative_to(ROOT / "autotuned").with_suffix("").parts)
+
+
+def imports_of(path: Path) -> set[str]:
     """Modules of this package that a file imports, type-checking imports left out."""
     tree = tree_of(path)
     typing_only = {
@@ -68,30 +78,31 @@ def imports_of(path: Path, inside_functions: bool = True) -> set[str]:
     for node in ast.walk(tree):
         if node in typing_only:
             continue
-        if isinstance(node, ast.ImportFrom) and node.module == "autotuned":
-            found.update(alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("autotuned."):
-            found.add(node.module.split(".")[1])
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "autotuned":
+            found.add(node.module)
+            found.update(f"{node.module}.{alias.name}" for alias in node.names)
         elif isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("later", "map"):
-            found.update(text.value for text in ast.walk(node) if isinstance(text, ast.Constant))
+            found.update(f"autotuned.{text.value}" for text in ast.walk(node) if isinstance(text, ast.Constant))
         elif isinstance(node, ast.Import):
-            found.update(a.name.split(".")[1] for a in node.names if a.name.startswith("autotuned."))
-    return found & (RANK.keys() | {"cli", "kernels", "configs"})
+            found.update(alias.name for alias in node.names)
+    below = {name.removeprefix("autotuned.") for name in found if name.startswith("autotuned.")}
+    top = {name.split(".")[0] for name in below}
+    return (below & RANK.keys()) | (top & {"cli", "kernels", "configs"})
 
 
 def test_every_module_has_a_rank():
-    assert {path.stem for path in LIBRARY} == set(RANK)
+    assert {name_of(path) for path in LIBRARY} == set(RANK)
 
 
-@pytest.mark.parametrize("path", LIBRARY, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", LIBRARY, ids=name_of)
 def test_imports_point_down(path):
-    up = {name for name in imports_of(path) if RANK.get(name, 99) >= RANK[path.stem]}
-    assert {name for name in up if (path.stem, name) not in ALLOWED_UP} == set()
+    up = {name for name in imports_of(path) if RANK.get(name, 99) >= RANK[name_of(path)]}
+    assert {name for name in up if (name_of(path), name) not in ALLOWED_UP} == set()
 
 
-@pytest.mark.parametrize("path", EVERYTHING, ids=lambda path: f"{path.parent.name}/{path.stem}")
+@pytest.mark.parametrize("path", EVERYTHING, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_nothing_imports_the_command_line(path):
-    assert path.parent.name == "cli" or "cli" not in imports_of(path)
+    assert path.is_relative_to(ROOT / "cli") or "cli" not in imports_of(path)
 
 
 def uses(pattern: str, files=EVERYTHING) -> set[str]:
@@ -164,7 +175,7 @@ def test_each_concern_has_one_home(pattern, home):
 
 def test_the_library_never_prints():
     # `announce.py` prints what Triton prints, where Triton's own variable says so.
-    quiet = [path for path in EVERYTHING if path.parent.name != "cli" and path.name != "announce.py"]
+    quiet = [path for path in EVERYTHING if not path.is_relative_to(ROOT / "cli") and path.name != "announce.py"]
     assert uses(r"\bprint\(|sys\.(stdout|stderr)", quiet) == set()
 
 
@@ -184,7 +195,7 @@ def test_the_c_launcher_includes_each_part_after_those_that_it_says_it_relies_on
 
 def test_functions_are_short():
     lengths = []
-    for path in [*LIBRARY, *(ROOT / "cli").glob("*.py")]:
+    for path in [*LIBRARY, *(ROOT / "cli").rglob("*.py")]:
         for node in ast.walk(tree_of(path)):
             if isinstance(node, ast.FunctionDef):
                 lengths.append(node.end_lineno - node.body[0].lineno + 1 if node.body else 0)
@@ -193,7 +204,7 @@ def test_functions_are_short():
     assert lengths[len(lengths) * 9 // 10] < 30
 
 
-@pytest.mark.parametrize("path", EVERYTHING, ids=lambda path: f"{path.parent.name}/{path.stem}")
+@pytest.mark.parametrize("path", EVERYTHING, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_every_module_says_in_one_sentence_what_lives_there(path):
     first = (ast.get_docstring(tree_of(path)) or "").split("\n\n")[0]
     assert first.rstrip(".:").strip() != ""

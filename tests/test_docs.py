@@ -1,6 +1,5 @@
 """The docs are true: links, the map of files, names and options, and every example runs."""
 
-import ast
 import inspect
 import json
 import os
@@ -9,14 +8,12 @@ import runpy
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from importlib.metadata import entry_points
-from pathlib import Path
 from typing import Any
 
 import pytest
 import triton
 import typer.main
 from pages import FENCED, ROOT, follow, read, steps
-from test_architecture import RANKS
 from typer.testing import CliRunner
 
 import autotuned
@@ -108,69 +105,6 @@ def test_the_numbers_that_stand_first_are_those_that_are_drawn():
     readme = " ".join(read("README.md").split())
     assert f"costs {ours} us of host time with a callable as grid, where `triton.autotune` takes {stock}" in readme
     assert f"took {first['ours']['cold_s']:.1f} s instead of {first['stock']['cold_s']:.0f}" in readme
-
-
-# -- the map of files ---------------------------------------------------------------------------------------------
-
-
-def tree() -> Iterator[str]:
-    """Every file of ours below the folders that the map covers."""
-    for folder in ("autotuned", "cli", "configs", "tests"):
-        for path in sorted((ROOT / folder).rglob("*")):
-            parts = path.relative_to(ROOT).parts
-            is_made = path.suffix in (".pyc", ".so") or any(part[0] == "." or part == "__pycache__" for part in parts)
-            if path.is_file() and not is_made:
-                yield "/".join(parts)
-    yield ".ci/run"
-
-
-def row_of(path: str, rows: dict[str, str]) -> str | None:
-    """The row that names a file: its own, that of a folder of tests, or that of the shipped config files."""
-    parts = path.split("/")
-    folders = {"tests": f"tests/{parts[1]}/", "configs": "configs/<device slug>/"}
-    names = [path] if len(parts) < 3 or parts[1] == "schema" else [path, folders.get(parts[0], "")]
-    return next((name for name in names if name in rows), None)
-
-
-def first_paragraph(path: Path) -> str:
-    """Of the docstring of a Python file, or of the comment that a C file opens with; else nothing."""
-    if path.suffix == ".py":
-        return (ast.get_docstring(ast.parse(path.read_text())) or "").split("\n\n")[0]
-    comment = re.match(r"/\*(.*?)(\n \*\n|\*/)", path.read_text(), re.DOTALL) if path.suffix in (".c", ".h") else None
-    return comment[1].replace("\n *", "\n") if comment else ""
-
-
-def first_sentence(path: Path) -> str | None:
-    return re.split(r"(?<=\.)\s", " ".join(first_paragraph(path).split()))[0] or None
-
-
-def map_of_files() -> dict[str, str]:
-    return dict(ROW.findall(section(read("docs/design.md"), "## What lives where")))
-
-
-def test_design_names_every_file_and_no_other():
-    rows = map_of_files()
-    found = {path: row_of(path, rows) for path in tree()}
-    missing = [f"| `{path}` | {_text_for(path)} |" for path, row in found.items() if row is None]
-    assert missing == [], "docs/design.md lacks these rows:\n" + "\n".join(missing)
-    optional = {"configs/<device slug>/"}
-    assert rows.keys() - set(found.values()) <= optional, "docs/design.md has rows for files that are not there"
-
-
-def _text_for(path: str) -> str:
-    return first_sentence(ROOT / path) or "..."
-
-
-def test_the_row_of_a_module_is_the_first_sentence_of_its_docstring_or_first_comment():
-    rows = map_of_files()
-    for path in tree():
-        text = first_sentence(ROOT / path) if path in rows else None
-        assert text is None or rows[path] == text, f"docs/design.md: the row of {path} should be: {text}"
-
-
-def test_design_lists_the_layers_that_are_enforced():
-    lines = re.findall(r"^\d+\. (.+(?:\n   .+)*)$", section(read("docs/design.md"), "## Layers"), re.MULTILINE)
-    assert [set(re.findall(r"`(\w+)`", line)) for line in lines] == RANKS
 
 
 # -- names and options --------------------------------------------------------------------------------------------
