@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from autotuned.codegen import MISSING, private_prefix
 from autotuned.key import KeySpec, is_descriptor, is_tensor
 from autotuned.memory import gpu_of
-from autotuned.values import is_numpy_scalar
+from autotuned.typed_json import is_numpy_scalar
 
 if TYPE_CHECKING:
     from autotuned.bound import Bound

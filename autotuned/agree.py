@@ -30,7 +30,7 @@ from autotuned.question import Question
 from autotuned.ranks import Ranks
 from autotuned.recordfile import Record, Timing
 from autotuned.target import Call
-from autotuned.values import Json, digest
+from autotuned.typed_json import Json, digest
 
 log = logging.getLogger("autotuned")
 

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from autotuned.immutable import Frozen
+from autotuned._frozen import Frozen
 from autotuned.key import Key, differences
-from autotuned.values import Json, canonical
+from autotuned.typed_json import Json, canonical
 
 _SIZE = 0.5  # stands for a size in an outline: in a key no number is written so
 _ROUNDING = 1e-6  # of sums of logarithms

@@ -9,7 +9,7 @@ from typing import Any
 from autotuned import candidates, objects, toolchain
 from autotuned.look import Choice, Rung
 from autotuned.recordfile import Record, Timing
-from autotuned.values import Json
+from autotuned.typed_json import Json
 
 
 def announce(tuner: Any, kernel: str, key: Any, choice: Choice) -> None:

@@ -11,11 +11,11 @@ from typing import Any
 
 from autotuned import tensorspec
 from autotuned.errors import EncodingError, RecordError
-from autotuned.fields import INT64_MAX, typed
+from autotuned.json_fields import INT64_MAX, typed
 from autotuned.key import is_descriptor, is_tensor, strides_of
 from autotuned.memory import is_torch
 from autotuned.tensorspec import ALIGNMENT, BY_VALUE_BYTES
-from autotuned.values import Json, encode
+from autotuned.typed_json import Json, encode
 
 PIECE = 1 << 22  # elements of a larger tensor of integers that are looked at in one go
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from autotuned import configfile, exchange, files, unmade
 from autotuned.configfile import ConfigFile, Fault, Group
-from autotuned.values import Json, canonical
+from autotuned.typed_json import Json, canonical
 
 ALWAYS = {"environment", "source", "version"}  # what every context has, besides the device
 TRIAL = "trial"  # where times are of another kind than by default

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from autotuned import codegen, compiledkernel, grids, launch
-from autotuned.later import later
+from autotuned._lazy import later
 from autotuned.target import Target, is_empty_grid
 
 if TYPE_CHECKING:

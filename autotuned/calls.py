@@ -10,9 +10,9 @@ from pathlib import Path
 
 from autotuned import disk, keyparts
 from autotuned.errors import RecordingError
-from autotuned.fields import integer, typed, wrong
+from autotuned.json_fields import integer, typed, wrong
 from autotuned.key import Key
-from autotuned.values import Json, digest
+from autotuned.typed_json import Json, digest
 
 log = logging.getLogger("autotuned")
 

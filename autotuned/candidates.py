@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotuned import disk
+from autotuned._frozen import Frozen
+from autotuned._lazy import later
 from autotuned.errors import AutotunedError, ConfigError, PruningError
-from autotuned.immutable import Frozen
-from autotuned.later import later
-from autotuned.values import Fallback, Json, canonical, encode, is_numpy_scalar
+from autotuned.typed_json import Fallback, Json, canonical, encode, is_numpy_scalar
 
 if TYPE_CHECKING:
     from typing import Protocol

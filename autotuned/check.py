@@ -17,7 +17,7 @@ from autotuned.conditions import names as ordered
 from autotuned.errors import CheckError, DecorationError
 from autotuned.failures import is_memory_error
 from autotuned.memory import is_torch, tensors_in
-from autotuned.values import Json, digest
+from autotuned.typed_json import Json, digest
 
 # Relative; what is not listed must be equal bit for bit (integers, booleans) or value for value (fp8).
 TOLERANCES = {

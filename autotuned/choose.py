@@ -9,11 +9,11 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from autotuned import candidates, conditions, env, objects, store, switched, toolchain
+from autotuned._lazy import later
 from autotuned.candidates import Pruner
 from autotuned.context import Context
 from autotuned.errors import ConfigError, PruningError
 from autotuned.key import Key, call_part
-from autotuned.later import later
 from autotuned.look import Candidates, Choice, Live, Look, Place, Rung
 from autotuned.question import Options, Question, Seconds
 from autotuned.target import Call, Target, refuse_conflicts

@@ -12,8 +12,8 @@ from operator import index, is_
 from typing import TYPE_CHECKING, Any
 
 from autotuned import codegen, toolchain
-from autotuned.immutable import Frozen
-from autotuned.later import later
+from autotuned._frozen import Frozen
+from autotuned._lazy import later
 
 if TYPE_CHECKING:
     from autotuned import ttir

@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from autotuned._frozen import Frozen
 from autotuned.errors import RecordError
-from autotuned.immutable import Frozen
-from autotuned.values import Json, canonical
+from autotuned.typed_json import Json, canonical
 
 # Two kinds of options say how a kernel is measured. What makes its times another quantity (`do_bench=`, what is zeroed,
 # the decorator's hooks) is in the key: see `Options.trial`. What makes its times and its results more certain is an

@@ -13,9 +13,9 @@ from autotuned import conditions, disk, keyparts, recordfile
 from autotuned.conditions import Conditions
 from autotuned.device import Device, file_stem, from_json
 from autotuned.errors import ConfigFileError, RecordError
-from autotuned.fields import is_finite, typed
+from autotuned.json_fields import is_finite, typed
 from autotuned.key import Key
-from autotuned.values import Json, canonical
+from autotuned.typed_json import Json, canonical
 
 SCHEMA = 2
 SCHEMAS = "schema"  # the folder of JSON schemas beside the files of this package; none of its files is a config file

@@ -8,7 +8,7 @@ from typing import Any
 
 from autotuned import objects, store
 from autotuned.target import Call, Target
-from autotuned.values import Json, canonical, encode
+from autotuned.typed_json import Json, canonical, encode
 
 
 class Context:

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from autotuned import candidates, source, supported
 from autotuned import toolchain as triton_names
+from autotuned._frozen import Frozen
+from autotuned._lazy import later
 from autotuned.errors import ArgumentNameError, DecorationError
-from autotuned.immutable import Frozen
 from autotuned.key import KeySpec
-from autotuned.later import later
 from autotuned.names import Names, checked_names
 from autotuned.question import Options
 from autotuned.target import Hooks, KernelTarget, Target

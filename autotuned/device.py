@@ -9,9 +9,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from autotuned._frozen import Frozen
 from autotuned.errors import NoDeviceError
-from autotuned.immutable import Frozen
-from autotuned.values import Json, digest
+from autotuned.typed_json import Json, digest
 
 
 class Device(Frozen):

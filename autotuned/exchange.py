@@ -10,10 +10,10 @@ from autotuned import conditions, configfile, disk, objects, shipping, store
 from autotuned.configfile import ConfigFile, Entry, Fault
 from autotuned.device import Device, from_json
 from autotuned.errors import ConfigFileError
-from autotuned.fields import is_finite
+from autotuned.json_fields import is_finite
 from autotuned.key import Key
 from autotuned.recordfile import Record
-from autotuned.values import Json
+from autotuned.typed_json import Json
 
 IMPORTED = "imported"  # in the provenance of a record: the config file that it is from
 

@@ -14,7 +14,7 @@ from autotuned.conditions import Conditions
 from autotuned.errors import NotTunedError
 from autotuned.key import Difference, Key, differences, parts
 from autotuned.look import Candidates, Choice, Look, Place, Rung
-from autotuned.values import Json, canonical
+from autotuned.typed_json import Json, canonical
 
 # Reasons, in one or two words. What differs in the context comes in the order of this table when several parts do.
 CONTEXT_REASONS = {

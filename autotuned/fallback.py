@@ -6,8 +6,8 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from autotuned import candidates, failures
+from autotuned._lazy import later
 from autotuned.errors import ConfigError
-from autotuned.later import later
 from autotuned.look import Candidates, Choice, Rung
 from autotuned.question import Question
 from autotuned.target import Call, Target

@@ -19,7 +19,7 @@ from autotuned.errors import ConfigFileError
 from autotuned.key import Key
 from autotuned.look import Candidates, Choice, Look, Rung
 from autotuned.policy import Policy, Verdict
-from autotuned.values import Json, canonical
+from autotuned.typed_json import Json, canonical
 
 if TYPE_CHECKING:
     from importlib.abc import Traversable  # for annotations only: it moves in Python 3.14

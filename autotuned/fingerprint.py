@@ -16,8 +16,8 @@ from types import FunctionType, SimpleNamespace
 from typing import Any
 
 from autotuned import disk, env, toolchain
-from autotuned.fields import named, typed
-from autotuned.values import Json
+from autotuned.json_fields import named, typed
+from autotuned.typed_json import Json
 
 log = logging.getLogger("autotuned")
 # Triton's two: the variable that names another, and its name.

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from autotuned.candidates import OPTIONS, label, suggestion
-from autotuned.values import Json
+from autotuned.typed_json import Json
 
 
 def misfit(form: Mapping[str, Json], identities: Iterable[str]) -> str:

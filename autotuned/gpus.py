@@ -7,7 +7,7 @@ import ctypes
 from collections.abc import Iterator
 from pathlib import Path
 
-from autotuned.immutable import Frozen
+from autotuned._frozen import Frozen
 from autotuned.nvml import LIBRARY, Nvml, NvmlError
 
 _MIG_ON = 1

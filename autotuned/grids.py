@@ -7,7 +7,7 @@ from typing import Any
 
 from autotuned.candidates import suggestion
 from autotuned.errors import CallError
-from autotuned.values import Fallback, Json, canonical, encode
+from autotuned.typed_json import Fallback, Json, canonical, encode
 
 
 def describe(grid: Any, arguments: Mapping[str, Any], configs: Sequence[Mapping[str, Any]], spell: Fallback) -> Json:

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from types import BuiltinFunctionType, MappingProxyType
 from typing import Any
 
-from autotuned.immutable import Frozen
-from autotuned.values import Json, is_numpy_scalar
+from autotuned._frozen import Frozen
+from autotuned.typed_json import Json, is_numpy_scalar
 
 LIMIT_BYTES = 1 << 26  # an array above this would take more than 50 ms to hash: it is kept in memory only
 

@@ -14,7 +14,7 @@ from autotuned.device import Device
 from autotuned.errors import DecorationError
 from autotuned.memory import gpu_of
 from autotuned.target import Call, make_timer
-from autotuned.values import Json
+from autotuned.typed_json import Json
 
 if TYPE_CHECKING:
     from autotuned.measure import Timer

@@ -17,7 +17,7 @@ from autotuned.key import Key
 from autotuned.measure import GivenTimer, Timer
 from autotuned.recordfile import Record, Timing
 from autotuned.target import Call, Hooks, Target
-from autotuned.values import Json
+from autotuned.typed_json import Json
 
 log = logging.getLogger("autotuned")
 MUCH_BYTES = 256 << 20  # copied for nothing: worth a line that says how to avoid it

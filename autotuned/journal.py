@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotuned import disk
-from autotuned.fields import PID_MAX, integer, texts, typed
+from autotuned.json_fields import PID_MAX, integer, texts, typed
 from autotuned.key import Key
-from autotuned.values import canonical
+from autotuned.typed_json import canonical
 
 if TYPE_CHECKING:
     from autotuned.recordfile import Timing

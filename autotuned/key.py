@@ -9,8 +9,8 @@ from functools import cached_property, lru_cache
 from types import MappingProxyType
 from typing import Any
 
-from autotuned.immutable import Frozen
-from autotuned.values import (
+from autotuned._frozen import Frozen
+from autotuned.typed_json import (
     DEPTH,
     WIDE,
     Fallback,

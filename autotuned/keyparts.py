@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from autotuned.device import from_json
-from autotuned.fields import INT64_MAX, integers, texts, typed, wrong
+from autotuned.json_fields import INT64_MAX, integers, texts, typed, wrong
 from autotuned.key import Key
-from autotuned.values import Json
+from autotuned.typed_json import Json
 
 
 def load(kernel: Json, call: Json, context: Json) -> Key:

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from autotuned import env, supported
-from autotuned.immutable import Frozen
+from autotuned._frozen import Frozen
+from autotuned._lazy import later
 from autotuned.key import KeySpec
-from autotuned.later import later
 
 if TYPE_CHECKING:
     from typing import Protocol

@@ -9,7 +9,7 @@ from itertools import chain
 from autotuned import listing
 from autotuned.key import Key
 from autotuned.recordfile import Record, identity_of
-from autotuned.values import Json
+from autotuned.typed_json import Json
 
 MOST = 3
 MOST_READ = 100  # of the records on disk, in the order of their names, which says nothing of them; each once a process

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotuned import disk
-from autotuned.fields import PID_MAX, integer, typed
+from autotuned.json_fields import PID_MAX, integer, typed
 
 if TYPE_CHECKING:
     from filelock import FileLock

@@ -14,7 +14,7 @@ from autotuned.conditions import Restore
 from autotuned.errors import RecordError
 from autotuned.key import Key
 from autotuned.recordfile import Timing
-from autotuned.values import Json, canonical
+from autotuned.typed_json import Json, canonical
 
 log = logging.getLogger("autotuned")
 

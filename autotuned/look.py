@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
+from autotuned._frozen import Frozen
 from autotuned.conditions import Conditions
-from autotuned.immutable import Frozen
 from autotuned.key import Key
 from autotuned.recordfile import Record
 

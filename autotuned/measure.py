@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from autotuned import benchmark, clocks
 from autotuned.failures import is_memory_error
 from autotuned.race import Trial
-from autotuned.values import Json
+from autotuned.typed_json import Json
 
 log = logging.getLogger("autotuned")
 _said: set[str] = set()

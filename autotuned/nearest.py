@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from autotuned.values import Json, canonical
+from autotuned.typed_json import Json, canonical
 
 Factors = Mapping[str, float]  # argument -> how many times larger or smaller a neighbour may be
 Sizes = tuple[tuple[str, int], ...]  # of a call, each with its place

@@ -16,7 +16,7 @@ from typing import Any
 from autotuned import key, source
 from autotuned.errors import EncodingError
 from autotuned.sourcetext import Body, codes, text
-from autotuned.values import Json, digest, encode
+from autotuned.typed_json import Json, digest, encode
 
 # Objects without weak references that are kept alive. A key of one that was let go is never asked for again, since
 # numbers are not reused.

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from autotuned.errors import ConfigFileError
-from autotuned.values import Json, canonical
+from autotuned.typed_json import Json, canonical
 
 # From the laxest to the strictest: of several axes that differ the strictest action holds.
 ACTIONS = {

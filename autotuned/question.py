@@ -9,13 +9,13 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from autotuned import candidates, conditions, objects
+from autotuned._frozen import Frozen
+from autotuned._lazy import later
 from autotuned.conditions import Conditions
-from autotuned.immutable import Frozen
 from autotuned.key import Key, KeySpec
-from autotuned.later import later
 from autotuned.look import Choice, Rung
 from autotuned.target import Call, Hooks
-from autotuned.values import Json, digest
+from autotuned.typed_json import Json, digest
 
 if TYPE_CHECKING:
     from autotuned import check as checks

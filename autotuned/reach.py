@@ -13,7 +13,7 @@ from functools import cached_property
 from types import FunctionType, ModuleType
 from typing import Any
 
-from autotuned.immutable import Frozen
+from autotuned._frozen import Frozen
 from autotuned.sourcetext import Body, code_of, codes
 from autotuned.sourcetext import tree as syntax
 

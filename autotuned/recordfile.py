@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from autotuned import conditions, keyparts
+from autotuned._frozen import Frozen
 from autotuned.conditions import Checked, Conditions, judge
-from autotuned.fields import integer, is_finite, named, texts, typed, wrong
-from autotuned.immutable import Frozen
+from autotuned.json_fields import integer, is_finite, named, texts, typed, wrong
 from autotuned.key import Key
-from autotuned.values import Json, canonical
+from autotuned.typed_json import Json, canonical
 
 SCHEMA = 2
 QUALITIES = ("ok", "tied", "noisy", "unresolved")

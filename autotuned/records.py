@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotuned import disk, env, recordfile
+from autotuned._lazy import later
 from autotuned.conditions import Restore
 from autotuned.device import file_stem
 from autotuned.errors import RecordError
 from autotuned.key import Key
-from autotuned.later import later
 from autotuned.look import Look
 from autotuned.recordfile import Record, Timing
 

@@ -15,7 +15,7 @@ from autotuned.key import Key
 from autotuned.recordfile import Timing
 from autotuned.target import Call
 from autotuned.tuner import Tuner
-from autotuned.values import Json, canonical
+from autotuned.typed_json import Json, canonical
 
 
 def find_kernel(name: str) -> Found:

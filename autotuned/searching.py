@@ -33,7 +33,7 @@ from autotuned.look import Candidates, Choice, Rung
 from autotuned.question import Options, Question
 from autotuned.recordfile import Record, Timing
 from autotuned.storm import Storm
-from autotuned.values import canonical
+from autotuned.typed_json import canonical
 
 if TYPE_CHECKING:
     from autotuned.choose import Chooser

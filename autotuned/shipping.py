@@ -11,7 +11,7 @@ from autotuned.configfile import ConfigFile, Entry
 from autotuned.device import Device, from_json
 from autotuned.errors import ConfigFileError
 from autotuned.key import Key
-from autotuned.values import digest
+from autotuned.typed_json import digest
 
 ATTRIBUTES = ".gitattributes"
 UNION = (

@@ -11,12 +11,12 @@ from types import FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from autotuned import env, origin
+from autotuned._lazy import later
 from autotuned.errors import EncodingError
-from autotuned.later import later
 from autotuned.reach import NO_HOLDER, body_of, is_toolchain, is_triton_function, uses
 from autotuned.reach import python_function as python_function
 from autotuned.sourcetext import Body, text
-from autotuned.values import Json, canonical, encode
+from autotuned.typed_json import Json, canonical, encode
 
 if TYPE_CHECKING:
     from autotuned import classes, held

@@ -18,7 +18,7 @@ from autotuned.look import Place, Rung
 from autotuned.question import trial_part
 from autotuned.recordfile import Record, Timing
 from autotuned.target import Call, Hooks, KernelTarget
-from autotuned.values import Json, digest, encode
+from autotuned.typed_json import Json, digest, encode
 
 log = logging.getLogger("autotuned")
 # Exact answers only: nothing of another shape or another context may change what a program chose before.

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 
 from autotuned.key import Key, pow2
-from autotuned.values import Json, canonical
+from autotuned.typed_json import Json, canonical
 
 log = logging.getLogger("autotuned")
 

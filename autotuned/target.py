@@ -12,13 +12,13 @@ from types import FunctionType, MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from autotuned import device, fingerprint, source, toolchain
+from autotuned._frozen import Frozen
+from autotuned._lazy import later
 from autotuned.candidates import plain, suggestion
 from autotuned.device import Device
 from autotuned.errors import CallError
-from autotuned.immutable import Frozen
 from autotuned.key import is_descriptor, is_tensor
-from autotuned.later import later
-from autotuned.values import Json
+from autotuned.typed_json import Json
 
 if TYPE_CHECKING:
     from typing import Protocol

@@ -10,8 +10,8 @@ from typing import Any
 
 from autotuned import disk, workers
 from autotuned.errors import RecordError
-from autotuned.fields import INT64_MAX, integer, integers, named, typed, wrong
-from autotuned.values import Json
+from autotuned.json_fields import INT64_MAX, integer, integers, named, typed, wrong
+from autotuned.typed_json import Json
 
 ALIGNMENT = 16  # what Triton tells apart
 BY_VALUE_BYTES = 64 << 10  # of integer tensors up to here all values are in the recording

@@ -11,8 +11,8 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from autotuned import env
+from autotuned._frozen import Frozen
 from autotuned.errors import DecorationError
-from autotuned.immutable import Frozen
 
 log = logging.getLogger("autotuned")
 

@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Any
 from triton.runtime.autotuner import Autotuner, AutotunerError, Heuristics
 
 from autotuned import launch, toolchain
+from autotuned._lazy import later
 from autotuned.announce import announce
 from autotuned.candidates import Pruner
 from autotuned.decorator import CaseGenerator, Named
 from autotuned.errors import CallError, NotTunedError, PruningError
 from autotuned.key import is_tensor, sizes_of
-from autotuned.later import later
 from autotuned.look import Choice
 from autotuned.names import Names
 from autotuned.question import Options
 from autotuned.target import Call, Hooks, KernelTarget
 from autotuned.tuner import Tuner
-from autotuned.values import is_numpy_scalar
+from autotuned.typed_json import is_numpy_scalar
 
 if TYPE_CHECKING:
     from autotuned import arithmetic, readers

@@ -13,10 +13,10 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from autotuned import candidates, codegen, env, fingerprint, launch, store, switched, toolchain
+from autotuned._lazy import later
 from autotuned.choose import Chooser
 from autotuned.errors import AutotunedError
 from autotuned.key import is_tensor
-from autotuned.later import later
 from autotuned.look import Choice, Rung
 from autotuned.question import Options, Question
 from autotuned.target import Call, KernelTarget, Target, bind

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from autotuned.configfile import ConfigFile
-from autotuned.values import Json
+from autotuned.typed_json import Json
 
 # As torch 2.13 and NumPy spell them; of new formats of few bits there will be more, so these are told by their form.
 _TORCH = (

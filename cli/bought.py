@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from autotuned.calls import Recorded
 from autotuned.recordfile import Timing, identity_of
-from autotuned.values import Json
+from autotuned.typed_json import Json
 
-from . import output
+from . import terminal
 from .stored import Stored, of_kernel
 from .usage import Missing, missing_of, usage
 
@@ -55,7 +55,7 @@ class Case:
     @property
     def call(self) -> str:
         """The call in few words."""
-        return output.call_words(self.stored.key.call)
+        return terminal.call_words(self.stored.key.call)
 
     @property
     def times_us(self) -> list[float]:
@@ -129,7 +129,7 @@ def _case(stored: Stored, count: int | None) -> Case:
 
 def _measured(timing: Timing, names: Mapping[str, str], options: bool) -> Measured:
     roles = tuple(role for role, identity in names.items() if identity == timing.identity)
-    label = output.config_words(timing.config, options)
+    label = terminal.config_words(timing.config, options)
     return Measured(
         label, timing.median_us, timing.low_us, timing.high_us, timing.samples, timing.status, timing.error, roles
     )

@@ -12,7 +12,7 @@ from autotuned.audit import Audit
 from autotuned.configfile import ConfigFile, Fault
 from autotuned.errors import TargetError
 
-from . import output
+from . import terminal
 
 HEADERS = ("call", "config", "shipped>", "default>", "best other>", "loss>", "")
 
@@ -26,7 +26,7 @@ def check(
         typer.Option("--target", metavar="TARGET", help="Where kernels are, as for `tune`; else by their names."),
     ] = None,
     tolerance: Annotated[float, typer.Option(metavar="SHARE", help="What a choice may lose by: 0.05 is 5%.")] = 0.05,
-    as_json: output.AsJson = False,
+    as_json: terminal.AsJson = False,
 ) -> None:
     """Check config files, and on request whether they still win.
 
@@ -54,37 +54,39 @@ def check(
         rows, untimed = _with_the_program(found, targets or [], measure, as_json)
     lost = [row for row in rows if row["loss"] is None or row["loss"] > tolerance]
     if as_json:
-        faults = output.faults_json(found.faults)
+        faults = terminal.faults_json(found.faults)
         counts = {"files": [str(path) for path, _ in found.files], "entries": found.entries, "faults": faults}
-        output.print_json({**counts, **({"measured": rows, "untimed": untimed} if measure else {})})
+        terminal.print_json({**counts, **({"measured": rows, "untimed": untimed} if measure else {})})
     else:
         _print(found, rows, untimed, tolerance, measure)
     if measure and not rows:  # a gate that saw nothing has not been passed
-        output.complain("error: nothing was timed: no case of the kernels has a choice here; --target names more cases")
+        terminal.complain(
+            "error: nothing was timed: no case of the kernels has a choice here; --target names more cases"
+        )
         raise typer.Exit(1)
     if found.faults or lost:
-        output.complain(f"error: {len(found.faults)} faults, {len(lost)} choices lose by more than {tolerance:.0%}")
+        terminal.complain(f"error: {len(found.faults)} faults, {len(lost)} choices lose by more than {tolerance:.0%}")
         raise typer.Exit(1)
 
 
 def _print(found: Audit, rows: list[dict[str, Any]], untimed: list[str], tolerance: float, measure: bool) -> None:
     for fault in found.faults:
-        output.say(str(fault))
+        terminal.say(str(fault))
     for line in untimed:
-        output.say(f"not timed: {line}")
+        terminal.say(f"not timed: {line}")
     if rows:
-        output.print_table(HEADERS, [_cells(row, tolerance) for row in rows], stack=(1, 1))
+        terminal.print_table(HEADERS, [_cells(row, tolerance) for row in rows], stack=(1, 1))
     measured = f", {len(rows)} timed again" if measure else ""
-    entries = output.counted(found.entries, "entry", "entries")
-    files, faults = output.counted(len(found.files), "file"), output.counted(len(found.faults), "fault")
-    output.say(f"{files}, {entries}, {faults}{measured}")
+    entries = terminal.counted(found.entries, "entry", "entries")
+    files, faults = terminal.counted(len(found.files), "file"), terminal.counted(len(found.faults), "fault")
+    terminal.say(f"{files}, {entries}, {faults}{measured}")
 
 
 def _cells(row: dict[str, Any], tolerance: float) -> list[str]:
-    times = [output.time_words(row[name]) for name in ("shipped_us", "default_us", "rival_us")]
+    times = [terminal.time_words(row[name]) for name in ("shipped_us", "default_us", "rival_us")]
     loss = row["loss"]
     verdict = row["error"] or "did not run" if loss is None else "LOSES" if loss > tolerance else "ok"
-    words = [output.call_words(row["call"]), output.config_words(row["config"], row["triton"] is not None)]
+    words = [terminal.call_words(row["call"]), terminal.config_words(row["config"], row["triton"] is not None)]
     return [*words, *times, "n/a" if loss is None else f"{loss:+.1%}", verdict]
 
 

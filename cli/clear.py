@@ -9,7 +9,7 @@ import typer
 
 from autotuned import store
 
-from . import output
+from . import terminal
 from .stored import complete, one
 
 
@@ -19,7 +19,7 @@ def clear(
         typer.Argument(autocompletion=complete, help="Only this kernel's records; its name, or the end of it."),
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    as_json: output.AsJson = False,
+    as_json: terminal.AsJson = False,
 ) -> None:
     """Delete stored records, so that kernels are tuned again.
 
@@ -32,19 +32,19 @@ def clear(
     count = sum(1 for _ in store.all_heads(name)) if names else 0
     where = f"of {name or 'all kernels'} in {store.root()}"
     if count and not yes:
-        _ask(f"Delete {output.counted(count, 'record')} {where}?")
+        _ask(f"Delete {terminal.counted(count, 'record')} {where}?")
     deleted = store.clear(name) if count else 0
     if as_json:
-        output.print_json({"kernel": name, "deleted": deleted, "cache": str(store.root())})
+        terminal.print_json({"kernel": name, "deleted": deleted, "cache": str(store.root())})
     else:
-        output.say(f"deleted {output.counted(deleted, 'record')} {where}")
+        terminal.say(f"deleted {terminal.counted(deleted, 'record')} {where}")
 
 
 def _ask(question: str) -> None:
     if not _has_terminal():
         raise typer.BadParameter("without a terminal nobody can be asked: give --yes", param_hint="--yes")
     if not typer.confirm(question, err=True):
-        raise output.fail("nothing was deleted.")
+        raise terminal.fail("nothing was deleted.")
 
 
 def _has_terminal() -> bool:

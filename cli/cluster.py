@@ -14,7 +14,7 @@ from typing import Any
 from autotuned import disk, env, store
 from autotuned.calls import SUFFIX
 from autotuned.errors import AutotunedError
-from autotuned.values import Json, digest
+from autotuned.typed_json import Json, digest
 
 from .isolation import Worker
 from .seats import Process, Seat

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Set
 from dataclasses import dataclass, field
 
-from autotuned.values import Json
+from autotuned.typed_json import Json
 
 
 @dataclass

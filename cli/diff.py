@@ -13,7 +13,7 @@ from autotuned.configfile import Entry
 from autotuned.device import from_json
 from autotuned.exchange import Change
 
-from . import output
+from . import terminal
 
 HEADERS = ("call", "config", "", "time>", "vs default>", "toolchain")
 
@@ -21,7 +21,7 @@ HEADERS = ("call", "config", "", "time>", "vs default>", "toolchain")
 def diff(
     before: Annotated[Path, typer.Argument(metavar="A", help="A config file, or a folder of them.")],
     after: Annotated[Path, typer.Argument(metavar="B", help="Another one.")],
-    as_json: output.AsJson = False,
+    as_json: terminal.AsJson = False,
 ) -> None:
     """Show which choices B adds, removes or changes against A.
 
@@ -32,9 +32,9 @@ def diff(
     and `after` (null where there is none), and `faults`.
     """
     changes, wrong = exchange.diff(before, after)
-    faults = output.say_faults([fault for fault in wrong if not fault.harmless])
+    faults = terminal.say_faults([fault for fault in wrong if not fault.harmless])
     if as_json:
-        output.print_json({"changes": [_to_json(change) for change in changes], "faults": faults})
+        terminal.print_json({"changes": [_to_json(change) for change in changes], "faults": faults})
     else:
         _print(changes)
     if faults:
@@ -43,10 +43,10 @@ def diff(
 
 def _print(changes: list[Change]) -> None:
     for (kernel, slug), group in groupby(sorted(changes, key=_place), key=_place):
-        output.print_heading(f"{kernel}  {slug}")
-        output.print_table(HEADERS, [_cells(change) for change in group], stack=(1, 1))
+        terminal.print_heading(f"{kernel}  {slug}")
+        terminal.print_table(HEADERS, [_cells(change) for change in group], stack=(1, 1))
     counts = [f"{sum(change.kind == kind for change in changes)} {kind}" for kind in ("added", "removed", "changed")]
-    output.say(", ".join(counts))
+    terminal.say(", ".join(counts))
 
 
 def _place(change: Change) -> tuple[str, str]:
@@ -55,12 +55,12 @@ def _place(change: Change) -> tuple[str, str]:
 
 def _cells(change: Change) -> list[str]:
     return [
-        output.call_words(change.key.call),
-        _both(change, lambda entry: output.config_words(entry.config, change.key.is_of_triton)),
+        terminal.call_words(change.key.call),
+        _both(change, lambda entry: terminal.config_words(entry.config, change.key.is_of_triton)),
         change.kind,
-        _both(change, lambda entry: output.time_words(entry.median_us)),
-        _both(change, lambda entry: output.ratio_words(entry.vs_default)),
-        output.toolchain_words(change.key.context),
+        _both(change, lambda entry: terminal.time_words(entry.median_us)),
+        _both(change, lambda entry: terminal.ratio_words(entry.vs_default)),
+        terminal.toolchain_words(change.key.context),
     ]
 
 

@@ -9,14 +9,14 @@ from typing import Any, TypeVar
 
 import autotuned
 from autotuned import configfile, env, store, supported
-from autotuned.values import Json
+from autotuned.typed_json import Json
 
-from . import output
+from . import terminal
 
 T = TypeVar("T")
 
 
-def doctor(as_json: output.AsJson = False) -> None:
+def doctor(as_json: terminal.AsJson = False) -> None:
     """Show devices, toolchain, folders and options.
 
     JSON: `versions` (autotuned, python, torch, triton, ptxas), `devices` (each with `name`, `arch`, `sm_count`, `mig`,
@@ -28,7 +28,7 @@ def doctor(as_json: output.AsJson = False) -> None:
     report = _Report()
     data = report.collect()
     if as_json:
-        output.print_json(data)
+        terminal.print_json(data)
     else:
         _print(data)
 
@@ -171,14 +171,14 @@ def _print(data: dict[str, Json]) -> None:
     rows.append(("mode", data["mode"] or "n/a"))
     rows.append(("cache", _cache_words(data["cache"])))
     rows += [("configs", _folder_words(folder)) for folder in data["config_folders"]]
-    output.print_facts(rows)
-    output.say("")
+    terminal.print_facts(rows)
+    terminal.say("")
     options = [
         (option["name"], option["value"] or f"({option['default']})", option["help"]) for option in data["options"]
     ]
-    output.print_table(("option", "value", "what it does"), options, stack=(1, 1, 1))
+    terminal.print_table(("option", "value", "what it does"), options, stack=(1, 1, 1))
     for problem in data["problems"]:
-        output.say(f"problem: {problem}")
+        terminal.say(f"problem: {problem}")
 
 
 def _cache_words(cache: dict[str, Json]) -> str:

@@ -13,9 +13,9 @@ from autotuned.errors import NoDeviceError
 from autotuned.explain import Explanation
 from autotuned.key import Key
 from autotuned.look import Rung
-from autotuned.values import Json
+from autotuned.typed_json import Json
 
-from . import output
+from . import terminal
 from .stored import complete, kernels, no_key, of_kernel, one
 
 
@@ -28,7 +28,7 @@ def explain_(
         ),
     ],
     digest: Annotated[str | None, typer.Argument(metavar="[KEY]", help="Only keys that begin so.")] = None,
-    as_json: output.AsJson = False,
+    as_json: terminal.AsJson = False,
 ) -> None:
     """Say which place answers a kernel's calls here and now.
 
@@ -47,10 +47,10 @@ def explain_(
     if not chosen:
         raise no_key(name, digest, (one.key.digest for one in found if one.key))
     if as_json:
-        output.print_json({"kernel": name, "keys": [one.to_json() for one in chosen]})
+        terminal.print_json({"kernel": name, "keys": [one.to_json() for one in chosen]})
         return
     for explanation in chosen:
-        output.say(f"{explanation}\n")
+        terminal.say(f"{explanation}\n")
 
 
 def _of_name(wanted: str) -> tuple[str, list[Explanation]]:
@@ -118,5 +118,5 @@ def _of_target(target: str, as_json: bool) -> tuple[str, list[Explanation]]:
         ]
     names = ", ".join(one.name for one in found)
     if not explanations:
-        raise output.fail(f"there is nothing to explain: no cases for {names}. {CASE_HINT}")
+        raise terminal.fail(f"there is nothing to explain: no cases for {names}. {CASE_HINT}")
     return names, explanations

@@ -9,7 +9,7 @@ import typer
 
 from autotuned import exchange, store
 
-from . import output
+from . import terminal
 from .stored import all_of, complete
 
 
@@ -19,7 +19,7 @@ def export(
         typer.Argument(metavar="[KERNEL]...", autocompletion=complete, help="Only these, by name or the end of it."),
     ] = None,
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Write config files into this folder.")] = ...,  # type: ignore[assignment]
-    as_json: output.AsJson = False,
+    as_json: terminal.AsJson = False,
 ) -> None:
     """Write the choices of the user's store into config files.
 
@@ -33,11 +33,11 @@ def export(
     if kernels:
         wanted = [name for kernel in kernels for name in all_of(known, kernel)]
     if not wanted:
-        raise output.fail(f"nothing is stored in {store.root()}: tune something first.")
+        raise terminal.fail(f"nothing is stored in {store.root()}: tune something first.")
     if reason := store.unwritable(out):
-        raise output.cannot_write(out, reason)
+        raise terminal.cannot_write(out, reason)
     written = [str(path) for path in exchange.export(out, wanted)]
     if as_json:
-        output.print_json({"files": written})
+        terminal.print_json({"files": written})
     for path in [] if as_json else written:
-        output.say(f"wrote {path}")
+        terminal.say(f"wrote {path}")

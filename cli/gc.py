@@ -9,7 +9,7 @@ import typer
 
 from autotuned import evict, store
 
-from . import output
+from . import terminal
 
 _SIZES = {
     "": 1,
@@ -30,7 +30,7 @@ def gc(
     max_age: Annotated[
         str | None, typer.Option("--max-age", metavar="AGE", help="Time since the last use, such as 30d, 12h or 2w.")
     ] = None,
-    as_json: output.AsJson = False,
+    as_json: terminal.AsJson = False,
 ) -> None:
     """Remove records that were not used for longest.
 
@@ -45,7 +45,7 @@ def gc(
     max_age_s = _age(max_age) if max_age is not None else None if given else evict.DEFAULT_MAX_AGE_S
     freed = evict.run(store.root(), max_bytes, max_age_s)
     if as_json:
-        output.print_json(
+        terminal.print_json(
             {
                 "deleted": freed.records,
                 "leftovers": freed.leftovers,
@@ -56,10 +56,10 @@ def gc(
             }
         )
     else:
-        output.say(
-            f"deleted {output.counted(freed.records, 'record')} and {output.counted(freed.leftovers, 'leftover')} "
+        terminal.say(
+            f"deleted {terminal.counted(freed.records, 'record')} and {terminal.counted(freed.leftovers, 'leftover')} "
             f"({_words(freed.bytes)}); left in {store.root()}: "
-            f"{output.counted(freed.kept_records, 'record')} ({_words(freed.kept_bytes)})"
+            f"{terminal.counted(freed.kept_records, 'record')} ({_words(freed.kept_bytes)})"
         )
 
 

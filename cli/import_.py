@@ -9,12 +9,12 @@ import typer
 
 from autotuned import exchange
 
-from . import output
+from . import terminal
 
 
 def import_(
     paths: Annotated[list[Path], typer.Argument(metavar="PATH...", help="Config files, or folders of them.")],
-    as_json: output.AsJson = False,
+    as_json: terminal.AsJson = False,
 ) -> None:
     """Write the choices of config files into the user's store.
 
@@ -23,12 +23,12 @@ def import_(
     JSON: `written`, `same` (were there already), `kept` (measured here, left as they are) and `faults`.
     """
     result = exchange.import_files(paths)
-    faults = output.say_faults(result.faults)
+    faults = terminal.say_faults(result.faults)
     if as_json:
         counts = {"written": result.written, "same": result.same, "kept": result.kept}
-        output.print_json({**counts, "faults": faults})
+        terminal.print_json({**counts, "faults": faults})
     else:
-        imported = output.counted(result.written, "choice")
-        output.say(f"imported {imported}; {result.same} were there, {result.kept} were measured here and stay")
+        imported = terminal.counted(result.written, "choice")
+        terminal.say(f"imported {imported}; {result.same} were there, {result.kept} were measured here and stay")
     if faults:
         raise typer.Exit(3 if result.written or result.same or result.kept else 1)

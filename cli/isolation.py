@@ -16,7 +16,7 @@ from autotuned import env, errors
 from autotuned.candidates import label
 from autotuned.errors import AutotunedError
 from autotuned.job import Progress
-from autotuned.values import Json
+from autotuned.typed_json import Json
 
 from .interrupts import held_back
 

@@ -12,7 +12,7 @@ import typer
 
 from autotuned import env, store
 
-from . import output
+from . import terminal
 from .stored import Stored, all_of, complete, kernels, of_kernel
 
 HEADERS = ("call", "config", "device", "toolchain", "source", "time>", "quality", "key")
@@ -28,7 +28,7 @@ def list_(
     recorded: Annotated[
         Path | None, typer.Option("--calls", metavar="CALLS.jsonl", help="The recording; default: AUTOTUNED_RECORD.")
     ] = None,
-    as_json: output.AsJson = False,
+    as_json: terminal.AsJson = False,
 ) -> None:
     """List what is stored and what config files hold.
 
@@ -57,8 +57,8 @@ def list_(
         for name in names:
             _print(name, of_kernel(name, heads=True, own=own))
     else:
-        output.say(f"Nothing is stored in {store.root()}, and there are no config files in:")
-        output.say("\n".join(f"  {folder}" for folder in store.config_folders()))
+        terminal.say(f"Nothing is stored in {store.root()}, and there are no config files in:")
+        terminal.say("\n".join(f"  {folder}" for folder in store.config_folders()))
 
 
 def _compare(kernel: str | None, recorded: Path | None, unused: bool, missing: bool, as_json: bool) -> None:
@@ -74,23 +74,23 @@ def _compare(kernel: str | None, recorded: Path | None, unused: bool, missing: b
 
 def _print_json(found: Iterable[Stored]) -> None:
     """One document, written as it is read: there may be more choices than fit into memory."""
-    output.write(f'{{\n "cache": {json.dumps(str(store.root()))},\n "choices": [\n')
+    terminal.write(f'{{\n "cache": {json.dumps(str(store.root()))},\n "choices": [\n')
     lines = (f"  {json.dumps(stored.to_json(), allow_nan=False)}" for stored in found)
     comma = ""
     while some := list(itertools.islice(lines, TABLE_ROWS)):
-        output.write(comma + ",\n".join(some))
+        terminal.write(comma + ",\n".join(some))
         comma = ",\n"
-    output.write("\n ]\n}\n" if comma else " ]\n}\n")
+    terminal.write("\n ]\n}\n" if comma else " ]\n}\n")
 
 
 def _print(kernel: str, found: Iterator[Stored]) -> None:
     first = list(itertools.islice(found, TABLE_ROWS))
     if not first:
         return
-    output.print_heading(kernel)
-    output.print_table(HEADERS, [_cells(stored) for stored in first], stack=(1, 1, 3))
+    terminal.print_heading(kernel)
+    terminal.print_table(HEADERS, [_cells(stored) for stored in first], stack=(1, 1, 3))
     while some := list(itertools.islice(found, TABLE_ROWS)):
-        output.say("\n".join("  ".join(_cells(stored)) for stored in some))
+        terminal.say("\n".join("  ".join(_cells(stored)) for stored in some))
 
 
 def _cells(stored: Stored) -> list[str]:
@@ -100,7 +100,7 @@ def _cells(stored: Stored) -> list[str]:
         stored.device,
         stored.toolchain,
         stored.place,
-        output.time_words(stored.median_us),
+        terminal.time_words(stored.median_us),
         stored.quality or "n/a",
         stored.digest[:12],
     ]

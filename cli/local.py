@@ -6,7 +6,7 @@ import select
 from collections.abc import Mapping, Sequence
 
 from autotuned import env, gpus, visible, workers
-from autotuned.values import Json
+from autotuned.typed_json import Json
 
 from .isolation import Worker
 from .seats import Process, Seat

@@ -10,7 +10,7 @@ import typer.core
 import autotuned
 from autotuned.errors import AutotunedError
 
-from . import output
+from . import terminal
 from .check import check
 from .clear import clear
 from .diff import diff
@@ -44,16 +44,16 @@ class Commands(typer.core.TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         """Run a command; an expected failure is one line on stderr and exit code 1."""
-        output.spell_what_stdout_cannot()
+        terminal.spell_what_stdout_cannot()
         try:
-            with output.printable_log():
+            with terminal.printable_log():
                 return super().invoke(ctx)
         except BrokenPipeError:
             raise  # `autotuned list | head`: typer ends it quietly
         except (AutotunedError, OSError) as error:
-            raise output.fail(str(error)) from error
+            raise terminal.fail(str(error)) from error
         except KeyboardInterrupt:
-            output.remark("interrupted.")
+            terminal.remark("interrupted.")
             raise typer.Exit(130) from None
 
 
@@ -62,7 +62,7 @@ app = typer.Typer(cls=Commands, pretty_exceptions_enable=False, no_args_is_help=
 
 def _version(asked: bool) -> None:
     if asked:
-        output.say(f"autotuned {autotuned.__version__}")
+        terminal.say(f"autotuned {autotuned.__version__}")
         raise typer.Exit
 
 

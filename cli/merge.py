@@ -11,13 +11,13 @@ from autotuned import disk, exchange, shipping, store
 from autotuned.configfile import ConfigFile
 from autotuned.exchange import Conflict, Merged
 
-from . import output
+from . import terminal
 
 
 def merge(
     paths: Annotated[list[Path], typer.Argument(metavar="PATH...", help="Config files, or folders of them.")],
     out: Annotated[Path, typer.Option("--out", metavar="OUT", help="A folder, or a file that ends in .json.")] = ...,  # type: ignore[assignment]
-    as_json: output.AsJson = False,
+    as_json: terminal.AsJson = False,
 ) -> None:
     """Put config files together into new ones.
 
@@ -30,23 +30,23 @@ def merge(
     JSON: `files`, `entries`, `conflicts` (each with `kernel`, `device`, `call`, `taken`, `left`, `why`) and `faults`.
     """
     merged = exchange.merge(paths)
-    faults = output.say_faults(merged.faults)
+    faults = terminal.say_faults(merged.faults)
     if not merged.files:
-        raise output.fail("none of the inputs can be read.")
+        raise terminal.fail("none of the inputs can be read.")
     targets = _targets(merged, out)
     _refuse_inputs(targets, paths)
     for path, file in targets.items():
         _write(path, file, out)
     for conflict in merged.conflicts:
-        output.remark(f"conflict: {_words(conflict)}")
+        terminal.remark(f"conflict: {_words(conflict)}")
     entries = sum(len(group.entries) for file in targets.values() for group in file.groups())
     if as_json:
         conflicts = [_to_json(conflict) for conflict in merged.conflicts]
-        output.print_json(
+        terminal.print_json(
             {"files": list(map(str, targets)), "entries": entries, "conflicts": conflicts, "faults": faults}
         )
     else:
-        output.say("\n".join(f"wrote {path}" for path in targets))
+        terminal.say("\n".join(f"wrote {path}" for path in targets))
     if faults:
         raise typer.Exit(3)
 
@@ -56,7 +56,9 @@ def _targets(merged: Merged, out: Path) -> dict[Path, ConfigFile]:
         return {shipping.path_of(file.kernel, file.device, out): file for file in merged.files.values()}
     if len(merged.files) > 1:
         names = ", ".join(f"{kernel} on {device.slug}" for kernel, device in merged.files)
-        raise output.fail(f"--out {out}: a file holds one kernel on one device, and these are {names}. Name a folder.")
+        raise terminal.fail(
+            f"--out {out}: a file holds one kernel on one device, and these are {names}. Name a folder."
+        )
     [file] = merged.files.values()
     return {out: file}
 
@@ -65,12 +67,12 @@ def _refuse_inputs(targets: dict[Path, ConfigFile], paths: list[Path]) -> None:
     inputs = {path.resolve() for path in exchange.files_in(paths)}
     for path, file in targets.items():
         if path.resolve() in inputs:
-            raise output.fail(f"--out: {path} is an input, and inputs are never written. Name another place.")
+            raise terminal.fail(f"--out: {path} is an input, and inputs are never written. Name another place.")
         if path.exists() and not _holds(path, file):
-            raise output.fail(f"--out: {path} is there already. Name it as an input too, or name another place.")
+            raise terminal.fail(f"--out: {path} is there already. Name it as an input too, or name another place.")
     folder = next(iter(targets)).parent
     if reason := store.unwritable(folder):
-        raise output.cannot_write(folder, reason)
+        raise terminal.cannot_write(folder, reason)
 
 
 def _holds(path: Path, file: ConfigFile) -> bool:
@@ -90,10 +92,10 @@ def _write(path: Path, file: ConfigFile, out: Path) -> None:
 def _words(conflict: Conflict) -> str:
     key, taken, left = conflict.key, conflict.taken, conflict.left
     return (
-        f"{key.kernel} {output.call_words(key.call)}: took {output.config_words(taken.config, key.is_of_triton)} "
-        f"({output.time_words(taken.median_us)}, {output.ratio_words(taken.vs_default)}), left "
-        f"{output.config_words(left.config, key.is_of_triton)} ({output.time_words(left.median_us)}, "
-        f"{output.ratio_words(left.vs_default)}): {conflict.why}"
+        f"{key.kernel} {terminal.call_words(key.call)}: took {terminal.config_words(taken.config, key.is_of_triton)} "
+        f"({terminal.time_words(taken.median_us)}, {terminal.ratio_words(taken.vs_default)}), left "
+        f"{terminal.config_words(left.config, key.is_of_triton)} ({terminal.time_words(left.median_us)}, "
+        f"{terminal.ratio_words(left.vs_default)}): {conflict.why}"
     )
 
 

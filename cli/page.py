@@ -9,9 +9,9 @@ from collections.abc import Iterable, Sequence
 from importlib import resources
 
 import autotuned
-from autotuned.values import Json
+from autotuned.typed_json import Json
 
-from . import output, plots
+from . import plots, terminal
 from .bought import Case, Coverage, Measured, mean
 from .plots import escape
 from .usage import Missing
@@ -43,12 +43,12 @@ def of(cases: Sequence[Case], covered: Coverage | None, totals: Json) -> str:
 
 def _head(totals: Json, covered: Coverage | None) -> str:
     tiles = [
-        (output.ratio_words(totals[name]), f"the speed of the {what}, on average")
+        (terminal.ratio_words(totals[name]), f"the speed of the {what}, on average")
         for name, what in (("vs_first", "first config"), ("vs_default", "default"))
         if totals[name] is not None
     ]
     tiles += [
-        (str(totals["cases"]), f"cases of {output.counted(totals['kernels'], 'kernel')}"),
+        (str(totals["cases"]), f"cases of {terminal.counted(totals['kernels'], 'kernel')}"),
         (str(totals["configs"]), f"configs measured, {totals['failed']} failed"),
         (f"{totals['seconds']:.1f} s", "spent searching"),
         (f"{totals['tied']} / {totals['noisy']}", "ties / noisy choices"),
@@ -93,9 +93,9 @@ def _short(kernel: str) -> str:
 
 def _kernel(name: str, cases: Sequence[Case]) -> str:
     average = mean(case.vs_first for case in cases)
-    facts = [output.counted(len(cases), "case"), *sorted({case.stored.device for case in cases})]
+    facts = [terminal.counted(len(cases), "case"), *sorted({case.stored.device for case in cases})]
     facts += sorted({case.stored.toolchain for case in cases} - {"n/a"})
-    facts += [f"{output.ratio_words(average)} the first config on average"] if average else []
+    facts += [f"{terminal.ratio_words(average)} the first config on average"] if average else []
     chips = "".join(f"<span class=chip>{escape(fact)}</span> " for fact in facts)
     head = "<th>call</th><th>chosen</th>" + "".join(map(_number_head, ("time", "vs first", "vs default")))
     alike = Counter(case.call for case in cases)
@@ -117,7 +117,7 @@ def _row(case: Case, alike: bool) -> str:
     cells = [
         f"<td>{escape(case.call)}{seen}</td>",
         f"<td><code>{escape(stored.config_words)}</code></td>",
-        f'<td class="number">{escape(output.time_words(stored.median_us))}</td>',
+        f'<td class="number">{escape(terminal.time_words(stored.median_us))}</td>',
         _ratio_cell(case.vs_first),
         _ratio_cell(case.vs_default),
         f"<td>{plots.strip([_dot(config) for config in case.configs if config.median_us], _failed_words(case))}</td>",
@@ -137,11 +137,11 @@ def _number_head(text: str) -> str:
 
 def _ratio_cell(ratio: float | None) -> str:
     kind = "" if ratio is None else " good" if ratio >= 1.05 else " bad" if ratio < 0.95 else ""
-    return f'<td class="number{kind}">{escape(output.ratio_words(ratio))}</td>'
+    return f'<td class="number{kind}">{escape(terminal.ratio_words(ratio))}</td>'
 
 
 def _dot(config: Measured) -> plots.Dot:
-    words = f"{config.label}: {output.time_words(config.median_us)}" + "".join(f", {role}" for role in config.roles)
+    words = f"{config.label}: {terminal.time_words(config.median_us)}" + "".join(f", {role}" for role in config.roles)
     return plots.Dot(config.median_us or math.nan, words, config.roles)
 
 
@@ -167,11 +167,11 @@ def _details(case: Case) -> str:
 
 def _config_row(config: Measured, fastest_us: float) -> str:
     roles = "".join(f'<span class="chip {role}">{role}</span> ' for role in config.roles)
-    spread = f"{output.time_words(config.low_us)} - {output.time_words(config.high_us)}" if config.low_us else ""
+    spread = f"{terminal.time_words(config.low_us)} - {terminal.time_words(config.high_us)}" if config.low_us else ""
     error = "" if config.status == "ok" else f"{config.status}: {config.error}"
     return (
         f"<tr><td><code>{escape(config.label)}</code> {roles}</td>"
-        f'<td class="number">{escape(output.time_words(config.median_us))}</td>'
+        f'<td class="number">{escape(terminal.time_words(config.median_us))}</td>'
         f"<td>{plots.bar(config.median_us / fastest_us if config.median_us and fastest_us else None)}</td>"
         f'<td class="number">{escape(spread)}</td><td class="number">{config.samples or ""}</td>'
         f'<td class="error">{escape(error[:400])}</td></tr>\n'
@@ -193,7 +193,7 @@ def _missing(covered: Coverage) -> str:
 
 
 def _missing_row(one: Missing) -> str:
-    call, kernel = output.call_words(one.key.call), one.key.kernel
+    call, kernel = terminal.call_words(one.key.call), one.key.kernel
     return (
         f"<tr><td>{escape(kernel)}</td><td>{escape(call)}</td><td>{escape(one.words)}</td>"
         f'<td class="number">{one.count}</td></tr>\n'

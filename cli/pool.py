@@ -12,7 +12,7 @@ from autotuned.configfile import Entry
 from autotuned.errors import AutotunedError
 from autotuned.job import Progress
 from autotuned.key import Key
-from autotuned.values import Json
+from autotuned.typed_json import Json
 
 from . import isolation
 from .deal import Queue, Task

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from autotuned.job import Progress
 
-from . import output
+from . import terminal
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -31,7 +31,7 @@ class _Search:
     def take(self, progress: Progress) -> None:
         self.tried = f"{progress.done} of {progress.total} configs tried"
         self.testing = progress.config
-        found = progress.best and f"best so far {progress.best}, {output.time_words(progress.best_us)}"
+        found = progress.best and f"best so far {progress.best}, {terminal.time_words(progress.best_us)}"
         self.best = found or "none ran yet"
 
 
@@ -41,8 +41,8 @@ class Display:
     def __init__(self) -> None:
         from rich.live import Live
 
-        self._console = output.stderr()
-        moving = not output.is_quiet() and self._console.is_terminal and not self._console.is_dumb_terminal
+        self._console = terminal.stderr()
+        moving = not terminal.is_quiet() and self._console.is_terminal and not self._console.is_dumb_terminal
         # No refreshing thread: it would take the interpreter's lock in the middle of a CPU kernel's timing. An
         # observer is called between launches.
         self._live = Live(console=self._console, auto_refresh=False, transient=True) if moving else None
@@ -91,10 +91,10 @@ class Display:
 
     def keep(self, line: str) -> None:
         """Print a line that stays."""
-        if not output.is_quiet():
-            line = output.printable(line)
+        if not terminal.is_quiet():
+            line = terminal.printable(line)
             if self._live is not None:  # a terminal would break it in the middle of a word
-                line = output.wrapped(line, self._console.width, "  ")
+                line = terminal.wrapped(line, self._console.width, "  ")
             self._console.print(line, soft_wrap=True)
 
     def _lines(self) -> Group:
@@ -127,4 +127,4 @@ def _cut(*lines: str) -> Group:
     from rich.console import Group
     from rich.text import Text
 
-    return Group(*(Text(output.printable(line), no_wrap=True, overflow="ellipsis") for line in lines))
+    return Group(*(Text(terminal.printable(line), no_wrap=True, overflow="ellipsis") for line in lines))

@@ -12,7 +12,7 @@ import typer
 from autotuned import calls, env
 from autotuned.errors import RecordingError
 
-from . import output
+from . import terminal
 
 
 def record(
@@ -20,7 +20,7 @@ def record(
         Path, typer.Argument(metavar="CALLS.jsonl", help="The file; calls are added to one that is there.")
     ],
     command: Annotated[list[str], typer.Argument(metavar="-- COMMAND...", help="What to run.")],
-    as_json: output.AsJson = False,
+    as_json: terminal.AsJson = False,
 ) -> None:
     """Run a command and write the calls of its tuned kernels down.
 
@@ -37,27 +37,26 @@ def record(
         calls.Writer(target).close()  # fail before the command has run for hours
         before = target.stat().st_size
     except OSError as error:
-        raise output.fail(f"{path} cannot be written: {error.strerror or error}") from error
+        raise terminal.fail(f"{path} cannot be written: {error.strerror or error}") from error
     try:
         code = _run(command, env.for_recording(target))
     finally:
         has_calls = _was_added_to(target, before)
     if not has_calls:
-        output.complain(f"error: {path}: nothing was recorded: the command called no tuned kernel.")
+        terminal.complain(f"error: {path}: nothing was recorded: the command called no tuned kernel.")
         raise typer.Exit(code or 1)
     try:
         found = calls.read(target)
     except RecordingError as error:
-        raise output.fail(str(error)) if code == 0 else typer.Exit(code) from error
+        raise terminal.fail(str(error)) if code == 0 else typer.Exit(code) from error
     kernels, total = len({call.kernel for call in found}), sum(call.count for call in found)
     facts = {"path": str(path), "kernels": kernels, "distinct": len(found), "calls": total, "exit_code": code}
-    words = (
-        f"{path}: {output.counted(len(found), 'distinct call')} of {output.counted(kernels, 'kernel')}, {total} in all"
-    )
+    distinct, of = terminal.counted(len(found), "distinct call"), terminal.counted(kernels, "kernel")
+    words = f"{path}: {distinct} of {of}, {total} in all"
     if as_json:
-        output.remark_json(facts)
+        terminal.remark_json(facts)
     else:
-        output.remark(words)
+        terminal.remark(words)
     raise typer.Exit(code)
 
 
@@ -83,7 +82,7 @@ def _run(command: list[str], environment: dict[str, str]) -> int:
         )
         code = process.wait()
     except OSError as error:
-        raise output.fail(f"{command[0]} cannot be run: {error.strerror or error}") from error
+        raise terminal.fail(f"{command[0]} cannot be run: {error.strerror or error}") from error
     finally:
         signal.signal(signal.SIGINT, before)
     return code if code >= 0 else 128 - code

@@ -11,9 +11,9 @@ import typer
 
 from autotuned import calls, disk, store
 from autotuned.calls import Recorded
-from autotuned.values import Json
+from autotuned.typed_json import Json
 
-from . import output
+from . import terminal
 from .bought import Case, Coverage, cases, coverage, mean
 from .stored import all_of, complete, kernels
 
@@ -28,7 +28,7 @@ def report(
     recorded: Annotated[
         Path | None, typer.Option("--calls", metavar="CALLS.jsonl", help="Say how much of a recording is tuned.")
     ] = None,
-    as_json: output.AsJson = False,
+    as_json: terminal.AsJson = False,
 ) -> None:
     """Show what tuning bought.
 
@@ -49,7 +49,7 @@ def report(
     if out is not None:
         _write(out, found, covered)
     if as_json:
-        output.print_json(_json(found, covered))
+        terminal.print_json(_json(found, covered))
     elif out is None:
         _print(found, covered)
 
@@ -74,8 +74,8 @@ def _write(out: Path, found: Sequence[Case], covered: Coverage | None) -> None:
         out.parent.mkdir(parents=True, exist_ok=True)
         disk.write_text(out, page.of(found, covered, totals(found)))
     except OSError as error:
-        raise output.cannot_write(out, error.strerror or error) from error
-    output.remark(f"wrote {out}")
+        raise terminal.cannot_write(out, error.strerror or error) from error
+    terminal.remark(f"wrote {out}")
 
 
 def totals(found: Sequence[Case]) -> dict[str, Json]:
@@ -104,25 +104,25 @@ def _json(found: Sequence[Case], covered: Coverage | None) -> dict[str, Json]:
 
 def _print(found: Sequence[Case], covered: Coverage | None) -> None:
     if not found:
-        output.say(f"Nothing is tuned in {store.root()}, nor in config files.")
+        terminal.say(f"Nothing is tuned in {store.root()}, nor in config files.")
     for name in dict.fromkeys(case.stored.key.kernel for case in found):
-        output.print_heading(name)
+        terminal.print_heading(name)
         rows = [_cells(case) for case in found if case.stored.key.kernel == name]
-        output.print_table(HEADERS, rows, stack=(1, 1, 1))
+        terminal.print_table(HEADERS, rows, stack=(1, 1, 1))
     if found:
-        output.say(summary(totals(found)))
+        terminal.say(summary(totals(found)))
     if covered is not None:
-        output.say(coverage_words(covered))
+        terminal.say(coverage_words(covered))
 
 
 def summary(numbers: Json) -> str:
     """The totals in one line."""
     return (
-        f"{output.counted(numbers['cases'], 'case')} of {output.counted(numbers['kernels'], 'kernel')}; "
-        f"{output.counted(numbers['configs'], 'config')} measured "
+        f"{terminal.counted(numbers['cases'], 'case')} of {terminal.counted(numbers['kernels'], 'kernel')}; "
+        f"{terminal.counted(numbers['configs'], 'config')} measured "
         f"({numbers['failed']} failed) in {numbers['seconds']:.1f} s; on average "
-        f"{output.ratio_words(numbers['vs_first'])} the speed of the first config, "
-        f"{output.ratio_words(numbers['vs_default'])} of the default"
+        f"{terminal.ratio_words(numbers['vs_first'])} the speed of the first config, "
+        f"{terminal.ratio_words(numbers['vs_default'])} of the default"
     )
 
 
@@ -141,10 +141,10 @@ def _cells(case: Case) -> list[str]:
         case.call,
         stored.config_words,
         stored.place,
-        output.time_words(stored.median_us),
-        output.ratio_words(case.vs_first),
-        output.ratio_words(case.vs_default),
-        output.ratio_words(case.spread),
+        terminal.time_words(stored.median_us),
+        terminal.ratio_words(case.vs_first),
+        terminal.ratio_words(case.vs_default),
+        terminal.ratio_words(case.spread),
         f"{failed} of {len(case.configs)}" if case.configs else "n/a",
         stored.quality or "n/a",
     ]

@@ -9,9 +9,9 @@ from pathlib import Path
 from autotuned.configfile import Entry
 from autotuned.key import Key
 from autotuned.recordfile import Record
-from autotuned.values import Json
+from autotuned.typed_json import Json
 
-from . import output
+from . import terminal
 
 HEADERS = ("call", "config", "source", "time>", "vs first>", "vs default>", "quality")
 
@@ -58,12 +58,12 @@ class Row:
     @property
     def words(self) -> str:
         """The call in few words."""
-        return output.call_words(self.call) if self.call is not None else "(case)"
+        return terminal.call_words(self.call) if self.call is not None else "(case)"
 
     @property
     def config_words(self) -> str:
         """The config in few words; only Triton's kernels have options of a launch."""
-        return output.config_words(self.config, options=self.triton is not None)
+        return terminal.config_words(self.config, options=self.triton is not None)
 
     @property
     def line(self) -> str:
@@ -74,7 +74,7 @@ class Row:
         if self.status != "done":
             return f"{self.status}: {' '.join((self.reason or '').split())}"
         place = self.source if self.source in ("measured", "stored") else f"from {self.source}"
-        return f"{self.config_words}, {output.time_words(self.median_us)}, {place}"
+        return f"{self.config_words}, {terminal.time_words(self.median_us)}, {place}"
 
 
 @dataclass
@@ -94,8 +94,8 @@ def cells(row: Row) -> list[str]:
         row.words,
         row.config_words if row.status == "done" else f"{row.status}: {row.reason}",
         place if place in ("measured", "stored") else Path(place).name,
-        output.time_words(row.median_us),
-        output.ratio_words(row.vs_first),
-        output.ratio_words(row.vs_default),
+        terminal.time_words(row.median_us),
+        terminal.ratio_words(row.vs_first),
+        terminal.ratio_words(row.vs_default),
         row.quality or "n/a",
     ]

@@ -10,7 +10,7 @@ import typer
 
 from autotuned import env
 
-from . import output
+from . import terminal
 
 
 def run(
@@ -18,7 +18,7 @@ def run(
     replace: Annotated[
         bool, typer.Option("--replace", help="Also launch kernels decorated with triton.autotune by our launcher.")
     ] = False,
-    as_json: output.AsJson = False,
+    as_json: terminal.AsJson = False,
 ) -> None:
     """Run a command whose Triton kernels remember what was measured.
 
@@ -29,14 +29,14 @@ def run(
     """
     spec = importlib.util.find_spec("autotuned")
     if spec is None or spec.origin is None:  # only of a package that was deleted while it runs
-        raise output.fail("autotuned is not installed as files; call autotuned.install() in the program.")
+        raise terminal.fail("autotuned is not installed as files; call autotuned.install() in the program.")
     startup = os.path.join(os.path.dirname(spec.origin), "startup")
     kind = "replace" if replace else "seed"
     environment = env.for_command(kind, startup)
     if as_json:
-        output.remark_json({"command": command, "install": kind})
+        terminal.remark_json({"command": command, "install": kind})
     # In place of this process: signals, the terminal and the exit code are the command's own.
     try:
         os.execvpe(command[0], command, environment)
     except FileNotFoundError as error:
-        raise output.fail(f"{command[0]}: no such command; write autotuned run -- python app.py.") from error
+        raise terminal.fail(f"{command[0]}: no such command; write autotuned run -- python app.py.") from error

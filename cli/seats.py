@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from autotuned.values import Json
+from autotuned.typed_json import Json
 
 from .deal import Task
 from .isolation import Doing

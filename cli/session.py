@@ -26,9 +26,9 @@ from autotuned.look import Choice, Rung
 from autotuned.question import Question
 from autotuned.recordfile import Record, Timing
 from autotuned.target import Call
-from autotuned.values import Json
+from autotuned.typed_json import Json
 
-from . import isolation, output
+from . import isolation, terminal
 from .local import Local
 from .pool import Pool, check_files
 from .progress import Display
@@ -194,7 +194,7 @@ class Session:
         call, lost = replay.call_of(found, case, tensors_on(self._device))
         if lost and found.name not in self._lost:  # once a kernel: its calls were mostly recorded with one list
             self._lost.add(found.name)
-            which = output.counted(len(lost), "config is", "configs are")
+            which = terminal.counted(len(lost), "config is", "configs are")
             self._display.keep(f"{found.name}: {which} newer than the recording and skipped")
         return call, lost
 
@@ -307,17 +307,17 @@ class Session:
         done = [row for row in self.rows if row.status == "done"]
         open_ = [row for row in self.rows if row.status == "skipped" or self._is_cut(row)]
         if self.interrupted:
-            output.remark("interrupted; what was measured is kept. Run the same command again to go on.")
+            terminal.remark("interrupted; what was measured is kept. Run the same command again to go on.")
             return INTERRUPTED
         if not self.rows:
             raise TargetError(
                 f"there is nothing to measure: the generators of cases yield none. {CASE_HINT}", target=""
             )
         if failed:
-            output.complain(f"error: {len(failed)} of {len(self.rows)} cases failed; the first: {failed[0].reason}")
+            terminal.complain(f"error: {len(failed)} of {len(self.rows)} cases failed; the first: {failed[0].reason}")
         if open_:
             budget = f"the budget of {self._wishes.budget_s:g} s is used up"
-            output.complain(f"{budget}; {len(open_)} cases are not finished. Run the same command again to go on.")
+            terminal.complain(f"{budget}; {len(open_)} cases are not finished. Run the same command again to go on.")
         if not failed and not open_:
             return 0
         return 3 if done or not failed else 1
@@ -330,21 +330,21 @@ class Session:
     def print(self, as_json: bool) -> None:
         """Print the result."""
         if as_json:
-            output.print_json(self._json())
+            terminal.print_json(self._json())
             return
         several = len({row.device for row in self.rows if row.device}) > 1
         for (kernel, device), group in groupby(self.rows, lambda row: (row.kernel, row.device if several else None)):
             rows = list(group)
             begun = [cells(row) for row in rows if row.status != "skipped"]
-            output.print_heading(f"{kernel}  on {device}" if device else kernel)
+            terminal.print_heading(f"{kernel}  on {device}" if device else kernel)
             if begun:
-                output.print_table(HEADERS, begun, stack=(1, 1, 1))
+                terminal.print_table(HEADERS, begun, stack=(1, 1, 1))
             if len(rows) > len(begun):
-                output.say(f"not begun: {len(rows) - len(begun)} of {len(rows)} cases")
+                terminal.say(f"not begun: {len(rows) - len(begun)} of {len(rows)} cases")
         for name in self.without_cases:
-            output.say(f"skipped {name}: it has no cases. {CASE_HINT}")
+            terminal.say(f"skipped {name}: it has no cases. {CASE_HINT}")
         for path in sorted(self.files):
-            output.say(f"wrote {path}")
+            terminal.say(f"wrote {path}")
 
     def _json(self) -> dict[str, Json]:
         return {

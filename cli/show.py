@@ -9,9 +9,9 @@ import typer
 
 from autotuned.key import parts
 from autotuned.recordfile import Record, Timing, identity_of
-from autotuned.values import Json
+from autotuned.typed_json import Json
 
-from . import output
+from . import terminal
 from .stored import Stored, complete, kernels, no_key, of_kernel, one
 
 
@@ -20,7 +20,7 @@ def show(
         str, typer.Argument(autocompletion=complete, help="The kernel's name, or the end of it after a dot.")
     ],
     digest: Annotated[str | None, typer.Argument(metavar="[KEY]", help="Only keys that begin so.")] = None,
-    as_json: output.AsJson = False,
+    as_json: terminal.AsJson = False,
 ) -> None:
     """Show a kernel's keys and the timings of every config.
 
@@ -35,7 +35,7 @@ def show(
     if not chosen:
         raise no_key(name, digest, (stored.key.digest for stored in found))
     if as_json:
-        output.print_json({"kernel": name, "keys": [_json(stored) for stored in chosen]})
+        terminal.print_json({"kernel": name, "keys": [_json(stored) for stored in chosen]})
         return
     for stored in chosen:
         _print(stored)
@@ -62,23 +62,23 @@ def _sorted(record: Record) -> list[Timing]:
 
 
 def _print(stored: Stored) -> None:
-    output.print_heading(f"{stored.key.kernel}  {output.call_words(stored.key.call)}")
-    output.print_facts([("key", stored.key.digest), *_words(stored.key.to_json()), *_facts(stored)])
+    terminal.print_heading(f"{stored.key.kernel}  {terminal.call_words(stored.key.call)}")
+    terminal.print_facts([("key", stored.key.digest), *_words(stored.key.to_json()), *_facts(stored)])
     if stored.record is not None:
-        output.say("")
-        output.print_table(
+        terminal.say("")
+        terminal.print_table(
             ("config", "failure", "time>", "20-80%", "samples>"),
             [_timing_cells(timing, stored) for timing in _sorted(stored.record)],
             stack=(1, 1),
         )
-    output.say("")
+    terminal.say("")
 
 
 def _facts(stored: Stored) -> Iterator[tuple[str, str]]:
     yield "chosen", stored.config_words
-    yield "time", output.time_words(stored.median_us)
+    yield "time", terminal.time_words(stored.median_us)
     if stored.record is None:
-        yield "vs default", output.ratio_words(stored.vs_default)
+        yield "vs default", terminal.ratio_words(stored.vs_default)
     else:
         yield "quality", stored.record.quality
     if stored.conditions is not None:
@@ -90,16 +90,16 @@ def _facts(stored: Stored) -> Iterator[tuple[str, str]]:
 
 def _words(data: Json, path: str = "") -> Iterator[tuple[str, str]]:
     """The leaves of a key, or of a provenance, and their values; what is empty is left out."""
-    yield from ((place, output.value_words(value)) for place, value in parts(data, path) if value != {})
+    yield from ((place, terminal.value_words(value)) for place, value in parts(data, path) if value != {})
 
 
 def _timing_cells(timing: Timing, stored: Stored) -> list[str]:
     chosen = stored.config is not None and timing.identity == identity_of(stored.config)
-    spread = f"{output.time_words(timing.low_us)} - {output.time_words(timing.high_us)}" if timing.low_us else "n/a"
+    spread = f"{terminal.time_words(timing.low_us)} - {terminal.time_words(timing.high_us)}" if timing.low_us else "n/a"
     return [
-        f"{'* ' if chosen else ''}{output.config_words(timing.config, stored.key.is_of_triton)}",
+        f"{'* ' if chosen else ''}{terminal.config_words(timing.config, stored.key.is_of_triton)}",
         "" if timing.status == "ok" else f"{timing.status}: {timing.error}",
-        output.time_words(timing.median_us),
+        terminal.time_words(timing.median_us),
         spread,
         str(timing.samples),
     ]

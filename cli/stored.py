@@ -17,9 +17,9 @@ from autotuned.conditions import Conditions
 from autotuned.device import from_json
 from autotuned.key import Key
 from autotuned.recordfile import Record
-from autotuned.values import Json
+from autotuned.typed_json import Json
 
-from . import output
+from . import terminal
 
 STORE = "store"
 
@@ -67,12 +67,12 @@ class Stored:
     @cached_property
     def call_words(self) -> str:
         """The call for people; like the next two made once, for ordering and for printing."""
-        return output.call_words(self.key.call)
+        return terminal.call_words(self.key.call)
 
     @cached_property
     def config_words(self) -> str:
         """The config for people."""
-        return output.config_words(self.config, self.key.is_of_triton)
+        return terminal.config_words(self.config, self.key.is_of_triton)
 
     @property
     def toolchain(self) -> str:
@@ -100,7 +100,7 @@ def _of_context(context: Mapping[str, Json]) -> tuple[Mapping[str, Json], str, s
     """A context, and the words for its device and toolchain: made once where records share it, as heads do."""
     known = _contexts.get(id(context))
     if known is None:
-        toolchain = output.toolchain_words(context)
+        toolchain = terminal.toolchain_words(context)
         if len(_contexts) >= 64:
             _contexts.clear()
         known = _contexts[id(context)] = context, from_json(context["device"]).slug, toolchain
@@ -136,17 +136,19 @@ def of_kernel(kernel: str, heads: bool = False, quietly: bool = False, own: bool
 def _place(stored: Stored) -> tuple[Json, ...]:
     """By what it is ordered; empty if it is not built as it should be, which is said. Somebody may have edited it."""
     try:
-        place = stored.device, output.in_order(stored.call_words), stored.source
+        place = stored.device, terminal.in_order(stored.call_words), stored.source
         return place if stored.toolchain and stored.config_words else ()
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        output.remark(f"left out: {stored.path} is not as it was written ({type(error).__name__}: {error}).")
+        terminal.remark(f"left out: {stored.path} is not as it was written ({type(error).__name__}: {error}).")
         return ()
 
 
 def _records(kernel: str, heads: bool, quietly: bool) -> Iterator[Stored]:
     for path, record in (store.all_heads if heads else store.all_records)(kernel, quietly):
         if record.key.digest != Path(path).stem:
-            output.remark(f"left out: {path} is not as it was written (its key is another than its file's name says).")
+            terminal.remark(
+                f"left out: {path} is not as it was written (its key is another than its file's name says)."
+            )
             continue
         yield Stored(
             record.key,
@@ -199,7 +201,7 @@ def all_of(names: Iterable[str], wanted: str) -> list[str]:
     names = list(names)
     found = _matching(names, wanted)
     if not found:
-        raise output.fail(_unknown(names, wanted))
+        raise terminal.fail(_unknown(names, wanted))
     return found
 
 
@@ -211,11 +213,11 @@ def one(names: Iterable[str], wanted: str) -> str:
     """
     found = all_of(names, wanted)
     if len(found) > 1:
-        raise output.fail(f"{wanted!r} is the end of several names: {', '.join(found)}. Give more of the name.")
+        raise terminal.fail(f"{wanted!r} is the end of several names: {', '.join(found)}. Give more of the name.")
     return found[0]
 
 
 def no_key(kernel: str, wanted: str | None, digests: Iterable[str]) -> typer.Exit:
     """Say that none of a kernel's keys begins as wanted; the caller raises what this returns."""
     known = ", ".join(dict.fromkeys(digest[:12] for digest in digests)) or "none"
-    return output.fail(f"`{kernel}`: no key begins with {wanted!r}. Its keys are {known}.")
+    return terminal.fail(f"`{kernel}`: no key begins with {wanted!r}. Its keys are {known}.")

@@ -11,7 +11,7 @@ import typer
 from autotuned import env, store
 from autotuned.errors import DeviceChoiceError
 
-from . import output
+from . import terminal
 
 EXECUTORS = ("local", "ray")
 
@@ -46,7 +46,7 @@ def tune(
     timeout: Annotated[
         float, typer.Option(metavar="SECONDS", help="With --isolate: what one config may take to compile, or to run.")
     ] = 60.0,
-    as_json: output.AsJson = False,
+    as_json: terminal.AsJson = False,
 ) -> None:
     """Measure every case of the targets and keep the choices.
 
@@ -83,7 +83,7 @@ def tune(
     _check(isolate, devices, executor, ray_address)
     _check_environment()
     if out is not None and (reason := store.unwritable(out)):
-        raise output.cannot_write(out, reason)
+        raise terminal.cannot_write(out, reason)
     from . import rows, session  # need the measuring half of the library, which the other commands do without
 
     wishes = rows.Wishes(

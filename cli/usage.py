@@ -10,9 +10,9 @@ from autotuned import calls, explain, store
 from autotuned.alike import Alike
 from autotuned.calls import Recorded
 from autotuned.key import Difference, Key
-from autotuned.values import Json, canonical
+from autotuned.typed_json import Json, canonical
 
-from . import output
+from . import terminal
 from .stored import Stored, all_of, kernels, of_kernel
 
 UNUSED_HEADERS = ("kernel", "call", "config", "toolchain", "source", "key")
@@ -38,7 +38,7 @@ class Missing:
         """In what the nearest key differs, in few words."""
         if self.nearest is None:
             return "nothing of this kernel is tuned"
-        return ", ".join(output.change_words(change) for change in self.changes)
+        return ", ".join(terminal.change_words(change) for change in self.changes)
 
     def to_json(self) -> dict[str, Json]:
         """What `list --missing --json` prints of it."""
@@ -93,7 +93,7 @@ def list_usage(kernel: str | None, path: Path, unused: bool, missing: bool, as_j
     never = _unused(kernels(own=False) if wanted is None else wanted, found) if unused else None
     wanting = list(missing_of(found)) if missing else None
     if as_json:
-        output.print_json({
+        terminal.print_json({
             "cache": str(store.root()),
             "calls": str(path),
             "unused": None if never is None else [stored.to_json() for stored in never],
@@ -138,10 +138,10 @@ def missing_of(found: Usage) -> Iterator[Missing]:
 
 def _print(heading: str, otherwise: str, headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     if rows:
-        output.print_heading(heading)
-        output.print_table(headers, rows, stack=(1, 1, 1))
+        terminal.print_heading(heading)
+        terminal.print_table(headers, rows, stack=(1, 1, 1))
     else:
-        output.say(otherwise)
+        terminal.say(otherwise)
 
 
 def _unused_cells(stored: Stored) -> list[str]:
@@ -150,4 +150,4 @@ def _unused_cells(stored: Stored) -> list[str]:
 
 
 def _missing_cells(one: Missing) -> list[str]:
-    return [one.key.kernel, output.call_words(one.key.call), one.words, str(one.count), one.key.digest[:12]]
+    return [one.key.kernel, terminal.call_words(one.key.call), one.words, str(one.count), one.key.digest[:12]]

@@ -13,7 +13,7 @@ import typer
 
 from autotuned import env
 
-from . import output
+from . import terminal
 
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only, and with --json the document.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log on stderr what is decided; errors with a trace.")]
@@ -45,10 +45,10 @@ def _level(quiet: bool, verbose: bool) -> Iterator[None]:
     if not quiet and not verbose:
         yield
         return
-    with env.log_level("error" if quiet else "info"), output.hushed(quiet):
+    with env.log_level("error" if quiet else "info"), terminal.hushed(quiet):
         try:
             yield
         except Exception as error:
             if verbose and not isinstance(error, typer.Exit):
-                output.remark_text(traceback.format_exc())
+                terminal.remark_text(traceback.format_exc())
             raise

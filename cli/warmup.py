@@ -7,9 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
-from autotuned.values import Json
+from autotuned.typed_json import Json
 
-from . import output
+from . import terminal
 
 HEADERS = ("kernel", "call", "config")
 
@@ -19,7 +19,7 @@ def warmup(
     files: Annotated[
         list[str] | None, typer.Argument(metavar="[FILE.py]...", help="Files that it names, and that may be run.")
     ] = None,
-    as_json: output.AsJson = False,
+    as_json: terminal.AsJson = False,
 ) -> None:
     """Compile what the calls of a recording need.
 
@@ -37,12 +37,12 @@ def warmup(
     with session.users_output(as_json):
         rows = _rows(path, files or [], units.tensors_on(session.use_device()))
     if as_json:
-        output.print_json({"calls": rows})
+        terminal.print_json({"calls": rows})
     else:
-        output.print_table(HEADERS, map(_cells, rows), stack=(1, 1, 1))
+        terminal.print_table(HEADERS, map(_cells, rows), stack=(1, 1, 1))
     failed = [row for row in rows if row["config"] is None]
     if failed:
-        output.complain(f"error: {len(failed)} of {len(rows)} calls are not ready; the first: {failed[0]['reason']}")
+        terminal.complain(f"error: {len(failed)} of {len(rows)} calls are not ready; the first: {failed[0]['reason']}")
         raise typer.Exit(3 if len(failed) < len(rows) else 1)
 
 
@@ -74,5 +74,5 @@ def _row(found: Any, recorded: Any, device: str) -> dict[str, Json]:
 def _cells(row: dict[str, Json]) -> tuple[str, str, str]:
     """A row of the table under `HEADERS`."""
     config = row["config"]
-    ready = output.config_words(config, options=row["triton"] is not None) if config is not None else row["reason"]
-    return row["kernel"], output.call_words(row["call"]), ready
+    ready = terminal.config_words(config, options=row["triton"] is not None) if config is not None else row["reason"]
+    return row["kernel"], terminal.call_words(row["call"]), ready

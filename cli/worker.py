@@ -20,7 +20,7 @@ from autotuned import conditions, device, disk, failures, recordfile, store, swi
 from autotuned.errors import AutotunedError, DeviceLostError, TargetError
 from autotuned.job import Progress
 from autotuned.key import Key
-from autotuned.values import Json, digest
+from autotuned.typed_json import Json, digest
 
 from . import isolation, session
 from .isolation import LOST

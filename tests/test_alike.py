@@ -11,7 +11,7 @@ import pytest
 from autotuned import explain
 from autotuned.alike import Alike, Group
 from autotuned.key import Key
-from autotuned.values import canonical
+from autotuned.typed_json import canonical
 
 CONTEXT = {"device": {"name": "one", "sm_count": 8}, "source": "a", "environment": {}}
 

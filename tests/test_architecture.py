@@ -23,12 +23,12 @@ EVERYTHING = sorted([*LIBRARY, *(ROOT / "autotuned" / "kernels").glob("*.py"), *
 # Each module may import those of its own rank only where listed together, and of lower ranks freely.
 RANKS = [
     {
-        *("benchmark", "codegen", "counters", "errors", "fixed", "immutable", "later", "mounts", "nvml"),
+        *("benchmark", "codegen", "counters", "errors", "fixed", "_frozen", "_lazy", "mounts", "nvml"),
         *("race", "readers", "sourcetext", "switched", "ttir", "verify"),
     },
-    {"clocks", "env", "failures", "gpus", "ranks", "reach", "supported", "values"},
+    {"clocks", "env", "failures", "gpus", "ranks", "reach", "supported", "typed_json"},
     {
-        *("conditions", "device", "disk", "fields", "held", "key", "measure", "nearest", "origin"),
+        *("conditions", "device", "disk", "json_fields", "held", "key", "measure", "nearest", "origin"),
         *("policy", "toolchain", "visible", "workers"),
     },
     {

@@ -8,7 +8,7 @@ from functools import cached_property
 
 import pytest
 
-from autotuned.immutable import Frozen
+from autotuned._frozen import Frozen
 
 
 class Point(Frozen):

@@ -25,7 +25,7 @@ from autotuned.key import (
     stride_pattern,
     strides_of,
 )
-from autotuned.values import canonical
+from autotuned.typed_json import canonical
 
 
 class Act(enum.Enum):

@@ -15,7 +15,7 @@ from stepped import CONFIGS, make
 from stored import records
 
 from autotuned.errors import AutotunedError, EncodingError
-from autotuned.values import DEPTH, encode
+from autotuned.typed_json import DEPTH, encode
 
 Load = Callable[..., ModuleType]
 

@@ -8,11 +8,11 @@ import sys
 import pytest
 
 from autotuned import ttir
-from autotuned.later import later
+from autotuned._lazy import later
 
 CODE = """
 import sys
-from autotuned.later import later
+from autotuned._lazy import later
 ttir = later("ttir")
 assert "autotuned.ttir" not in sys.modules
 ttir.access

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from autotuned._launch_py import LIMIT, PyLauncher
 from autotuned.key import KeySpec, call_part, pow2
-from autotuned.values import canonical
+from autotuned.typed_json import canonical
 
 _launch = pytest.importorskip("autotuned._launch")
 LAUNCHER = Path(__file__).resolve().parent.parent / "autotuned" / "_launch.c"

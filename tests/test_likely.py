@@ -6,7 +6,7 @@ from fakes import FakeConfig, form, make_key
 
 from autotuned import Config, autotune, likely, listing
 from autotuned.recordfile import Record
-from autotuned.values import canonical
+from autotuned.typed_json import canonical
 
 
 def tuned(n, block, **context):

@@ -1,21 +1,21 @@
 """How tables and lines fit a narrow terminal."""
 
 import pytest
-from autotuned.cli import output, progress
+from autotuned.cli import progress, terminal
 from commands import in_process
 
 
 def test_a_line_is_broken_at_spaces_and_goes_on_deeper():
-    line = output.wrapped("  step=64 unroll=4 num_warps=4", 20, "    ")
+    line = terminal.wrapped("  step=64 unroll=4 num_warps=4", 20, "    ")
     assert line == "  step=64 unroll=4\n    num_warps=4"
-    assert output.wrapped("short", 20, "    ") == "short"
-    assert output.wrapped("a-name-without-any-space", 10, "    ") == "a-name-without-any-space"
+    assert terminal.wrapped("short", 20, "    ") == "short"
+    assert terminal.wrapped("a-name-without-any-space", 10, "    ") == "a-name-without-any-space"
 
 
 def test_what_is_stacked_is_told_from_what_is_broken(monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "60")
     row = ("n=1000", "step=64 unroll=4 num_warps=4 num_stages=3", "measured", "644 us", "1.23x")
-    output.print_table(("call", "config", "source", "time>", "vs first>"), [row], stack=(1, 1, 1))
+    terminal.print_table(("call", "config", "source", "time>", "vs first>"), [row], stack=(1, 1, 1))
     lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
     assert lines == [
         "call, config, source              time  vs first",
@@ -31,7 +31,7 @@ def test_on_a_very_narrow_terminal_no_cell_is_lost_or_cut(monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "40")
     headers = ("call", "config", "source", "time>", "vs first>", "vs default>", "failed>", "quality")
     row = ("n=1000 x fp32[1000]", "step=64 unroll=4", "store", "644 us", "1.23x", "n/a", "0 of 12", "noisy")
-    output.print_table(headers, [row], stack=(1, 1, 1))
+    terminal.print_table(headers, [row], stack=(1, 1, 1))
     assert capsys.readouterr().out.splitlines() == [
         "n=1000 x fp32[1000]",
         "  step=64 unroll=4",
@@ -44,7 +44,7 @@ def test_on_a_very_narrow_terminal_no_cell_is_lost_or_cut(monkeypatch, capsys):
 
 @pytest.mark.parametrize(("ratio", "words"), [(1.0, "1.00x"), (12.345, "12.3x"), (1630.0, "1630x"), (None, "n/a")])
 def test_a_speed_up_has_three_digits(ratio, words):
-    assert output.ratio_words(ratio) == words
+    assert terminal.ratio_words(ratio) == words
 
 
 def test_letters_that_stdout_does_not_know_are_spelled(tmp_path):

@@ -22,7 +22,7 @@ from autotuned.configfile import ConfigFile, Entry
 from autotuned.kernels import shapes
 from autotuned.key import Key
 from autotuned.look import Rung
-from autotuned.values import canonical
+from autotuned.typed_json import canonical
 
 H200 = {"kind": "cuda", "name": "NVIDIA H200", "arch": "sm_90", "sm_count": 132, "mig": None}
 OWN = Path(str(importlib.resources.files("autotuned.configs")))

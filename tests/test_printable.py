@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from autotuned.cli import output, page
+from autotuned.cli import page, terminal
 from commands import ENTRY
 from fakes import FakeConfig, form, make_key
 from hypothesis import given
@@ -32,8 +32,8 @@ def shown(text: str) -> bool:
 
 @given(st.text())
 def test_what_is_printable_stays_and_the_rest_is_spelled(text: str) -> None:
-    made = output.printable(text)
-    assert shown(made) and output.printable(made) == made
+    made = terminal.printable(text)
+    assert shown(made) and terminal.printable(made) == made
     if shown(text) and not any(unicodedata.category(letter) in ("Zl", "Zp", "Zs") for letter in text):
         assert made == text
 
@@ -101,7 +101,7 @@ def test_the_page_shows_names_and_obeys_none(nasty: Path) -> None:
 def test_the_log_of_a_command_is_printable(caplog: Any) -> None:
     path = store.root() / "k.lock"
     disk.write_text(locks.holder_path(path), json.dumps({"pid": 1, "host": NASTY, "start": NASTY}))
-    with output.printable_log():
+    with terminal.printable_log():
         locks._say(locks._holder_of(path), path)
     [line] = caplog.messages
     assert shown(line) and "title" in line

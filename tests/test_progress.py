@@ -1,7 +1,7 @@
 """What `tune` says of how far it is, and for how long it will go on."""
 
 import pytest
-from autotuned.cli import output, progress
+from autotuned.cli import progress, terminal
 
 from autotuned.job import Progress
 
@@ -48,7 +48,7 @@ def test_times_in_words(seconds, words):
 
 
 def test_nothing_is_said_quietly(clock, capsys):
-    with output.hushed(True):
+    with terminal.hushed(True):
         display = progress.Display()
         display.begin("app.k", "n=1")
         clock[0] += 60

@@ -13,7 +13,7 @@ import torch
 import triton
 
 from autotuned.source import fingerprint, of_value, public_name, python_function
-from autotuned.values import canonical
+from autotuned.typed_json import canonical
 
 Load = Callable[..., ModuleType]
 

@@ -60,7 +60,7 @@ def test_what_is_read_and_written(lines: list[str], expected: Access) -> None:
         "%y = tt.some_new_operation %a : x",
         "ttg.async_copy_global_to_local %a, %v : x",
         "%y = tt.load %pp : !tt.ptr<!tt.ptr<f32>>",
-        "@@ no operation",
+        " no operation",
     ],
 )  # fmt: skip
 def test_what_is_not_understood_is_no_answer(line: str) -> None:

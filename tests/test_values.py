@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autotuned.errors import EncodingError
-from autotuned.values import canonical, digest, encode, is_numpy_scalar, unencodable
+from autotuned.typed_json import canonical, digest, encode, is_numpy_scalar, unencodable
 
 
 class Color(enum.Enum):

@@ -16,7 +16,7 @@ import typer
 
 from autotuned.configfile import Fault
 from autotuned.key import Difference
-from autotuned.values import Json
+from autotuned.typed_json import Json
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from autotuned.errors import RecordError
-from autotuned.values import Json
+from autotuned.typed_json import Json
 
 INT64_MAX = (1 << 63) - 1
 PID_MAX = (1 << 31) - 1  # what the C type holds; above it the system calls raise
