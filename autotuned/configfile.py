@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 from autotuned import conditions, disk, keyparts, recordfile
 from autotuned.conditions import Conditions
-from autotuned.device import Device, file_stem, from_json
 from autotuned.errors import ConfigFileError, RecordError
+from autotuned.gpu.device import Device, file_stem, from_json
 from autotuned.json_fields import is_finite, typed
 from autotuned.key import Key
 from autotuned.typed_json import Json, canonical

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from autotuned import conditions, configfile, disk, objects, shipping, store
 from autotuned.configfile import ConfigFile, Entry, Fault
-from autotuned.device import Device, from_json
 from autotuned.errors import ConfigFileError
+from autotuned.gpu.device import Device, from_json
 from autotuned.json_fields import is_finite
 from autotuned.key import Key
 from autotuned.recordfile import Record

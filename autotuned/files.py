@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from autotuned import conditions, configfile, disk, env, fit, nearest, policy, records
 from autotuned.conditions import BY_DEFAULT, Conditions
 from autotuned.configfile import ConfigFile, Entry, Fault
-from autotuned.device import from_json
 from autotuned.errors import ConfigFileError
+from autotuned.gpu.device import from_json
 from autotuned.key import Key
 from autotuned.look import Candidates, Choice, Look, Rung
 from autotuned.policy import Policy, Verdict

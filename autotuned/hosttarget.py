@@ -9,9 +9,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autotuned import device, source, toolchain
-from autotuned.device import Device
+from autotuned import source, toolchain
 from autotuned.errors import DecorationError
+from autotuned.gpu import device
+from autotuned.gpu.device import Device
 from autotuned.memory import gpu_of
 from autotuned.target import Call, make_timer
 from autotuned.typed_json import Json

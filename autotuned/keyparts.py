@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autotuned.device import from_json
+from autotuned.gpu.device import from_json
 from autotuned.json_fields import INT64_MAX, integers, texts, typed, wrong
 from autotuned.key import Key
 from autotuned.typed_json import Json

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from autotuned import disk, logbook, recordfile, records
-from autotuned.device import file_stem
+from autotuned.gpu.device import file_stem
 from autotuned.look import Look
 from autotuned.recordfile import Record
 

@@ -8,8 +8,9 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from autotuned import benchmark, clocks
+from autotuned import benchmark
 from autotuned.failures import is_memory_error
+from autotuned.gpu import clocks
 from autotuned.race import Trial
 from autotuned.typed_json import Json
 

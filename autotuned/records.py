@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from autotuned import disk, env, recordfile
 from autotuned._lazy import later
 from autotuned.conditions import Restore
-from autotuned.device import file_stem
 from autotuned.errors import RecordError
+from autotuned.gpu.device import file_stem
 from autotuned.key import Key
 from autotuned.look import Look
 from autotuned.recordfile import Record, Timing

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from autotuned import configfile, disk, files, locks, records
 from autotuned.configfile import ConfigFile, Entry
-from autotuned.device import Device, from_json
 from autotuned.errors import ConfigFileError
+from autotuned.gpu.device import Device, from_json
 from autotuned.key import Key
 from autotuned.typed_json import digest
 

@@ -11,12 +11,13 @@ from pathlib import Path
 from types import FunctionType, MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from autotuned import device, fingerprint, source, toolchain
+from autotuned import fingerprint, source, toolchain
 from autotuned._frozen import Frozen
 from autotuned._lazy import later
 from autotuned.candidates import plain, suggestion
-from autotuned.device import Device
 from autotuned.errors import CallError
+from autotuned.gpu import device
+from autotuned.gpu.device import Device
 from autotuned.key import is_descriptor, is_tensor
 from autotuned.typed_json import Json
 

@@ -10,8 +10,8 @@ import typer
 
 from autotuned import exchange
 from autotuned.configfile import Entry
-from autotuned.device import from_json
 from autotuned.exchange import Change
+from autotuned.gpu.device import from_json
 
 from . import terminal
 

@@ -126,7 +126,7 @@ def _launcher() -> tuple[str, str]:
 def _gpus() -> list[dict[str, Json]]:
     import torch
 
-    from autotuned import device
+    from autotuned.gpu import device
 
     if not torch.cuda.is_available():
         return []

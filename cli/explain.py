@@ -8,9 +8,10 @@ from typing import Annotated
 
 import typer
 
-from autotuned import device, explain, store
+from autotuned import explain, store
 from autotuned.errors import NoDeviceError
 from autotuned.explain import Explanation
+from autotuned.gpu import device
 from autotuned.key import Key
 from autotuned.look import Rung
 from autotuned.typed_json import Json

@@ -5,7 +5,8 @@ from __future__ import annotations
 import select
 from collections.abc import Mapping, Sequence
 
-from autotuned import env, gpus, visible, workers
+from autotuned import env, workers
+from autotuned.gpu import inventory, visible
 from autotuned.typed_json import Json
 
 from .isolation import Worker
@@ -50,7 +51,7 @@ class Local:
 
 
 def _seats(devices: str) -> list[Seat]:
-    table, variables = gpus.table(), env.unstripped(visible.VARIABLES)
+    table, variables = inventory.table(), env.unstripped(visible.VARIABLES)
     chosen = visible.chosen(devices, table, variables)
     shown = visible.visible(table, variables)
     shared = _compilers(len(chosen))

@@ -19,8 +19,8 @@ from autotuned import candidates, cases, configfile, env, objects, replay, store
 from autotuned.calls import SUFFIX, Recorded
 from autotuned.cases import Found
 from autotuned.configfile import Entry
-from autotuned.device import from_json
 from autotuned.errors import DeviceLostError, NoDeviceError, TargetError
+from autotuned.gpu.device import from_json
 from autotuned.key import Key
 from autotuned.look import Choice, Rung
 from autotuned.question import Question

@@ -16,8 +16,9 @@ from types import TracebackType
 from typing import Any, NoReturn, TextIO
 
 import autotuned
-from autotuned import conditions, device, disk, failures, recordfile, store, switched
+from autotuned import conditions, disk, failures, recordfile, store, switched
 from autotuned.errors import AutotunedError, DeviceLostError, TargetError
+from autotuned.gpu import device
 from autotuned.job import Progress
 from autotuned.key import Key
 from autotuned.typed_json import Json, digest

@@ -43,7 +43,7 @@ def gpu():  # no global, which would be part of the key
     return os.environ.get("CUDA_VISIBLE_DEVICES", "none")
 
 if (HERE / "kinds").exists():  # as on real ones: what a choice is made for is the GPU that the process sees
-    from autotuned import device
+    from autotuned.gpu import device
     is_a100 = gpu().startswith("GPU-bbbb") or os.environ.get("FAKE_KIND") == "a100"
     kind = "NVIDIA A100" if is_a100 else "NVIDIA H100"
     device.cpu = lambda: device.Device("cpu", kind, "sm_80" if "A100" in kind else "sm_90", 100)

@@ -1,4 +1,4 @@
-/* A management library for GPUs that are not there: those of its functions that autotuned/gpus.py calls, over a
+/* A management library for GPUs that are not there: those of its functions that autotuned/gpu/inventory.py calls, over a
  * table in the environment. FAKE_GPUS holds one GPU or slice a line: "UUID|name", a slice with "  " before it below its GPU;
  * "!" stands for a GPU that this process may not use. */
 #include <stdio.h>

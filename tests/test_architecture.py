@@ -23,13 +23,13 @@ EVERYTHING = sorted([*LIBRARY, *(ROOT / "autotuned" / "kernels").glob("*.py"), *
 # Each module may import those of its own rank only where listed together, and of lower ranks freely.
 RANKS = [
     {
-        *("benchmark", "codegen", "counters", "errors", "fixed", "_frozen", "_lazy", "mounts", "nvml"),
+        *("benchmark", "codegen", "counters", "errors", "fixed", "_frozen", "_lazy", "mounts", "gpu.nvml"),
         *("race", "readers", "sourcetext", "switched", "ttir", "verify"),
     },
-    {"clocks", "env", "failures", "gpus", "ranks", "reach", "supported", "typed_json"},
+    {"gpu.clocks", "env", "failures", "gpu.inventory", "ranks", "reach", "supported", "typed_json"},
     {
-        *("conditions", "device", "disk", "json_fields", "held", "key", "measure", "nearest", "origin"),
-        *("policy", "toolchain", "visible", "workers"),
+        *("conditions", "gpu.device", "disk", "json_fields", "held", "key", "measure", "nearest", "origin"),
+        *("policy", "toolchain", "gpu.visible", "workers"),
     },
     {
         *("alike", "arithmetic", "classes", "compiledkernel", "fingerprint", "frontend", "journal"),
@@ -159,7 +159,7 @@ def code_of(path: Path) -> str:
             },
             id="Triton's private names",
         ),
-        pytest.param(r"nvmlInit|nvidia-ml|nvml\.dll", {"autotuned/nvml.py"}, id="NVIDIA's management library"),
+        pytest.param(r"nvmlInit|nvidia-ml|nvml\.dll", {"autotuned/gpu/nvml.py"}, id="NVIDIA's management library"),
         pytest.param(r"\bexec\(", {"autotuned/codegen.py", "autotuned/_launch_py.py"}, id="generated code"),
         pytest.param(
             r"zlib\.decompress|json\.load\(|\.read_bytes\(\)|\bopen\([^)]*['\"]rb['\"]",

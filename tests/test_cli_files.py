@@ -15,7 +15,8 @@ from commands import start as _start
 from given import WORK, Write
 from given import work as _work
 
-from autotuned import device, store
+from autotuned import store
+from autotuned.gpu import device
 
 pytestmark = pytest.mark.usefixtures("wide_output")
 

@@ -11,7 +11,8 @@ from given import BEST, WORK, Write
 from given import keep as _keep
 from given import work as _work
 
-from autotuned import device, store
+from autotuned import store
+from autotuned.gpu import device
 
 pytestmark = pytest.mark.usefixtures("wide_output")
 

@@ -12,7 +12,8 @@ from commands import run_json as _json
 from given import BEST, WORK, Write
 from given import work as _work
 
-from autotuned import device, errors, tuner
+from autotuned import errors, tuner
+from autotuned.gpu import device
 
 pytestmark = pytest.mark.usefixtures("wide_output")
 

@@ -6,7 +6,8 @@ from types import SimpleNamespace
 import pytest
 from simulated import Gpu
 
-from autotuned import clocks, measure, race
+from autotuned import measure, race
+from autotuned.gpu import clocks
 from autotuned.race import Trial
 
 

@@ -9,8 +9,8 @@ from fakes import CONTEXT, DEVICE, FakeConfig, drop, form, make_key, put
 
 from autotuned import configfile
 from autotuned.configfile import ConfigFile, Entry, entry_of, file_name, parse, rounded, split_context
-from autotuned.device import from_json
 from autotuned.errors import ConfigFileError
+from autotuned.gpu.device import from_json
 from autotuned.recordfile import Record, Timing
 
 SMALL, LARGE = form(FakeConfig({"BLOCK": 64})), form(FakeConfig({"BLOCK": 128}, num_warps=8))

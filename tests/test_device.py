@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 from fakes import DEVICE
 
-from autotuned import device
-from autotuned.device import INTERPRETER, Device, from_json, safe_name
 from autotuned.errors import NoDeviceError
+from autotuned.gpu import device
+from autotuned.gpu.device import INTERPRETER, Device, from_json, safe_name
 
 
 def gpu(name: str, arch: str = "sm_90", sm_count: int = 132, mig: str | None = None) -> Device:

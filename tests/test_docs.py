@@ -17,7 +17,8 @@ from pages import FENCED, ROOT, follow, read, steps
 from typer.testing import CliRunner
 
 import autotuned
-from autotuned import device, env, errors, explain, function, measure, race, tuned
+from autotuned import env, errors, explain, function, measure, race, tuned
+from autotuned.gpu import device
 
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted(DOCS.rglob("*.md"))]

@@ -16,7 +16,7 @@ from fakes import DEVICE, FakeConfig, form, make_key
 
 from autotuned import configfile, shipping, store
 from autotuned.configfile import ConfigFile, Entry, split_context
-from autotuned.device import from_json
+from autotuned.gpu.device import from_json
 from autotuned.key import Key
 from autotuned.recordfile import Record, Timing
 

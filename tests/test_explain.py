@@ -11,8 +11,9 @@ from fakes import FakeConfig as Config
 from paths import quick, ship
 
 import autotuned
-from autotuned import autotune, device, disk, env, explain, store
+from autotuned import autotune, disk, env, explain, store
 from autotuned.errors import CallError
+from autotuned.gpu import device
 
 CONFIGS = [Config({"step": 8}), Config({"step": 16})]
 ran = []

@@ -13,8 +13,9 @@ from paths import PATHS, check_path, on_path, quick
 from stepped import CONFIGS, LAST, by_step, make, scale, total
 from stored import records
 
-from autotuned import autotune, device
+from autotuned import autotune
 from autotuned.errors import CallError
+from autotuned.gpu import device
 
 
 def accumulate(x, out, *, step):

@@ -12,7 +12,7 @@ from fakes import DEVICE, FakeConfig, form, make_key
 
 from autotuned import configfile, shipping
 from autotuned.configfile import ConfigFile, Entry, split_context
-from autotuned.device import from_json
+from autotuned.gpu.device import from_json
 from autotuned.key import Key
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="needs git")

@@ -6,8 +6,8 @@ import sys
 import fake_gpus
 import pytest
 
-from autotuned import gpus
-from autotuned.gpus import Gpu
+from autotuned.gpu import inventory
+from autotuned.gpu.inventory import Gpu
 
 NONE = "libautotuned-none.so"
 
@@ -23,7 +23,7 @@ def uuids(found):
 
 def test_gpus_come_in_the_order_of_the_bus(library, monkeypatch):
     monkeypatch.setenv("FAKE_GPUS", fake_gpus.MIXED)
-    assert gpus.table(library=library) == [
+    assert inventory.table(library=library) == [
         Gpu("nvidia", 0, "GPU-aaaa0000-1", "NVIDIA H100 80GB HBM3"),
         Gpu("nvidia", 1, "GPU-bbbb0000-2", "NVIDIA A100-SXM4-80GB"),
     ]
@@ -31,7 +31,7 @@ def test_gpus_come_in_the_order_of_the_bus(library, monkeypatch):
 
 def test_a_gpu_in_slices_is_its_slices(library, monkeypatch):
     monkeypatch.setenv("FAKE_GPUS", fake_gpus.SLICES)
-    found = gpus.table(library=library)
+    found = inventory.table(library=library)
     assert uuids(found) == ["MIG-1111-a", "MIG-1112-b", "GPU-bbbb0000-2"]
     assert [(gpu.index, gpu.parent) for gpu in found] == [(0, "GPU-aaaa0000-1"), (0, "GPU-aaaa0000-1"), (1, "")]
     assert found[0].name.endswith("MIG 3g.40gb")
@@ -39,13 +39,13 @@ def test_a_gpu_in_slices_is_its_slices(library, monkeypatch):
 
 def test_a_gpu_that_is_not_for_this_process_is_not_counted(library, monkeypatch):
     monkeypatch.setenv("FAKE_GPUS", "!GPU-denied|X\nGPU-b|NVIDIA GeForce RTX 5090")
-    assert gpus.table(library=library) == [Gpu("nvidia", 0, "GPU-b", "NVIDIA GeForce RTX 5090")]
+    assert inventory.table(library=library) == [Gpu("nvidia", 0, "GPU-b", "NVIDIA GeForce RTX 5090")]
 
 
 def test_a_library_without_a_driver_is_as_good_as_none(library, monkeypatch, tmp_path):
     monkeypatch.delenv("FAKE_GPUS", raising=False)
-    assert gpus.table(tmp_path, library) == []
-    assert gpus.table(tmp_path, NONE) == []
+    assert inventory.table(tmp_path, library) == []
+    assert inventory.table(tmp_path, NONE) == []
 
 
 def test_without_the_library_nvidias_module_is_asked(tmp_path):
@@ -53,7 +53,7 @@ def test_without_the_library_nvidias_module_is_asked(tmp_path):
         folder = tmp_path / "proc/driver/nvidia/gpus" / bus
         folder.mkdir(parents=True)
         (folder / "information").write_text(f"Model: \t\t NVIDIA L4\nIRQ:   \t\t 80\nGPU UUID: \t {uuid}\n")
-    assert gpus.table(tmp_path, NONE) == [
+    assert inventory.table(tmp_path, NONE) == [
         Gpu("nvidia", 0, "GPU-a", "NVIDIA L4"),
         Gpu("nvidia", 1, "GPU-b", "NVIDIA L4"),
     ]
@@ -72,7 +72,7 @@ def test_amds_module_lists_processors_too(tmp_path):
     product = tmp_path / "sys/class/drm/renderD128/device/product_name"
     product.parent.mkdir(parents=True)
     product.write_text("AMD Instinct MI300X\n")
-    found = gpus.table(tmp_path, NONE)
+    found = inventory.table(tmp_path, NONE)
     assert [(gpu.index, gpu.uuid, gpu.name) for gpu in found] == [
         (0, "GPU-00000000000000ff", "AMD Instinct MI300X"),
         (1, "", "AMD gfx target 90402"),
@@ -87,7 +87,5 @@ def test_amds_module_lists_processors_too(tmp_path):
 
 
 def test_asking_imports_neither_torch_nor_triton():
-    code = (
-        "import sys; from autotuned import gpus, visible; gpus.table(); print({'torch', 'triton'} & set(sys.modules))"
-    )
+    code = "import sys; from autotuned.gpu import inventory as gpus, visible; gpus.table(); print({'torch', 'triton'} & set(sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "set()"

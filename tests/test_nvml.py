@@ -5,7 +5,7 @@ import ctypes
 import fake_gpus
 import pytest
 
-from autotuned.nvml import Nvml, NvmlError
+from autotuned.gpu.nvml import Nvml, NvmlError
 
 
 @pytest.fixture

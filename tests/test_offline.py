@@ -15,8 +15,9 @@ from shipped import publish
 from stored import lines
 
 import autotuned
-from autotuned import autotune, device, files, policy, store
+from autotuned import autotune, files, policy, store
 from autotuned.errors import DecorationError, NotTunedError
+from autotuned.gpu import device
 from autotuned.look import Rung
 
 CONFIGS = [Config({"step": step}) for step in (8, 16, 32, 64)]

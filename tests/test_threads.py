@@ -9,7 +9,7 @@ import pytest
 
 from autotuned import source
 from autotuned.context import Context
-from autotuned.device import Device
+from autotuned.gpu.device import Device
 
 ROUNDS = 3000
 

@@ -4,9 +4,9 @@ import itertools
 
 import pytest
 
-from autotuned import visible
 from autotuned.errors import DeviceChoiceError, NoDeviceError
-from autotuned.gpus import Gpu
+from autotuned.gpu import visible
+from autotuned.gpu.inventory import Gpu
 
 H100 = "NVIDIA H100 80GB HBM3"
 FOUR = [Gpu("nvidia", index, f"GPU-{uuid}", H100) for index, uuid in enumerate(("aa11", "aa22", "bb33", "cc44"))]

@@ -77,9 +77,10 @@ def there(folder: Path, pretend: bool) -> tuple[int, dict[str, str]]:
         "TRITON_CACHE_DIR": str(folder / "triton"),
     }
     if not pretend:
-        from autotuned import env, gpus, visible
+        from autotuned import env
+        from autotuned.gpu import inventory, visible
 
-        return len(visible.chosen("all", gpus.table(), env.unstripped(visible.VARIABLES))), environment
+        return len(visible.chosen("all", inventory.table(), env.unstripped(visible.VARIABLES))), environment
     sys.path.insert(0, str(Path(__file__).parent.parent))
     import fake_gpus
 

@@ -19,7 +19,7 @@ from fakes import DEVICE, FakeConfig, by_identity, form, make_key
 
 from autotuned import files, shipping
 from autotuned.configfile import ConfigFile, Entry, split_context
-from autotuned.device import from_json
+from autotuned.gpu.device import from_json
 
 
 def timed(look: Callable[[int], object], count: int = 2000) -> str:

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from autotuned import nearest, store
-from autotuned.device import from_json
+from autotuned.gpu.device import from_json
 from autotuned.recordfile import Record, Timing
 
 AXES = {

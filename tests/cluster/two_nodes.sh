@@ -17,7 +17,7 @@ python=${PYTHON:-python}
 PYTHONUSERBASE=$("$python" -m site --user-base || true)  # what is installed there is to be found all the same
 export PYTHONUSERBASE HOME="$work/home"
 unset RAY_AUTH_MODE RAY_AUTH_TOKEN RAY_AUTH_TOKEN_PATH
-if ! "$python" -c "import sys; from autotuned import gpus; sys.exit(not gpus.table())"; then
+if ! "$python" -c "import sys; from autotuned.gpu import inventory as gpus; sys.exit(not gpus.table())"; then
   export TRITON_INTERPRET=1
 fi
 port=$("$python" -c "import socket; s = socket.socket(); s.bind(('127.0.0.1', 0)); print(s.getsockname()[1])")

@@ -15,7 +15,7 @@ command_line() { python3 -P -c "from autotuned.cli.main import app; app()" "$@";
 
 slug=$(python3 -P -c "
 import os
-from autotuned import device
+from autotuned.gpu import device
 print((device.INTERPRETER if os.environ.get('TRITON_INTERPRET') else device.cuda()).slug)")
 echo "== decorate and tune on $slug"
 cp -r docs/examples/app "$work/app"

@@ -231,7 +231,7 @@ def test_s7_another_kind_of_device_is_another_key(make, x, bench, monkeypatch):
     bench.calls.clear()
     other = SimpleNamespace(name="NVIDIA H200", major=9, minor=0, multi_processor_count=132, L2_cache_size=50 << 20)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index=None: other)
-    from autotuned import device
+    from autotuned.gpu import device
 
     monkeypatch.setattr(device, "_known", {}, raising=False)
     make()[(4,)](x, 100, 2.0)

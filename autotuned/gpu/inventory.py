@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from autotuned._frozen import Frozen
-from autotuned.nvml import LIBRARY, Nvml, NvmlError
+from autotuned.gpu.nvml import LIBRARY, Nvml, NvmlError
 
 _MIG_ON = 1
 

@@ -7,7 +7,7 @@ import logging
 import threading
 from collections.abc import Callable
 
-from autotuned.nvml import Nvml, NvmlError
+from autotuned.gpu.nvml import Nvml, NvmlError
 
 log = logging.getLogger("autotuned")
 # Reasons for low clocks that no kernel of a search is to blame for: heat, and slowdowns and brakes of the hardware. The

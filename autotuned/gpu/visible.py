@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from autotuned.errors import DeviceChoiceError, NoDeviceError
-from autotuned.gpus import Gpu
+from autotuned.gpu.inventory import Gpu
 
 ALL = "all"
 ORDER = "CUDA_DEVICE_ORDER"
