@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from autotuned.env import mode as mode
     from autotuned.fixed import Fixed as Fixed
     from autotuned.inductor import freeze as freeze
-    from autotuned.key import pow2 as pow2
+    from autotuned.key.key import pow2 as pow2
     from autotuned.recording import record as record
     from autotuned.store import register_configs as register_configs
 
@@ -38,7 +38,7 @@ _HOMES = {
     "heuristics": "autotuned.computed",
     "install": "autotuned.dropin",
     "mode": "autotuned.env",
-    "pow2": "autotuned.key",
+    "pow2": "autotuned.key.key",
     "record": "autotuned.recording",
     "register_configs": "autotuned.store",
     "uninstall": "autotuned.dropin",

@@ -15,8 +15,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from autotuned.codegen import MISSING, private_prefix
-from autotuned.key import KeySpec, is_descriptor, is_tensor
-from autotuned.memory import gpu_of
+from autotuned.key.key import KeySpec, is_descriptor, is_tensor
+from autotuned.key.tensors import gpu_of
 from autotuned.typed_json import is_numpy_scalar
 
 if TYPE_CHECKING:

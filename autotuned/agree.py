@@ -24,7 +24,7 @@ from autotuned import (
 )
 from autotuned.errors import AutotunedError, SyncError
 from autotuned.fixed import Fixed
-from autotuned.key import Key
+from autotuned.key.key import Key
 from autotuned.look import Choice, Rung, rung
 from autotuned.question import Question
 from autotuned.ranks import Ranks

@@ -6,7 +6,8 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from autotuned import candidates, objects, toolchain
+from autotuned import candidates, toolchain
+from autotuned.key import opaque
 from autotuned.look import Choice, Rung
 from autotuned.recordfile import Record, Timing
 from autotuned.typed_json import Json
@@ -52,7 +53,7 @@ def timings(record: Record, live: Iterable[Any], kernel: str) -> dict[Any, list[
     Args:
         live: Configs to use as keys; a measured one that is not among them, such as a pruner's own, is made anew.
     """
-    by_identity = {candidates.identity(config, kernel, objects.spell): config for config in live}
+    by_identity = {candidates.identity(config, kernel, opaque.spell): config for config in live}
     return {by_identity.get(timing.identity) or _config(timing.config): _times(timing) for timing in record.timings}
 
 

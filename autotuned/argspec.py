@@ -12,8 +12,8 @@ from typing import Any
 from autotuned import tensorspec
 from autotuned.errors import EncodingError, RecordError
 from autotuned.json_fields import INT64_MAX, typed
-from autotuned.key import is_descriptor, is_tensor, strides_of
-from autotuned.memory import is_torch
+from autotuned.key.key import is_descriptor, is_tensor, strides_of
+from autotuned.key.tensors import is_torch
 from autotuned.tensorspec import ALIGNMENT, BY_VALUE_BYTES
 from autotuned.typed_json import Json, encode
 

@@ -11,9 +11,10 @@ from autotuned._lazy import later
 from autotuned.target import Target, is_empty_grid
 
 if TYPE_CHECKING:
-    from autotuned import driver, memory, state
+    from autotuned import driver, state
+    from autotuned.key import tensors
 else:
-    driver, memory, state = later("driver"), later("memory"), later("state")
+    driver, tensors, state = later("driver"), later("key.tensors"), later("state")
 
 Run = Callable[[tuple[Any, ...], Any], Any]
 
@@ -79,7 +80,7 @@ class Prologue:
         """Do it for the arguments of one launch."""
         arguments = self._full(*values)
         if self._zeroed:
-            memory.refuse_aliases(arguments, self._zeroed, self._kernel)
+            tensors.refuse_aliases(arguments, self._zeroed, self._kernel)
             state.zero_named(arguments, self._zeroed, self._kernel)
         if self._hook is not None:
             self._hook(arguments)

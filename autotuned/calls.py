@@ -8,10 +8,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from autotuned import disk, keyparts
+from autotuned import disk
 from autotuned.errors import RecordingError
 from autotuned.json_fields import integer, typed, wrong
-from autotuned.key import Key
+from autotuned.key import stored_key
+from autotuned.key.key import Key
 from autotuned.typed_json import Json, digest
 
 log = logging.getLogger("autotuned")
@@ -158,6 +159,6 @@ def _add(line: Json, found: dict[str, Recorded], more: dict[str, int], schemas: 
 def _loaded(line: Json) -> Recorded:
     for name, kind in _FIELDS.items():
         typed(line.get(name), kind, name)
-    key = keyparts.load(line["kernel"], line["key"].get("call"), line["key"].get("context"))
+    key = stored_key.load(line["kernel"], line["key"].get("call"), line["key"].get("context"))
     count = integer(line.get("count"), "count")
     return Recorded(line["kernel"], line["target"], key, line["arguments"], line.get("grid"), count)

@@ -21,10 +21,11 @@ from autotuned.typed_json import Fallback, Json, canonical, encode, is_numpy_sca
 if TYPE_CHECKING:
     from typing import Protocol
 
-    from autotuned import objects, readers
+    from autotuned import readers
+    from autotuned.key import opaque
 else:
     Protocol = object  # defining a protocol takes as long as importing a module
-    objects, readers = later("objects"), later("readers")
+    opaque, readers = later("key.opaque"), later("readers")
 
 log = logging.getLogger("autotuned")
 
@@ -68,7 +69,7 @@ def to_json(config: Config, kernel: str, fallback: Fallback | None = None) -> di
     if form["ir_override"] is not None:
         form["ir_override"] = _content(form["ir_override"])
     values = {name: _value(value, name, kernel, fallback) for name, value in kwargs.items()}
-    return {"kwargs": values, **form, "pre_hook": hook is not None and objects.hook(hook)}
+    return {"kwargs": values, **form, "pre_hook": hook is not None and opaque.hook(hook)}
 
 
 def _value(value: Any, name: str, kernel: str, fallback: Fallback | None) -> Json:

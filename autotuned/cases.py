@@ -17,9 +17,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from autotuned import origin, toolchain
+from autotuned import toolchain
 from autotuned.errors import CallError, TargetError
 from autotuned.function import TunedFunction
+from autotuned.key import origin
 from autotuned.target import Call
 from autotuned.tuner import Tuner
 

@@ -11,12 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from autotuned import objects
 from autotuned.conditions import OTHERS, Checked, Restore
 from autotuned.conditions import names as ordered
 from autotuned.errors import CheckError, DecorationError
 from autotuned.failures import is_memory_error
-from autotuned.memory import is_torch, tensors_in
+from autotuned.key import opaque
+from autotuned.key.tensors import is_torch, tensors_in
 from autotuned.typed_json import Json, digest
 
 # Relative; what is not listed must be equal bit for bit (integers, booleans) or value for value (fp8).
@@ -130,7 +130,7 @@ def asked(check: Check, kernel: str, first: str, restore: Restore) -> Checked:
     reference: Json = (
         {"first": digest(first)}
         if check.reference == "first"
-        else objects.spell(check.reference, f"check of `{kernel}`")
+        else opaque.spell(check.reference, f"check of `{kernel}`")
     )
     poison = check.poison if isinstance(check.poison, bool) else ordered(check.poison)
     return Checked(reference, tolerances(check), bool(check.equal_nan), poison or False, restore)

@@ -8,12 +8,13 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from autotuned import candidates, conditions, env, objects, store, switched, toolchain
+from autotuned import candidates, conditions, env, store, switched, toolchain
 from autotuned._lazy import later
 from autotuned.candidates import Pruner
 from autotuned.context import Context
 from autotuned.errors import ConfigError, PruningError
-from autotuned.key import Key, call_part
+from autotuned.key import opaque
+from autotuned.key.key import Key, call_part
 from autotuned.look import Candidates, Choice, Live, Look, Place, Rung
 from autotuned.question import Options, Question, Seconds
 from autotuned.target import Call, Target, refuse_conflicts
@@ -66,7 +67,7 @@ class Chooser:
 
     def key(self, call: Call) -> Key:
         """The key of a call in its present context."""
-        part = call_part(self.options.spec, call.arguments, call.options, self.target.name, objects.spell)
+        part = call_part(self.options.spec, call.arguments, call.options, self.target.name, opaque.spell)
         return Key(self.target.name, part, *self._context.of(call))
 
     def candidates(self, call: Call) -> Live:
@@ -106,7 +107,7 @@ class Chooser:
 
     def identity(self, config: Any) -> str:
         """The text that says which config this is."""
-        return candidates.identity(config, self.target.name, objects.spell)
+        return candidates.identity(config, self.target.name, opaque.spell)
 
     def _pruned(self, call: Call, configs: list[Any], pruner: Pruner) -> list[Any]:
         named = dict(zip((parameter.name for parameter in self.target.parameters), call.args))
@@ -242,7 +243,7 @@ class Chooser:
 
     def label(self, config: Any) -> str:
         """A config in a few words, for people."""
-        return candidates.label(candidates.to_json(config, self.target.name, objects.spell), self.target.has_options)
+        return candidates.label(candidates.to_json(config, self.target.name, opaque.spell), self.target.has_options)
 
     def answer(self, question: Question) -> Choice:
         """The choice for a question; under `autotuned.sync` the same on all ranks."""
@@ -293,7 +294,7 @@ class Chooser:
             Exception: `error`, if this was noted before: asking again would not end.
         """
         key = self.key(call)
-        self.unfit.note(key.digest, candidates.identity(choice.config, self.target.name, objects.spell), error)
+        self.unfit.note(key.digest, candidates.identity(choice.config, self.target.name, opaque.spell), error)
         self._choices.pop(key, None)
         if switched.agreements:
             switched.agreements[-1].leave(key)
@@ -408,12 +409,12 @@ class Chooser:
         """Whether this key's results are kept on disk; one with values that JSON cannot write, or under a check whose
         reference it cannot, is not.
         """
-        if self.options.stored and not objects.portable(key.to_json()):
+        if self.options.stored and not opaque.portable(key.to_json()):
             message = "`%s`: the choice for key %s is kept in memory only: %s."
-            why = objects.why_not_portable(key.to_json())
+            why = opaque.why_not_portable(key.to_json())
             self.say_once(f"object: {why}", message, key, why)
             return False
-        if self.options.stored and not objects.portable(self.options.needs(self.target.name, {}).to_json()):
+        if self.options.stored and not opaque.portable(self.options.needs(self.target.name, {}).to_json()):
             message = (
                 "`%s`: the reference of check= has no source that could be compared: choices are kept in memory only."
             )

@@ -9,12 +9,13 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from autotuned import conditions, disk, keyparts, recordfile
+from autotuned import conditions, disk, recordfile
 from autotuned.conditions import Conditions
 from autotuned.errors import ConfigFileError, RecordError
 from autotuned.gpu.device import Device, file_stem, from_json
 from autotuned.json_fields import is_finite, typed
-from autotuned.key import Key
+from autotuned.key import stored_key
+from autotuned.key.key import Key
 from autotuned.typed_json import Json, canonical
 
 SCHEMA = 2
@@ -341,7 +342,7 @@ def _headed(lines: list[str]) -> ConfigFile:
 
 
 def _empty(fields: Mapping[str, Json]) -> ConfigFile:
-    keyparts.check_device(fields["device"], "device")
+    stored_key.check_device(fields["device"], "device")
     return ConfigFile(typed(fields["kernel"], str, "kernel"), from_json(fields["device"]))
 
 
@@ -361,7 +362,7 @@ def load_entry(data: Any, where: str) -> Entry:
         number = fields[name]
         if number is not None and (not is_finite(number) or number <= 0):
             raise RecordError(f"{where}.{name}: expected a number above 0 or null, got {number!r:.60}.", where=where)
-    call = keyparts.check_call(fields["call"], f"{where}.call")
+    call = stored_key.check_call(fields["call"], f"{where}.call")
     config = recordfile.check_config(fields["config"], f"{where}.config")
     _check_values(call, config, f"{where}.config")
     measured = conditions.load(fields["conditions"], f"{where}.conditions")

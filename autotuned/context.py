@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from autotuned import objects, store
+from autotuned import store
+from autotuned.key import opaque
 from autotuned.target import Call, Target
 from autotuned.typed_json import Json, canonical, encode
 
@@ -23,7 +24,7 @@ class Context:
     def __init__(self, target: Target, version: Any, trial: Mapping[str, Json] = MappingProxyType({})) -> None:
         self._target = target
         self._trial = {"trial": dict(trial)} if trial else {}
-        self._version = encode(version, f"version of '{target.name}'", objects.spell)
+        self._version = encode(version, f"version of '{target.name}'", opaque.spell)
         self._latest: tuple[Any, dict[str, Json], str] = (None, {}, "")
 
     def of(self, call: Call) -> tuple[dict[str, Json], str]:
@@ -38,7 +39,7 @@ class Context:
             context = {"device": where.to_json(), **now[1], "environment": now[2], "source": now[3]}
             context |= {"version": self._version, **self._trial}
             if self._version is None and target.opaque:  # with a version the user says what of them matters
-                context["process"] = {name: objects.this_very(value) for name, value in target.opaque}
+                context["process"] = {name: opaque.this_very(value) for name, value in target.opaque}
             latest = self._latest = (now, context, canonical(context))
         return latest[1], latest[2]
 

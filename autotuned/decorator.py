@@ -10,12 +10,13 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from autotuned import candidates, source, supported
+from autotuned import candidates, supported
 from autotuned import toolchain as triton_names
 from autotuned._frozen import Frozen
 from autotuned._lazy import later
 from autotuned.errors import ArgumentNameError, DecorationError
-from autotuned.key import KeySpec
+from autotuned.key import source
+from autotuned.key.key import KeySpec
 from autotuned.names import Names, checked_names
 from autotuned.question import Options
 from autotuned.target import Hooks, KernelTarget, Target

@@ -6,12 +6,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from autotuned import conditions, configfile, disk, objects, shipping, store
+from autotuned import conditions, configfile, disk, shipping, store
 from autotuned.configfile import ConfigFile, Entry, Fault
 from autotuned.errors import ConfigFileError
 from autotuned.gpu.device import Device, from_json
 from autotuned.json_fields import is_finite
-from autotuned.key import Key
+from autotuned.key import opaque
+from autotuned.key.key import Key
 from autotuned.recordfile import Record
 from autotuned.typed_json import Json
 
@@ -39,7 +40,7 @@ def export(folder: Path, kernels: Iterable[str] | None = None) -> list[Path]:
 
 def _exported(kernel: str | None) -> Iterator[tuple[Key, Entry]]:
     for _, stored in store.all_records(kernel):
-        if stored.winner is not None and objects.portable(stored.key.to_json(), stored.winner):
+        if stored.winner is not None and opaque.portable(stored.key.to_json(), stored.winner):
             yield stored.key, entry_of(stored)
 
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from autotuned import candidates, files, listing, store
-from autotuned.alike import Alike
 from autotuned.conditions import Conditions
 from autotuned.errors import NotTunedError
-from autotuned.key import Difference, Key, differences, parts
+from autotuned.key.key import Difference, Key, differences, parts
+from autotuned.key.nearest_key import Alike
 from autotuned.look import Candidates, Choice, Look, Place, Rung
 from autotuned.typed_json import Json, canonical
 

@@ -16,7 +16,7 @@ from autotuned.conditions import BY_DEFAULT, Conditions
 from autotuned.configfile import ConfigFile, Entry, Fault
 from autotuned.errors import ConfigFileError
 from autotuned.gpu.device import from_json
-from autotuned.key import Key
+from autotuned.key.key import Key
 from autotuned.look import Candidates, Choice, Look, Rung
 from autotuned.policy import Policy, Verdict
 from autotuned.typed_json import Json, canonical

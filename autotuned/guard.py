@@ -6,9 +6,10 @@ from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import TypeVar
 
-from autotuned import failures, memory
+from autotuned import failures
 from autotuned.compiling import Ahead
 from autotuned.job import Job, Outcome
+from autotuned.key import tensors
 from autotuned.state import Protection
 
 Result = TypeVar("Result")
@@ -75,7 +76,7 @@ class Guard:
         job, access = self._job, self._ahead.access
         if access is None or job.restore is not None or job.hooks.before is not None or job.hooks.after is not None:
             return ()
-        return memory.unshared(job.call.arguments, access.written - access.read)
+        return tensors.unshared(job.call.arguments, access.written - access.read)
 
     def begin(self) -> None:
         """A config is launched for the first time: until `learn`, nobody knows what it has written."""

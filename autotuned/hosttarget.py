@@ -9,11 +9,12 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autotuned import source, toolchain
+from autotuned import toolchain
 from autotuned.errors import DecorationError
 from autotuned.gpu import device
 from autotuned.gpu.device import Device
-from autotuned.memory import gpu_of
+from autotuned.key import source
+from autotuned.key.tensors import gpu_of
 from autotuned.target import Call, make_timer
 from autotuned.typed_json import Json
 

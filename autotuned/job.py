@@ -9,11 +9,12 @@ from datetime import datetime, timezone
 from functools import cached_property
 from typing import Any
 
-from autotuned import candidates, objects
+from autotuned import candidates
 from autotuned.check import Check
 from autotuned.conditions import Checked, Conditions, Restore
 from autotuned.journal import Journal
-from autotuned.key import Key
+from autotuned.key import opaque
+from autotuned.key.key import Key
 from autotuned.measure import GivenTimer, Timer
 from autotuned.recordfile import Record, Timing
 from autotuned.target import Call, Hooks, Target
@@ -97,7 +98,7 @@ class Job:
     def forms(self) -> dict[str, dict[str, Json]]:
         """Canonical form of each candidate, by identity, in list order."""
         kernel = self.target.name
-        return {name: candidates.to_json(config, kernel, objects.spell) for name, config in self.configs.items()}
+        return {name: candidates.to_json(config, kernel, opaque.spell) for name, config in self.configs.items()}
 
 
 def timer_of(target: Target, call: Call, do_bench: Callable[..., Any] | None) -> Timer:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotuned import disk
 from autotuned.json_fields import PID_MAX, integer, texts, typed
-from autotuned.key import Key
+from autotuned.key.key import Key
 from autotuned.typed_json import canonical
 
 if TYPE_CHECKING:

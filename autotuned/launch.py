@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from autotuned import env, supported
 from autotuned._frozen import Frozen
 from autotuned._lazy import later
-from autotuned.key import KeySpec
+from autotuned.key.key import KeySpec
 
 if TYPE_CHECKING:
     from typing import Protocol

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 
 from autotuned import listing
-from autotuned.key import Key
+from autotuned.key.key import Key
 from autotuned.recordfile import Record, identity_of
 from autotuned.typed_json import Json
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from autotuned import disk, recordfile
 from autotuned.conditions import Restore
 from autotuned.errors import RecordError
-from autotuned.key import Key
+from autotuned.key.key import Key
 from autotuned.recordfile import Timing
 from autotuned.typed_json import Json, canonical
 

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from autotuned._frozen import Frozen
 from autotuned.conditions import Conditions
-from autotuned.key import Key
+from autotuned.key.key import Key
 from autotuned.recordfile import Record
 
 

@@ -8,11 +8,12 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from autotuned import candidates, conditions, objects
+from autotuned import candidates, conditions
 from autotuned._frozen import Frozen
 from autotuned._lazy import later
 from autotuned.conditions import Conditions
-from autotuned.key import Key, KeySpec
+from autotuned.key import opaque
+from autotuned.key.key import Key, KeySpec
 from autotuned.look import Choice, Rung
 from autotuned.target import Call, Hooks
 from autotuned.typed_json import Json, digest
@@ -67,7 +68,7 @@ class Options(Frozen):
     @cached_property
     def timer(self) -> str:
         """The way of measuring, as the provenance of records names it."""
-        return objects.name_of(self.do_bench) if self.do_bench else OWN_TIMER
+        return opaque.name_of(self.do_bench) if self.do_bench else OWN_TIMER
 
     @cached_property
     def trial(self) -> dict[str, Json]:
@@ -93,12 +94,12 @@ def trial_part(do_bench: Any, zero: Sequence[str], hooks: Hooks) -> dict[str, Js
 
     One field is reserved: "objective", for what is measured. It is left out for the kernel's own time.
     """
-    part: dict[str, Json] = {} if do_bench is None else {"timer": digest(objects.bench_of(do_bench))[:16]}
+    part: dict[str, Json] = {} if do_bench is None else {"timer": digest(opaque.bench_of(do_bench))[:16]}
     if zero:
         part["zero"] = sorted(zero)
     for name, hook in (("pre_hook", hooks.before), ("post_hook", hooks.after)):
         if hook is not None:
-            part[name] = objects.spell(hook, name)
+            part[name] = opaque.spell(hook, name)
     return part
 
 

@@ -6,11 +6,12 @@ import re
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from autotuned import conditions, keyparts
+from autotuned import conditions
 from autotuned._frozen import Frozen
 from autotuned.conditions import Checked, Conditions, judge
 from autotuned.json_fields import integer, is_finite, named, texts, typed, wrong
-from autotuned.key import Key
+from autotuned.key import stored_key
+from autotuned.key.key import Key
 from autotuned.typed_json import Json, canonical
 
 SCHEMA = 2
@@ -137,7 +138,7 @@ def load(data: Json) -> Record:
     if typed(fields["schema"], int, "schema") != SCHEMA:
         raise wrong("schema", f"schema {SCHEMA}", fields["schema"])
     parts = named(fields["key"], "key", {"call", "context"})
-    key = keyparts.load(fields["kernel"], parts["call"], parts["context"])
+    key = stored_key.load(fields["kernel"], parts["call"], parts["context"])
     winner = None if fields["winner"] is None else check_config(fields["winner"], "winner")
     if fields["quality"] not in QUALITIES:
         raise wrong("quality", f"one of {', '.join(QUALITIES)}", fields["quality"])

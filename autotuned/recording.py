@@ -14,12 +14,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
-from autotuned import argspec, env, grids, objects, origin, source, switched, toolchain
+from autotuned import argspec, env, grids, switched, toolchain
 from autotuned._launch_py import PyLauncher
 from autotuned.bound import Bound
 from autotuned.calls import Recorded, Writer
 from autotuned.choose import Chooser
 from autotuned.errors import EncodingError, RecordingError
+from autotuned.key import opaque, origin, source
 from autotuned.target import EMPTY, Call
 
 log = logging.getLogger("autotuned")
@@ -218,7 +219,7 @@ def describe(chooser: Chooser, call: Call) -> Recorded:
     known = {parameter.name for parameter in target.parameters}
     settings = [{n: v for n, v in target.settings(config).items() if n in known} for config in configs]
     defaults = {p.name: p.default for p in target.parameters if p.default is not EMPTY}
-    grid = grids.describe(call.grid, {**defaults, **call.arguments, **call.options}, settings, objects.spell)
+    grid = grids.describe(call.grid, {**defaults, **call.arguments, **call.options}, settings, opaque.spell)
     return Recorded(name, _place_of(function), chooser.key(call), described, grid)
 
 

@@ -15,7 +15,7 @@ from autotuned._lazy import later
 from autotuned.conditions import Restore
 from autotuned.errors import RecordError
 from autotuned.gpu.device import file_stem
-from autotuned.key import Key
+from autotuned.key.key import Key
 from autotuned.look import Look
 from autotuned.recordfile import Record, Timing
 

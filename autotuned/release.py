@@ -6,12 +6,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from autotuned import candidates, cases, fallback, fit, objects, store, tune
+from autotuned import candidates, cases, fallback, fit, store, tune
 from autotuned.cases import Found
 from autotuned.configfile import ConfigFile, Entry, passed
 from autotuned.errors import TargetError
 from autotuned.job import Job, Outcome, timer_of
-from autotuned.key import Key
+from autotuned.key import opaque
+from autotuned.key.key import Key
 from autotuned.recordfile import Timing
 from autotuned.target import Call
 from autotuned.tuner import Tuner
@@ -66,7 +67,7 @@ def _problem(entry: Entry, tuner: Tuner) -> str:
         return f"the config sets {misplaced[0]!r}.{candidates.suggestion(misplaced[0], names)}".rstrip(".")
     if tuner.options.computed is not None:
         return ""  # which configs there are depends on the arguments
-    live = [candidates.identity(config, target.name, objects.spell) for config in tuner.options.configs()]
+    live = [candidates.identity(config, target.name, opaque.spell) for config in tuner.options.configs()]
     return "" if entry.identity in live else fit.misfit(entry.config, live)
 
 
@@ -161,7 +162,7 @@ def _median(timing: Timing) -> float:
 def _default(tuner: Tuner, call: Call, live: Mapping[str, Any]) -> str:
     """What is used without tuning, as far as it is a candidate; else the first."""
     default = fallback.given(tuner.chooser, call, live)
-    name = candidates.identity(default, tuner.target.name, objects.spell) if candidates.is_config(default) else ""
+    name = candidates.identity(default, tuner.target.name, opaque.spell) if candidates.is_config(default) else ""
     return name if name in live else next(iter(live))
 
 

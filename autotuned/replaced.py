@@ -16,7 +16,7 @@ from autotuned import benchmark, candidates, env, explain, seed, stocktuner, too
 from autotuned.decorator import measured_by
 from autotuned.errors import AutotunedError, DecorationError, EncodingError, NotTunedError
 from autotuned.explain import Explanation
-from autotuned.key import KeySpec
+from autotuned.key.key import KeySpec
 from autotuned.look import Choice, Rung
 from autotuned.names import Names
 from autotuned.question import Options

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from autotuned import argspec, calls, cases, grids, objects
+from autotuned import argspec, calls, cases, grids
 from autotuned.calls import Recorded
 from autotuned.cases import Found
 from autotuned.errors import RecordingError, TargetError
 from autotuned.hosttarget import HostTarget
+from autotuned.key import opaque
 from autotuned.target import Call
 
 
@@ -111,7 +112,7 @@ def call_of(found: Found, recorded: Recorded, device: str) -> tuple[Call, list[s
 def _grid(found: Found, call: Call, recorded: Recorded) -> tuple[Any, list[str]]:
     target = found.tuner.target
     names = {parameter.name for parameter in target.parameters}
-    rebuilt, known, lost = grids.Rebuilt(recorded.grid, objects.spell), [], []
+    rebuilt, known, lost = grids.Rebuilt(recorded.grid, opaque.spell), [], []
     for config in found.tuner.chooser.candidates(call).values():
         settings = {name: value for name, value in target.settings(config).items() if name in names}
         if rebuilt.has(settings):

@@ -8,27 +8,13 @@ from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from autotuned import (
-    candidates,
-    conditions,
-    explain,
-    failures,
-    fallback,
-    job,
-    likely,
-    locks,
-    memory,
-    objects,
-    race,
-    store,
-    tune,
-    walk,
-)
+from autotuned import candidates, conditions, explain, failures, fallback, job, likely, locks, race, store, tune
 from autotuned.conditions import Checked, Conditions, Restore
 from autotuned.errors import AllConfigsFailedError, OutOfMemoryError
 from autotuned.job import Job, Outcome
 from autotuned.journal import Journal
-from autotuned.key import Key
+from autotuned.key import opaque, tensors, walk
+from autotuned.key.key import Key
 from autotuned.look import Candidates, Choice, Rung
 from autotuned.question import Options, Question
 from autotuned.recordfile import Record, Timing
@@ -86,7 +72,7 @@ class Searcher:
             AllConfigsFailedError: None can be used, and there is no `default=`.
         """
         key = question.key
-        memory.refuse_aliases(question.call.arguments, self.options.zero, self.target.name)
+        tensors.refuse_aliases(question.call.arguments, self.options.zero, self.target.name)
         if not self._memory.is_due(key.digest):
             return fallback.for_now(self._chooser, question)
         left = self._left(question)
@@ -260,7 +246,7 @@ class Searcher:
     def _keep(self, result: Record, question: Question) -> None:
         if question.lock is locks.Lock.BUSY and not store.may_save(result.key):
             log.info("`%s`: another process or thread tunes the same key and saves it.", result.key.kernel)
-        elif objects.portable(*(timing.config for timing in result.timings)):
+        elif opaque.portable(*(timing.config for timing in result.timings)):
             store.keep(result)
         else:
             self._chooser.say_once(
@@ -268,7 +254,7 @@ class Searcher:
             )
 
     def _provenance(self) -> dict[str, Any]:
-        default = candidates.stored_form(self.options.default, self.target.name, objects.spell)
+        default = candidates.stored_form(self.options.default, self.target.name, opaque.spell)
         return {"timer": self.options.timer, "default": default}
 
     def _announce(self, result: Record, outcome: Outcome) -> None:

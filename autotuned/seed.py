@@ -10,7 +10,7 @@ from typing import Any
 from autotuned import env, failures, toolchain
 from autotuned.empties import LeftOut
 from autotuned.errors import AutotunedError, NotTunedError
-from autotuned.key import Key
+from autotuned.key.key import Key
 from autotuned.stocktuner import Seed, seed_of, timing_of
 from autotuned.widened import Widened
 

@@ -10,7 +10,7 @@ from autotuned import configfile, disk, files, locks, records
 from autotuned.configfile import ConfigFile, Entry
 from autotuned.errors import ConfigFileError
 from autotuned.gpu.device import Device, from_json
-from autotuned.key import Key
+from autotuned.key.key import Key
 from autotuned.typed_json import digest
 
 ATTRIBUTES = ".gitattributes"

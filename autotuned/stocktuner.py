@@ -10,10 +10,11 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
-from autotuned import benchmark, candidates, conditions, failures, objects, store, toolchain
+from autotuned import benchmark, candidates, conditions, failures, store, toolchain
 from autotuned.conditions import Conditions
 from autotuned.context import Context
-from autotuned.key import Key, dtypes_in, is_tensor
+from autotuned.key import opaque
+from autotuned.key.key import Key, dtypes_in, is_tensor
 from autotuned.look import Place, Rung
 from autotuned.question import trial_part
 from autotuned.recordfile import Record, Timing
@@ -63,9 +64,9 @@ class Seed:
         tuner: dict[str, Json] = {"name": TIMER, "configs": digest(sorted(self.identities(configs)))}
         part: dict[str, Json] = {"tensors": dtypes, "values": values, "none": [], "tuner": tuner}
         key = Key(name, part, *self._context.of(call))
-        if objects.portable(key.to_json()):
+        if opaque.portable(key.to_json()):
             return key
-        why = objects.why_not_portable(key.to_json())
+        why = opaque.why_not_portable(key.to_json())
         self.warn_once("`%s`: its choices are kept in memory only: %s.", f"memory: {why}", why)
         return None
 
@@ -73,12 +74,12 @@ class Seed:
         """Live configs by identity; of two that are equal, the first."""
         found: dict[str, Any] = {}
         for config in configs:
-            found.setdefault(candidates.identity(config, self.target.name, objects.spell), config)
+            found.setdefault(candidates.identity(config, self.target.name, opaque.spell), config)
         return found
 
     def label(self, config: Any) -> str:
         """A config in a few words."""
-        return candidates.label(candidates.to_json(config, self.target.name, objects.spell))
+        return candidates.label(candidates.to_json(config, self.target.name, opaque.spell))
 
     def stored(self, key: Key, configs: Sequence[Any]) -> Any:
         """The stored choice among these configs, every one of which was measured; None without one."""
@@ -105,14 +106,14 @@ class Seed:
             restore: What was put back around trials.
         """
         name = self.target.name
-        made = [timing_of(candidates.to_json(config, name, objects.spell), times) for config, times in timings.items()]
+        made = [timing_of(candidates.to_json(config, name, opaque.spell), times) for config, times in timings.items()]
         self._say_wrong_times(made)
-        winner = candidates.to_json(chosen, name, objects.spell)
+        winner = candidates.to_json(chosen, name, opaque.spell)
         kept = Record(key, winner, None, "ok", tuple(made), _provenance(seconds))
         won = kept.timing_of(winner)
         if won is None or won.median_us is None:
             return
-        if not objects.portable(*(timing.config for timing in made)):
+        if not opaque.portable(*(timing.config for timing in made)):
             self.warn_once("`%s`: a config has a value or a pre_hook without JSON form; kept in memory only.", "config")
             return
         ran = [timing.typical_us for timing in made if timing.usable]
@@ -150,7 +151,7 @@ class Seed:
 
 def _spell(value: Any, where: str) -> Json:
     """As the key of a tuned kernel has it, but for a tensor: Triton's own key tells two of one shape apart."""
-    return objects.this_very(value) if is_tensor(value) else objects.spell(value, where)
+    return opaque.this_very(value) if is_tensor(value) else opaque.spell(value, where)
 
 
 def _plain(call: Call) -> Call:

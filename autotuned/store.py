@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from autotuned import conditions, recordfile, records
 from autotuned._lazy import later
 from autotuned.conditions import BY_DEFAULT, Conditions
-from autotuned.key import Key
+from autotuned.key.key import Key
 from autotuned.look import Candidates, Choice, Look, Place, Rung
 from autotuned.recordfile import Record
 

@@ -6,7 +6,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 
-from autotuned.key import Key, pow2
+from autotuned.key.key import Key, pow2
 from autotuned.typed_json import Json, canonical
 
 log = logging.getLogger("autotuned")

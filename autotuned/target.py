@@ -11,14 +11,15 @@ from pathlib import Path
 from types import FunctionType, MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from autotuned import fingerprint, source, toolchain
+from autotuned import fingerprint, toolchain
 from autotuned._frozen import Frozen
 from autotuned._lazy import later
 from autotuned.candidates import plain, suggestion
 from autotuned.errors import CallError
 from autotuned.gpu import device
 from autotuned.gpu.device import Device
-from autotuned.key import is_descriptor, is_tensor
+from autotuned.key import source
+from autotuned.key.key import is_descriptor, is_tensor
 from autotuned.typed_json import Json
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from autotuned.announce import announce
 from autotuned.candidates import Pruner
 from autotuned.decorator import CaseGenerator, Named
 from autotuned.errors import CallError, NotTunedError, PruningError
-from autotuned.key import is_tensor, sizes_of
+from autotuned.key.key import is_tensor, sizes_of
 from autotuned.look import Choice
 from autotuned.names import Names
 from autotuned.question import Options

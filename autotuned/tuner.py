@@ -16,19 +16,20 @@ from autotuned import candidates, codegen, env, fingerprint, launch, store, swit
 from autotuned._lazy import later
 from autotuned.choose import Chooser
 from autotuned.errors import AutotunedError
-from autotuned.key import is_tensor
+from autotuned.key.key import is_tensor
 from autotuned.look import Choice, Rung
 from autotuned.question import Options, Question
 from autotuned.target import Call, KernelTarget, Target, bind
 
 if TYPE_CHECKING:
-    from autotuned import bound, compiledkernel, counters, failures, memory, recording, storm, verify
+    from autotuned import bound, compiledkernel, counters, failures, recording, storm, verify
     from autotuned.counters import CacheInfo
     from autotuned.explain import Explanation
     from autotuned.job import Observer
+    from autotuned.key import tensors
 else:
     bound, compiledkernel, counters = map(later, ("bound", "compiledkernel", "counters"))
-    failures, memory, recording, storm = map(later, ("failures", "memory", "recording", "storm"))
+    failures, tensors, recording, storm = map(later, ("failures", "key.tensors", "recording", "storm"))
     verify = later("verify")
 
 log = logging.getLogger("autotuned")
@@ -187,7 +188,7 @@ class Tuner:
         if lists := self.options.named:
             plain = (name for names in lists.values() for name in names if not is_tensor(call.arguments.get(name)))
             if any(True for _ in plain):  # asked here, so that what tensors alone do not need is not imported
-                memory.refuse_without_tensor(call.arguments, lists, self.target.name)
+                tensors.refuse_without_tensor(call.arguments, lists, self.target.name)
 
     def tune(
         self,

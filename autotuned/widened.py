@@ -6,7 +6,7 @@ from typing import Any
 
 from autotuned import conditions, store
 from autotuned.conditions import Restore
-from autotuned.key import Key
+from autotuned.key.key import Key
 from autotuned.target import Call
 
 

@@ -12,7 +12,7 @@ from autotuned import explain, store
 from autotuned.errors import NoDeviceError
 from autotuned.explain import Explanation
 from autotuned.gpu import device
-from autotuned.key import Key
+from autotuned.key.key import Key
 from autotuned.look import Rung
 from autotuned.typed_json import Json
 

@@ -11,7 +11,7 @@ from autotuned import configfile, recordfile, store
 from autotuned.configfile import Entry
 from autotuned.errors import AutotunedError
 from autotuned.job import Progress
-from autotuned.key import Key
+from autotuned.key.key import Key
 from autotuned.typed_json import Json
 
 from . import isolation

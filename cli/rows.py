@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from autotuned.configfile import Entry
-from autotuned.key import Key
+from autotuned.key.key import Key
 from autotuned.recordfile import Record
 from autotuned.typed_json import Json
 

@@ -15,13 +15,14 @@ from typing import Any
 
 import typer
 
-from autotuned import candidates, cases, configfile, env, objects, replay, store
+from autotuned import candidates, cases, configfile, env, replay, store
 from autotuned.calls import SUFFIX, Recorded
 from autotuned.cases import Found
 from autotuned.configfile import Entry
 from autotuned.errors import DeviceLostError, NoDeviceError, TargetError
 from autotuned.gpu.device import from_json
-from autotuned.key import Key
+from autotuned.key import opaque
+from autotuned.key.key import Key
 from autotuned.look import Choice, Rung
 from autotuned.question import Question
 from autotuned.recordfile import Record, Timing
@@ -369,7 +370,7 @@ def _note_record(row: Row, record: Record, form: Json, question: Question, defau
     """Fill a row from a record; returns the entry for a config file, None where only this process can read it."""
     forms = {identity: json.loads(identity) for identity in question.live}
     first = next(iter(forms.values()))
-    untuned = candidates.stored_form(default, row.kernel, objects.spell)
+    untuned = candidates.stored_form(default, row.kernel, opaque.spell)
     won = record.timing_of(form) or Timing(form)
     # What runs, which is another than the record's winner where that is no candidate any more.
     record = record.replace(winner=won.config, median_us=won.median_us)
@@ -377,6 +378,6 @@ def _note_record(row: Row, record: Record, form: Json, question: Question, defau
     row.measured_configs = sum(timing.identity in forms for timing in record.timings)
     row.vs_first = configfile.entry_of(record, first).vs_default
     row.vs_default = configfile.entry_of(record, untuned).vs_default
-    if not objects.portable(record.key.to_json(), form):
+    if not opaque.portable(record.key.to_json(), form):
         return None
     return configfile.entry_of(record, untuned or first)

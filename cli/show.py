@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from autotuned.key import parts
+from autotuned.key.key import parts
 from autotuned.recordfile import Record, Timing, identity_of
 from autotuned.typed_json import Json
 

@@ -15,7 +15,7 @@ import typer
 from autotuned import store
 from autotuned.conditions import Conditions
 from autotuned.gpu.device import from_json
-from autotuned.key import Key
+from autotuned.key.key import Key
 from autotuned.recordfile import Record
 from autotuned.typed_json import Json
 

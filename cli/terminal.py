@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from autotuned.configfile import Fault
-from autotuned.key import Difference
+from autotuned.key.key import Difference
 from autotuned.typed_json import Json
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from autotuned import calls, explain, store
-from autotuned.alike import Alike
 from autotuned.calls import Recorded
-from autotuned.key import Difference, Key
+from autotuned.key.key import Difference, Key
+from autotuned.key.nearest_key import Alike
 from autotuned.typed_json import Json, canonical
 
 from . import terminal

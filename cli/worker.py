@@ -20,7 +20,7 @@ from autotuned import conditions, disk, failures, recordfile, store, switched
 from autotuned.errors import AutotunedError, DeviceLostError, TargetError
 from autotuned.gpu import device
 from autotuned.job import Progress
-from autotuned.key import Key
+from autotuned.key.key import Key
 from autotuned.typed_json import Json, digest
 
 from . import isolation, session

@@ -68,7 +68,7 @@ _STATE = {
     "autotuned.measure": ("_said",),
     "autotuned.state": ("_said",),
     "autotuned.failures": ("_refused", "_condemned"),
-    "autotuned.objects": ("_kept",),
+    "autotuned.key.opaque": ("_kept",),
     "autotuned.env": ("_pushed",),
 }
 _numbers = itertools.count()

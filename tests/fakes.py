@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from autotuned import candidates
-from autotuned.key import Key
+from autotuned.key.key import Key
 
 
 class FakeTensor:

@@ -10,7 +10,7 @@ from fakes import DEVICE, FakeConfig, by_identity, form, make_key
 from autotuned import files, shipping, store
 from autotuned.configfile import ConfigFile, Entry, split_context
 from autotuned.gpu.device import from_json
-from autotuned.key import Key
+from autotuned.key.key import Key
 
 SMALL, LARGE, OTHER = FakeConfig({"BLOCK": 64}), FakeConfig({"BLOCK": 128}), FakeConfig({"BLOCK": 256})
 LIVE = by_identity(SMALL, LARGE, OTHER)

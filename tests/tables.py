@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from autotuned._launch_py import PyLauncher
-from autotuned.key import KeySpec, pow2
+from autotuned.key.key import KeySpec, pow2
 
 
 class Bound:

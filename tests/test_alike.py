@@ -9,8 +9,8 @@ import random
 import pytest
 
 from autotuned import explain
-from autotuned.alike import Alike, Group
-from autotuned.key import Key
+from autotuned.key.key import Key
+from autotuned.key.nearest_key import Alike, Group
 from autotuned.typed_json import canonical
 
 CONTEXT = {"device": {"name": "one", "sm_count": 8}, "source": "a", "environment": {}}
@@ -76,7 +76,7 @@ def test_of_none_and_of_itself_alone_there_is_none():
 def test_of_thousands_of_keys_a_handful_is_compared(monkeypatch):
     """Comparing 20,000 recorded calls part by part with the few hundred that were tuned took more than eight minutes."""
     spelled, looked_at, outwards = [], [], Group.outwards
-    monkeypatch.setattr("autotuned.alike.differences", lambda ours, theirs: spelled.append(ours) or ())
+    monkeypatch.setattr("autotuned.key.nearest_key.differences", lambda ours, theirs: spelled.append(ours) or ())
     monkeypatch.setattr(
         Group, "outwards", lambda self, octaves: (looked_at.append(one) or one for one in outwards(self, octaves))
     )

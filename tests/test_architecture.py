@@ -24,19 +24,19 @@ EVERYTHING = sorted([*LIBRARY, *(ROOT / "autotuned" / "kernels").glob("*.py"), *
 RANKS = [
     {
         *("benchmark", "codegen", "counters", "errors", "fixed", "_frozen", "_lazy", "mounts", "gpu.nvml"),
-        *("race", "readers", "sourcetext", "switched", "ttir", "verify"),
+        *("race", "readers", "key.source_text", "switched", "ttir", "verify"),
     },
-    {"gpu.clocks", "env", "failures", "gpu.inventory", "ranks", "reach", "supported", "typed_json"},
+    {"gpu.clocks", "env", "failures", "gpu.inventory", "ranks", "key.reach", "supported", "typed_json"},
     {
-        *("conditions", "gpu.device", "disk", "json_fields", "held", "key", "measure", "nearest", "origin"),
+        *("conditions", "gpu.device", "disk", "json_fields", "key.held", "key.key", "measure", "nearest", "key.origin"),
         *("policy", "toolchain", "gpu.visible", "workers"),
     },
     {
-        *("alike", "arithmetic", "classes", "compiledkernel", "fingerprint", "frontend", "journal"),
-        *("keyparts", "locks", "scratch", "storm", "tensorspec", "walk"),
+        *("key.nearest_key", "arithmetic", "key.classes", "compiledkernel", "fingerprint", "frontend", "journal"),
+        *("key.stored_key", "locks", "scratch", "storm", "tensorspec", "key.walk"),
     },
-    {"calls", "driver", "evict", "memory", "recordfile", "smem", "source"},
-    {"_launch_py", "argspec", "configfile", "logbook", "look", "objects", "state"},
+    {"calls", "driver", "evict", "key.tensors", "recordfile", "smem", "key.source"},
+    {"_launch_py", "argspec", "configfile", "logbook", "look", "key.opaque", "state"},
     {"candidates", "check", "launch", "records", "unmade"},
     {"alone", "announce", "fit", "grids", "listing", "names", "poison"},
     {"files", "likely", "target"},

@@ -18,8 +18,9 @@ from stored import says
 from test_hostile_files import changed
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from autotuned import argspec, walk, workers
+from autotuned import argspec, workers
 from autotuned.errors import EncodingError, RecordError
+from autotuned.key import walk
 
 
 def again(**arguments):

@@ -27,7 +27,7 @@ from autotuned.errors import (
     EncodingError,
     PruningError,
 )
-from autotuned.key import KeySpec, call_part, pow2
+from autotuned.key.key import KeySpec, call_part, pow2
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 CONFIGS = [Config({"BLOCK": 16}), Config({"BLOCK": 32})]

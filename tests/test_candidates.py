@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from fakes import FakeConfig, form
 
-from autotuned import objects
 from autotuned.candidates import Pruner, check, identity, is_config, label, listed, prune, suggestion, to_json
 from autotuned.errors import ConfigError, EncodingError, PruningError
+from autotuned.key import opaque
 
 KERNEL = "app.k"
 SMALL, LARGE, WIDE = FakeConfig({"BLOCK": 64}), FakeConfig({"BLOCK": 128}), FakeConfig({"BLOCK": 64}, num_warps=8)
@@ -29,7 +29,7 @@ def test_the_canonical_form_holds_every_field_and_marks_a_hook() -> None:
         "num_ctas": 2,
         "maxnreg": 128,
         "ir_override": "unreadable:x.ttir",
-        "pre_hook": objects.hook(hook),
+        "pre_hook": opaque.hook(hook),
     }
 
 

@@ -17,8 +17,9 @@ from fakes import CONTEXT, FakeConfig, form
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autotuned import objects, store
-from autotuned.key import Key
+from autotuned import store
+from autotuned.key import opaque
+from autotuned.key.key import Key
 from autotuned.recordfile import Record, Timing
 from autotuned.typed_json import encode
 
@@ -73,7 +74,7 @@ VALUES = st.recursive(
 @settings(max_examples=80, deadline=None, database=None, derandomize=True)
 @given(VALUES)
 def test_a_value_of_any_kind_has_words(value: Any) -> None:
-    assert isinstance(terminal.value_words(encode(value, "argument 'v'", objects.spell)), str)
+    assert isinstance(terminal.value_words(encode(value, "argument 'v'", opaque.spell)), str)
 
 
 @settings(max_examples=80, deadline=None, database=None, derandomize=True)
@@ -91,7 +92,7 @@ def test_json_that_no_value_has_is_printed_too(data: Any) -> None:
 
 
 def keep(index: int, value: Any) -> Key:
-    spelled = encode(value, "argument 'v'", objects.spell)
+    spelled = encode(value, "argument 'v'", opaque.spell)
     call = {"tensors": {}, "values": {"n": index, "v": spelled}, "none": [], "options": {"o": spelled}}
     key, config = Key("app.k", call, {**CONTEXT, "version": spelled}), form(FakeConfig({"BLOCK": 64}))
     assert store.keep(Record(key, config, 10.0, "ok", (Timing(config, 10.0, 10.0, 10.0, 40),)))

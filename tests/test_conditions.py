@@ -13,7 +13,7 @@ import autotuned
 from autotuned import Check, autotune, conditions, disk, exchange, store
 from autotuned.conditions import Checked, Conditions
 from autotuned.errors import CheckError, NotTunedError, RecordError
-from autotuned.key import Key
+from autotuned.key.key import Key
 
 WRONG = [Config({"WRONG": wrong}) for wrong in (False, True)]
 TIMES = {False: 2.0, True: 1.0}  # the wrong one is faster

@@ -17,7 +17,7 @@ from fakes import DEVICE, FakeConfig, form, make_key
 from autotuned import configfile, shipping, store
 from autotuned.configfile import ConfigFile, Entry, split_context
 from autotuned.gpu.device import from_json
-from autotuned.key import Key
+from autotuned.key.key import Key
 from autotuned.recordfile import Record, Timing
 
 SMALL, LARGE = FakeConfig({"BLOCK": 64}), FakeConfig({"BLOCK": 128}, num_warps=8)

@@ -19,7 +19,7 @@ from stored import config_of, lines
 from autotuned import files, store
 from autotuned.conditions import Conditions
 from autotuned.errors import ConfigFileError
-from autotuned.key import Key
+from autotuned.key.key import Key
 from autotuned.look import Choice, Rung
 from autotuned.recordfile import Record
 

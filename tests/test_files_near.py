@@ -11,7 +11,7 @@ from shipped import LARGE, LIVE, SLUG, SMALL, find, write
 from stored import config_of, lines
 
 from autotuned import configfile, files, nearest, store
-from autotuned.key import Key
+from autotuned.key.key import Key
 from autotuned.look import Rung
 
 SISTER = {**DEVICE, "name": "NVIDIA H200"}

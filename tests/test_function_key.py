@@ -9,8 +9,9 @@ from stepped import CONFIGS, make, scale, total
 from stored import records
 
 import autotuned
-from autotuned import autotune, decorator, key
+from autotuned import autotune, decorator
 from autotuned.errors import DecorationError
+from autotuned.key import key
 
 # -- the key ---------------------------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from fakes import DEVICE, FakeConfig, form, make_key
 from autotuned import configfile, shipping
 from autotuned.configfile import ConfigFile, Entry, split_context
 from autotuned.gpu.device import from_json
-from autotuned.key import Key
+from autotuned.key.key import Key
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
 CONFIG = form(FakeConfig({"BLOCK": 64}))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from autotuned.compiledkernel import Access, union
 from autotuned.guard import Guard
-from autotuned.memory import tensors_in
+from autotuned.key.tensors import tensors_in
 
 thoroughly = settings(max_examples=300, deadline=None, database=None, derandomize=True)
 NAMES = ("a", "b", "c", "d")

@@ -12,7 +12,8 @@ from stored import lines, records
 from triton import Config
 
 import autotuned
-from autotuned import autotune, exchange, objects, store
+from autotuned import autotune, exchange, store
+from autotuned.key import opaque
 
 
 @triton.jit
@@ -162,6 +163,6 @@ def test_a_counting_object_without_weak_references_stays_itself():
             self.count += 1
 
     hook = Counts()
-    before = objects.hook(hook)
+    before = opaque.hook(hook)
     hook({})
-    assert objects.hook(hook) == before
+    assert opaque.hook(hook) == before

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autotuned.errors import EncodingError
-from autotuned.key import (
+from autotuned.key.key import (
     Difference,
     Key,
     KeySpec,

@@ -16,7 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from triton import Config
 
-from autotuned import autotune, objects
+from autotuned import autotune
+from autotuned.key import opaque
 
 COUNT = 300
 
@@ -148,20 +149,20 @@ def test_what_is_in_a_key_dies_with_its_last_user(kind: str, key: str) -> None:
         for _ in range(3):
             function(1, act)
         del held, act
-    objects.spell(Slotted(), "x")  # what has no weak references goes with the next such object
+    opaque.spell(Slotted(), "x")  # what has no weak references goes with the next such object
     gc.collect()
     assert sum(one() is not None for one in alive) == 0
 
 
 def test_the_tables_are_as_long_as_there_are_objects() -> None:
-    before = len(objects._living)
+    before = len(opaque._living)
     kept = [Plain() for _ in range(COUNT)]
     for one in kept:
-        objects.spell(one, "x")
-    assert len(objects._living) == before + COUNT
+        opaque.spell(one, "x")
+    assert len(opaque._living) == before + COUNT
     del one, kept[10:]
     gc.collect()
-    assert len(objects._living) == before + 10
+    assert len(opaque._living) == before + 10
 
 
 @settings(max_examples=60, deadline=None)
@@ -175,7 +176,7 @@ def test_no_two_objects_ever_have_one_number_and_each_keeps_its_own(steps: list[
     for step, kind, which in steps:
         if step == "new":
             made = MADE[kind if kind in kinds else "object"](None)
-            number = objects.this_very(made)
+            number = opaque.this_very(made)
             assert number not in seen
             seen.append(number)
             living.append((made, number))
@@ -184,7 +185,7 @@ def test_no_two_objects_ever_have_one_number_and_each_keeps_its_own(steps: list[
             del living[which % len(living)]
         elif living:
             made, number = living[which % len(living)]
-            assert objects.this_very(made) == number
+            assert opaque.this_very(made) == number
             del made
 
 

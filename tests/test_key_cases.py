@@ -14,8 +14,9 @@ import pytest
 from fakes import FakeConfig as Config
 
 import autotuned
-from autotuned import autotune, key, store
+from autotuned import autotune, store
 from autotuned.function import TunedFunction
+from autotuned.key import key
 from autotuned.storm import COUNT
 
 CONFIGS = [Config({"step": step}) for step in (8, 16)]
@@ -401,17 +402,17 @@ def test_tables_are_bounded_and_the_counter_says_so(monkeypatch):
 
 
 def test_objects_in_keys_are_not_kept_without_end(monkeypatch):
-    from autotuned import objects
+    from autotuned.key import opaque
 
-    monkeypatch.setattr(objects, "LIMIT", 4)
+    monkeypatch.setattr(opaque, "LIMIT", 4)
     first = object()
-    spelled = [objects.spell(first, "x"), objects.spell(first, "x")]
+    spelled = [opaque.spell(first, "x"), opaque.spell(first, "x")]
     assert spelled[0] == spelled[1]
     used = [object() for _ in range(20)]
-    numbers = [objects.spell(one, "x")["python object"] for one in used]
+    numbers = [opaque.spell(one, "x")["python object"] for one in used]
     assert len(set(numbers)) == 20
-    assert len(objects._kept) <= 4
-    assert objects.spell(first, "x") != spelled[0]  # let go: a new number, never one of another object
+    assert len(opaque._kept) <= 4
+    assert opaque.spell(first, "x") != spelled[0]  # let go: a new number, never one of another object
 
 
 def test_mode_names(monkeypatch):

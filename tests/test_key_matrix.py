@@ -16,8 +16,9 @@ from fakes import FakeConfig as Config
 from fakes import FakeDescriptor
 from triton import Config as KernelConfig
 
-from autotuned import autotune, decorator, fingerprint, hosttarget, key, measure, recordfile, store
+from autotuned import autotune, decorator, fingerprint, hosttarget, measure, recordfile, store
 from autotuned.gpu import device
+from autotuned.key import key
 
 CONFIGS = [Config({"step": step}) for step in (8, 16)]
 X = np.zeros((8, 8))

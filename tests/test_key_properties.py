@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autotuned._launch_py import PyLauncher
-from autotuned.key import Key, KeySpec, call_part, pow2
+from autotuned.key.key import Key, KeySpec, call_part, pow2
 from autotuned.typed_json import canonical
 
 quietly = settings(max_examples=80, deadline=None, database=None, derandomize=True)

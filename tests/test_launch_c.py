@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autotuned._launch_py import LIMIT, PyLauncher
-from autotuned.key import KeySpec, call_part, pow2
+from autotuned.key.key import KeySpec, call_part, pow2
 from autotuned.typed_json import canonical
 
 _launch = pytest.importorskip("autotuned._launch")

@@ -29,7 +29,7 @@ from tables import (
 from autotuned import _launch_py
 from autotuned._launch_py import PyLauncher, integer_class, typed
 from autotuned.codegen import MISSING
-from autotuned.key import Key, KeySpec, call_part, pow2
+from autotuned.key.key import Key, KeySpec, call_part, pow2
 
 
 class Level(enum.IntEnum):

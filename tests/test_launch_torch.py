@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autotuned._launch_py import PyLauncher, integer_class
-from autotuned.key import KeySpec
+from autotuned.key.key import KeySpec
 
 _launch = pytest.importorskip("autotuned._launch")
 torch = pytest.importorskip("torch")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from autotuned import origin
+from autotuned.key import origin
 
 FUNCTION = """
 from autotuned import Config, autotune

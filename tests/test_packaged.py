@@ -20,7 +20,7 @@ from autotuned.cases import Found
 from autotuned.conditions import Conditions
 from autotuned.configfile import ConfigFile, Entry
 from autotuned.kernels import shapes
-from autotuned.key import Key
+from autotuned.key.key import Key
 from autotuned.look import Rung
 from autotuned.typed_json import canonical
 

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from autotuned import disk, locks, store
 from autotuned.calls import Recorded
-from autotuned.key import Key
+from autotuned.key.key import Key
 from autotuned.recordfile import Record, Timing
 
 # Every control character of C0 and C1, what reorders text, line separators, a lone surrogate, and letters.

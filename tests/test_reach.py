@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from autotuned.source import Fingerprint
+from autotuned.key.source import Fingerprint
 
 Load = Callable[..., ModuleType]
 
@@ -278,9 +278,7 @@ def test_what_a_function_imports_from_its_own_package_when_it_runs_counts(body: 
     package.mkdir()
     package.joinpath("__init__.py").touch()
     package.joinpath("kernel.py").write_text(f"def kernel(x):\n    {body}\n")
-    program = (
-        "from autotuned.source import fingerprint; from app_imports.kernel import kernel; print(fingerprint(kernel))"
-    )
+    program = "from autotuned.key.source import fingerprint; from app_imports.kernel import kernel; print(fingerprint(kernel))"
     said = []
     for value, unread in ((2, 1), (3, 1), (2, 5)):
         text = f"A = {value}\nUNREAD = {unread}\ndef run(): return {value}\n"

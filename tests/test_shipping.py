@@ -11,7 +11,7 @@ from stored import config_of
 from autotuned import disk, store
 from autotuned.configfile import Entry
 from autotuned.errors import ConfigFileError
-from autotuned.key import Key
+from autotuned.key.key import Key
 
 
 def entry_for(key: Key, config: FakeConfig = SMALL) -> Entry:

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from autotuned import origin
 from autotuned.errors import EncodingError
-from autotuned.source import fingerprint, of_value, public_name, python_function
+from autotuned.key import origin
+from autotuned.key.source import fingerprint, of_value, public_name, python_function
 
 Load = Callable[..., ModuleType]
 

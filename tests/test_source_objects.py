@@ -10,8 +10,8 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from autotuned import source
-from autotuned.source import fingerprint
+from autotuned.key import source
+from autotuned.key.source import fingerprint
 
 Load = Callable[..., ModuleType]
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from triton.runtime.jit import JITFunction
 
-from autotuned.source import fingerprint, of_value
+from autotuned.key.source import fingerprint, of_value
 
 Load = Callable[..., ModuleType]
 

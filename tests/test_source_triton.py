@@ -1,4 +1,4 @@
-"""`source.py` on Triton functions: what a kernel reaches, and that nothing else of its surroundings counts."""
+"""`key/source.py` on Triton functions: what a kernel reaches, and that nothing else of its surroundings counts."""
 
 import os
 import runpy
@@ -12,7 +12,7 @@ import pytest
 import torch
 import triton
 
-from autotuned.source import fingerprint, of_value, public_name, python_function
+from autotuned.key.source import fingerprint, of_value, public_name, python_function
 from autotuned.typed_json import canonical
 
 Load = Callable[..., ModuleType]
@@ -228,7 +228,7 @@ def test_compiled_and_interpreted_kernels_have_one_fingerprint(load: Load) -> No
     interpreted = os.environ.get("TRITON_INTERPRET") == "1"
     assert (type(module.add).__name__ == "InterpretedFunction") is interpreted
     program = (
-        "import kern; from autotuned.source import fingerprint, python_function\n"
+        "import kern; from autotuned.key.source import fingerprint, python_function\n"
         "print(type(kern.add).__name__, fingerprint(python_function(kern.kernel)))"
     )
     other = subprocess.run(

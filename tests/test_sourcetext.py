@@ -11,9 +11,9 @@ import textwrap
 from collections.abc import Callable
 from types import FunctionType, ModuleType
 
-from autotuned import sourcetext
-from autotuned.source import fingerprint
-from autotuned.sourcetext import Body
+from autotuned.key import source_text
+from autotuned.key.source import fingerprint
+from autotuned.key.source_text import Body
 
 Load = Callable[..., ModuleType]
 
@@ -50,7 +50,7 @@ def odd_function(load: Load) -> FunctionType:
 
 
 def test_the_text_of_a_function_is_the_same_in_every_python(load: Load) -> None:
-    assert sourcetext.text(Body(odd_function(load))) == ODD_TOKENS
+    assert source_text.text(Body(odd_function(load))) == ODD_TOKENS
 
 
 def test_the_fingerprint_of_a_function_is_pinned(load: Load) -> None:
@@ -82,13 +82,13 @@ CALLED = dict(a=1,
 def test_two_lambdas_in_one_line_are_two(load: Load) -> None:
     module = load("two", two=TWO)
     texts = [
-        sourcetext.text(Body(f)) for f in (module.FIRST, module.SECOND, module.SPACED, *module.CLOSED, module.NESTED)
+        source_text.text(Body(f)) for f in (module.FIRST, module.SECOND, module.SPACED, *module.CLOSED, module.NESTED)
     ]
     assert texts == [
         "lambda x : x + 1", "lambda x : x - 1", "lambda x : ( x + 1 )", "lambda x : x + k", "lambda x : x * k",
         "lambda x : ( lambda y : y + 1 ) ( x )",
     ]  # fmt: skip
-    assert sourcetext.text(Body(module.CALLED)) == "lambda x : x [ 0 ]"
+    assert source_text.text(Body(module.CALLED)) == "lambda x : x [ 0 ]"
 
 
 WAYS_TO_END = '''
@@ -139,7 +139,7 @@ def test_the_lines_of_a_function_are_those_that_inspect_finds(load: Load) -> Non
     functions += [module.Holder.waits, textwrap.dedent, inspect.getsource, argparse.ArgumentParser.parse_known_args]
     for function in functions:
         theirs = textwrap.dedent(inspect.getsource(function))
-        assert list(sourcetext._tokens(sourcetext._own(Body(function))[0])) == list(sourcetext._tokens(theirs)), (
+        assert list(source_text._tokens(source_text._own(Body(function))[0])) == list(source_text._tokens(theirs)), (
             function
         )
 
@@ -153,13 +153,13 @@ def test_a_wrapper_is_known_by_its_own_text_and_not_by_that_of_what_it_wraps() -
     def of_python(items):
         return len(items)
 
-    texts = {sourcetext.text(Body(function)).partition("(")[2] for function in (of_c, of_python)}
+    texts = {source_text.text(Body(function)).partition("(")[2] for function in (of_c, of_python)}
     assert texts == {" items ) : <newline> <indent> return len ( items ) <newline> <dedent>"}
 
 
 def test_code_without_source_is_the_same_under_every_hash_seed() -> None:
     program = (
-        "from autotuned.sourcetext import Body, text\n"
+        "from autotuned.key.source_text import Body, text\n"
         "space = {}\n"
         'exec(\'def f(x): return x in {"a", "b", "c", (1, 2)}\', space)\n'
         "print(text(Body(space['f'])))"

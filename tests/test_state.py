@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from fakes import FakeDescriptor, FakeTensor
 
-from autotuned.memory import aliases, tensors_in, unshared
+from autotuned.key.tensors import aliases, tensors_in, unshared
 from autotuned.state import Protection, Snapshot, zero, zero_named
 
 

@@ -9,7 +9,7 @@ import torch
 from fakes import FakeDescriptor
 
 from autotuned import state
-from autotuned.memory import aliases, elements
+from autotuned.key.tensors import aliases, elements
 from autotuned.state import Protection, Snapshot, poison, zero_named
 
 

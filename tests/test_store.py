@@ -15,7 +15,7 @@ from stored import config_of, lines
 
 from autotuned import disk, mounts, recordfile, store
 from autotuned.conditions import Conditions
-from autotuned.key import Key
+from autotuned.key.key import Key
 from autotuned.look import Choice, Rung
 from autotuned.recordfile import Record, Timing
 

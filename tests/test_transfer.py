@@ -7,7 +7,7 @@ from pathlib import Path
 from fakes import CONTEXT, FakeConfig, form
 
 from autotuned import store
-from autotuned.key import Key
+from autotuned.key.key import Key
 from autotuned.recordfile import Record, Timing
 
 SCRIPT = Path(__file__).parent / "bench" / "transfer.py"

@@ -16,7 +16,7 @@ import autotuned
 from autotuned import autotune, store
 from autotuned.calls import Recorded, Writer
 from autotuned.configfile import Entry
-from autotuned.key import Key
+from autotuned.key.key import Key
 from autotuned.recordfile import Record, Timing
 
 BEST = form(Config({"BLOCK": 32}))

@@ -20,9 +20,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from paths import quick
 
-from autotuned import Check, autotune, walk
+from autotuned import Check, autotune
 from autotuned.errors import CallError
-from autotuned.memory import gpu_of, tensors_in
+from autotuned.key import walk
+from autotuned.key.tensors import gpu_of, tensors_in
 
 quietly = settings(max_examples=60, deadline=None, database=None, derandomize=True)
 CONFIGS = [Config({"step": step}) for step in (8, 16, 4)]

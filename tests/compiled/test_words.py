@@ -15,7 +15,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from autotuned._launch_py import PyLauncher
 from autotuned.errors import EncodingError
-from autotuned.key import Key, KeySpec, call_part, pow2
+from autotuned.key.key import Key, KeySpec, call_part, pow2
 
 thoroughly = settings(max_examples=400, deadline=None, database=None, derandomize=True)
 BACKEND = make_backend(GPUTarget("cuda", 90, 32))

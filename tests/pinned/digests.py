@@ -7,8 +7,8 @@ import enum
 import json
 import math
 
-from autotuned import key, source
-from autotuned.key import Key, KeySpec, call_part
+from autotuned.key import key, source
+from autotuned.key.key import Key, KeySpec, call_part
 
 
 class Act(enum.Enum):

@@ -12,7 +12,7 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 from autotuned import env
-from autotuned.sourcetext import Body, text
+from autotuned.key.source_text import Body, text
 
 BY_PATH_PREFIX = "autotuned_target_"
 _SCRIPTS = ("__main__", "__mp_main__")  # the second in what `multiprocessing` starts by "spawn" or "forkserver"

@@ -13,9 +13,9 @@ from collections.abc import Iterator, Mapping
 from types import CodeType, FunctionType, MethodType
 from typing import Any
 
-from autotuned import key, source
 from autotuned.errors import EncodingError
-from autotuned.sourcetext import Body, codes, text
+from autotuned.key import key, source
+from autotuned.key.source_text import Body, codes, text
 from autotuned.typed_json import Json, digest, encode
 
 # Objects without weak references that are kept alive. A key of one that was let go is never asked for again, since

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
-from autotuned import walk
 from autotuned.errors import CallError
-from autotuned.key import is_tensor_type, strides_of
+from autotuned.key import walk
+from autotuned.key.key import is_tensor_type, strides_of
 
 
 def tensors_in(name: str, value: Any) -> Iterator[tuple[str, Any]]:

@@ -10,18 +10,19 @@ from collections.abc import Callable, Iterator, Mapping
 from types import FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from autotuned import env, origin
+from autotuned import env
 from autotuned._lazy import later
 from autotuned.errors import EncodingError
-from autotuned.reach import NO_HOLDER, body_of, is_toolchain, is_triton_function, uses
-from autotuned.reach import python_function as python_function
-from autotuned.sourcetext import Body, text
+from autotuned.key import origin
+from autotuned.key.reach import NO_HOLDER, body_of, is_toolchain, is_triton_function, uses
+from autotuned.key.reach import python_function as python_function
+from autotuned.key.source_text import Body, text
 from autotuned.typed_json import Json, canonical, encode
 
 if TYPE_CHECKING:
-    from autotuned import classes, held
+    from autotuned.key import classes, held
 else:
-    classes, held = later("classes"), later("held")
+    classes, held = later("key.classes"), later("key.held")
 
 DEPTH = 64  # of values within values, and of functions that call functions
 LINES = 100_000  # of one fingerprint: values that hold each other twice grow without end

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from autotuned.gpu.device import from_json
 from autotuned.json_fields import INT64_MAX, integers, texts, typed, wrong
-from autotuned.key import Key
+from autotuned.key.key import Key
 from autotuned.typed_json import Json
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from autotuned._frozen import Frozen
-from autotuned.key import Key, differences
+from autotuned.key.key import Key, differences
 from autotuned.typed_json import Json, canonical
 
 _SIZE = 0.5  # stands for a size in an outline: in a key no number is written so

@@ -14,8 +14,8 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 from autotuned._frozen import Frozen
-from autotuned.sourcetext import Body, code_of, codes
-from autotuned.sourcetext import tree as syntax
+from autotuned.key.source_text import Body, code_of, codes
+from autotuned.key.source_text import tree as syntax
 
 # Code that ships with these is covered by the toolchain part of the key.
 _TOOLCHAIN_PACKAGES = ("triton", "torch", "numpy", "cupy", "builtins", "math")

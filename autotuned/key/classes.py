@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 from types import FunctionType, GetSetDescriptorType, MemberDescriptorType
 from typing import Any
 
-from autotuned import origin
-from autotuned.reach import stored
-from autotuned.sourcetext import Body, tree
+from autotuned.key import origin
+from autotuned.key.reach import stored
+from autotuned.key.source_text import Body, tree
 
 # Names that Python, `abc`, `dataclasses` and `typing` make from the rest, and which differ between versions of Python.
 _MADE = frozenset(
