@@ -9,19 +9,7 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Protocol
 
-from autotuned import (
-    candidates,
-    conditions,
-    disk,
-    errors,
-    failures,
-    race,
-    ranks,
-    recordfile,
-    store,
-    switched,
-    toolchain,
-)
+from autotuned import candidates, conditions, disk, errors, failures, race, ranks, recordfile, store, switched
 from autotuned.errors import AutotunedError, SyncError
 from autotuned.fixed import Fixed
 from autotuned.key.key import Key
@@ -30,6 +18,7 @@ from autotuned.question import Question
 from autotuned.ranks import Ranks
 from autotuned.recordfile import Record, Timing
 from autotuned.target import Call
+from autotuned.triton_compat import kernel
 from autotuned.typed_json import Json, digest
 
 log = logging.getLogger("autotuned")
@@ -106,7 +95,7 @@ class Agreement:
             known = alone.known(question)
             if known is not None and alone.is_enough(known, question):
                 return self._publish(name, known, question, alone)
-            if toolchain.capturing():
+            if kernel.capturing():
                 return alone.decide(question)  # nothing may wait; and what only this capture gets binds nobody
             return self._search(name, question, alone, isinstance(do_bench, Fixed))
         return self._take(name, said, question, alone)

@@ -6,10 +6,11 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from autotuned import candidates, toolchain
+from autotuned import candidates
 from autotuned.key import opaque
 from autotuned.look import Choice, Rung
 from autotuned.recordfile import Record, Timing
+from autotuned.triton_compat import kernel as toolchain
 from autotuned.typed_json import Json
 
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
-from autotuned import toolchain
+from autotuned.triton_compat import kernel
 
 # Steps of a program, in the order of the enum in `_launch_grids.h`; each a tuple (step, number, name, of, is).
 INT, META, CELL, GLOBAL, ADD, SUB, MUL, FLOORDIV, MOD, MIN, MAX, NEG, IS_GLOBAL, NO_GLOBAL, IS_ITEM, IS_CODE = range(16)
@@ -249,7 +249,7 @@ def _called(callee: Any, arguments: Sequence[Any]) -> Steps:
     if type(callee.object) is type(min) and callee.object in _BUILTINS and len(arguments) == 2:
         return callee.guards + _apply(_BUILTINS[callee.object], *arguments)
     function, guards = callee.object, callee.guards
-    inner = toolchain.of_constexpr_function(function)
+    inner = kernel.of_constexpr_function(function)
     if inner is not None:  # such as `triton.cdiv`
         guards += _step(IS_ITEM, name="fn", of=vars(function), is_=inner)
         function = inner

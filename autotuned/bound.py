@@ -6,9 +6,10 @@ import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from autotuned import codegen, compiledkernel, grids, launch
+from autotuned import codegen, grids, launch
 from autotuned._lazy import later
 from autotuned.target import Target, is_empty_grid
+from autotuned.triton_compat import compiled as compiledkernel
 
 if TYPE_CHECKING:
     from autotuned import driver, state

@@ -17,11 +17,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from autotuned import toolchain
 from autotuned.errors import CallError, TargetError
 from autotuned.function import TunedFunction
 from autotuned.key import origin
 from autotuned.target import Call
+from autotuned.triton_compat import kernel
 from autotuned.tuner import Tuner
 
 EXPECTED = "expected a module (app.kernels), one kernel of it (app.kernels:matmul) or a file (kernels.py)"
@@ -273,7 +273,7 @@ def _as_found(value: Any) -> Found | None:
         return Found(value)
     # Looked up, not imported: without it nothing has decorated a Triton kernel, and Triton need not be there.
     module = sys.modules.get("autotuned.tuned")
-    layers = list(toolchain.layers(value)) if module is not None else []
+    layers = list(kernel.layers(value)) if module is not None else []
     for depth, layer in enumerate(layers):
         if module is not None and isinstance(layer, module.Tuned):
             return Found(layer, tuple(layers[:depth]))

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from autotuned import candidates, conditions, env, store, switched, toolchain
+from autotuned import candidates, conditions, env, store, switched
 from autotuned._lazy import later
 from autotuned.candidates import Pruner
 from autotuned.context import Context
@@ -18,6 +18,7 @@ from autotuned.key.key import Key, call_part
 from autotuned.look import Candidates, Choice, Live, Look, Place, Rung
 from autotuned.question import Options, Question, Seconds
 from autotuned.target import Call, Target, refuse_conflicts
+from autotuned.triton_compat import kernel
 
 if TYPE_CHECKING:
     from autotuned import explain, failures, fallback, locks, readers, searching, storm
@@ -223,7 +224,7 @@ class Chooser:
             return Rung.DEFAULT
         if not self._may_search(question):
             return None if question.mode == "strict" else Rung.DEFAULT
-        if question.search and not toolchain.capturing():
+        if question.search and not kernel.capturing():
             return Rung.SEARCH
         return None if self.options.default is None else Rung.DEFAULT
 

@@ -19,10 +19,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from autotuned import candidates, compiledkernel, failures, scratch, smem, switched, workers
+from autotuned import candidates, failures, smem, switched, workers
 from autotuned.errors import LeftOutError
 from autotuned.journal import Journal
 from autotuned.target import Call, Target
+from autotuned.triton_compat import cache
+from autotuned.triton_compat import compiled as compiledkernel
 
 log = logging.getLogger("autotuned")
 TICK_S = 0.25  # how often one who waits for the compilers is told that it still waits
@@ -280,7 +282,7 @@ class _Pool:
     ) -> None:
         self._kernel = kernel
         self._threads = ThreadPoolExecutor(count, "autotuned-compile")
-        self._folder, self._journal, self._memory, self._over = scratch.current(), journal, memory, over
+        self._folder, self._journal, self._memory, self._over = cache.current(), journal, memory, over
         self.done: queue.SimpleQueue[int] = queue.SimpleQueue()
         self.begun: dict[str, float] = {}
 
@@ -306,7 +308,7 @@ class _Pool:
             raise CancelledError  # as those are that no thread has taken yet
         if not one.hooked:
             self._memory.refuse(one.config)
-        with scratch.same_as(self._folder):
+        with cache.same_as(self._folder):
             self.begun[one.identity] = time.monotonic()
             try:
                 compiled = self._made(one, compile_)
@@ -318,7 +320,7 @@ class _Pool:
     def _made(self, one: Wanted, compile_: Callable[[], Any]) -> Any:
         """Let a process compile it, if there is one that can; then it is only loaded here."""
         there = self._made_elsewhere(one, compile_)
-        is_kept = bool(there) and scratch.holds(str(there))
+        is_kept = bool(there) and cache.holds(str(there))
         with self._journal.compiling(one.identity):
             compiled = _parsed_again(compile_)
         if there is not None and not (is_kept and getattr(compiled, "hash", None) == there):

@@ -7,10 +7,11 @@ from typing import Any
 
 from triton.runtime.autotuner import Heuristics as TritonHeuristics
 
-from autotuned import launch, toolchain
+from autotuned import launch
 from autotuned.candidates import suggestion
 from autotuned.decorator import Named
 from autotuned.errors import ArgumentNameError, DecorationError
+from autotuned.triton_compat import kernel
 from autotuned.tuned import Tuned
 
 _TRITON_RUN = TritonHeuristics.run
@@ -41,7 +42,7 @@ def heuristics(values: Mapping[str, Callable[[dict[str, Any]], Any]]) -> Callabl
         )
 
     def decorate(fn: Any) -> Heuristics:
-        if not toolchain.is_kernel(fn):
+        if not kernel.is_kernel(fn):
             raise DecorationError(
                 f"heuristics: expected a @triton.jit kernel, tuned or not, got {fn!r:.80}. A plain callable computes "
                 "such values itself."

@@ -10,8 +10,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from autotuned import candidates, supported
-from autotuned import toolchain as triton_names
+from autotuned import candidates
 from autotuned._frozen import Frozen
 from autotuned._lazy import later
 from autotuned.errors import ArgumentNameError, DecorationError
@@ -20,6 +19,8 @@ from autotuned.key.key import KeySpec
 from autotuned.names import Names, checked_names
 from autotuned.question import Options
 from autotuned.target import Hooks, KernelTarget, Target
+from autotuned.triton_compat import kernel as triton_names
+from autotuned.triton_compat import versions
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -390,7 +391,7 @@ def _decorated_function(fn: Any) -> Any:
     """
     is_kernel = triton_names.is_kernel(fn)
     if is_kernel or type(fn).__module__.startswith("triton."):  # interpreted ones of an old Triton are no such kind
-        supported.check()
+        versions.check()
     if is_kernel:
         if any(triton_names.is_tuner(layer) for layer in triton_names.layers(fn)):
             raise DecorationError(

@@ -7,7 +7,7 @@ import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from autotuned.compiledkernel import ALLOCATES, Handle
+from autotuned.triton_compat.compiled import ALLOCATES, Handle
 
 # How Triton's type of a parameter is written into the kernel's parameter buffer, in the letters of `struct`; '-' is
 # compiled in.

@@ -8,7 +8,8 @@ from typing import Any
 import triton
 from triton.runtime import autotuner
 
-from autotuned import launch, seed, supported, toolchain
+from autotuned import launch, seed
+from autotuned.triton_compat import kernel, versions
 
 log = logging.getLogger("autotuned")
 # Where Triton's decorator is looked up: by users, by some libraries, and by torch and fla.
@@ -44,7 +45,7 @@ def install(replace: bool = False) -> None:
     Raises:
         VersionError: Triton is older than 3.6.
     """
-    supported.check()
+    versions.check()
     _wrap_run()
     if replace:
         _replace_decorators()
@@ -74,7 +75,7 @@ def _wrap_run() -> None:
     if _installed.run is not None:  # under somebody's replacement, which calls it or does not
         return
     original: Any = autotuner.Autotuner.run
-    if not toolchain.is_tritons(original):
+    if not kernel.is_tritons(original):
         log.info("install: Autotuner.run was replaced before (%s); it is called.", _whose(original))
 
     def run(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -95,7 +96,7 @@ def _launch_for_others() -> None:
     """Launch for tuners that `autotune` was not asked for too; not where somebody else's `run` must see each launch."""
     from autotuned import beside
 
-    if toolchain.is_tritons(_installed.run.in_front_of):
+    if kernel.is_tritons(_installed.run.in_front_of):
         _installed.replacing = beside.run
 
 
@@ -106,7 +107,7 @@ def _replace_decorators() -> None:
         present = holder.autotune
         if present is autotune:
             continue
-        if not toolchain.is_tritons(present):
+        if not kernel.is_tritons(present):
             log.warning("install: %s.autotune was replaced before (%s); theirs is left in place.",
                         holder.__name__, _whose(present))  # fmt: skip
             continue

@@ -9,13 +9,13 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autotuned import toolchain
 from autotuned.errors import DecorationError
 from autotuned.gpu import device
 from autotuned.gpu.device import Device
 from autotuned.key import source
 from autotuned.key.tensors import gpu_of
 from autotuned.target import Call, make_timer
+from autotuned.triton_compat import kernel
 from autotuned.typed_json import Json
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class HostTarget:
         self.fn = fn
         self.name = name
         self._is_named = is_named
-        self.parameters: Sequence[toolchain.Parameter] = toolchain.parameters(fn)
+        self.parameters: Sequence[kernel.Parameter] = kernel.parameters(fn)
         self._names = frozenset(parameter.name for parameter in self.parameters)
         self._distributions = {distribution: _installed(distribution, name) for distribution in distributions}
 

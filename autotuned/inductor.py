@@ -7,8 +7,8 @@ from typing import Any
 import triton
 from triton.runtime.autotuner import Autotuner, Heuristics
 
-from autotuned import toolchain
 from autotuned.errors import DecorationError
+from autotuned.triton_compat import kernel as toolchain
 from autotuned.tuned import Tuned
 
 

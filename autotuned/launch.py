@@ -6,10 +6,11 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from autotuned import env, supported
+from autotuned import env
 from autotuned._frozen import Frozen
 from autotuned._lazy import later
 from autotuned.key.key import KeySpec
+from autotuned.triton_compat import versions
 
 if TYPE_CHECKING:
     from typing import Protocol
@@ -194,7 +195,7 @@ def read_grids(reader: Callable[[Any], Any]) -> None:
 
 def uses_c() -> bool:
     """Whether launches go through C."""
-    return _launch is not None and env.launcher() in ("", "c", "verify") and not supported.strange_triton()
+    return _launch is not None and env.launcher() in ("", "c", "verify") and not versions.strange_triton()
 
 
 def verifies() -> bool:
@@ -213,13 +214,13 @@ def binds_directly() -> bool:
 
     So does a Triton that was never tried, whatever launcher is asked for.
     """
-    return env.launcher() != "triton" and not supported.strange_triton()
+    return env.launcher() != "triton" and not versions.strange_triton()
 
 
 def in_use() -> tuple[str, str]:
     """The launcher in use and why, for `autotuned doctor`."""
     asked = env.launcher()
-    if why := supported.strange_triton():
+    if why := versions.strange_triton():
         return "triton", why
     if asked in ("python", "triton"):
         return asked, "asked for by AUTOTUNED_LAUNCHER"

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
-from autotuned import argspec, env, grids, switched, toolchain
+from autotuned import argspec, env, grids, switched
 from autotuned._launch_py import PyLauncher
 from autotuned.bound import Bound
 from autotuned.calls import Recorded, Writer
@@ -22,6 +22,7 @@ from autotuned.choose import Chooser
 from autotuned.errors import EncodingError, RecordingError
 from autotuned.key import opaque, origin, source
 from autotuned.target import EMPTY, Call
+from autotuned.triton_compat import kernel
 
 log = logging.getLogger("autotuned")
 
@@ -212,7 +213,7 @@ def describe(chooser: Chooser, call: Call) -> Recorded:
     """A call as it goes into the file."""
     target, options = chooser.target, chooser.options
     name, function = target.name, source.python_function(target.fn)
-    if toolchain.capturing():
+    if kernel.capturing():
         raise RecordingError("integers cannot be read while a CUDA graph is captured; call it once before", path="")
     described = argspec.describe({**{str(n): value for n, value in enumerate(call.args)}, **call.kwargs})
     configs = options.configs() if options.computed is None else list(options.computed(**call.arguments))

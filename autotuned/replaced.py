@@ -12,7 +12,7 @@ from typing import Any
 
 from triton.runtime.autotuner import Autotuner, AutotunerError, Config
 
-from autotuned import benchmark, candidates, env, explain, seed, stocktuner, toolchain
+from autotuned import benchmark, candidates, env, explain, seed, stocktuner
 from autotuned.decorator import measured_by
 from autotuned.errors import AutotunedError, DecorationError, EncodingError, NotTunedError
 from autotuned.explain import Explanation
@@ -21,6 +21,7 @@ from autotuned.look import Choice, Rung
 from autotuned.names import Names
 from autotuned.question import Options
 from autotuned.target import Hooks, KernelTarget
+from autotuned.triton_compat import kernel
 from autotuned.tuned import Tuned
 from autotuned.tuner import Tuner
 
@@ -114,13 +115,13 @@ class Replaced(Tuned):
         names = Names(list(given.key), list(given.zero), list(given.restore))
         spec = KeySpec(tuple(names.key), constexprs=frozenset(p.name for p in target.parameters if p.constexpr))
         bench = given.do_bench
-        if bench is None and target.interpreted and not toolchain.has_driver():
+        if bench is None and target.interpreted and not kernel.has_driver():
             bench = _wall_clock
         super().__init__(
             target, names, given.configs, given.prune, given.hooks, bench,
             lambda configs, pruner: Options(configs, spec, pruner=pruner, restore=(), stored=False),
         )  # fmt: skip
-        self.cache_results: bool = toolchain.caches_results(given.cache_results)
+        self.cache_results: bool = kernel.caches_results(given.cache_results)
         self.restore_copies: dict[str, Any] = {}  # Triton 3.6 to 3.8 has it only once its own hook has run
         self.cache = seed.Memory({}, self._forget_bound)
         self._searching = threading.RLock()  # Triton's `run` keeps the call in `self.nargs`

@@ -7,11 +7,12 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from autotuned import env, failures, toolchain
+from autotuned import env, failures
 from autotuned.empties import LeftOut
 from autotuned.errors import AutotunedError, NotTunedError
 from autotuned.key.key import Key
 from autotuned.stocktuner import Seed, seed_of, timing_of
+from autotuned.triton_compat import kernel
 from autotuned.widened import Widened
 
 log = logging.getLogger("autotuned")
@@ -105,7 +106,7 @@ class Asked:
     def _unmeasured(self, mode: str) -> Any:
         """What is launched where nothing may be measured: under stream capture, and in the modes that forbid it."""
         name = self._seed.target.name
-        capturing = toolchain.capturing()
+        capturing = kernel.capturing()
         if mode == "strict":
             why = "a CUDA graph is being captured" if capturing else "mode 'strict' allows no search"
             raise NotTunedError(

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Hashable
 from typing import Any
 
-from autotuned import compiledkernel
+from autotuned.triton_compat import compiled
 
 
 class SharedMemory:
@@ -45,7 +45,7 @@ class SharedMemory:
         (first, less), (second, more) = fewer[0], fewer[-1]
         need = more + (more - less) * (config.num_stages - second) // (second - first)
         if more > less and need > self._limit_bytes:
-            raise compiledkernel.out_of_shared_memory(need, self._limit_bytes, f"num_stages={first} and {second}")
+            raise compiled.out_of_shared_memory(need, self._limit_bytes, f"num_stages={first} and {second}")
 
 
 def _group(config: Any) -> Hashable:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
-from autotuned import benchmark, candidates, conditions, failures, store, toolchain
+from autotuned import benchmark, candidates, conditions, failures, store
 from autotuned.conditions import Conditions
 from autotuned.context import Context
 from autotuned.key import opaque
@@ -19,6 +19,7 @@ from autotuned.look import Place, Rung
 from autotuned.question import trial_part
 from autotuned.recordfile import Record, Timing
 from autotuned.target import Call, Hooks, KernelTarget
+from autotuned.triton_compat import kernel
 from autotuned.typed_json import Json, digest, encode
 
 log = logging.getLogger("autotuned")
@@ -34,7 +35,7 @@ class Seed:
     def __init__(self, tuner: Any) -> None:
         self.target = KernelTarget.of(tuner.fn)
         self._defaults = {p.name: p.default for p in self.target.parameters if p.default is not inspect.Parameter.empty}
-        how = toolchain.measured_by(tuner)
+        how = kernel.measured_by(tuner)
         trial = trial_part(how.do_bench, how.zero, Hooks(how.before, how.after))
         self.needed = Conditions(conditions.names(how.restore))
         self._context = Context(self.target, None, trial)

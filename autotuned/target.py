@@ -11,7 +11,6 @@ from pathlib import Path
 from types import FunctionType, MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from autotuned import fingerprint, toolchain
 from autotuned._frozen import Frozen
 from autotuned._lazy import later
 from autotuned.candidates import plain, suggestion
@@ -20,17 +19,20 @@ from autotuned.gpu import device
 from autotuned.gpu.device import Device
 from autotuned.key import source
 from autotuned.key.key import is_descriptor, is_tensor
+from autotuned.triton_compat import fingerprint
+from autotuned.triton_compat import kernel as toolchain
 from autotuned.typed_json import Json
 
 if TYPE_CHECKING:
     from typing import Protocol
 
-    from autotuned import compiledkernel, frontend, grids, measure, scratch
+    from autotuned import grids, measure
     from autotuned.measure import Timer
+    from autotuned.triton_compat import cache, compiled, frontend
 else:
     Protocol = object  # defining a protocol takes as long as importing a module
-    compiledkernel, frontend, grids = map(later, ("compiledkernel", "frontend", "grids"))
-    measure, scratch = map(later, ("measure", "scratch"))
+    compiled, frontend, grids = map(later, ("triton_compat.compiled", "triton_compat.frontend", "grids"))
+    measure, cache = map(later, ("measure", "triton_compat.cache"))
 
 EMPTY = inspect.Parameter.empty
 
@@ -332,7 +334,7 @@ class KernelTarget:
         """Triton's warm-up, of which only the compilation is left to the executor; loaded by whoever waits."""
         if self.interpreted:
             return None
-        kernel = compiledkernel.compiling_in(executor, lambda: self._warm_up(call, config))
+        kernel = compiled.compiling_in(executor, lambda: self._warm_up(call, config))
         return lambda: toolchain.loaded(kernel.result() if hasattr(kernel, "result") else kernel)
 
     def compile_class(self, call: Call) -> Hashable | None:
@@ -349,7 +351,7 @@ class KernelTarget:
         if self.interpreted:
             yield
             return
-        with scratch.trials(folder), frontend.shared(self.fn, folder):
+        with cache.trials(folder), frontend.shared(self.fn, folder):
             yield
 
     def settle(self, call: Call, config: Any, folder: Path) -> None:
@@ -360,7 +362,7 @@ class KernelTarget:
             compiled = self.compile(call, config)
         except Exception:  # it won by an earlier timing; its launch says what is wrong with it here
             return
-        scratch.promote(compiled, folder)
+        cache.promote(compiled, folder)
 
     def timer(self, where: Device) -> Timer:
         """Events on the GPU; the wall clock in the interpreter."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from triton.runtime.autotuner import Autotuner, AutotunerError, Heuristics
 
-from autotuned import launch, toolchain
+from autotuned import launch
 from autotuned._lazy import later
 from autotuned.announce import announce
 from autotuned.candidates import Pruner
@@ -21,6 +21,7 @@ from autotuned.look import Choice
 from autotuned.names import Names
 from autotuned.question import Options
 from autotuned.target import Call, Hooks, KernelTarget
+from autotuned.triton_compat import kernel
 from autotuned.tuner import Tuner
 from autotuned.typed_json import is_numpy_scalar
 
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 else:
     arithmetic, readers = later("arithmetic"), later("readers")
 
-_TRITON_RUN = toolchain.own_run()
+_TRITON_RUN = kernel.own_run()
 _NO_GRID: Any = ...  # what the launcher's base passes where there is none
 launch.index_like(Autotuner, Heuristics)
 launch.read_grids(lambda grid: arithmetic.program(grid))

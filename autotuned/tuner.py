@@ -12,7 +12,7 @@ from functools import lru_cache
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
-from autotuned import candidates, codegen, env, fingerprint, launch, store, switched, toolchain
+from autotuned import candidates, codegen, env, launch, store, switched
 from autotuned._lazy import later
 from autotuned.choose import Chooser
 from autotuned.errors import AutotunedError
@@ -20,15 +20,17 @@ from autotuned.key.key import is_tensor
 from autotuned.look import Choice, Rung
 from autotuned.question import Options, Question
 from autotuned.target import Call, KernelTarget, Target, bind
+from autotuned.triton_compat import fingerprint, kernel
 
 if TYPE_CHECKING:
-    from autotuned import bound, compiledkernel, counters, failures, recording, storm, verify
+    from autotuned import bound, counters, failures, recording, storm, verify
     from autotuned.counters import CacheInfo
     from autotuned.explain import Explanation
     from autotuned.job import Observer
     from autotuned.key import tensors
+    from autotuned.triton_compat import compiled
 else:
-    bound, compiledkernel, counters = map(later, ("bound", "compiledkernel", "counters"))
+    bound, compiled, counters = map(later, ("bound", "triton_compat.compiled", "counters"))
     failures, tensors, recording, storm = map(later, ("failures", "key.tensors", "recording", "storm"))
     verify = later("verify")
 
@@ -238,7 +240,7 @@ class Tuner:
         target = self.target
         if not isinstance(target, KernelTarget) or not target.bindable:
             return ()
-        return compiledkernel.compiled_for(values), compiledkernel.surroundings()
+        return compiled.compiled_for(values), compiled.surroundings()
 
     def _compile(self, call: Call, choice: Choice) -> Any:
         """What `_launch` does, without zeroing and without the launch."""
@@ -272,7 +274,7 @@ class Tuner:
     def _put(self, call: Call, config: Any, before: bound.Prologue | None, result: Any) -> None:
         try:
             ready = self._bound(call, config, before, result)
-        except compiledkernel.EvictedError:  # by the user's code within the launch: a later call is bound
+        except compiled.EvictedError:  # by the user's code within the launch: a later call is bound
             return
         if switched.recorders:
             ready = switched.recorders[-1].watched(self, ready)
@@ -336,10 +338,10 @@ class Tuner:
         again = self._again if self.options.computed is not None or len(self.options.configs()) > 1 else None
         if self._binds_directly(target) and not call.has_descriptors:  # of which the words do not say all
             try:
-                values, device, spec = tuple(call.arguments.values()), toolchain.current_device(), self.options.spec
+                values, device, spec = tuple(call.arguments.values()), kernel.current_device(), self.options.spec
                 asks = bool(spec.buckets or spec.functions)
                 return bound.direct(target, self.names, values, config, before, result, device, asks, again)
-            except compiledkernel.UnbindableError as error:
+            except compiled.UnbindableError as error:
                 self._bind_failed = True
                 log.warning(
                     "`%s` cannot be launched directly (%s); Triton's own launch is used from now on.",
@@ -392,7 +394,7 @@ class _LazyDevice:
         """What tells the index, for those who ask often."""
         if self._get is None:
             fingerprint.begin(store.root())
-            self._get = toolchain.current_device_getter()
+            self._get = kernel.current_device_getter()
         return self._get
 
 

@@ -13,7 +13,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NoReturn
 
-from autotuned import compiledkernel, scratch, toolchain
+from autotuned.triton_compat import cache, compiled, kernel
 
 from . import session
 
@@ -26,7 +26,7 @@ def main() -> None:
     channel = socket.socket(fileno=int(sys.argv[1]))
     try:
         kernels = _kernels(json.loads(channel.recv(1 << 20)))
-        compiledkernel.prepare_compiler()
+        compiled.prepare_compiler()
     except Exception as error:  # whatever a module does that wants to see a GPU
         channel.send(json.dumps({"failed": f"{type(error).__name__}: {error}"[: 1 << 16]}).encode())
         return
@@ -39,7 +39,7 @@ def main() -> None:
 def _kernels(targets: list[str]) -> dict[str, Any]:
     """What is compiled for each tuned kernel of the targets, by name."""
     targets_of = (found.tuner.target for found in session.load(targets))
-    return {target.name: toolchain.innermost(target.fn) for target in targets_of if target.compiles_ahead}
+    return {target.name: kernel.innermost(target.fn) for target in targets_of if target.compiles_ahead}
 
 
 def _serve(channel: socket.socket, kernels: dict[str, Any]) -> NoReturn:
@@ -104,8 +104,8 @@ def _work(connection: Connection, kernels: dict[str, Any]) -> None:
 
 def _compiled(kernel: Any, parts: tuple[Any, ...], folder: str | None) -> tuple[str, str]:
     try:
-        with scratch.same_as(None if folder is None else Path(folder)):
-            return "done", compiledkernel.compile_specialization(kernel, parts)
+        with cache.same_as(None if folder is None else Path(folder)):
+            return "done", compiled.compile_specialization(kernel, parts)
     except Exception as error:  # of the kernel, or of this process alone: whoever asked finds out
         return "failed", f"{type(error).__name__}: {error}"
 

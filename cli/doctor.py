@@ -8,7 +8,8 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import autotuned
-from autotuned import configfile, env, store, supported
+from autotuned import configfile, env, store
+from autotuned.triton_compat import versions as supported
 from autotuned.typed_json import Json
 
 from . import terminal
@@ -106,13 +107,13 @@ def _torch_version() -> str:
 
 
 def _triton_version() -> str:
-    from autotuned import toolchain
+    from autotuned.triton_compat import kernel
 
-    return toolchain.version()
+    return kernel.version()
 
 
 def _ptxas_version(arch: str) -> Json:
-    from autotuned import fingerprint
+    from autotuned.triton_compat import fingerprint
 
     return fingerprint.of(arch, store.root())["ptxas"]
 

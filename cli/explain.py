@@ -87,9 +87,9 @@ def _present(context: Mapping[str, Json]) -> dict[str, Json]:
     where = device.INTERPRETER if name == "interpreter" else device.cuda() if kind == "cuda" else device.cpu()
     now: dict[str, Json] = {"device": where.to_json()}
     if "triton" in context:
-        from autotuned import fingerprint, toolchain
+        from autotuned.triton_compat import fingerprint, kernel
 
-        now |= {**fingerprint.of(where.arch, store.root()), "environment": toolchain.environment()}
+        now |= {**fingerprint.of(where.arch, store.root()), "environment": kernel.environment()}
     for distribution in context.get("distributions", {}):
         now.setdefault("distributions", {})[distribution] = _installed(distribution)
     return now

@@ -24,16 +24,24 @@ EVERYTHING = sorted([*LIBRARY, *(ROOT / "autotuned" / "kernels").glob("*.py"), *
 RANKS = [
     {
         *("benchmark", "codegen", "counters", "errors", "fixed", "_frozen", "_lazy", "mounts", "gpu.nvml"),
-        *("race", "readers", "key.source_text", "switched", "ttir", "verify"),
+        *("race", "readers", "key.source_text", "switched", "triton_compat.ttir", "verify"),
     },
-    {"gpu.clocks", "env", "failures", "gpu.inventory", "ranks", "key.reach", "supported", "typed_json"},
+    {"gpu.clocks", "env", "failures", "gpu.inventory", "ranks", "key.reach", "triton_compat.versions", "typed_json"},
     {
         *("conditions", "gpu.device", "disk", "json_fields", "key.held", "key.key", "measure", "nearest", "key.origin"),
-        *("policy", "toolchain", "gpu.visible", "workers"),
+        *("policy", "triton_compat.kernel", "gpu.visible", "workers"),
     },
     {
-        *("key.nearest_key", "arithmetic", "key.classes", "compiledkernel", "fingerprint", "frontend", "journal"),
-        *("key.stored_key", "locks", "scratch", "storm", "tensorspec", "key.walk"),
+        *(
+            "key.nearest_key",
+            "arithmetic",
+            "key.classes",
+            "triton_compat.compiled",
+            "triton_compat.fingerprint",
+            "triton_compat.frontend",
+            "journal",
+        ),
+        *("key.stored_key", "locks", "triton_compat.cache", "storm", "tensorspec", "key.walk"),
     },
     {"calls", "driver", "evict", "key.tensors", "recordfile", "smem", "key.source"},
     {"_launch_py", "argspec", "configfile", "logbook", "look", "key.opaque", "state"},
@@ -151,11 +159,11 @@ def code_of(path: Path) -> str:
             r"triton\._C|triton\.runtime\.(jit|driver|cache|interpreter)|triton\.backends|triton\.compiler|"
             r"device_caches|used_global_vals|pre_run_hooks|packed_metadata",
             {
-                "autotuned/toolchain.py",
-                "autotuned/fingerprint.py",
-                "autotuned/compiledkernel.py",
-                "autotuned/frontend.py",
-                "autotuned/scratch.py",
+                "autotuned/triton_compat/kernel.py",
+                "autotuned/triton_compat/fingerprint.py",
+                "autotuned/triton_compat/compiled.py",
+                "autotuned/triton_compat/frontend.py",
+                "autotuned/triton_compat/cache.py",
             },
             id="Triton's private names",
         ),
@@ -163,7 +171,7 @@ def code_of(path: Path) -> str:
         pytest.param(r"\bexec\(", {"autotuned/codegen.py", "autotuned/_launch_py.py"}, id="generated code"),
         pytest.param(
             r"zlib\.decompress|json\.load\(|\.read_bytes\(\)|\bopen\([^)]*['\"]rb['\"]",
-            {"autotuned/disk.py", "autotuned/fingerprint.py", "cli/record.py"},
+            {"autotuned/disk.py", "autotuned/triton_compat/fingerprint.py", "cli/record.py"},
             id="reading files: the reader with limits; Triton's own, hashed; whether a line was added",
         ),
         pytest.param(r"\beval\(|\b(pickle|marshal)\b", set(), id="nothing that runs stored data"),

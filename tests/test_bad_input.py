@@ -17,7 +17,7 @@ from stored import says
 from triton import Config
 
 import autotuned
-from autotuned import autotune, candidates, store, toolchain
+from autotuned import autotune, candidates, store
 from autotuned.errors import (
     ArgumentNameError,
     AutotunedError,
@@ -28,6 +28,7 @@ from autotuned.errors import (
     PruningError,
 )
 from autotuned.key.key import KeySpec, call_part, pow2
+from autotuned.triton_compat import kernel as toolchain
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 CONFIGS = [Config({"BLOCK": 16}), Config({"BLOCK": 32})]

@@ -52,7 +52,7 @@ def test_doctor_shows_every_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_doctor_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AUTOTUNED_CACHE_DIR", str(tmp_path / "a" / "b"))
-    from autotuned import fingerprint
+    from autotuned.triton_compat import fingerprint
 
     monkeypatch.setattr(fingerprint, "of", lambda arch, folder: {"ptxas": "1"})  # this one is remembered there
     assert _json("doctor")["cache"]["unwritable"] is None

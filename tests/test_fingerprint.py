@@ -9,7 +9,8 @@ import pytest
 
 pytest.importorskip("triton")
 
-from autotuned import disk, fingerprint, toolchain
+from autotuned import disk
+from autotuned.triton_compat import fingerprint, kernel
 
 PTXAS = "#!/bin/sh\n# {0}\necho 'Cuda compilation tools, release 13.0, V13.0.88'\n"
 
@@ -24,7 +25,7 @@ def pretended(tmp_path, monkeypatch):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(f"# {name}\n")
     tool(folder / "backends/nvidia/bin/ptxas", "one")
-    monkeypatch.setattr(toolchain, "folder", lambda: str(folder))
+    monkeypatch.setattr(kernel, "folder", lambda: str(folder))
     monkeypatch.setattr("triton.runtime.cache.triton_key", lambda: (folder / "_C/libtriton.so").read_text())
     again()
     yield folder
@@ -83,7 +84,7 @@ def test_files_that_were_only_touched_or_moved_do_not_count(pretended, monkeypat
     os.utime(pretended / "knobs.py", ns=(1, 1))
     assert found(pretended) == before
     moved = pretended.rename(pretended.with_name("elsewhere"))
-    monkeypatch.setattr(toolchain, "folder", lambda: str(moved))
+    monkeypatch.setattr(kernel, "folder", lambda: str(moved))
     monkeypatch.setattr("triton.runtime.cache.triton_key", lambda: (moved / "_C/libtriton.so").read_text())
     assert found(moved) == before
 

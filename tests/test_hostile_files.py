@@ -16,25 +16,13 @@ from hypothesis import strategies as st
 from shipped import SLUG
 from shipped import write as write_config_file
 
-from autotuned import (
-    calls,
-    configfile,
-    disk,
-    exchange,
-    explain,
-    files,
-    fingerprint,
-    locks,
-    logbook,
-    recordfile,
-    records,
-    store,
-)
+from autotuned import calls, configfile, disk, exchange, explain, files, locks, logbook, recordfile, records, store
 from autotuned.audit import Audit
 from autotuned.calls import Recorded
 from autotuned.errors import ConfigFileError, RecordError, RecordingError
 from autotuned.journal import Journal
 from autotuned.recordfile import Record, Timing
+from autotuned.triton_compat import fingerprint
 
 CONFIGS = [FakeConfig({"BLOCK": 64}), FakeConfig({"BLOCK": 128})]
 LIVE = by_identity(*CONFIGS)

@@ -16,9 +16,10 @@ from fakes import FakeConfig as Config
 from fakes import FakeDescriptor
 from triton import Config as KernelConfig
 
-from autotuned import autotune, decorator, fingerprint, hosttarget, measure, recordfile, store
+from autotuned import autotune, decorator, hosttarget, measure, recordfile, store
 from autotuned.gpu import device
 from autotuned.key import key
+from autotuned.triton_compat import fingerprint
 
 CONFIGS = [Config({"step": step}) for step in (8, 16)]
 X = np.zeros((8, 8))

@@ -10,29 +10,29 @@ import pytest
 import triton
 
 import autotuned
-from autotuned import supported
 from autotuned.errors import VersionError
+from autotuned.triton_compat import versions
 
 ROOT = Path(__file__).resolve().parent.parent
 
 
 @pytest.fixture(autouse=True)
 def looked_at_anew():
-    supported.check.cache_clear()
+    versions.check.cache_clear()
     yield
-    supported.check.cache_clear()
+    versions.check.cache_clear()
 
 
 @pytest.mark.parametrize(
     "version", ["3.6.0", "3.6", "3.10.0", "4.0.0", "3.6.0+git1234", "3.7.0.dev2026", "", "unknown", "3"]
 )
 def test_these_are_good_enough_or_say_nothing(version):
-    assert supported.fault("triton", version) is None
+    assert versions.fault("triton", version) is None
 
 
 @pytest.mark.parametrize("version", ["3.5.1", "2.3", "3.5.1+cpu", "3.5.0rc1"])
 def test_an_older_one_is_named_with_what_to_do(version):
-    text = supported.fault("triton", version)
+    text = versions.fault("triton", version)
     assert text.startswith(f"expected triton 3.6 or later, got {version} (")
     assert triton.__file__ in text
     assert text.endswith("Install it: pip install 'triton>=3.6'.")
@@ -40,17 +40,17 @@ def test_an_older_one_is_named_with_what_to_do(version):
 
 def test_the_oldest_are_those_that_an_installer_is_told():
     wanted = dict(re.findall(r'^    "(torch|triton)>=([\d.]+)', (ROOT / "pyproject.toml").read_text(), re.MULTILINE))
-    assert wanted == {name: ".".join(map(str, oldest)) for name, oldest in supported.OLDEST.items()}
+    assert wanted == {name: ".".join(map(str, oldest)) for name, oldest in versions.OLDEST.items()}
 
 
 def test_what_was_tried_is_what_ci_installs_and_readers_are_told():
-    assert autotuned.supported.TRIED[0].startswith(".".join(map(str, supported.OLDEST["triton"])))
+    assert autotuned.triton_compat.versions.TRIED[0].startswith(".".join(map(str, versions.OLDEST["triton"])))
     for path in ("README.md", "docs/design.md"):
         text = (ROOT / path).read_text()
-        assert [version for version in supported.TRIED if version not in text] == []
+        assert [version for version in versions.TRIED if version not in text] == []
     ci = (ROOT / ".ci" / "run").read_text()
     between = re.search(r"for version in ([\d. ]+); do\n  pip install -q \"triton==", ci)[1].split()
-    assert set(between) < set(supported.TRIED) and f"triton=={supported.TRIED[0]}" in ci
+    assert set(between) < set(versions.TRIED) and f"triton=={versions.TRIED[0]}" in ci
 
 
 def kernel(x_ptr):

@@ -67,15 +67,16 @@ def test_each_device_has_a_context_of_its_own():
 
 def test_the_environment_is_read_while_another_thread_reads_it_anew(monkeypatch):
     pytest.importorskip("triton")
-    from autotuned import env, toolchain
+    from autotuned import env
+    from autotuned.triton_compat import kernel
 
     stamps = itertools.count()
-    wanted = toolchain.environment()
+    wanted = kernel.environment()
     monkeypatch.setattr(env, "stamp", lambda: lambda: next(stamps))
     wrong = []
 
     def ask():
-        wrong.extend(found for _ in range(ROUNDS) if (found := toolchain.environment()) != wanted)
+        wrong.extend(found for _ in range(ROUNDS) if (found := kernel.environment()) != wanted)
 
     assert together(*[ask] * 4) == []
     assert wrong == []

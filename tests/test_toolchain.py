@@ -4,7 +4,8 @@ import pytest
 
 pytest.importorskip("triton")
 
-from autotuned import codegen, compiledkernel
+from autotuned import codegen
+from autotuned.triton_compat import compiled
 
 
 @pytest.mark.parametrize("what", ["as it is", "scratch", "gsan", "patched", "unknown", "computes", "another class"])
@@ -25,11 +26,11 @@ def test_tritons_launcher_is_passed_over_only_where_it_passes_things_on(what, mo
     elif what == "unknown":
         run.something_new = 1
     elif what == "computes":
-        monkeypatch.setattr(compiledkernel.toolchain, "is_tritons", lambda function: True)
+        monkeypatch.setattr(compiled.kernel, "is_tritons", lambda function: True)
         monkeypatch.setattr(type(run), "__call__", lambda self, x, *given: self.launch(x + 1, *given))
     elif what == "another class":
         run = type("Launcher", (), {"__call__": lambda self, *given: calls.append(given)})()
-    function, leading, one_by_one = compiledkernel._beneath(run, 7, ("packed",))
+    function, leading, one_by_one = compiled._beneath(run, 7, ("packed",))
     assert (function is run) is (what != "as it is")
     assert calls == []
     if function is run:

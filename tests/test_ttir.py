@@ -2,7 +2,7 @@
 
 import pytest
 
-from autotuned.ttir import Access, access
+from autotuned.triton_compat.ttir import Access, access
 
 HEADER = "  tt.func public @k(%a: !tt.ptr<f32> loc(#loc), %n: i32 loc(#loc), %b: !tt.ptr<f32> loc(#loc), %v: i32) {"
 

@@ -51,10 +51,11 @@ def measure(kind: str, target: Path) -> None:
     import pytest
     import triton
 
-    from autotuned import cases, compiledkernel, switched
+    from autotuned import cases, switched
+    from autotuned.triton_compat import compiled
 
     [found] = cases.load(str(target))
-    compiledkernel.prepare_compiler()
+    compiled.prepare_compiler()
     start = time.perf_counter()
     if compilers is not None:
         switched.compilers.append(compilers)

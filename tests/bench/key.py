@@ -19,7 +19,9 @@ import triton
 import triton.language as tl
 from triton import Config
 
-from autotuned import autotune, env, fingerprint, toolchain
+from autotuned import autotune, env
+from autotuned.triton_compat import fingerprint
+from autotuned.triton_compat import kernel as toolchain
 
 CONFIGS = [Config({"BLOCK": 16}), Config({"BLOCK": 32})]
 NAMES = ["a", "b", "c", "d", "e", "f", "g", "h"]

@@ -6,8 +6,8 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from autotuned import compiledkernel
 from autotuned.kernels import layernorm_bwd, matmul, rmsnorm, softmax, splitk_matmul
+from autotuned.triton_compat import compiled as compiledkernel
 
 
 @triton.jit

@@ -11,7 +11,8 @@ import triton.language as tl
 from triton import Config, knobs
 
 import autotuned
-from autotuned import autotune, store, toolchain
+from autotuned import autotune, store
+from autotuned.triton_compat import kernel as toolchain
 
 CONFIGS = [Config({"BLOCK": 16}), Config({"BLOCK": 32}), Config({"BLOCK": 64})]
 

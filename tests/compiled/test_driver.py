@@ -20,7 +20,8 @@ import triton.language as tl
 from fake_driver import Device
 from triton import Config
 
-from autotuned import autotune, compiledkernel, driver
+from autotuned import autotune, driver
+from autotuned.triton_compat import compiled as compiledkernel
 
 _launch = pytest.importorskip("autotuned._launch")
 

@@ -10,7 +10,8 @@ import triton
 import triton.language as tl
 from triton import Config
 
-from autotuned import autotune, env, fingerprint, store, toolchain
+from autotuned import autotune, env, store
+from autotuned.triton_compat import fingerprint, kernel
 
 VARIABLES = ["DISABLE_LLVM_OPT", "TRITON_DEFAULT_FP_FUSION", "TRITON_F32_DEFAULT", "USE_IR_LOC", "LLVM_ENABLE_TIMING",
              "MLIR_ENABLE_TIMING", "NVPTX_ENABLE_DUMP", "AMDGCN_USE_BUFFER_OPS", "ALLOW_LHS_TMEM_LAYOUT_CONVERSION",
@@ -60,7 +61,7 @@ def test_other_variables_change_nothing(tuned, bench, monkeypatch, name, tmp_pat
 @pytest.mark.parametrize("name", VARIABLES)
 def test_every_variable_that_triton_names_is_watched(monkeypatch, name):
     monkeypatch.setenv(name, "1")
-    if name in toolchain.environment():
+    if name in kernel.environment():
         assert name.encode().startswith(env._CODE_PREFIXES)
 
 
@@ -76,7 +77,7 @@ def test_triton_names_no_variable_that_is_not_watched():
     for name in named:
         os.environ[name] = "1"
         try:
-            if name in toolchain.environment():
+            if name in kernel.environment():
                 assert name.encode().startswith(env._CODE_PREFIXES)
         finally:
             os.environ.pop(name) if name not in before else os.environ.update({name: before[name]})
@@ -192,13 +193,13 @@ def test_a_config_that_does_not_compile_is_compiled_once_b36(driver, launches):
 
 def test_what_c_code_sets_is_in_the_next_key():
     c = ctypes.CDLL(None)
-    before = toolchain.environment()
+    before = kernel.environment()
     try:
         c.setenv(b"DISABLE_LLVM_OPT", b"1", 1)
         assert "DISABLE_LLVM_OPT" not in os.environ
-        assert toolchain.environment() == {**before, "DISABLE_LLVM_OPT": "true"}
+        assert kernel.environment() == {**before, "DISABLE_LLVM_OPT": "true"}
         c.setenv(b"DISABLE_LLVM_OPT", b"0", 1)
-        assert toolchain.environment() != {**before, "DISABLE_LLVM_OPT": "true"}
+        assert kernel.environment() != {**before, "DISABLE_LLVM_OPT": "true"}
     finally:
         c.unsetenv(b"DISABLE_LLVM_OPT")
-    assert toolchain.environment() == before
+    assert kernel.environment() == before

@@ -16,7 +16,8 @@ from triton import Config
 from triton.compiler import ASTSource, code_generator
 from triton.language.extra import cuda
 
-from autotuned import autotune, frontend, store
+from autotuned import autotune, store
+from autotuned.triton_compat import frontend
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "bench"))
 from problems import PROBLEMS  # noqa: E402

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from triton import Config, knobs
 
 import autotuned
-from autotuned import autotune, bound, compiledkernel, driver, fingerprint, frontend, launch, store, supported
+from autotuned import autotune, bound, driver, launch, store
+from autotuned.triton_compat import compiled, fingerprint, frontend, versions
 
 CONFIGS = [Config({"BLOCK": block}, num_warps=warps) for block in (16, 32) for warps in (1, 2)]
 GRIDS = [(4,), [4, 1], lambda meta: (triton.cdiv(meta["n"], meta["BLOCK"]),)]
@@ -26,16 +27,16 @@ def add(x_ptr, n, BLOCK: tl.constexpr):
 @pytest.fixture(autouse=True)
 def newer(monkeypatch):
     """Triton says that it is of a later version, and nothing may reach into it."""
-    supported.strange.cache_clear()
+    versions.strange.cache_clear()
     monkeypatch.setattr(triton, "__version__", "3.10.0")
     monkeypatch.setattr(fingerprint, "_known", {})  # it holds for as long as Triton is the one that was imported
     for module, name in (
-        (bound, "direct"), (compiledkernel, "handle"), (compiledkernel, "direct_launch"), (driver, "fields"),
+        (bound, "direct"), (compiled, "handle"), (compiled, "direct_launch"), (driver, "fields"),
         (frontend, "_source_class"),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, None)
     yield
-    supported.strange.cache_clear()
+    versions.strange.cache_clear()
 
 
 @pytest.fixture
@@ -134,5 +135,5 @@ def test_install_works_beside_it(launches):
 def test_no_version_but_those_of_a_tried_minor_is_reached_into(version):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(triton, "__version__", version)
-        assert supported.strange_triton().startswith(f"Triton {version or 'without a version'} was never tried")
+        assert versions.strange_triton().startswith(f"Triton {version or 'without a version'} was never tried")
         assert not launch.binds_directly() and not launch.uses_c()

@@ -17,7 +17,8 @@ import triton
 import triton.language as tl
 from triton import Config, knobs
 
-from autotuned import autotune, compiledkernel, compiling, store
+from autotuned import autotune, compiling, store
+from autotuned.triton_compat import compiled
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "bench"))
 from problems import PROBLEMS  # noqa: E402
@@ -88,10 +89,10 @@ def test_a_further_shape_costs_its_launches_and_little_else(monkeypatch):
     tuned = autotune(configs, key=["n"], do_bench=fake_cuda.by_config(TIMES))(triton.jit(add))
     tuned[grid](torch.zeros(1008), torch.zeros(1008), 1008)
     replaced, started, read, launches = [], [], [], len(fake_cuda.Launcher.launches)
-    replace, start, access = os.replace, threading.Thread.start, compiledkernel.ttir.access
+    replace, start, access = os.replace, threading.Thread.start, compiled.ttir.access
     monkeypatch.setattr(os, "replace", lambda *paths: (replaced.append(paths[1]), replace(*paths))[1])
     monkeypatch.setattr(threading.Thread, "start", lambda self: (started.append(self.name), start(self))[1])
-    monkeypatch.setattr(compiledkernel.ttir, "access", lambda text: (read.append(text), access(text))[1])
+    monkeypatch.setattr(compiled.ttir, "access", lambda text: (read.append(text), access(text))[1])
     tuned[grid](torch.zeros(2016), torch.zeros(2016), 2016)
     assert tuned.cache_info().searches == 2
     assert (started, read) == ([], [])
@@ -186,7 +187,7 @@ def test_b60_what_certainly_needs_too_much_shared_memory_is_not_compiled(monkeyp
             sums = tl.dot(a, b, sums)
         tl.store(y_ptr + rows[:, None] * BLOCK + rows[None, :], sums)
 
-    monkeypatch.setattr(compiledkernel, "shared_memory_limit", lambda: 99 << 10)
+    monkeypatch.setattr(compiled, "shared_memory_limit", lambda: 99 << 10)
     configs = [Config({"BLOCK": 64}, num_stages=stages) for stages in (2, 3, 4, 5, 6, 8)]
     monkeypatch.setenv("AUTOTUNED_COMPILE_WORKERS", "0")
     tuned = autotune(configs, key=["n"], do_bench=lambda call, quantiles: call() or [1.0] * 3)(triton.jit(product))
@@ -297,9 +298,7 @@ def _compile(configs, workers):
         if workers == 1:
             threads.submit(one_by_one).result()
         else:
-            for one in [
-                compiledkernel.compiling_in(threads, lambda config=config: warm_up(config)) for config in configs
-            ]:
+            for one in [compiled.compiling_in(threads, lambda config=config: warm_up(config)) for config in configs]:
                 one.result()
         window.note_waiting()
     return window

@@ -68,7 +68,7 @@ def test_a_prepared_call_can_be_captured_in_strict_mode(stored, launches, monkey
     tuned = kernel()
     with autotuned.mode("strict"):
         tuned.prepare(x, 100)
-        monkeypatch.setattr(autotuned.toolchain, "capturing", lambda: True)
+        monkeypatch.setattr(autotuned.triton_compat.kernel, "capturing", lambda: True)
         tuned[(4,)](x, 100)
         assert tuned.cache_info().hits == 1
         with pytest.raises(NotTunedError):

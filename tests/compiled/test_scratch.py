@@ -15,7 +15,8 @@ from faults import faults
 from triton import Config, knobs
 from triton.runtime.cache import FileCacheManager
 
-from autotuned import autotune, evict, scratch, store
+from autotuned import autotune, evict, store
+from autotuned.triton_compat import cache
 
 CONFIGS = [Config({"BLOCK": block}) for block in (16, 32, 64, 128)]
 TIMES = {16: 4.0, 32: 1.0, 64: 2.0, 128: 3.0}
@@ -175,4 +176,4 @@ def test_the_scratch_folder_is_cleared_of_what_no_search_used_for_a_week():
         os.utime(path, (then, then))
     evict.clear_scratch(folder)
     assert list(folder.iterdir()) == [kept]
-    assert scratch.promote(object(), folder) is None
+    assert cache.promote(object(), folder) is None

@@ -9,7 +9,8 @@ import triton
 import triton.language as tl
 from triton import Config
 
-from autotuned import autotune, compiledkernel
+from autotuned import autotune
+from autotuned.triton_compat import compiled as compiledkernel
 
 
 def add(x_ptr, n, BLOCK: tl.constexpr):

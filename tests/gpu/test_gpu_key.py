@@ -10,7 +10,8 @@ import torch
 import triton
 import triton.language as tl
 
-from autotuned import Config, autotune, fingerprint, store
+from autotuned import Config, autotune, store
+from autotuned.triton_compat import fingerprint
 
 pytestmark = pytest.mark.gpu
 CONFIGS = [Config({"BLOCK": block}) for block in (128, 256)]

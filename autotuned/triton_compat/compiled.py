@@ -11,19 +11,20 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import index, is_
 from typing import TYPE_CHECKING, Any
 
-from autotuned import codegen, toolchain
+from autotuned import codegen
 from autotuned._frozen import Frozen
 from autotuned._lazy import later
+from autotuned.triton_compat import kernel
 
 if TYPE_CHECKING:
-    from autotuned import ttir
+    from autotuned.triton_compat import ttir
 else:
-    ttir = later("ttir")  # a search needs it, and binding a kernel does not
+    ttir = later("triton_compat.ttir")  # a search needs it, and binding a kernel does not
 
 
 def is_hooked(jit: Any) -> bool:
     """Whether launches of this kernel must go through Triton for now: its `run` is replaced, or hooks wait in it."""
-    return toolchain.is_patched() or "run" in vars(jit) or bool(jit.pre_run_hooks) or _inspected()
+    return kernel.is_patched() or "run" in vars(jit) or bool(jit.pre_run_hooks) or _inspected()
 
 
 def _inspected() -> bool:
@@ -194,7 +195,7 @@ def _holds(jit: Any, device: int) -> tuple[Callable[[], bool], tuple[Any, ...]]:
     # A stages hook answers anew at each of Triton's look-ups: while there is one, nothing equals what was.
     runtime_then, compilation_then = None if _inspected() else dict(runtime), dict(compilation)
     used = [(name, value, scope) for (name, _), (value, scope) in jit.used_global_vals.items()]
-    original, absent = toolchain.originals["jit"], object()
+    original, absent = kernel.originals["jit"], object()
 
     def holds() -> bool:
         # hot path of the Python twin: comparisons of dictionaries that are nearly always empty
@@ -234,7 +235,7 @@ def surroundings() -> tuple[Any, ...]:
     """What else a launch relies on, and code of the user's may change within it: the current device, Triton's knobs."""
     from triton import knobs
 
-    return toolchain.current_device(), dict(vars(knobs.runtime)), dict(vars(knobs.compilation))
+    return kernel.current_device(), dict(vars(knobs.runtime)), dict(vars(knobs.compilation))
 
 
 def _has_memory(value: Any) -> bool:
@@ -279,7 +280,7 @@ def direct_launch(
     kernel_in_cache, cache_key, bound, holds = found.cache.get, found.cache_key, found.kernel, found.holds
     pre_run, entering, leaving, enter, leave = found.pre_run, found.entering, found.leaving, found.enter, found.leave
     run, function, packed, stream_of, device = found.run, found.function, found.packed, found.stream_of, found.device
-    current_device = toolchain.current_device_getter()
+    current_device = kernel.current_device_getter()
     full, meta = codegen.full_values(names, order, constants), codegen.mapping(names, constants)
     submit = codegen.submitter(names, order, constants, *_beneath(run, function, packed))
 
@@ -333,7 +334,7 @@ def _beneath(run: Any, function: int, packed: Any) -> tuple[Callable[..., Any], 
     """
     itself = run, [*codegen.PLACES, (function,), (packed,), (None,), (None,), (None,)], True
     kind = type(run)
-    if kind.__name__ != "CudaLauncher" or not toolchain.is_tritons(kind.__call__):
+    if kind.__name__ != "CudaLauncher" or not kernel.is_tritons(kind.__call__):
         return itself
     if not vars(run).keys() <= _LAUNCHER_HAS:
         return itself

@@ -15,8 +15,9 @@ from pathlib import Path
 from types import FunctionType, SimpleNamespace
 from typing import Any
 
-from autotuned import disk, env, toolchain
+from autotuned import disk, env
 from autotuned.json_fields import named, typed
+from autotuned.triton_compat import kernel
 from autotuned.typed_json import Json
 
 log = logging.getLogger("autotuned")
@@ -77,7 +78,7 @@ def _settle(future: Any) -> None:
 
 def _place(cache_dir: Path, tool: str | None) -> Path:
     """Where a fingerprint is remembered."""
-    name = hashlib.sha256(f"3 {toolchain.version()} {toolchain.folder()} {tool}".encode("utf-8", "surrogateescape"))
+    name = hashlib.sha256(f"3 {kernel.version()} {kernel.folder()} {tool}".encode("utf-8", "surrogateescape"))
     return cache_dir / "toolchain" / f"{name.hexdigest()[:32]}.json"
 
 
@@ -92,7 +93,7 @@ def _remembered(path: Path, tool: tuple[str, int, int] | None) -> dict[str, Json
     begun = _ahead.pop(os.getpid(), None)
     before, whole = begun.result() if begun else _hashed()
     known = tool and f"{_ptxas_version(tool[0])} {_sha256(tool[0])[:12]}"
-    fresh: dict[str, Json] = {"triton": toolchain.version(), "triton_key": whole, "ptxas": known}
+    fresh: dict[str, Json] = {"triton": kernel.version(), "triton_key": whole, "ptxas": known}
     # Else somebody is installing it: what was read may be a mixture.
     if _parts() == before and (tool is None or _stat(tool[0]) == tool):
         try:
@@ -104,7 +105,7 @@ def _remembered(path: Path, tool: tuple[str, int, int] | None) -> dict[str, Json
 
 def _parts() -> dict[str, Json]:
     """What is hashed: the files, and the folders, whose times say whether there are others."""
-    root = toolchain.folder()
+    root = kernel.folder()
     folders = {folder: os.stat(_below(root, folder)).st_mtime_ns for folder in _folders(root)}
     files = {file: _size_and_time(_below(root, file)) for folder in folders for file in _files(root, folder)}
     return {"folders": folders, "files": files}
@@ -112,7 +113,7 @@ def _parts() -> dict[str, Json]:
 
 def _is_made_of(data: Json, tool: tuple[str, int, int] | None) -> bool:
     """Whether what is remembered was computed from what is there now; half a millisecond for 150 files."""
-    root = toolchain.folder()
+    root = kernel.folder()
     return (
         data["ptxas"] == (list(tool) if tool else None)
         and all(os.stat(_below(root, folder)).st_mtime_ns == time for folder, time in data["folders"].items())
@@ -136,7 +137,7 @@ def _hashed() -> tuple[dict[str, Json], str]:
     from triton.runtime.cache import triton_key
 
     # Triton's own key leaves out its runtime, Gluon, plug-ins and what it links into kernels.
-    root, parts = toolchain.folder(), _parts()
+    root, parts = kernel.folder(), _parts()
     files = sorted(_below(root, file) for file in parts["files"])
     files = [path for path in files if not os.path.basename(path).startswith("libtriton")]
     # Nothing can be compiled before this is known, and Python's lock is free while a file is read or hashed.
@@ -194,7 +195,7 @@ def _ptxas_places(arch: str) -> tuple[str, str | None]:
 
 
 def _own_tool(name: str) -> str:
-    return os.path.join(toolchain.folder(), "backends", "nvidia", "bin", name)
+    return os.path.join(kernel.folder(), "backends", "nvidia", "bin", name)
 
 
 def _second_ptxas(arch: int) -> bool:

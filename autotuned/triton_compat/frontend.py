@@ -18,7 +18,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from autotuned import disk, supported, toolchain
+from autotuned import disk
+from autotuned.triton_compat import kernel as toolchain
+from autotuned.triton_compat import versions
 
 log = logging.getLogger("autotuned")
 LATER = frozenset({"num_warps", "num_stages", "maxnreg"})  # options that later passes read, and the front end seldom
@@ -51,7 +53,7 @@ def _original(jit: Any) -> Any:
     """Triton's class of sources, if the kernel uses just that; None else."""
     from triton.compiler import ASTSource
 
-    if supported.strange_triton():
+    if versions.strange_triton():
         return None
     try:
         jit.device_caches[toolchain.current_device()]  # made now, or the kernel's first launch would set the class anew
