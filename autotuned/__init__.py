@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from autotuned.inductor import freeze as freeze
     from autotuned.key.key import pow2 as pow2
     from autotuned.recording import record as record
-    from autotuned.store import register_configs as register_configs
+    from autotuned.resolve.sources import register_configs as register_configs
 
 __version__ = "0.1.0"
 __all__ = [
@@ -40,7 +40,7 @@ _HOMES = {
     "mode": "autotuned.env",
     "pow2": "autotuned.key.key",
     "record": "autotuned.recording",
-    "register_configs": "autotuned.store",
+    "register_configs": "autotuned.resolve.sources",
     "uninstall": "autotuned.dropin",
     "sync": "autotuned.agree",
 }

@@ -9,14 +9,16 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Protocol
 
-from autotuned import candidates, conditions, disk, errors, failures, race, ranks, recordfile, store, switched
+from autotuned import candidates, disk, errors, failures, race, ranks, switched
 from autotuned.errors import AutotunedError, SyncError
 from autotuned.fixed import Fixed
 from autotuned.key.key import Key
-from autotuned.look import Choice, Rung, rung
 from autotuned.question import Question
 from autotuned.ranks import Ranks
-from autotuned.recordfile import Record, Timing
+from autotuned.resolve import sources
+from autotuned.store import conditions, record
+from autotuned.store.lookup import Choice, Rung, rung
+from autotuned.store.record import Record, Timing
 from autotuned.target import Call
 from autotuned.triton_compat import kernel
 from autotuned.typed_json import Json, digest
@@ -188,7 +190,7 @@ class Agreement:
         found = alone.decide(question.replace(force=True))  # nothing remembered: all must launch the same configs
         assert found.record is not None
         mine = f"{name}/record/{self._ranks.rank}"
-        self._ranks.publish(mine, disk.text(recordfile.dump(found.record)))
+        self._ranks.publish(mine, disk.text(record.dump(found.record)))
         records = []
         for rank in range(self._ranks.size):
             text = self._ranks.wait(
@@ -197,13 +199,13 @@ class Agreement:
             )  # fmt: skip
             if text is None:  # too late, or a rank has said why it has none: then that is what all raise
                 raise self._too_late(question, f"rank {rank} did not finish measuring")
-            records.append(recordfile.load(disk.parse_json(text)))
+            records.append(record.load(disk.parse_json(text)))
         merged = slowest(records, question.live)
         if alone.keeps(question.key):
-            store.keep(merged)
-        winner = recordfile.identity_of(merged.winner or {})
+            sources.keep(merged)
+        winner = record.identity_of(merged.winner or {})
         tried = frozenset(question.live)
-        return Choice(question.live[winner], Rung.SEARCH, merged, tried=tried, conditions=store.under(merged, winner))
+        return Choice(question.live[winner], Rung.SEARCH, merged, tried=tried, conditions=sources.under(merged, winner))
 
     def _too_late(self, question: Question, what: str) -> SyncError:
         return SyncError(
@@ -245,9 +247,9 @@ class Agreement:
                 "call on this rank. Give every rank the same configs.",
                 kernel=question.key.kernel,
             )
-        found = recordfile.load(said["record"]) if said["record"] else None
-        if found is not None and alone.keeps(question.key) and store.read_of(question.key) is None:
-            store.keep(found)
+        found = record.load(said["record"]) if said["record"] else None
+        if found is not None and alone.keeps(question.key) and sources.read_of(question.key) is None:
+            sources.keep(found)
         under = None if said["conditions"] is None else conditions.load(said["conditions"], "conditions")
         tried = frozenset(question.live) if said["rung"] == Rung.SEARCH.name else frozenset()
         origin = f"rank {said['rank']}"
@@ -260,7 +262,7 @@ class _OtherCandidatesError(Exception):
 
 def _success(choice: Choice, question: Question, rank: int) -> dict[str, Json]:
     identity = next((name for name, config in question.live.items() if config is choice.config), None)
-    found = None if choice.record is None else recordfile.dump(choice.record)
+    found = None if choice.record is None else record.dump(choice.record)
     under = None if choice.conditions is None else choice.conditions.to_json()
     return {"rank": rank, "config": identity, "rung": choice.rung.name, "record": found, "conditions": under}
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from autotuned import locks, records
-from autotuned.locks import Lock
+from autotuned.store import locks, records
+from autotuned.store.locks import Lock
 
 log = logging.getLogger("autotuned")
 PATIENCE_S = 60.0  # a race takes less than a second; one who holds the lock for so long is not racing

@@ -8,8 +8,8 @@ from typing import Any
 
 from autotuned import candidates
 from autotuned.key import opaque
-from autotuned.look import Choice, Rung
-from autotuned.recordfile import Record, Timing
+from autotuned.store.lookup import Choice, Rung
+from autotuned.store.record import Record, Timing
 from autotuned.triton_compat import kernel as toolchain
 from autotuned.typed_json import Json
 

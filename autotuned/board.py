@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from autotuned import candidates, failures
-from autotuned.conditions import Checked, with_verdicts
 from autotuned.job import Job, Progress
 from autotuned.race import Trial
-from autotuned.recordfile import Timing
+from autotuned.store.conditions import Checked, with_verdicts
+from autotuned.store.record import Timing
 
 log = logging.getLogger("autotuned")
 

@@ -11,12 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from autotuned.conditions import OTHERS, Checked, Restore
-from autotuned.conditions import names as ordered
 from autotuned.errors import CheckError, DecorationError
 from autotuned.failures import is_memory_error
 from autotuned.key import opaque
 from autotuned.key.tensors import is_torch, tensors_in
+from autotuned.store.conditions import OTHERS, Checked, Restore
+from autotuned.store.conditions import names as ordered
 from autotuned.typed_json import Json, digest
 
 # Relative; what is not listed must be equal bit for bit (integers, booleans) or value for value (fp8).

@@ -8,25 +8,28 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from autotuned import candidates, conditions, env, store, switched
+from autotuned import candidates, env, switched
 from autotuned._lazy import later
 from autotuned.candidates import Pruner
 from autotuned.context import Context
 from autotuned.errors import ConfigError, PruningError
 from autotuned.key import opaque
 from autotuned.key.key import Key, call_part
-from autotuned.look import Candidates, Choice, Live, Look, Place, Rung
 from autotuned.question import Options, Question, Seconds
+from autotuned.resolve import sources
+from autotuned.store import conditions
+from autotuned.store.lookup import Candidates, Choice, Live, Look, Place, Rung
 from autotuned.target import Call, Target, refuse_conflicts
 from autotuned.triton_compat import kernel
 
 if TYPE_CHECKING:
-    from autotuned import explain, failures, fallback, locks, readers, searching, storm
+    from autotuned import explain, failures, fallback, readers, searching, storm
     from autotuned.explain import Explanation
-    from autotuned.recordfile import Record
+    from autotuned.store import locks
+    from autotuned.store.record import Record
 else:
     explain, failures, fallback = map(later, ("explain", "failures", "fallback"))
-    locks, readers, searching, storm = map(later, ("locks", "readers", "searching", "storm"))
+    locks, readers, searching, storm = map(later, ("store.locks", "readers", "searching", "storm"))
 
 log = logging.getLogger("autotuned")
 
@@ -216,7 +219,7 @@ class Chooser:
         if question.fresh or not self.keeps(question.key):
             return [own]
         strict = question.mode == "strict"
-        return [own, *store.places(strict, question.must_search, self.options.nearest, question.needed)]
+        return [own, *sources.places(strict, question.must_search, self.options.nearest, question.needed)]
 
     def _ending(self, question: Question) -> Rung | None:
         """What a call gets for which nothing is known: a search, an untuned config, or (None) an error."""
@@ -264,7 +267,7 @@ class Chooser:
             return fallback.for_now(self, question)
         if ending is not Rung.SEARCH:
             return (self._search_forbidden if self._may_search(question) else self._without_search)(question)
-        with store.locked(question.key, self.keeps(question.key) and not switched.agreements) as lock:
+        with sources.locked(question.key, self.keeps(question.key) and not switched.agreements) as lock:
             # Again: another process or thread may have finished while this one waited for the lock.
             known = self.known(question)
             if known is None or not self.is_enough(known, question):
@@ -320,7 +323,7 @@ class Chooser:
         start = time.perf_counter()
         unfit = self.unfit.of(question.key.digest) if "unfit" in vars(self) else ()
         strict = question.mode == "strict"
-        found = store.find(question.key, question.live, self._places(question), unfit, strict)
+        found = sources.find(question.key, question.live, self._places(question), unfit, strict)
         self.seconds.lookup += time.perf_counter() - start
         if found is not None and found.record is not None:
             self._take_in(found.record)
@@ -353,13 +356,15 @@ class Chooser:
     def _for_these(self, choice: Choice, question: Question) -> Choice | None:
         """A choice of this process among the candidates of a call: its config if it is one, else the next best."""
         record, live = choice.record, question.live
-        best = store.best(record, live, question.needed) if record and record.timings else self.identity(choice.config)
+        best = (
+            sources.best(record, live, question.needed) if record and record.timings else self.identity(choice.config)
+        )
         if best is None or best not in live:
             return None
-        complete = record is None or store.is_complete(record, live, best, question.needed)
+        complete = record is None or sources.is_complete(record, live, best, question.needed)
         if live[best] is choice.config and complete == choice.complete:
             return choice
-        under = choice.conditions if record is None else store.under(record, best)
+        under = choice.conditions if record is None else sources.under(record, best)
         return choice.replace(config=live[best], complete=complete, conditions=under)
 
     def _remember(self, key: Key, choice: Choice) -> Choice:

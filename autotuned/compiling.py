@@ -21,7 +21,7 @@ from typing import Any
 
 from autotuned import candidates, failures, smem, switched, workers
 from autotuned.errors import LeftOutError
-from autotuned.journal import Journal
+from autotuned.store.journal import Journal
 from autotuned.target import Call, Target
 from autotuned.triton_compat import cache
 from autotuned.triton_compat import compiled as compiledkernel

@@ -9,13 +9,14 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from autotuned import conditions, disk, recordfile
-from autotuned.conditions import Conditions
+from autotuned import disk
 from autotuned.errors import ConfigFileError, RecordError
 from autotuned.gpu.device import Device, file_stem, from_json
 from autotuned.json_fields import is_finite, typed
 from autotuned.key import stored_key
 from autotuned.key.key import Key
+from autotuned.store import conditions, record
+from autotuned.store.conditions import Conditions
 from autotuned.typed_json import Json, canonical
 
 SCHEMA = 2
@@ -36,7 +37,7 @@ class Entry:
     @cached_property
     def identity(self) -> str:
         """The config's identity among the live candidates of a call."""
-        return recordfile.identity_of(self.config)
+        return record.identity_of(self.config)
 
     def to_json(self) -> dict[str, Json]:
         """The entry as the file holds it."""
@@ -193,7 +194,7 @@ def rounded(value: float | None) -> float | None:
     return None if value is None else float(f"{value:.3g}")
 
 
-def entry_of(record: recordfile.Record, default: Mapping[str, Json] | None) -> Entry:
+def entry_of(record: record.Record, default: Mapping[str, Json] | None) -> Entry:
     """The entry for a record.
 
     Args:
@@ -363,7 +364,7 @@ def load_entry(data: Any, where: str) -> Entry:
         if number is not None and (not is_finite(number) or number <= 0):
             raise RecordError(f"{where}.{name}: expected a number above 0 or null, got {number!r:.60}.", where=where)
     call = stored_key.check_call(fields["call"], f"{where}.call")
-    config = recordfile.check_config(fields["config"], f"{where}.config")
+    config = record.check_config(fields["config"], f"{where}.config")
     _check_values(call, config, f"{where}.config")
     measured = conditions.load(fields["conditions"], f"{where}.conditions")
     return Entry(call, config, fields["median_us"], fields["vs_default"], measured)

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from autotuned import store
 from autotuned.key import opaque
+from autotuned.resolve import sources
 from autotuned.target import Call, Target
 from autotuned.typed_json import Json, canonical, encode
 
@@ -31,7 +31,7 @@ class Context:
         """The context part of a call's key, and its canonical text."""
         target = self._target
         where = target.device(call)
-        now = (where, target.toolchain(where, store.root()), target.environment(), target.source, _ids(target))
+        now = (where, target.toolchain(where, sources.root()), target.environment(), target.source, _ids(target))
         latest = self._latest  # read once: a thread on another device may replace it
         if now != latest[0]:
             if latest[0] is not None and now[2] != latest[0][2]:

@@ -6,14 +6,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from autotuned import conditions, configfile, disk, shipping, store
+from autotuned import configfile, disk, shipping
 from autotuned.configfile import ConfigFile, Entry, Fault
 from autotuned.errors import ConfigFileError
 from autotuned.gpu.device import Device, from_json
 from autotuned.json_fields import is_finite
 from autotuned.key import opaque
 from autotuned.key.key import Key
-from autotuned.recordfile import Record
+from autotuned.resolve import sources
+from autotuned.store import conditions
+from autotuned.store.record import Record
 from autotuned.typed_json import Json
 
 IMPORTED = "imported"  # in the provenance of a record: the config file that it is from
@@ -39,7 +41,7 @@ def export(folder: Path, kernels: Iterable[str] | None = None) -> list[Path]:
 
 
 def _exported(kernel: str | None) -> Iterator[tuple[Key, Entry]]:
-    for _, stored in store.all_records(kernel):
+    for _, stored in sources.all_records(kernel):
         if stored.winner is not None and opaque.portable(stored.key.to_json(), stored.winner):
             yield stored.key, entry_of(stored)
 
@@ -84,7 +86,7 @@ def import_files(paths: Iterable[Path]) -> Imported:
 
 
 def _import(key: Key, entry: Entry, path: Path, result: Imported) -> None:
-    there = store.read_of(key)
+    there = sources.read_of(key)
     if there is not None and there.timings:
         result.kept += 1
     elif there is not None and there.winner is not None and entry_of(there) == entry:
@@ -93,8 +95,8 @@ def _import(key: Key, entry: Entry, path: Path, result: Imported) -> None:
         result.kept += 1
     else:
         provenance = {IMPORTED: path.name, "vs_default": entry.vs_default}
-        if not store.keep(Record(key, entry.config, entry.median_us, "ok", (), provenance, entry.conditions)):
-            raise OSError(f"the record {store.record_path(key)} cannot be written")
+        if not sources.keep(Record(key, entry.config, entry.median_us, "ok", (), provenance, entry.conditions)):
+            raise OSError(f"the record {sources.record_path(key)} cannot be written")
         result.written += 1
 
 

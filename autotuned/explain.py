@@ -8,12 +8,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from autotuned import candidates, files, listing, store
-from autotuned.conditions import Conditions
+from autotuned import candidates, files
 from autotuned.errors import NotTunedError
 from autotuned.key.key import Difference, Key, differences, parts
 from autotuned.key.nearest_key import Alike
-from autotuned.look import Candidates, Choice, Look, Place, Rung
+from autotuned.resolve import sources
+from autotuned.store import listing
+from autotuned.store.conditions import Conditions
+from autotuned.store.lookup import Candidates, Choice, Look, Place, Rung
 from autotuned.typed_json import Json, canonical
 
 # Reasons, in one or two words. What differs in the context comes in the order of this table when several parts do.
@@ -132,8 +134,8 @@ def changes_json(changed: Sequence[Difference]) -> list[dict[str, Json]]:
 
 def stored_keys(kernel: str) -> list[Key]:
     """The keys of a kernel for which something is stored or shipped."""
-    stored = [found.key for _, found in store.all_heads(kernel, quietly=True)]
-    return stored + [shipped for _, shipped, _ in store.shipped(kernel)]
+    stored = [found.key for _, found in sources.all_heads(kernel, quietly=True)]
+    return stored + [shipped for _, shipped, _ in sources.shipped(kernel)]
 
 
 _known: dict[str, Alike] | None = None  # by kernel, inside `reading_once`
@@ -165,10 +167,10 @@ def nearest(key: Key) -> Key | None:
 
 
 def _alike(kernel: str) -> Alike:
-    heads, shipped = store.known_heads(kernel), files.state()
+    heads, shipped = sources.known_heads(kernel), files.state()
     known = _latest.get(kernel)
     if known is None or known[0] is not heads or known[1] != shipped:
-        keys = [head.key for head in heads] + [key for _, key, _ in store.shipped(kernel)]
+        keys = [head.key for head in heads] + [key for _, key, _ in sources.shipped(kernel)]
         known = _latest[kernel] = heads, files.state(), Alike(keys)
         while len(_latest) > listing.MOST_FOLDERS:
             _latest.pop(next(iter(_latest)))
@@ -292,7 +294,7 @@ def of_stored(stored: Key, now: Mapping[str, Json]) -> Explanation:
 
 
 def _any_record(key: Key, live: Candidates) -> Look:
-    found, seen = store.look_up(key)
+    found, seen = sources.look_up(key)
     if found is None:
         return seen
     if found.winner is None:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from autotuned import candidates, failures
 from autotuned._lazy import later
 from autotuned.errors import ConfigError
-from autotuned.look import Candidates, Choice, Rung
 from autotuned.question import Question
+from autotuned.store.lookup import Candidates, Choice, Rung
 from autotuned.target import Call, Target
 
 if TYPE_CHECKING:

@@ -11,14 +11,15 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from autotuned import conditions, configfile, disk, env, fit, nearest, policy, records
-from autotuned.conditions import BY_DEFAULT, Conditions
+from autotuned import configfile, disk, env, fit, nearest, policy
 from autotuned.configfile import ConfigFile, Entry, Fault
 from autotuned.errors import ConfigFileError
 from autotuned.gpu.device import from_json
 from autotuned.key.key import Key
-from autotuned.look import Candidates, Choice, Look, Rung
 from autotuned.policy import Policy, Verdict
+from autotuned.store import conditions, records
+from autotuned.store.conditions import BY_DEFAULT, Conditions
+from autotuned.store.lookup import Candidates, Choice, Look, Rung
 from autotuned.typed_json import Json, canonical
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from autotuned.decorator import CaseGenerator, Named
 from autotuned.errors import DecorationError
 from autotuned.hosttarget import HostTarget
-from autotuned.look import Choice
 from autotuned.names import Names
 from autotuned.question import Options
+from autotuned.store.lookup import Choice
 from autotuned.target import Call
 from autotuned.tuner import Tuner
 

@@ -11,12 +11,12 @@ from typing import Any
 
 from autotuned import candidates
 from autotuned.check import Check
-from autotuned.conditions import Checked, Conditions, Restore
-from autotuned.journal import Journal
 from autotuned.key import opaque
 from autotuned.key.key import Key
 from autotuned.measure import GivenTimer, Timer
-from autotuned.recordfile import Record, Timing
+from autotuned.store.conditions import Checked, Conditions, Restore
+from autotuned.store.journal import Journal
+from autotuned.store.record import Record, Timing
 from autotuned.target import Call, Hooks, Target
 from autotuned.typed_json import Json
 

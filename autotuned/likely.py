@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterable, Iterator
 from itertools import chain
 
-from autotuned import listing
 from autotuned.key.key import Key
-from autotuned.recordfile import Record, identity_of
+from autotuned.store import listing
+from autotuned.store.record import Record, identity_of
 from autotuned.typed_json import Json
 
 MOST = 3

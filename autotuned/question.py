@@ -8,13 +8,14 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from autotuned import candidates, conditions
+from autotuned import candidates
 from autotuned._frozen import Frozen
 from autotuned._lazy import later
-from autotuned.conditions import Conditions
 from autotuned.key import opaque
 from autotuned.key.key import Key, KeySpec
-from autotuned.look import Choice, Rung
+from autotuned.store import conditions
+from autotuned.store.conditions import Conditions
+from autotuned.store.lookup import Choice, Rung
 from autotuned.target import Call, Hooks
 from autotuned.typed_json import Json, digest
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from autotuned import check as checks
     from autotuned.check import Check
     from autotuned.job import Observer
-    from autotuned.locks import Lock
+    from autotuned.store.locks import Lock
 else:
     checks = later("check")
 

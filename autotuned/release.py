@@ -6,14 +6,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from autotuned import candidates, cases, fallback, fit, store, tune
+from autotuned import candidates, cases, fallback, fit, tune
 from autotuned.cases import Found
 from autotuned.configfile import ConfigFile, Entry, passed
 from autotuned.errors import TargetError
 from autotuned.job import Job, Outcome, timer_of
 from autotuned.key import opaque
 from autotuned.key.key import Key
-from autotuned.recordfile import Timing
+from autotuned.resolve import sources
+from autotuned.store.record import Timing
 from autotuned.target import Call
 from autotuned.tuner import Tuner
 from autotuned.typed_json import Json, canonical
@@ -168,7 +169,7 @@ def _default(tuner: Tuner, call: Call, live: Mapping[str, Any]) -> str:
 
 def _rivals(key: Key, live: Mapping[str, Any], shipped: str, default: str) -> list[str]:
     """The runner-up of an earlier measurement here; all others where there was none."""
-    record = store.read_of(key)
+    record = sources.read_of(key)
     measured = [t for t in (record.timings if record else ()) if t.usable and t.identity in live]
     ranked = [timing.identity for timing in sorted(measured, key=_median) if timing.identity != shipped]
     return ranked[:1] if ranked else [name for name in live if name not in (shipped, default)]
@@ -187,6 +188,6 @@ def _retime(tuner: Tuner, call: Call, live: Mapping[str, Any]) -> list[Timing]:
         restore=options.restore, zero=options.zero, hooks=options.hooks, check=options.check,
     )  # fmt: skip
     outcome = Outcome()
-    with target.trials(store.scratch_folder()):
+    with target.trials(sources.scratch_folder()):
         tune.run(job, outcome)
     return outcome.timings

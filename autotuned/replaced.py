@@ -17,9 +17,9 @@ from autotuned.decorator import measured_by
 from autotuned.errors import AutotunedError, DecorationError, EncodingError, NotTunedError
 from autotuned.explain import Explanation
 from autotuned.key.key import KeySpec
-from autotuned.look import Choice, Rung
 from autotuned.names import Names
 from autotuned.question import Options
+from autotuned.store.lookup import Choice, Rung
 from autotuned.target import Hooks, KernelTarget
 from autotuned.triton_compat import kernel
 from autotuned.tuned import Tuned

@@ -8,16 +8,18 @@ from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from autotuned import candidates, conditions, explain, failures, fallback, job, likely, locks, race, store, tune
-from autotuned.conditions import Checked, Conditions, Restore
+from autotuned import candidates, explain, failures, fallback, job, likely, race, tune
 from autotuned.errors import AllConfigsFailedError, OutOfMemoryError
 from autotuned.job import Job, Outcome
-from autotuned.journal import Journal
 from autotuned.key import opaque, tensors, walk
 from autotuned.key.key import Key
-from autotuned.look import Candidates, Choice, Rung
 from autotuned.question import Options, Question
-from autotuned.recordfile import Record, Timing
+from autotuned.resolve import sources
+from autotuned.store import conditions, locks
+from autotuned.store.conditions import Checked, Conditions, Restore
+from autotuned.store.journal import Journal
+from autotuned.store.lookup import Candidates, Choice, Rung
+from autotuned.store.record import Record, Timing
 from autotuned.storm import Storm
 from autotuned.typed_json import canonical
 
@@ -95,7 +97,7 @@ class Searcher:
         complete = question.live.keys() <= {timing.identity for timing in outcome.timings}  # else the budget ended it
         winner, own = outcome.winner or "", self._chooser.own(question.key)
         tried = frozenset(question.live) | (own.tried if own else frozenset())
-        under = store.under(result, winner)
+        under = sources.under(result, winner)
         return Choice(question.live[winner], Rung.SEARCH, result, complete, tried=tried, conditions=under)
 
     def _after_failure(self, question: Question, error: AllConfigsFailedError) -> Choice:
@@ -124,7 +126,7 @@ class Searcher:
         others = {name: timing for name, timing in known.items() if name not in question.live}
         if question.fresh:  # of other calls of this key the timings stay
             known = others if question.narrowed else {}
-        journal = Journal(store.journal_path(key) if is_stored else None, key, saved)
+        journal = Journal(sources.journal_path(key) if is_stored else None, key, saved)
         if question.fresh:
             journal.forget()
         known = journal.judged(unfit.without(key.digest, known), again=question.must_search)
@@ -132,7 +134,7 @@ class Searcher:
             known = others  # failures alone, perhaps of a full or broken device, are tried again
         fit = unfit.without(key.digest, question.live)
         # By its times alone: whether its results are right is found out, and a reference needs more than one to judge.
-        incumbent = store.best(earlier, fit, Conditions(())) if earlier is not None else None
+        incumbent = sources.best(earlier, fit, Conditions(())) if earlier is not None else None
         is_one = incumbent in known and known[incumbent].usable
         return _Left(saved, earlier, restore, known, incumbent if is_one else None, journal)
 
@@ -141,22 +143,22 @@ class Searcher:
     ) -> dict[str, Timing]:
         """What earlier searches measured under all that is put back now, as this call's check sees it."""
         enough = earlier if earlier is not None and earlier.conditions.restore == restore else None
-        found = store.resumable(question.key, enough, restore) if is_stored else _timings(enough)
+        found = sources.resumable(question.key, enough, restore) if is_stored else _timings(enough)
         seen = ((name, as_seen(timing, question.needed)) for name, timing in found.items())
         return {name: timing for name, timing in seen if timing is not None}
 
     def _earlier(self, question: Question, is_stored: bool) -> Record | None:
         """The record of the key; where none is kept, what this process remembers of it."""
         if is_stored:
-            return store.read_of(question.key)
+            return sources.read_of(question.key)
         own = self._chooser.own(question.key)
         return own.record if own else None
 
     def _measure(self, question: Question, left: _Left, outcome: Outcome) -> None:
         """Run the search, each timing into the logbook, binaries into the scratch folder, the winner's out of it."""
-        logged = store.logged(question.key, question.fresh, left.restore)
+        logged = sources.logged(question.key, question.fresh, left.restore)
         writer = logged if left.saved else nullcontext(lambda timing: None)
-        with writer as write, self.target.trials(folder := store.scratch_folder()):
+        with writer as write, self.target.trials(folder := sources.scratch_folder()):
             tune.run(self._job(question, left, write), outcome)
             self.target.settle(question.call, question.live[outcome.winner or ""], folder)
 
@@ -205,7 +207,7 @@ class Searcher:
 
     def _in_order(self, question: Question) -> Candidates:
         """The candidates of a search that may not get to all of them: first what config files have for elsewhere."""
-        first = store.likely(question.key, question.live, self.options.nearest)
+        first = sources.likely(question.key, question.live, self.options.nearest)
         return {first: question.live[first], **question.live} if first is not None else question.live
 
     def _finish(self, question: Question, left: _Left, outcome: Outcome, seconds: float) -> Record:
@@ -216,7 +218,7 @@ class Searcher:
         key = question.key
         made = outcome.record(key, seconds, self._provenance(), left.restore)
         result = self._of_all_calls(with_verdicts_of(left.earlier, made), question)
-        before = store.read_of(key) if result.winner is None and self._chooser.keeps(key) else None
+        before = sources.read_of(key) if result.winner is None and self._chooser.keeps(key) else None
         if before is not None and before.conditions.restore != left.restore:
             return result  # what was measured so far is in the logbook
         if before is not None:  # what is complete stays so: the new search only adds to it
@@ -244,10 +246,10 @@ class Searcher:
         return result.replace(winner=chosen.config, median_us=chosen.median_us, quality=quality, conditions=under)
 
     def _keep(self, result: Record, question: Question) -> None:
-        if question.lock is locks.Lock.BUSY and not store.may_save(result.key):
+        if question.lock is locks.Lock.BUSY and not sources.may_save(result.key):
             log.info("`%s`: another process or thread tunes the same key and saves it.", result.key.kernel)
         elif opaque.portable(*(timing.config for timing in result.timings)):
-            store.keep(result)
+            sources.keep(result)
         else:
             self._chooser.say_once(
                 "config", "`%s`: a config has a value or a pre_hook without JSON form; kept in memory only.", result.key

@@ -6,11 +6,12 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from autotuned import configfile, disk, files, locks, records
+from autotuned import configfile, disk, files
 from autotuned.configfile import ConfigFile, Entry
 from autotuned.errors import ConfigFileError
 from autotuned.gpu.device import Device, from_json
 from autotuned.key.key import Key
+from autotuned.store import locks, records
 from autotuned.typed_json import digest
 
 ATTRIBUTES = ".gitattributes"

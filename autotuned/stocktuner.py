@@ -10,14 +10,16 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
-from autotuned import benchmark, candidates, conditions, failures, store
-from autotuned.conditions import Conditions
+from autotuned import benchmark, candidates, failures
 from autotuned.context import Context
 from autotuned.key import opaque
 from autotuned.key.key import Key, dtypes_in, is_tensor
-from autotuned.look import Place, Rung
 from autotuned.question import trial_part
-from autotuned.recordfile import Record, Timing
+from autotuned.resolve import sources
+from autotuned.store import conditions
+from autotuned.store.conditions import Conditions
+from autotuned.store.lookup import Place, Rung
+from autotuned.store.record import Record, Timing
 from autotuned.target import Call, Hooks, KernelTarget
 from autotuned.triton_compat import kernel
 from autotuned.typed_json import Json, digest, encode
@@ -84,7 +86,7 @@ class Seed:
 
     def stored(self, key: Key, configs: Sequence[Any]) -> Any:
         """The stored choice among these configs, every one of which was measured; None without one."""
-        choice = store.find(key, self.identities(configs), self.places())
+        choice = sources.find(key, self.identities(configs), self.places())
         if choice is None or not choice.complete:
             return None
         log.info("`%s` %s: %s (%s)", key.kernel, key.digest[:12], choice.config, choice.origin)
@@ -92,7 +94,7 @@ class Seed:
 
     def places(self) -> list[Place]:
         """Where a stored choice may come from, in order."""
-        return [place for place in store.exact_places(self.needed) if place[0] in _EXACT]
+        return [place for place in sources.exact_places(self.needed) if place[0] in _EXACT]
 
     def is_known(self, key: Key) -> bool:
         """Whether something is stored for a key, good or bad; who asks needs no pruned list of configs yet."""
@@ -123,7 +125,7 @@ class Seed:
             message = "`%s`: expected do_bench to tell configs apart, got %g ms for each; Triton takes the first."
             self.warn_once(message, "one answer", ran[0][0] / 1e3)
         under = Conditions(conditions.names(restore))
-        store.keep(kept.replace(median_us=won.median_us, quality=quality, conditions=under))
+        sources.keep(kept.replace(median_us=won.median_us, quality=quality, conditions=under))
 
     def _say_wrong_times(self, made: Sequence[Timing]) -> None:
         """Warn of answers of a benchmark that are no times; the infinite ones are Triton's own word for a failure."""

@@ -21,8 +21,8 @@ from autotuned.guard import Guard
 from autotuned.job import Job, Outcome
 from autotuned.measure import GivenTimer
 from autotuned.race import Trial
-from autotuned.recordfile import Timing
 from autotuned.sampling import Sampling
+from autotuned.store.record import Timing
 
 log = logging.getLogger("autotuned")
 FAR_OFF = 2.0  # while others are compiled, this many times the best is out; in the race it is less

@@ -17,9 +17,9 @@ from autotuned.candidates import Pruner
 from autotuned.decorator import CaseGenerator, Named
 from autotuned.errors import CallError, NotTunedError, PruningError
 from autotuned.key.key import is_tensor, sizes_of
-from autotuned.look import Choice
 from autotuned.names import Names
 from autotuned.question import Options
+from autotuned.store.lookup import Choice
 from autotuned.target import Call, Hooks, KernelTarget
 from autotuned.triton_compat import kernel
 from autotuned.tuner import Tuner

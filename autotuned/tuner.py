@@ -12,13 +12,14 @@ from functools import lru_cache
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
-from autotuned import candidates, codegen, env, launch, store, switched
+from autotuned import candidates, codegen, env, launch, switched
 from autotuned._lazy import later
 from autotuned.choose import Chooser
 from autotuned.errors import AutotunedError
 from autotuned.key.key import is_tensor
-from autotuned.look import Choice, Rung
 from autotuned.question import Options, Question
+from autotuned.resolve import sources
+from autotuned.store.lookup import Choice, Rung
 from autotuned.target import Call, KernelTarget, Target, bind
 from autotuned.triton_compat import fingerprint, kernel
 
@@ -393,7 +394,7 @@ class _LazyDevice:
     def getter(self) -> Callable[[], int]:
         """What tells the index, for those who ask often."""
         if self._get is None:
-            fingerprint.begin(store.root())
+            fingerprint.begin(sources.root())
             self._get = kernel.current_device_getter()
         return self._get
 

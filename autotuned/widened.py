@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from autotuned import conditions, store
-from autotuned.conditions import Restore
 from autotuned.key.key import Key
+from autotuned.resolve import sources
+from autotuned.store import conditions
+from autotuned.store.conditions import Restore
 from autotuned.target import Call
 
 
@@ -19,7 +20,7 @@ class Widened:
     def __init__(self, tuner: Any, key: Key, call: Call, needed: Restore) -> None:
         self._named = tuner.restore_value if needed else None
         self._own = list(needed or ())
-        earlier = store.read_of(key) if self._named is not None else None
+        earlier = sources.read_of(key) if self._named is not None else None
         if earlier is not None and self._named is not None:
             more = conditions.union(earlier.conditions.restore, needed) or ()
             # Triton 3.6 cannot put back None.

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from autotuned.calls import Recorded
-from autotuned.recordfile import Timing, identity_of
+from autotuned.store.record import Timing, identity_of
 from autotuned.typed_json import Json
 
 from . import terminal

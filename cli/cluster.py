@@ -11,9 +11,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from autotuned import disk, env, store
+from autotuned import disk, env
 from autotuned.calls import SUFFIX
 from autotuned.errors import AutotunedError
+from autotuned.resolve import sources
 from autotuned.typed_json import Json, digest
 
 from .isolation import Worker
@@ -259,6 +260,6 @@ class Host:
 
 def _as_file(text: str) -> str:
     """A recording as a file of this node."""
-    path = store.root() / "calls" / f"{digest(text)[:32]}{SUFFIX}"
+    path = sources.root() / "calls" / f"{digest(text)[:32]}{SUFFIX}"
     disk.write_text(path, text)
     return str(path)

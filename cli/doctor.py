@@ -8,7 +8,8 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import autotuned
-from autotuned import configfile, env, store
+from autotuned import configfile, env
+from autotuned.resolve import sources
 from autotuned.triton_compat import versions as supported
 from autotuned.typed_json import Json
 
@@ -77,11 +78,11 @@ class _Report:
         return self._ask("devices", _gpus) or [], self._ask("CUDA", _why_no_gpu)
 
     def _cache(self) -> dict[str, Json]:
-        root = self._ask("cache folder", store.root)
+        root = self._ask("cache folder", sources.root)
         if root is None:
             return {"path": None, "unwritable": None, "records": None, "bytes": None}
         sizes = self._ask("records", lambda: [path.stat().st_size for path in root.glob("v*/*/*.json")])
-        unwritable = self._ask("cache folder", lambda: store.unwritable(root))
+        unwritable = self._ask("cache folder", lambda: sources.unwritable(root))
         if unwritable:
             self.problems.append(f"cache folder: cannot be written: {unwritable}. Set AUTOTUNED_CACHE_DIR.")
         return {
@@ -115,7 +116,7 @@ def _triton_version() -> str:
 def _ptxas_version(arch: str) -> Json:
     from autotuned.triton_compat import fingerprint
 
-    return fingerprint.of(arch, store.root())["ptxas"]
+    return fingerprint.of(arch, sources.root())["ptxas"]
 
 
 def _launcher() -> tuple[str, str]:
@@ -152,7 +153,8 @@ def _why_no_gpu() -> str | None:
 
 def _config_folders() -> list[dict[str, Json]]:
     return [
-        {"path": str(folder), "files": _count(folder) if folder.is_dir() else None} for folder in store.config_folders()
+        {"path": str(folder), "files": _count(folder) if folder.is_dir() else None}
+        for folder in sources.config_folders()
     ]
 
 

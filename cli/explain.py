@@ -8,12 +8,13 @@ from typing import Annotated
 
 import typer
 
-from autotuned import explain, store
+from autotuned import explain
 from autotuned.errors import NoDeviceError
 from autotuned.explain import Explanation
 from autotuned.gpu import device
 from autotuned.key.key import Key
-from autotuned.look import Rung
+from autotuned.resolve import sources
+from autotuned.store.lookup import Rung
 from autotuned.typed_json import Json
 
 from . import terminal
@@ -67,7 +68,7 @@ def _of_name(wanted: str) -> tuple[str, list[Explanation]]:
 
 def _damaged(kernel: str) -> Iterator[Explanation]:
     """Records that cannot be read: of their keys only the digest is left."""
-    for path, seen in store.unreadable(kernel):
+    for path, seen in sources.unreadable(kernel):
         step = explain.Step(explain.WORDS[Rung.STORE], False, f"{seen.problem}: {seen.detail}")
         notes = (f"the record {path} cannot be used",)
         yield Explanation(kernel, None, "auto", seen.problem, "search", None, (step,), remarks=notes)
@@ -89,7 +90,7 @@ def _present(context: Mapping[str, Json]) -> dict[str, Json]:
     if "triton" in context:
         from autotuned.triton_compat import fingerprint, kernel
 
-        now |= {**fingerprint.of(where.arch, store.root()), "environment": kernel.environment()}
+        now |= {**fingerprint.of(where.arch, sources.root()), "environment": kernel.environment()}
     for distribution in context.get("distributions", {}):
         now.setdefault("distributions", {})[distribution] = _installed(distribution)
     return now

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from autotuned import exchange, store
+from autotuned import exchange
+from autotuned.resolve import sources
 
 from . import terminal
 from .stored import all_of, complete
@@ -28,13 +29,13 @@ def export(
 
     JSON: `files`, the paths.
     """
-    known = store.kernels()
+    known = sources.kernels()
     wanted = sorted(known)
     if kernels:
         wanted = [name for kernel in kernels for name in all_of(known, kernel)]
     if not wanted:
-        raise terminal.fail(f"nothing is stored in {store.root()}: tune something first.")
-    if reason := store.unwritable(out):
+        raise terminal.fail(f"nothing is stored in {sources.root()}: tune something first.")
+    if reason := sources.unwritable(out):
         raise terminal.cannot_write(out, reason)
     written = [str(path) for path in exchange.export(out, wanted)]
     if as_json:

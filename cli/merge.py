@@ -7,9 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
-from autotuned import disk, exchange, shipping, store
+from autotuned import disk, exchange, shipping
 from autotuned.configfile import ConfigFile
 from autotuned.exchange import Conflict, Merged
+from autotuned.resolve import sources
 
 from . import terminal
 
@@ -71,7 +72,7 @@ def _refuse_inputs(targets: dict[Path, ConfigFile], paths: list[Path]) -> None:
         if path.exists() and not _holds(path, file):
             raise terminal.fail(f"--out: {path} is there already. Name it as an input too, or name another place.")
     folder = next(iter(targets)).parent
-    if reason := store.unwritable(folder):
+    if reason := sources.unwritable(folder):
         raise terminal.cannot_write(folder, reason)
 
 

@@ -7,11 +7,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import autotuned
-from autotuned import configfile, recordfile, store
+from autotuned import configfile
 from autotuned.configfile import Entry
 from autotuned.errors import AutotunedError
 from autotuned.job import Progress
 from autotuned.key.key import Key
+from autotuned.resolve import sources
+from autotuned.store import record
 from autotuned.typed_json import Json
 
 from . import isolation
@@ -189,8 +191,8 @@ class Pool:
         """What this host has stored for a task that is measured on another one."""
         if not self._executor.gathers or self._wishes.force or task.key is None:
             return None
-        found = store.read_of(Key(**task.key))
-        return None if found is None else recordfile.dump(found)
+        found = sources.read_of(Key(**task.key))
+        return None if found is None else record.dump(found)
 
     def _skip(self, tasks: Sequence[Task], queue: Queue, status: str, why: str) -> None:
         for task in tasks:
@@ -285,7 +287,7 @@ class Pool:
     def _keep(self, message: Mapping[str, Json]) -> None:
         """Keep what a row rests on: a record of another host in this one's store, an entry for its config file."""
         if message["record"] is not None:
-            store.keep(recordfile.load(message["record"]))
+            sources.keep(record.load(message["record"]))
         if message["entry"] is not None and self._wishes.out is not None:
             entry = configfile.load_entry(message["entry"], "entry")
             self._unshipped.append((Key(**message["key"]), entry))
@@ -294,7 +296,7 @@ class Pool:
         """Write the entries that have come since, if the last time is long enough ago."""
         if self._unshipped and time.monotonic() - self._shipped >= after_s:
             assert self._wishes.out is not None
-            self.files |= {str(path) for path in store.ship_all(self._unshipped, self._wishes.out.absolute())}
+            self.files |= {str(path) for path in sources.ship_all(self._unshipped, self._wishes.out.absolute())}
             self._unshipped.clear()  # only now: where this is interrupted, they are written at the end
             self._shipped = time.monotonic()
 
@@ -368,4 +370,4 @@ def _is_over(seat: Seat) -> bool:
 def check_files(kernel: str, out: Path) -> None:
     """Fail before a kernel is measured if a config file of it that is there cannot be added to."""
     for path in sorted(out.glob(f"*/{configfile.file_name(kernel)}")):
-        store.shippable(path, kernel)
+        sources.shippable(path, kernel)

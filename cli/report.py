@@ -9,8 +9,9 @@ from typing import Annotated
 
 import typer
 
-from autotuned import calls, disk, store
+from autotuned import calls, disk
 from autotuned.calls import Recorded
+from autotuned.resolve import sources
 from autotuned.typed_json import Json
 
 from . import terminal
@@ -104,7 +105,7 @@ def _json(found: Sequence[Case], covered: Coverage | None) -> dict[str, Json]:
 
 def _print(found: Sequence[Case], covered: Coverage | None) -> None:
     if not found:
-        terminal.say(f"Nothing is tuned in {store.root()}, nor in config files.")
+        terminal.say(f"Nothing is tuned in {sources.root()}, nor in config files.")
     for name in dict.fromkeys(case.stored.key.kernel for case in found):
         terminal.print_heading(name)
         rows = [_cells(case) for case in found if case.stored.key.kernel == name]

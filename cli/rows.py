@@ -8,7 +8,7 @@ from pathlib import Path
 
 from autotuned.configfile import Entry
 from autotuned.key.key import Key
-from autotuned.recordfile import Record
+from autotuned.store.record import Record
 from autotuned.typed_json import Json
 
 from . import terminal

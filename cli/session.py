@@ -15,7 +15,7 @@ from typing import Any
 
 import typer
 
-from autotuned import candidates, cases, configfile, env, replay, store
+from autotuned import candidates, cases, configfile, env, replay
 from autotuned.calls import SUFFIX, Recorded
 from autotuned.cases import Found
 from autotuned.configfile import Entry
@@ -23,9 +23,10 @@ from autotuned.errors import DeviceLostError, NoDeviceError, TargetError
 from autotuned.gpu.device import from_json
 from autotuned.key import opaque
 from autotuned.key.key import Key
-from autotuned.look import Choice, Rung
 from autotuned.question import Question
-from autotuned.recordfile import Record, Timing
+from autotuned.resolve import sources
+from autotuned.store.lookup import Choice, Rung
+from autotuned.store.record import Record, Timing
 from autotuned.target import Call
 from autotuned.typed_json import Json
 
@@ -175,7 +176,7 @@ class Session:
             left_s = None if self._wishes.budget_s is None else self.left_s() * share(unit.count, open_count)
             result = self.measure(unit, left_s)
             if self._wishes.out is not None and result.key is not None and result.entry is not None:
-                self.files.add(str(store.ship(result.key, result.entry, self._wishes.out)))
+                self.files.add(str(sources.ship(result.key, result.entry, self._wishes.out)))
             self._add(result.row)
             open_count -= unit.count
 
@@ -288,7 +289,7 @@ class Session:
 
     def _note_entry(self, row: Row, key: Key, choice: Choice) -> Entry | None:
         row.source = choice.origin
-        found = (entry for path, other, entry in store.shipped(key.kernel) if path == choice.origin and other == key)
+        found = (entry for path, other, entry in sources.shipped(key.kernel) if path == choice.origin and other == key)
         entry = next(found, None)
         if entry is not None:
             row.median_us, row.vs_default = entry.median_us, entry.vs_default

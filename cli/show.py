@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from autotuned.key.key import parts
-from autotuned.recordfile import Record, Timing, identity_of
+from autotuned.store.record import Record, Timing, identity_of
 from autotuned.typed_json import Json
 
 from . import terminal

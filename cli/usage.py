@@ -6,10 +6,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from autotuned import calls, explain, store
+from autotuned import calls, explain
 from autotuned.calls import Recorded
 from autotuned.key.key import Difference, Key
 from autotuned.key.nearest_key import Alike
+from autotuned.resolve import sources
 from autotuned.typed_json import Json, canonical
 
 from . import terminal
@@ -94,7 +95,7 @@ def list_usage(kernel: str | None, path: Path, unused: bool, missing: bool, as_j
     wanting = list(missing_of(found)) if missing else None
     if as_json:
         terminal.print_json({
-            "cache": str(store.root()),
+            "cache": str(sources.root()),
             "calls": str(path),
             "unused": None if never is None else [stored.to_json() for stored in never],
             "missing": None if wanting is None else [one.to_json() for one in wanting],

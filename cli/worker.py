@@ -16,11 +16,13 @@ from types import TracebackType
 from typing import Any, NoReturn, TextIO
 
 import autotuned
-from autotuned import conditions, disk, failures, recordfile, store, switched
+from autotuned import disk, failures, switched
 from autotuned.errors import AutotunedError, DeviceLostError, TargetError
 from autotuned.gpu import device
 from autotuned.job import Progress
 from autotuned.key.key import Key
+from autotuned.resolve import sources
+from autotuned.store import conditions, record
 from autotuned.typed_json import Json, digest
 
 from . import isolation, session
@@ -89,7 +91,7 @@ class _Session(session.Session):
         if command["seen"]:
             self._seen.add(command["digest"])
         if command["known"] is not None:
-            _take_in(recordfile.load(command["known"]))
+            _take_in(record.load(command["known"]))
         unit = self.units.at(command["number"])
         if unit is None:
             raise TargetError(
@@ -111,7 +113,7 @@ class _Session(session.Session):
         key, entry, found = result.key, result.entry, result.record
         if key is None or entry is None:
             return {"key": None, "entry": None, "record": None}
-        dumped = recordfile.dump(found) if self._gathers and found is not None else None
+        dumped = record.dump(found) if self._gathers and found is not None else None
         return {"key": _key(key), "entry": entry.to_json(), "record": dumped}
 
     def _tune(self, found: Any, call: Any, result: Result, *rest: Any) -> None:
@@ -123,15 +125,15 @@ def _key(key: Key) -> dict[str, Json]:
     return {"kernel": key.kernel, **key.to_json()}
 
 
-def _take_in(known: recordfile.Record) -> None:
+def _take_in(known: record.Record) -> None:
     """Store what was measured on another host, unless it was measured here too, under conditions as strong."""
-    mine = store.read_of(known.key)
+    mine = sources.read_of(known.key)
     unfinished = mine is not None and mine.winner is None and len(mine.timings) < len(known.timings)
     if mine is None or unfinished or _is_more(known, mine):
-        store.keep(known)
+        sources.keep(known)
 
 
-def _is_more(known: recordfile.Record, mine: recordfile.Record) -> bool:
+def _is_more(known: record.Record, mine: record.Record) -> bool:
     return known.winner is not None and conditions.is_more(known.conditions, mine.conditions)
 
 

@@ -62,7 +62,7 @@ _hide_config_files_of_other_packages()
 _STATE = {
     "autotuned.files": ("_registered", "_files", "_packages", "_devices"),
     "autotuned.shipping": ("_ends",),
-    "autotuned.records": ("_warned",),
+    "autotuned.store.records": ("_warned",),
     "autotuned.disk": ("_cache_dirs",),
     "autotuned.decorator": ("_explicit_names",),
     "autotuned.measure": ("_said",),

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from autotuned import configfile, store
+from autotuned import configfile
+from autotuned.resolve import sources
 
 PATHS = ["cold", "table", "disk", "cleared", "file", "default", "off", "single"]
 
@@ -49,8 +50,8 @@ def on_path(
 
 def ship(folder: Path, patch: pytest.MonkeyPatch) -> None:
     """Make config files of all records, and go on with an empty store."""
-    for _, record in store.all_records():
-        store.ship(record.key, configfile.entry_of(record, None), folder)
+    for _, record in sources.all_records():
+        sources.ship(record.key, configfile.entry_of(record, None), folder)
     patch.setenv("AUTOTUNED_CONFIG_PATH", str(folder))
     patch.setenv("AUTOTUNED_CACHE_DIR", str(folder.parent / "empty"))
 

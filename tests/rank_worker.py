@@ -13,8 +13,9 @@ from fakes import FakeConfig
 from torch.distributed import distributed_c10d
 
 import autotuned
-from autotuned import Fixed, agree, autotune, store
+from autotuned import Fixed, agree, autotune
 from autotuned.errors import AutotunedError
+from autotuned.resolve import sources
 
 RANK, SIZE, PORT = map(int, sys.argv[1:4])
 STEPS = range(6)
@@ -102,7 +103,7 @@ class Play:
             "searches": self.tuned.cache_info().searches - before,
             "hits": self.tuned.cache_info().hits,
             "launched": list(launched),
-            "stored": [record.winner["kwargs"]["step"] for _, record in store.all_records() if record.winner],
+            "stored": [record.winner["kwargs"]["step"] for _, record in sources.all_records() if record.winner],
         }
 
     def call(self):

@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 from fakes import DEVICE, FakeConfig, by_identity, form, make_key
 
-from autotuned import files, shipping, store
+from autotuned import files, shipping
 from autotuned.configfile import ConfigFile, Entry, split_context
 from autotuned.gpu.device import from_json
 from autotuned.key.key import Key
+from autotuned.resolve import sources
 
 SMALL, LARGE, OTHER = FakeConfig({"BLOCK": 64}), FakeConfig({"BLOCK": 128}), FakeConfig({"BLOCK": 256})
 LIVE = by_identity(SMALL, LARGE, OTHER)
@@ -57,4 +58,4 @@ def publish(patch: pytest.MonkeyPatch, *values: str) -> None:
 
 def find(key: Key, strict: bool = False, exact: bool = False, factors: Any = None, live: Any = LIVE) -> Any:
     """What a call gets."""
-    return store.find(key, live, list(store.places(strict, exact, factors or {})), (), strict)
+    return sources.find(key, live, list(sources.places(strict, exact, factors or {})), (), strict)

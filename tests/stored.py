@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-from autotuned import store
-from autotuned.look import Choice
-from autotuned.recordfile import Record
+from autotuned.resolve import sources
+from autotuned.store.lookup import Choice
+from autotuned.store.record import Record
 
 
 def records() -> list[Record]:
     """All that are stored."""
-    return [record for _, record in store.all_records()]
+    return [record for _, record in sources.all_records()]
 
 
 def config_of(choice: Choice | None) -> Any:

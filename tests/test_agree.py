@@ -18,11 +18,11 @@ from fakes import FakeConfig, form, make_key
 
 import autotuned
 from autotuned import agree, errors, ranks, switched
-from autotuned.conditions import Conditions
 from autotuned.errors import SyncError
-from autotuned.look import Choice, Rung
 from autotuned.question import Question
-from autotuned.recordfile import Record, Timing
+from autotuned.store.conditions import Conditions
+from autotuned.store.lookup import Choice, Rung
+from autotuned.store.record import Record, Timing
 
 SIZE = 4
 HERE = Path(__file__).parent

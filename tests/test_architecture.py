@@ -23,12 +23,22 @@ EVERYTHING = sorted([*LIBRARY, *(ROOT / "autotuned" / "kernels").glob("*.py"), *
 # Each module may import those of its own rank only where listed together, and of lower ranks freely.
 RANKS = [
     {
-        *("benchmark", "codegen", "counters", "errors", "fixed", "_frozen", "_lazy", "mounts", "gpu.nvml"),
+        *("benchmark", "codegen", "counters", "errors", "fixed", "_frozen", "_lazy", "store.mounts", "gpu.nvml"),
         *("race", "readers", "key.source_text", "switched", "triton_compat.ttir", "verify"),
     },
     {"gpu.clocks", "env", "failures", "gpu.inventory", "ranks", "key.reach", "triton_compat.versions", "typed_json"},
     {
-        *("conditions", "gpu.device", "disk", "json_fields", "key.held", "key.key", "measure", "nearest", "key.origin"),
+        *(
+            "store.conditions",
+            "gpu.device",
+            "disk",
+            "json_fields",
+            "key.held",
+            "key.key",
+            "measure",
+            "nearest",
+            "key.origin",
+        ),
         *("policy", "triton_compat.kernel", "gpu.visible", "workers"),
     },
     {
@@ -39,17 +49,17 @@ RANKS = [
             "triton_compat.compiled",
             "triton_compat.fingerprint",
             "triton_compat.frontend",
-            "journal",
+            "store.journal",
         ),
-        *("key.stored_key", "locks", "triton_compat.cache", "storm", "tensorspec", "key.walk"),
+        *("key.stored_key", "store.locks", "triton_compat.cache", "storm", "tensorspec", "key.walk"),
     },
-    {"calls", "driver", "evict", "key.tensors", "recordfile", "smem", "key.source"},
-    {"_launch_py", "argspec", "configfile", "logbook", "look", "key.opaque", "state"},
-    {"candidates", "check", "launch", "records", "unmade"},
-    {"alone", "announce", "fit", "grids", "listing", "names", "poison"},
+    {"calls", "driver", "store.gc", "key.tensors", "store.record", "smem", "key.source"},
+    {"_launch_py", "argspec", "configfile", "store.logbook", "store.lookup", "key.opaque", "state"},
+    {"candidates", "check", "launch", "store.records", "unmade"},
+    {"alone", "announce", "fit", "grids", "store.listing", "names", "poison"},
     {"files", "likely", "target"},
     {"bound", "compiling", "empties", "hosttarget", "job", "question", "shipping"},
-    {"board", "decorator", "fallback", "guard", "store"},
+    {"board", "decorator", "fallback", "guard", "resolve.sources"},
     {"agree", "comparison", "context", "exchange", "explain", "sampling", "widened"},
     {"audit", "stocktuner", "tune"},
     {"searching", "seed"},
@@ -153,7 +163,7 @@ def code_of(path: Path) -> str:
     [
         pytest.param(r"os\.(environ|getenv|putenv)", {"autotuned/env.py"}, id="environment variables"),
         pytest.param(r"\bos\.replace\b|\btempfile\b", {"autotuned/disk.py"}, id="temporary files and replace"),
-        pytest.param(r"\bfilelock\b", {"autotuned/locks.py"}, id="file locks"),
+        pytest.param(r"\bfilelock\b", {"autotuned/store/locks.py"}, id="file locks"),
         pytest.param(r"\bplatformdirs\b", {"autotuned/disk.py"}, id="the user's cache folder"),
         pytest.param(
             r"triton\._C|triton\.runtime\.(jit|driver|cache|interpreter)|triton\.backends|triton\.compiler|"

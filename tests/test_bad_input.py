@@ -17,7 +17,7 @@ from stored import says
 from triton import Config
 
 import autotuned
-from autotuned import autotune, candidates, store
+from autotuned import autotune, candidates
 from autotuned.errors import (
     ArgumentNameError,
     AutotunedError,
@@ -28,6 +28,7 @@ from autotuned.errors import (
     PruningError,
 )
 from autotuned.key.key import KeySpec, call_part, pow2
+from autotuned.resolve import sources
 from autotuned.triton_compat import kernel as toolchain
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -203,7 +204,7 @@ def test_a_pruner_may_yield_duplicates_and_new_configs(xy):
     tuned = autotune(CONFIGS, do_bench=quick, prune_configs_by={"early_config_prune": prune})(double)
     tuned[(4,)](*xy, 50)
     assert torch.equal(xy[1], 2 * xy[0])
-    ((_, record),) = store.all_records()
+    ((_, record),) = sources.all_records()
     assert [timing.config["kwargs"]["BLOCK"] for timing in record.timings] == [16, 64]
 
 

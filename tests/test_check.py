@@ -8,9 +8,10 @@ import triton.language as tl
 from fakes import FakeConfig as Config
 from paths import quick
 
-from autotuned import Check, autotune, race, store
+from autotuned import Check, autotune, race
 from autotuned.check import Checker
 from autotuned.errors import AllConfigsFailedError, CheckError, DecorationError
+from autotuned.resolve import sources
 
 CONFIGS = [Config({"step": step}) for step in (8, 16, 4)]
 nan, inf = float("nan"), float("inf")
@@ -110,7 +111,7 @@ def test_a_reference_returns_or_writes(reference):
     function(x, out, total)
     assert (out == 2 * x).all()
     assert total == 28
-    (record,) = [record for _, record in store.all_records()]
+    (record,) = [record for _, record in sources.all_records()]
     assert [timing.status for timing in record.timings] == ["ok", "wrong", "ok"]
     assert record.timings[1].error.startswith("Wrong: total: 1 of 1 elements differ")
 
@@ -132,7 +133,7 @@ def test_a_bad_reference_stops_the_search_and_judges_nobody(reference, text):
     with pytest.raises(CheckError, match=text):
         tuned(reference)(x, out, total)
     assert (out == 5).all()
-    assert list(store.all_records()) == []
+    assert list(sources.all_records()) == []
 
 
 def test_a_config_that_writes_nothing_is_found_by_poison_alone_where_the_data_is_right_already():
@@ -145,7 +146,7 @@ def test_a_config_that_writes_nothing_is_found_by_poison_alone_where_the_data_is
             fill
         )
         function.tuner.chooser.forget()
-        store.clear()
+        sources.clear()
         out = np.ones(8)
         if poison:
             function(out)
@@ -172,13 +173,13 @@ def test_a_stored_timing_is_checked_before_it_wins():
 
     with pytest.raises(KeyboardInterrupt):
         autotune(CONFIGS, do_bench=interrupted_once)(run)(np.zeros(8))
-    (before,) = [record for _, record in store.all_records()]
+    (before,) = [record for _, record in sources.all_records()]
     assert before.winner is None
     function = autotune(CONFIGS, check=lambda: {"out": np.zeros(8)}, do_bench=interrupted_once)(run)
     out = np.ones(8)
     function(out)
     assert (out == 0).all()
-    (after,) = [record for _, record in store.all_records()]
+    (after,) = [record for _, record in sources.all_records()]
     assert after.timings[0].status in ("wrong", "ok")
     assert function.best_config.kwargs["step"] != 8
 

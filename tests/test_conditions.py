@@ -10,10 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import autotuned
-from autotuned import Check, autotune, conditions, disk, exchange, store
-from autotuned.conditions import Checked, Conditions
+from autotuned import Check, autotune, disk, exchange
 from autotuned.errors import CheckError, NotTunedError, RecordError
 from autotuned.key.key import Key
+from autotuned.resolve import sources
+from autotuned.store import conditions
+from autotuned.store.conditions import Checked, Conditions
 
 WRONG = [Config({"WRONG": wrong}) for wrong in (False, True)]
 TIMES = {False: 2.0, True: 1.0}  # the wrong one is faster
@@ -50,7 +52,7 @@ def call(function):
 
 
 def record():
-    [(_, found)] = store.all_records()
+    [(_, found)] = sources.all_records()
     return found
 
 
@@ -123,7 +125,7 @@ def test_another_kind_of_trial_is_another_key():
         assert call(tuned(**options))[1] == 1
     for options in kinds:
         assert call(tuned(**options))[1] == 0
-    assert len(list(store.all_records())) == len(kinds)
+    assert len(list(sources.all_records())) == len(kinds)
 
 
 def test_another_trial_is_a_reason_by_name():
@@ -160,7 +162,7 @@ def test_a_reference_without_source_keeps_the_choice_in_memory(caplog):
 
     function = tuned(check=Opaque())
     assert call(function) == (False, 1)
-    assert list(store.all_records()) == [] and "reference of check=" in caplog.text
+    assert list(sources.all_records()) == [] and "reference of check=" in caplog.text
     function.tuner.launcher.clear()
     assert call(function) == (False, 1)  # of one process
 
@@ -208,7 +210,7 @@ def test_another_timer_is_another_key_and_an_equal_one_is_not():
         for timer in timers():
             function = autotune(WRONG, do_bench=timer, name="app.timed")(dbl)
             assert call(function)[1] == searches, timer
-    assert len(list(store.all_records())) == 9
+    assert len(list(sources.all_records())) == 9
 
 
 @pytest.mark.parametrize(
@@ -243,7 +245,7 @@ def shipped(folder, **options):
     """What was measured with these options, as a file; the store is empty then."""
     call(tuned(**options))
     exchange.export(folder)
-    store.clear()
+    sources.clear()
     autotuned.register_configs(folder)
 
 
@@ -268,7 +270,7 @@ def test_conditions_survive_export_and_import(tmp_path):
     call(tuned(check=double))
     before = record().conditions
     exchange.export(tmp_path)
-    store.clear()
+    sources.clear()
     exchange.import_files([tmp_path])
     assert record().conditions == before and not record().timings
     with autotuned.mode("strict"):
@@ -424,7 +426,7 @@ def passes(check, step):
 @settings(max_examples=60, deadline=None)
 @given(st.lists(demands, min_size=2, max_size=8))
 def test_programs_that_share_a_store_search_as_often_as_they_ask_for_more_and_never_in_turns(programs):
-    store.clear()
+    sources.clear()
     configs = [Config({"step": step}) for step in GRADES]
     asked_before = None
     for options in [*programs, *programs]:

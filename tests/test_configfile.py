@@ -11,7 +11,7 @@ from autotuned import configfile
 from autotuned.configfile import ConfigFile, Entry, entry_of, file_name, parse, rounded, split_context
 from autotuned.errors import ConfigFileError
 from autotuned.gpu.device import from_json
-from autotuned.recordfile import Record, Timing
+from autotuned.store.record import Record, Timing
 
 SMALL, LARGE = form(FakeConfig({"BLOCK": 64})), form(FakeConfig({"BLOCK": 128}, num_warps=8))
 PATH = "configs/nvidia-h100/app.k.json"

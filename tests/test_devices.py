@@ -13,7 +13,7 @@ import pytest
 from autotuned.cli import pool
 from fake_gpus import MEET, command, environment, interrupted, log
 
-from autotuned import store
+from autotuned.resolve import sources
 
 
 @pytest.fixture
@@ -166,10 +166,10 @@ def test_ctrl_c_while_files_are_written_loses_no_entry(tmp_path, monkeypatch):
     waiting = pool.Pool.__new__(pool.Pool)
     waiting.files, waiting._unshipped, waiting._shipped = set(), ["an entry"], 0.0
     waiting._wishes = SimpleNamespace(out=tmp_path)
-    monkeypatch.setattr(pool.store, "ship_all", lambda entries, out: (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setattr(pool.sources, "ship_all", lambda entries, out: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         waiting._ship(0.0)
-    monkeypatch.setattr(pool.store, "ship_all", lambda entries, out: [out / entry for entry in entries])
+    monkeypatch.setattr(pool.sources, "ship_all", lambda entries, out: [out / entry for entry in entries])
     waiting._ship(0.0)
     assert waiting.files == {str(tmp_path / "an entry")} and not waiting._unshipped
 
@@ -185,7 +185,7 @@ def test_ctrl_c_ends_all_processes_and_keeps_what_was_measured(tmp_path, fake):
     found = json.loads(out)
     assert found["interrupted"]
     assert 0 < len(found["cases"]) < 2000
-    assert len(list(store.all_records())) >= len(found["cases"])
+    assert len(list(sources.all_records())) >= len(found["cases"])
     [file] = found["files"]
     assert len(re.findall(r'"median_us"', Path(file).read_text())) == len(found["cases"])
     assert not [pid for pid in {line[1] for line in log(tmp_path)} if Path(f"/proc/{pid}").exists()]

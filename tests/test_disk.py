@@ -19,7 +19,8 @@ from faults import PASSING, READING, everything_in, faults
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotuned import disk, locks, mounts
+from autotuned import disk
+from autotuned.store import locks, mounts
 
 # -- reading ---------------------------------------------------------------------------------------------------------
 

@@ -19,7 +19,8 @@ PROGRAM = f"""
 import itertools, sys
 sys.path.insert(0, {str(TESTS)!r})
 from fakes import FakeConfig
-from autotuned import autotune, store
+from autotuned import autotune
+from autotuned.resolve import sources as store
 tuned = autotune([FakeConfig({{"step": 1}}), FakeConfig({{"step": 2}})], name="app.f",
                  do_bench=lambda call, quantiles, times=itertools.count(1): [float(next(times))] * 3)(lambda x, step: x)
 assert (tuned(1), tuned(1), tuned(2)) == (1, 1, 2)
@@ -115,8 +116,8 @@ def test_b56_a_file_where_the_folder_should_be(tmp_path: Path) -> None:
 BECOME = f"""
 import filelock, importlib.readers, importlib.resources, os, platformdirs, secrets, sys, tempfile
 sys.path.insert(0, {str(TESTS)!r})
-import autotuned.configs, autotuned.decorator, autotuned.evict, autotuned.logbook, autotuned.tune, fakes, uuid
-from autotuned import store
+import autotuned.configs, autotuned.decorator, autotuned.store.gc, autotuned.store.logbook, autotuned.tune, fakes, uuid
+from autotuned.resolve import sources as store
 list(store.config_folders())
 os.setgroups([])
 os.setgid(GID)

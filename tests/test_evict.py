@@ -8,8 +8,10 @@ import pytest
 from fakes import FakeConfig, by_identity, form, make_key
 from faults import everything_in, faults
 
-from autotuned import disk, evict, locks, recordfile, records, store
-from autotuned.recordfile import Record, Timing
+from autotuned import disk
+from autotuned.resolve import sources
+from autotuned.store import gc, locks, record, records
+from autotuned.store.record import Record, Timing
 
 CONFIG = FakeConfig({"BLOCK": 64})
 DAY_S = 86400.0
@@ -17,8 +19,8 @@ DAY_S = 86400.0
 
 def keep(n: int, age_days: float = 0.0) -> Path:
     key = make_key(n)
-    assert store.keep(Record(key, form(CONFIG), 10.0, "ok", (Timing(form(CONFIG), 10.0, 10.0, 10.0, 40),)))
-    return aged(store.record_path(key), age_days)
+    assert sources.keep(Record(key, form(CONFIG), 10.0, "ok", (Timing(form(CONFIG), 10.0, 10.0, 10.0, 40),)))
+    return aged(sources.record_path(key), age_days)
 
 
 def aged(path: Path, days: float) -> Path:
@@ -28,12 +30,12 @@ def aged(path: Path, days: float) -> Path:
 
 
 def left() -> set[str]:
-    return {path.name for path, _ in store.all_records()}
+    return {path.name for path, _ in sources.all_records()}
 
 
 def test_what_is_older_than_the_limit_goes() -> None:
     old, young = keep(1, age_days=11), keep(2, age_days=9)
-    freed = evict.run(store.root(), max_age_s=10 * DAY_S)
+    freed = gc.run(sources.root(), max_age_s=10 * DAY_S)
     assert left() == {young.name}
     assert (freed.records, freed.kept_records) == (1, 1)
     assert freed.bytes > 0
@@ -43,23 +45,23 @@ def test_what_is_older_than_the_limit_goes() -> None:
 def test_the_least_recently_used_go_until_the_rest_fits() -> None:
     paths = [keep(n, age_days=n) for n in range(1, 7)]
     size = paths[0].stat().st_size
-    freed = evict.run(store.root(), max_bytes=3 * size + size // 2)
+    freed = gc.run(sources.root(), max_bytes=3 * size + size // 2)
     assert left() == {path.name for path in paths[:3]}
     assert freed.kept_bytes == sum(path.stat().st_size for path in paths[:3])
-    assert evict.run(store.root(), max_bytes=3 * size + size // 2).records == 0
-    assert evict.run(store.root(), max_bytes=0).records == 3
+    assert gc.run(sources.root(), max_bytes=3 * size + size // 2).records == 0
+    assert gc.run(sources.root(), max_bytes=0).records == 3
 
 
 def test_without_limits_nothing_good_goes() -> None:
     keep(1, age_days=10_000)
-    assert evict.run(store.root()).records == 0
-    assert evict.run(store.root() / "nowhere", 0, 0) == evict.Freed()
+    assert gc.run(sources.root()).records == 0
+    assert gc.run(sources.root() / "nowhere", 0, 0) == gc.Freed()
 
 
 def test_a_record_whose_lock_is_held_stays() -> None:
     held, free = keep(1, age_days=5), keep(2, age_days=3)
-    with store.locked(make_key(1)):
-        freed = evict.run(store.root(), max_bytes=0, max_age_s=DAY_S)
+    with sources.locked(make_key(1)):
+        freed = gc.run(sources.root(), max_bytes=0, max_age_s=DAY_S)
     assert left() == {held.name}
     assert (freed.records, freed.kept_records) == (1, 1)
     assert not free.exists()
@@ -69,18 +71,18 @@ def test_a_served_record_counts_as_used_at_most_once_a_day() -> None:
     path = keep(1, age_days=0)
     written = path.stat().st_mtime
     aged(path, 5)
-    assert store.find(make_key(1), by_identity(CONFIG)) is not None
+    assert sources.find(make_key(1), by_identity(CONFIG)) is not None
     assert path.stat().st_mtime >= written
     aged(path, 0.5)
     before = path.stat().st_mtime
-    store.find(make_key(1), by_identity(CONFIG))
+    sources.find(make_key(1), by_identity(CONFIG))
     assert path.stat().st_mtime == before
 
 
 def test_a_reader_without_write_access_is_served_all_the_same(caplog: pytest.LogCaptureFixture) -> None:
     keep(1, age_days=5)
     with faults("utime", errno.EPERM):
-        assert store.find(make_key(1), by_identity(CONFIG)) is not None
+        assert sources.find(make_key(1), by_identity(CONFIG)) is not None
     assert caplog.records == []
 
 
@@ -104,17 +106,17 @@ def test_leftovers_go_when_nobody_can_want_them(name: str, limit_days: float) ->
     for factor, there in ((0.9, True), (1.1, False)):
         path.write_text("x")
         aged(path, factor * limit_days)
-        freed = evict.run(store.root())
+        freed = gc.run(sources.root())
         assert path.exists() is there
         assert freed.leftovers == (not there)
     assert left() == {record_path.name}
 
 
 def test_a_lock_that_is_held_is_not_unlinked() -> None:
-    path = evict.lock_of(keep(1))
+    path = gc.lock_of(keep(1))
     with locks.locked(path):
         aged(path, 5)
-        assert evict.run(store.root()).leftovers == 0
+        assert gc.run(sources.root()).leftovers == 0
     assert path.exists()
 
 
@@ -123,14 +125,14 @@ def test_strange_things_in_the_folder_are_left_alone() -> None:
     (folder / "a.json").mkdir()
     (folder / "b.json").symlink_to("/nowhere")
     (folder / "readme.txt").write_text("mine")
-    (store.root() / "v2" / "file").write_text("")
-    (store.root() / "other").mkdir()
-    before = everything_in(store.root())
-    for path in store.root().rglob("*"):
+    (sources.root() / "v2" / "file").write_text("")
+    (sources.root() / "other").mkdir()
+    before = everything_in(sources.root())
+    for path in sources.root().rglob("*"):
         if path.name != "app.k" and "locks" not in path.parts and path.is_file():
             aged(path, 1000)
-    evict.run(store.root(), max_bytes=0, max_age_s=0)
-    after = everything_in(store.root())
+    gc.run(sources.root(), max_bytes=0, max_age_s=0)
+    after = everything_in(sources.root())
     assert [path for path in before if path not in after] == [f"v2/app.k/{make_key(1).digest}.json"]
 
 
@@ -138,28 +140,28 @@ def test_strange_things_in_the_folder_are_left_alone() -> None:
 def test_errors_are_ignored(call: str) -> None:
     keep(1, age_days=5)
     with faults(call, errno.EACCES):
-        evict.run(store.root(), 0, 0)
+        gc.run(sources.root(), 0, 0)
     assert len(left()) == 1
 
 
 def test_keeping_bounds_the_store_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     runs: list[Any] = []
-    monkeypatch.setattr(evict, "run", lambda *limits: runs.append(limits))
+    monkeypatch.setattr(gc, "run", lambda *limits: runs.append(limits))
     keys = [make_key(n) for n in range(2000)]
-    due = [key for key in keys if evict.is_due(key.digest)]
+    due = [key for key in keys if gc.is_due(key.digest)]
     assert 1 <= len(due) <= 30
     for key in [*due, *keys[:20]]:
-        store.keep(Record(key, form(CONFIG), 10.0, "ok", ()))
-    assert set(runs) == {(store.root(), evict.DEFAULT_MAX_BYTES, evict.DEFAULT_MAX_AGE_S)}
-    assert len(runs) == len(due) + sum(evict.is_due(key.digest) for key in keys[:20])
+        sources.keep(Record(key, form(CONFIG), 10.0, "ok", ()))
+    assert set(runs) == {(sources.root(), gc.DEFAULT_MAX_BYTES, gc.DEFAULT_MAX_AGE_S)}
+    assert len(runs) == len(due) + sum(gc.is_due(key.digest) for key in keys[:20])
 
 
 def test_b54_the_store_holds_timings_only() -> None:
     configs = [FakeConfig({"BLOCK": n}) for n in range(200)]
     timings = tuple(Timing(form(config), 10.0, 10.0, 10.0, 40) for config in configs)
     result = Record(make_key(), form(configs[0]), 10.0, "ok", timings)
-    store.keep(result)
-    size = sum(path.stat().st_size for path in store.root().rglob("*") if path.is_file())
-    assert size == len(disk.text(recordfile.dump(result)))
+    sources.keep(result)
+    size = sum(path.stat().st_size for path in sources.root().rglob("*") if path.is_file())
+    assert size == len(disk.text(record.dump(result)))
     assert size < 200 * 400
-    assert records.root() == store.root()
+    assert records.root() == sources.root()

@@ -14,11 +14,12 @@ import torch
 from commands import run, run_json
 from fakes import DEVICE, FakeConfig, form, make_key
 
-from autotuned import configfile, shipping, store
+from autotuned import configfile, shipping
 from autotuned.configfile import ConfigFile, Entry, split_context
 from autotuned.gpu.device import from_json
 from autotuned.key.key import Key
-from autotuned.recordfile import Record, Timing
+from autotuned.resolve import sources
+from autotuned.store.record import Record, Timing
 
 SMALL, LARGE = FakeConfig({"BLOCK": 64}), FakeConfig({"BLOCK": 128}, num_warps=8)
 SLUG = from_json(DEVICE).slug
@@ -28,7 +29,7 @@ DTYPES = sorted({str(value).removeprefix("torch.") for value in vars(torch).valu
 def keep(key: Key, config: FakeConfig = LARGE, us: float = 10.4567, first_us: float = 20.0, **more: Any) -> None:
     """A record of a search in which the first config of the list lost."""
     timings = (Timing(form(SMALL), first_us, first_us, first_us, 40), Timing(form(config), us, us, us, 40))
-    assert store.keep(Record(key, form(config), us, "ok", timings, more))
+    assert sources.keep(Record(key, form(config), us, "ok", timings, more))
 
 
 def write(folder: Path, *found: tuple[Key, FakeConfig, float | None, float | None]) -> Path:
@@ -79,7 +80,7 @@ def test_an_exported_entry_has_three_digits_and_the_gain_over_what_runs_untuned(
 def test_only_finished_searches_of_the_named_kernels_are_exported(tmp_path: Path) -> None:
     keep(make_key(1))
     keep(make_key(2, kernel="app.other"))
-    store.keep(Record(make_key(3), None, None, "unresolved", (Timing(form(SMALL), 1.0, 1.0, 1.0, 3),)))
+    sources.keep(Record(make_key(3), None, None, "unresolved", (Timing(form(SMALL), 1.0, 1.0, 1.0, 3),)))
     [path] = run_json("export", "k", "--out", tmp_path)["files"]
     assert [entry.call for entry in entries(Path(path))] == [make_key(1).call]
     assert "Did you mean" in run("export", "othr", "--out", tmp_path, code=1).stderr
@@ -94,7 +95,7 @@ def test_what_is_imported_is_served_and_not_measured_again(tmp_path: Path) -> No
     write(tmp_path, (make_key(1), LARGE, 10.0, 1.5))
     run("import", tmp_path)
     live = {configfile.canonical(form(config)): config for config in (SMALL, LARGE)}
-    found = store.find(make_key(1), live)
+    found = sources.find(make_key(1), live)
     assert found is not None
     assert (found.config, found.complete) == (LARGE, True)
 
@@ -103,7 +104,7 @@ def test_what_was_measured_here_stays(tmp_path: Path) -> None:
     keep(make_key(1), LARGE)
     write(tmp_path, (make_key(1), SMALL, 1.0, 9.0), (make_key(2), SMALL, 1.0, 9.0))
     assert run_json("import", tmp_path) == {"written": 1, "same": 0, "kept": 1, "faults": []}
-    there = store.read(store.record_path(make_key(1)))
+    there = sources.read(sources.record_path(make_key(1)))
     assert there is not None
     assert there.winner == form(LARGE)
 

@@ -16,12 +16,13 @@ from faults import faults
 from shipped import BROKEN, KEY, LARGE, LIVE, OTHER, SMALL, find, package, publish, write, write_broken
 from stored import config_of, lines
 
-from autotuned import files, store
-from autotuned.conditions import Conditions
+from autotuned import files
 from autotuned.errors import ConfigFileError
 from autotuned.key.key import Key
-from autotuned.look import Choice, Rung
-from autotuned.recordfile import Record
+from autotuned.resolve import sources
+from autotuned.store.conditions import Conditions
+from autotuned.store.lookup import Choice, Rung
+from autotuned.store.record import Record
 
 # -- folders ---------------------------------------------------------------------------------------------------------
 
@@ -34,8 +35,8 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
     for path in paths.values():
         path.mkdir()
     monkeypatch.setenv("AUTOTUNED_CONFIG_PATH", f"{paths['env first']}{os.pathsep}{paths['env second']}")
-    store.register_configs(paths["registered first"])
-    store.register_configs(str(paths["registered last"]))
+    sources.register_configs(paths["registered first"])
+    sources.register_configs(str(paths["registered last"]))
     packaged = {"autotuned.configs": paths["packaged"]}
     files._packages.clear()
     monkeypatch.setattr(importlib.resources, "files", packaged.__getitem__)
@@ -43,20 +44,20 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
 
 
 def test_places_are_asked_in_order_and_the_users_record_before_all(folders: dict[str, Path]) -> None:
-    assert list(store.config_folders()) == list(folders.values())
+    assert list(sources.config_folders()) == list(folders.values())
     configs = {name: FakeConfig({"BLOCK": n}) for n, name in enumerate(folders)}
     live = by_identity(SMALL, *configs.values())
     for name in reversed(folders):  # from the last place to the first: each one hides those behind it
         path = write(folders[name], (KEY, configs[name]))
-        store.forget_files()
-        assert store.find(KEY, live) == Choice(configs[name], Rung.FILE, origin=str(path), conditions=Conditions())
-    store.keep(Record(KEY, form(SMALL), 10.0, "ok", ()))
-    assert config_of(store.find(KEY, live)) is SMALL
+        sources.forget_files()
+        assert sources.find(KEY, live) == Choice(configs[name], Rung.FILE, origin=str(path), conditions=Conditions())
+    sources.keep(Record(KEY, form(SMALL), 10.0, "ok", ()))
+    assert config_of(sources.find(KEY, live)) is SMALL
 
 
 def test_the_files_of_this_package_are_found_by_its_name() -> None:
     files._packages.clear()
-    assert (list(store.config_folders())[-1] / "__init__.py").is_file()
+    assert (list(sources.config_folders())[-1] / "__init__.py").is_file()
 
 
 @pytest.mark.parametrize(
@@ -66,17 +67,17 @@ def test_the_files_of_this_package_are_found_by_its_name() -> None:
 )
 def test_a_config_file_answers_the_same_call_in_the_same_context_only(folders: dict[str, Path], key: Key) -> None:
     write(folders["packaged"], (KEY, SMALL))
-    assert store.find(key, LIVE) is None
-    assert config_of(store.find(KEY, LIVE)) is SMALL
+    assert sources.find(key, LIVE) is None
+    assert config_of(sources.find(KEY, LIVE)) is SMALL
 
 
 def test_a_file_is_read_once_until_files_are_forgotten(folders: dict[str, Path]) -> None:
     path = write(folders["packaged"], (KEY, SMALL))
-    assert config_of(store.find(KEY, LIVE)) is SMALL
+    assert config_of(sources.find(KEY, LIVE)) is SMALL
     path.unlink()
-    assert config_of(store.find(KEY, LIVE)) is SMALL
-    store.forget_files()
-    assert store.find(KEY, LIVE) is None
+    assert config_of(sources.find(KEY, LIVE)) is SMALL
+    sources.forget_files()
+    assert sources.find(KEY, LIVE) is None
 
 
 @pytest.mark.parametrize("kind", BROKEN)
@@ -86,7 +87,7 @@ def test_a_broken_config_file_is_reported_once_by_name_and_the_others_serve(
     broken = write_broken(folders["env first"], kind)
     write(folders["packaged"], (KEY, LARGE))
     for _ in range(2):
-        assert config_of(store.find(KEY, LIVE)) is LARGE
+        assert config_of(sources.find(KEY, LIVE)) is LARGE
     assert len(lines(caplog)) == 1
     assert lines(caplog)[0].startswith(f"config file {broken}: ")
     assert "It is skipped" in lines(caplog)[0]
@@ -98,8 +99,8 @@ def test_a_config_file_that_cannot_be_read_is_reported_once_and_skipped(
 ) -> None:
     path = write(folders["packaged"], (KEY, SMALL))
     with faults("open", errno.EACCES, name=str(path)):
-        assert store.find(make_key(2), LIVE) is None
-        assert store.find(make_key(3), LIVE) is None
+        assert sources.find(make_key(2), LIVE) is None
+        assert sources.find(make_key(3), LIVE) is None
     assert len(lines(caplog)) == 1
     assert str(path) in lines(caplog)[0]
 
@@ -110,14 +111,14 @@ def test_a_shipped_config_that_is_no_candidate_any_more_is_said_once_and_the_nex
     gone = write(folders["env first"], (KEY, FakeConfig({"BLOCK": 1})))
     write(folders["packaged"], (KEY, LARGE))
     for _ in range(2):
-        assert config_of(store.find(KEY, LIVE)) is LARGE
+        assert config_of(sources.find(KEY, LIVE)) is LARGE
     assert len(lines(caplog)) == 1
     assert lines(caplog)[0].startswith(f"config file {gone}: the config for this call is not among")
 
 
 def test_a_folder_that_is_not_there_is_no_error(monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
     monkeypatch.setenv("AUTOTUNED_CONFIG_PATH", "/nowhere/at/all")
-    assert store.find(KEY, LIVE) is None
+    assert sources.find(KEY, LIVE) is None
     assert lines(caplog) == []
 
 
@@ -142,24 +143,24 @@ def test_the_config_files_of_a_package_are_served(
 ) -> None:
     make(tmp_path, name, LARGE)
     monkeypatch.syspath_prepend(str(tmp_path / entry))
-    store.register_configs(name)
+    sources.register_configs(name)
     sys.modules.pop(name)
-    assert config_of(store.find(KEY, LIVE)) is LARGE
-    assert config_of(store.find(make_key(2), LIVE)) is None
+    assert config_of(sources.find(KEY, LIVE)) is LARGE
+    assert config_of(sources.find(make_key(2), LIVE)) is None
 
 
 @pytest.mark.parametrize("source", ["no_such_package_at_all", "./no/such/folder", "no/such"])
 def test_a_source_of_config_files_that_is_none_is_refused(source: str) -> None:
     with pytest.raises(ConfigFileError, match="register_configs: expected a package or an existing folder") as caught:
-        store.register_configs(source)
+        sources.register_configs(source)
     assert caught.value.path == source
 
 
 def test_registering_serves_at_once(tmp_path: Path) -> None:
-    assert store.find(KEY, LIVE) is None
+    assert sources.find(KEY, LIVE) is None
     write(tmp_path, (KEY, LARGE))
-    store.register_configs(tmp_path)
-    assert config_of(store.find(KEY, LIVE)) is LARGE
+    sources.register_configs(tmp_path)
+    assert config_of(sources.find(KEY, LIVE)) is LARGE
 
 
 # -- packages that publish -------------------------------------------------------------------------------------------
@@ -174,7 +175,7 @@ def test_packages_that_an_entry_point_names_are_asked_by_name_after_those_regist
     publish(monkeypatch, "tuned_one", "tuned_two")
     assert config_of(find(make_key())) is SMALL
     write(tmp_path / "mine", (make_key(), OTHER))
-    store.register_configs(tmp_path / "mine")
+    sources.register_configs(tmp_path / "mine")
     assert config_of(find(make_key())) is OTHER
     for name in ("tuned_one", "tuned_two"):
         sys.modules.pop(name)

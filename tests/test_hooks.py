@@ -12,8 +12,9 @@ from stored import lines, records
 from triton import Config
 
 import autotuned
-from autotuned import autotune, exchange, store
+from autotuned import autotune, exchange
 from autotuned.key import opaque
+from autotuned.resolve import sources
 
 
 @triton.jit
@@ -145,7 +146,7 @@ def test_a_hook_made_anew_for_each_call_is_one_hook():
 def test_a_shipped_choice_serves_under_the_hook_that_it_was_measured_with(tmp_path, caplog):
     assert measured(autotune, zeroes) == 2
     exchange.export(tmp_path)
-    store.clear()
+    sources.clear()
     autotuned.register_configs(tmp_path)
     assert measured(autotune, zeroes) == 0
     assert measured(autotune, fills) == 2

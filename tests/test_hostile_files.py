@@ -16,12 +16,14 @@ from hypothesis import strategies as st
 from shipped import SLUG
 from shipped import write as write_config_file
 
-from autotuned import calls, configfile, disk, exchange, explain, files, locks, logbook, recordfile, records, store
+from autotuned import calls, configfile, disk, exchange, explain, files
 from autotuned.audit import Audit
 from autotuned.calls import Recorded
 from autotuned.errors import ConfigFileError, RecordError, RecordingError
-from autotuned.journal import Journal
-from autotuned.recordfile import Record, Timing
+from autotuned.resolve import sources
+from autotuned.store import locks, logbook, record, records
+from autotuned.store.journal import Journal
+from autotuned.store.record import Record, Timing
 from autotuned.triton_compat import fingerprint
 
 CONFIGS = [FakeConfig({"BLOCK": 64}), FakeConfig({"BLOCK": 128})]
@@ -76,7 +78,7 @@ JOURNAL = {"key": {"kernel": KEY.kernel, **KEY.to_json()}, "schema": 1, "launchi
 @every
 @given(hostile, anything)
 def test_a_journal_says_texts_or_nothing(chance: random.Random, other: Any) -> None:
-    path = store.journal_path(KEY)
+    path = sources.journal_path(KEY)
     for data in (changed(JOURNAL, chance), other):
         found = Journal(put(path, data), KEY)
         assert all(type(name) is str for name in [*found.lost, *found.crashed, *found.suspects])
@@ -86,12 +88,12 @@ def test_a_journal_says_texts_or_nothing(chance: random.Random, other: Any) -> N
 @pytest.mark.parametrize("pid", [10**30, -(10**30), 1 << 31, 1 << 63, 0, -1, True, "1", 1.0, None])
 def test_a_journal_of_a_process_that_cannot_be_is_none(pid: Any) -> None:
     """`os.kill` raised OverflowError out of every call of the key, in every process."""
-    assert Journal(put(store.journal_path(KEY), {**JOURNAL, "pid": pid}), KEY).crashed == []
+    assert Journal(put(sources.journal_path(KEY), {**JOURNAL, "pid": pid}), KEY).crashed == []
 
 
 def test_a_journal_of_another_host_or_a_process_that_is_gone_says_what_crashed() -> None:
     for change in ({"host": "elsewhere"}, {"pid": (1 << 22) + 1}):
-        found = Journal(put(store.journal_path(KEY), {**JOURNAL, **change}), KEY)
+        found = Journal(put(sources.journal_path(KEY), {**JOURNAL, **change}), KEY)
         assert (found.crashed, found.suspects) == (["a"], ["b"])
 
 
@@ -103,7 +105,7 @@ HOLDER = {"pid": 12, "host": "h", "start": "s"}
 @every
 @given(hostile, anything)
 def test_the_holder_of_a_lock_is_named_or_another_process(chance: random.Random, other: Any) -> None:
-    path = store.root() / "a.lock"
+    path = sources.root() / "a.lock"
     for data in (changed(HOLDER, chance), other):
         put(locks.holder_path(path), data)
         assert locks._holder_of(path).startswith(("process ", "another process"))
@@ -117,12 +119,12 @@ def test_the_holder_of_a_lock_is_named_or_another_process(chance: random.Random,
 @every
 @given(hostile, anything)
 def test_a_logbook_gives_timings_or_nothing(chance: random.Random, other: Any) -> None:
-    path = logbook.path_beside(store.record_path(KEY))
-    header = {"schema": recordfile.SCHEMA, "kernel": KEY.kernel, "key": KEY.to_json(), "restore": None}
+    path = logbook.path_beside(sources.record_path(KEY))
+    header = {"schema": record.SCHEMA, "kernel": KEY.kernel, "key": KEY.to_json(), "restore": None}
     timing = Timing(form(CONFIGS[0]), 10.0, 9.0, 11.0, 40).fields()
     put(path, None).write_text("\n".join(map(json.dumps, [header, changed(timing, chance), other, timing])))
     found = logbook.read(path, KEY)
-    assert recordfile.identity_of(form(CONFIGS[0])) in found
+    assert record.identity_of(form(CONFIGS[0])) in found
     assert all(type(one.samples) is int and one.identity == identity for identity, one in found.items())
 
 
@@ -139,13 +141,13 @@ def a_record(n: int = 1024) -> Record:
 @given(hostile)
 def test_a_record_answers_or_is_none_for_whoever_reads_it(chance: random.Random) -> None:
     records._warned.clear()
-    path = store.record_path(KEY)
-    put(path, changed(recordfile.dump(a_record()), chance))
-    for _, found in [*store.all_records(), *store.all_heads()]:
+    path = sources.record_path(KEY)
+    put(path, changed(record.dump(a_record()), chance))
+    for _, found in [*sources.all_records(), *sources.all_heads()]:
         explain.remarks(found.key, {}) if "tensors" in found.key.call else None
         exchange.entry_of(found) if found.winner else None
     explain.nearest(make_key(2))
-    choice = store.find(KEY, LIVE)
+    choice = sources.find(KEY, LIVE)
     assert choice is None or choice.config in CONFIGS
     if choice is not None and choice.record is not None:
         assert all(type(name) is str for name in choice.record.provenance.get("written", ()))
@@ -155,7 +157,7 @@ def test_a_record_answers_or_is_none_for_whoever_reads_it(chance: random.Random)
 @given(anything)
 def test_what_is_no_record_is_a_record_error(data: Any) -> None:
     with pytest.raises(RecordError):
-        recordfile.load(data)
+        record.load(data)
 
 
 # -- config files ----------------------------------------------------------------------------------------------------
@@ -179,7 +181,7 @@ def test_a_config_file_serves_or_has_faults_for_whoever_reads_it(tmp_path_factor
         patch.setenv("AUTOTUNED_CONFIG_PATH", str(folder))
         files.forget_files()
         for key in (KEY, make_key(1000), make_key(512), make_key(triton="3.9.1")):
-            choice = store.find(key, LIVE, store.places(False, False, {"n": 4.0}))
+            choice = sources.find(key, LIVE, sources.places(False, False, {"n": 4.0}))
             assert choice is None or choice.config in CONFIGS
             files.likely(key, LIVE, {"n": 4.0})
             explain.nearest(key)
@@ -205,7 +207,7 @@ def test_what_is_no_plain_file_is_a_fault_and_the_next_folder_serves(
     make_strange(path, kind)
     monkeypatch.setenv("AUTOTUNED_CONFIG_PATH", os.pathsep.join([str(tmp_path / "bad"), str(tmp_path / "good")]))
     files.forget_files()
-    choice = store.find(KEY, LIVE)
+    choice = sources.find(KEY, LIVE)
     assert choice is not None and choice.config is CONFIGS[0]
     assert [record.getMessage() for record in caplog.records if str(path) in record.getMessage()] != []
 
@@ -250,7 +252,7 @@ def test_a_recording_holds_calls_or_is_a_recording_error(
 @every
 @given(hostile, anything)
 def test_a_remembered_toolchain_is_texts_or_is_found_out_anew(chance: random.Random, other: Any) -> None:
-    path = store.root() / "toolchain" / "a.json"
+    path = sources.root() / "toolchain" / "a.json"
     is_ = {"triton": "3.9.0", "triton_key": "k", "ptxas": None}
     data = {"ptxas": None, **fingerprint._parts(), "is": is_}
     with pytest.MonkeyPatch.context() as patch:

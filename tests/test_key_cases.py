@@ -14,9 +14,10 @@ import pytest
 from fakes import FakeConfig as Config
 
 import autotuned
-from autotuned import autotune, store
+from autotuned import autotune
 from autotuned.function import TunedFunction
 from autotuned.key import key
+from autotuned.resolve import sources
 from autotuned.storm import COUNT
 
 CONFIGS = [Config({"step": step}) for step in (8, 16)]
@@ -60,7 +61,7 @@ def test_b12_values_in_a_closure_are_in_the_key():
     assert searches(sized(256, 256), (x,)) == [1]
     assert searches(sized(512, 1024), (x,)) == [1]
     assert searches(sized(256, 256), (x,)) == [0]
-    assert len(list(store.all_records())) == 2
+    assert len(list(sources.all_records())) == 2
 
 
 AXES = {
@@ -163,7 +164,7 @@ def test_b15_memory_and_disk_have_one_key():
     x = np.zeros(4)
     function(x, True)
     assert searches(make(plain, key=["n"]), (x, False), (x, True), (x, 1)) == [1, 0, 1]
-    digests = {record.key.digest for _, record in store.all_records()}
+    digests = {record.key.digest for _, record in sources.all_records()}
     call = function.tuner.call((x, True), {}, None)
     assert function.tuner.chooser.key(call).digest in digests
 
@@ -266,7 +267,7 @@ def test_b28_max_searches_bounds_a_storm_and_is_said_once(caplog):
     assert len(benchmarks) == 4 * len(configs)
     [line] = caplog.messages
     assert "run untuned: there were 4 searches, as max_searches= allows" in line
-    assert len(list(store.all_records())) == 4
+    assert len(list(sources.all_records())) == 4
     found = function.explain(np.zeros(4), 500)
     assert (found.reason, found.answer) == ("absent", "default")
     with autotuned.mode("search"):

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 from fakes import FakeConfig, form, make_key
 
-from autotuned import Config, autotune, likely, listing
-from autotuned.recordfile import Record
+from autotuned import Config, autotune, likely
+from autotuned.store import listing
+from autotuned.store.record import Record
 from autotuned.typed_json import canonical
 
 

@@ -18,13 +18,14 @@ from faults import faults, no_op_flock
 from filelock import FileLock, Timeout
 from stored import lines
 
-from autotuned import locks
+from autotuned.store import locks
 
 # Waits for a word, takes the lock, and does the work once: the work is done when "result" is there.
 WORKER = """
 import sys
 from pathlib import Path
-from autotuned import disk, locks
+from autotuned import disk
+from autotuned.store import locks
 
 folder = Path(sys.argv[1])
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from filelock import FileLock, Timeout
 
-from autotuned import locks
+from autotuned.store import locks
 
 
 def in_child(action: Any) -> int:
@@ -75,7 +75,7 @@ def test_a_child_that_leaves_the_block_it_was_forked_in_frees_nothing(tmp_path: 
 
 def test_a_child_that_outlives_its_parent_does_not_keep_the_lock(tmp_path: Path) -> None:
     script = (
-        "import os, sys, time\nfrom pathlib import Path\nfrom autotuned import locks\n"
+        "import os, sys, time\nfrom pathlib import Path\nfrom autotuned.store import locks\n"
         "with locks.locked(Path(sys.argv[1])):\n"
         "    child = os.fork()\n"
         "    if child == 0:\n        time.sleep(60)\n        os._exit(0)\n"

@@ -7,8 +7,9 @@ import pytest
 from fakes import FakeConfig, form, make_key
 from faults import faults
 
-from autotuned import disk, logbook
-from autotuned.recordfile import Timing
+from autotuned import disk
+from autotuned.store import logbook
+from autotuned.store.record import Timing
 
 KEY = make_key()
 TIMINGS = [Timing(form(FakeConfig({"BLOCK": n})), float(n), float(n), float(n), 10) for n in (64, 128, 256)]

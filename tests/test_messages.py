@@ -89,7 +89,7 @@ REVIEWED = {
         "{} cannot be run: {}",
         "{}: no such command; write autotuned run -- python app.py.",
         "{} begins with a typographic dash; type --{}",
-        "module 'autotuned.store' has no attribute {}",
+        "module 'autotuned.resolve.sources' has no attribute {}",
         "{}: field {} is {}.",
         "`{}`: configs: the callable returned none for this call; return at least one.",
     ],

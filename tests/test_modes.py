@@ -9,8 +9,9 @@ from fakes import FakeConfig as Config
 from paths import ship
 
 import autotuned
-from autotuned import autotune, disk, store
+from autotuned import autotune, disk
 from autotuned.errors import NotTunedError
+from autotuned.resolve import sources
 
 FIRST, BEST, DEFAULT = CONFIGS = [Config({"step": step}) for step in (8, 16, 32)]
 TIMES = {8: 3.0, 16: 1.0, 32: 2.0}
@@ -47,8 +48,8 @@ def count():
 def written(monkeypatch):
     """The records that were written, in order."""
     kept = []
-    keep = store.keep
-    monkeypatch.setattr(store, "keep", lambda record: kept.append(record) or keep(record))
+    keep = sources.keep
+    monkeypatch.setattr(sources, "keep", lambda record: kept.append(record) or keep(record))
     return kept
 
 
@@ -141,7 +142,7 @@ def test_the_users_record_goes_before_a_shipped_file(monkeypatch, tmp_path):
     with autotuned.mode("search"):
         assert call(make()) == 8
     assert call(make()) == 8
-    store.clear()
+    sources.clear()
     assert call(make()) == 16  # what was shipped
 
 
@@ -173,7 +174,7 @@ def test_a_default_is_not_stored(written):
     function = make(default=DEFAULT)
     call(function)
     assert written == []
-    assert list(store.all_records()) == []
+    assert list(sources.all_records()) == []
 
 
 def test_one_config_is_never_searched_in_any_mode(written):
@@ -234,7 +235,7 @@ def test_strict_names_the_nearest_key_and_what_differs():
     function = make(key=["n"])
     for n in (50, 60):
         call(function, n)
-    near = {record.key.call["values"]["n"]: record.key.digest for _, record in store.all_records()}
+    near = {record.key.call["values"]["n"]: record.key.digest for _, record in sources.all_records()}
     with autotuned.mode("strict"), pytest.raises(NotTunedError) as caught:
         function(np.ones(50, np.float32), 50)
     text = str(caught.value)
@@ -284,7 +285,7 @@ def test_search_replaces_what_is_stored(monkeypatch):
     with autotuned.mode("search"):
         assert call(make()) == 8
     assert call(make()) == 8
-    ((_, record),) = store.all_records()
+    ((_, record),) = sources.all_records()
     assert record.median_us == 500.0
 
 
@@ -298,7 +299,7 @@ def test_off_reads_and_writes_nothing(monkeypatch):
         raise AssertionError("the store was used")
 
     for name in ("find", "read", "keep", "locked"):
-        monkeypatch.setattr(store, name, refuse)
+        monkeypatch.setattr(sources, name, refuse)
     with autotuned.mode("off"):
         assert call(make()) == 8
         assert call(make(default=DEFAULT)) == 32

@@ -15,13 +15,14 @@ import torch
 from commands import run_json
 from fakes import CONTEXT
 
-from autotuned import candidates, cases, configfile, files, shipping, store
+from autotuned import candidates, cases, configfile, files, shipping
 from autotuned.cases import Found
-from autotuned.conditions import Conditions
 from autotuned.configfile import ConfigFile, Entry
 from autotuned.kernels import shapes
 from autotuned.key.key import Key
-from autotuned.look import Rung
+from autotuned.resolve import sources
+from autotuned.store.conditions import Conditions
+from autotuned.store.lookup import Rung
 from autotuned.typed_json import canonical
 
 H200 = {"kind": "cuda", "name": "NVIDIA H200", "arch": "sm_90", "sm_count": 132, "mig": None}
@@ -127,7 +128,7 @@ def test_every_call_is_served_from_its_own_file(
     contexts = {file.kernel: latest(file) for file in read(folder)}
     for one in problems:
         key = Key(one.kernel, one.call, contexts[one.kernel])
-        choice = store.find(key, one.live, store.exact_places(one.needed), strict=True)
+        choice = sources.find(key, one.live, sources.exact_places(one.needed), strict=True)
         assert choice is not None, f"{one.kernel}: {one.text}"
         assert (choice.rung, Path(choice.origin).parent) == (Rung.FILE, folder)
 
@@ -160,5 +161,5 @@ def test_another_gpu_of_the_architecture_takes_none_of_them(
     for one in problems:
         [file] = (file for file in read(stand_in) if file.kernel == one.kernel)
         key = Key(one.kernel, one.call, {**latest(file), "device": sister})
-        assert store.find(key, one.live, list(store.places(False, False, {}))) is None
-        assert store.likely(key, one.live, {}) in one.live  # but a search measures it first
+        assert sources.find(key, one.live, list(sources.places(False, False, {}))) is None
+        assert sources.likely(key, one.live, {}) in one.live  # but a search measures it first

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from autotuned import recordfile
+from autotuned.store import record
 
 PINNED = Path(__file__).parent / "pinned"
 ROOT = PINNED.parent.parent
@@ -37,7 +37,7 @@ def run(python: str, **variables: str) -> dict[str, str]:
 
 def pinned() -> dict[str, str]:
     # A change here drops every record and shipped file: then the schema number goes up, and a new fixture is added.
-    found: dict[str, str] = json.loads((PINNED / f"schema-{recordfile.SCHEMA}.json").read_text())
+    found: dict[str, str] = json.loads((PINNED / f"schema-{record.SCHEMA}.json").read_text())
     return found
 
 

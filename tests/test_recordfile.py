@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 from fakes import FakeConfig, drop, form, make_key, put
 
-from autotuned import json_fields, recordfile
+from autotuned import json_fields
 from autotuned.errors import RecordError
-from autotuned.recordfile import Record, Timing
+from autotuned.store import record
+from autotuned.store.record import Record, Timing
 
 FAST, SLOW, BROKEN = form(FakeConfig({"BLOCK": 64})), form(FakeConfig({"BLOCK": 32})), form(FakeConfig({"BLOCK": 16}))
 TIMINGS = (
@@ -29,20 +30,20 @@ def through_json(data: Any) -> Any:
         pytest.param(FULL, id="full"),
         pytest.param(Record(make_key(), None, None, "unresolved", (), {}), id="search not finished"),
         pytest.param(Record(make_key(True), FAST, 0.0, "tied", TIMINGS[:1], {}), id="bool in the key"),
-        *(pytest.param(Record(make_key(), FAST, 1.0, quality, ()), id=quality) for quality in recordfile.QUALITIES),
+        *(pytest.param(Record(make_key(), FAST, 1.0, quality, ()), id=quality) for quality in record.QUALITIES),
         pytest.param(Record(make_key(), form(FakeConfig({"T": (1.5, "é\ud800")}, maxnreg=96, ir_override="x.ttir",
                                                         pre_hook=print)), 1.0, "ok", ()), id="every field of a config"),
     ],
 )  # fmt: skip
 def test_a_record_survives_json(kept: Record) -> None:
-    assert recordfile.load(through_json(recordfile.dump(kept))) == kept
+    assert record.load(through_json(record.dump(kept))) == kept
 
 
 def test_the_small_fields_come_first() -> None:
-    assert list(recordfile.dump(FULL)) == [
+    assert list(record.dump(FULL)) == [
         "schema", "kernel", "winner", "median_us", "quality", "conditions", "key", "timings", "provenance",
     ]  # fmt: skip
-    assert recordfile.dump(FULL)["schema"] == 2
+    assert record.dump(FULL)["schema"] == 2
 
 
 def test_a_timing_is_found_by_its_config() -> None:
@@ -56,7 +57,7 @@ MALFORMED: dict[str, tuple[Callable[[Any], Any], str]] = {
     "a list": (lambda data: [data], "record"),
     "null": (lambda data: None, "record"),
     "text": (lambda data: "x", "record"),
-    **{f"no {name}": (drop(name), f"record.{name}") for name in recordfile.dump(FULL)},
+    **{f"no {name}": (drop(name), f"record.{name}") for name in record.dump(FULL)},
     "an unknown field": (put("extra", value=1), "record.extra"),
     "newer schema": (put("schema", value=3), "schema"),
     "schema 0": (put("schema", value=0), "schema"),
@@ -113,14 +114,14 @@ MALFORMED: dict[str, tuple[Callable[[Any], Any], str]] = {
 def test_a_malformed_record_is_refused_with_the_place(form: str) -> None:
     change, where = MALFORMED[form]
     with pytest.raises(RecordError) as caught:
-        recordfile.load(change(copy.deepcopy(recordfile.dump(FULL))))
+        record.load(change(copy.deepcopy(record.dump(FULL))))
     assert caught.value.where == where
     assert str(caught.value).startswith(f"{where}: expected ")
 
 
 def test_the_error_says_expected_and_got() -> None:
     with pytest.raises(RecordError) as caught:
-        recordfile.load({**recordfile.dump(FULL), "median_us": "fast" * 50})
+        record.load({**record.dump(FULL), "median_us": "fast" * 50})
     assert (
         str(caught.value) == f"median_us: expected microseconds, finite and not negative, got str {'fast' * 50!r:.60}."
     )

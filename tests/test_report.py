@@ -10,10 +10,11 @@ from autotuned.cli import plots
 from fakes import FakeConfig, form, make_key
 from typer.testing import CliRunner
 
-from autotuned import calls, files, policy, store
+from autotuned import calls, files, policy
 from autotuned.calls import Recorded, Writer
 from autotuned.errors import RecordingError
-from autotuned.recordfile import Record, Timing
+from autotuned.resolve import sources
+from autotuned.store.record import Record, Timing
 
 [ENTRY] = entry_points(group="console_scripts", name="autotuned")
 FIRST, BEST, DEFAULT, BROKEN, WRONG = (form(FakeConfig({"BLOCK": block})) for block in (16, 32, 64, 128, 256))
@@ -33,7 +34,7 @@ def keep(n=1024, kernel="app.k", quality="ok", best_us=10.0):
         Timing(WRONG, status="wrong", error="out differs by 3"),
     )
     provenance = {"seconds": 1.5, "default": DEFAULT, "written": [], "timer": "race-1"}
-    store.keep(Record(make_key(n, kernel), BEST, best_us, quality, timings, provenance))
+    sources.keep(Record(make_key(n, kernel), BEST, best_us, quality, timings, provenance))
 
 
 def run(*args, code=0):
@@ -72,7 +73,7 @@ def test_what_comes_with_this_package_is_shown_only_by_a_name(command, tmp_path,
     keep()
     keep(2048)
     CliRunner().invoke(ENTRY.load(), ["export", "--out", str(tmp_path)])
-    store.clear()
+    sources.clear()
     keep(4096)
     monkeypatch.setitem(files._packages, "own", [files.Folder(tmp_path, policy.DEFAULTS)])
     counts, rows = {}, {}
@@ -106,7 +107,7 @@ def test_an_unknown_kernel_is_refused_with_the_nearest():
 
 
 def test_a_search_that_is_not_finished_is_left_out():
-    store.keep(Record(make_key(), None, None, "unresolved", (Timing(FIRST, 1.0, 1.0, 1.0, 3),), {}))
+    sources.keep(Record(make_key(), None, None, "unresolved", (Timing(FIRST, 1.0, 1.0, 1.0, 3),), {}))
     assert json.loads(run("app.k", "--json").stdout)["cases"] == []
 
 

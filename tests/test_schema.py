@@ -11,9 +11,10 @@ import jsonschema
 import pytest
 from fakes import CONTEXT, DEVICE, FakeConfig, form, make_key
 
-from autotuned import configfile, disk, recordfile
+from autotuned import configfile, disk
 from autotuned.errors import AutotunedError
-from autotuned.recordfile import Record, Timing
+from autotuned.store import record
+from autotuned.store.record import Record, Timing
 
 CONFIGS = importlib.resources.files("autotuned.configs")
 HOST_CONTEXT = {
@@ -44,11 +45,11 @@ def a_record() -> Any:
         Timing(SLOW, status="failed", error="OutOfResources: shared memory"),
     )
     written = {"date": "2025-01-01T00:00:00+00:00", "seconds": 0.5, "timer": "race-1", "written": ["x_ptr"]}
-    return recordfile.dump(Record(make_key(), FAST, 10.5, "tied", timings, written))
+    return record.dump(Record(make_key(), FAST, 10.5, "tied", timings, written))
 
 
 def an_unfinished_record() -> Any:
-    return recordfile.dump(Record(make_key(**HOST_CONTEXT), None, None, "unresolved", (Timing(SLOW, 7, 7, 7, 3),)))
+    return record.dump(Record(make_key(**HOST_CONTEXT), None, None, "unresolved", (Timing(SLOW, 7, 7, 7, 3),)))
 
 
 def a_config_file() -> Any:
@@ -71,7 +72,7 @@ def parses(kind: str, document: Any) -> bool:
         if kind == "config file":
             configfile.parse(text, "k.json")
         else:
-            recordfile.load(disk.parse_json(text))
+            record.load(disk.parse_json(text))
     except (AutotunedError, ValueError):
         return False
     return True
@@ -165,5 +166,5 @@ def test_packaged_config_files_are_valid():
 
 
 def test_schemas_describe_the_schema_numbers_of_the_code():
-    for name, number in (("record", recordfile.SCHEMA), ("config-file", configfile.SCHEMA)):
+    for name, number in (("record", record.SCHEMA), ("config-file", configfile.SCHEMA)):
         assert schema(name).schema["properties"]["schema"]["const"] == number

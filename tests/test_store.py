@@ -13,11 +13,13 @@ from faults import faults, refuse
 from shipped import KEY, LARGE, LIVE, OTHER, SMALL
 from stored import config_of, lines
 
-from autotuned import disk, mounts, recordfile, store
-from autotuned.conditions import Conditions
+from autotuned import disk
 from autotuned.key.key import Key
-from autotuned.look import Choice, Rung
-from autotuned.recordfile import Record, Timing
+from autotuned.resolve import sources
+from autotuned.store import mounts, record
+from autotuned.store.conditions import Conditions
+from autotuned.store.lookup import Choice, Rung
+from autotuned.store.record import Record, Timing
 
 
 def hook(arguments: Any) -> None: ...
@@ -40,32 +42,32 @@ def result(key: Key = KEY, winner: FakeConfig | None = SMALL, **times_us: float 
 
 def test_what_is_kept_is_found_with_the_live_config() -> None:
     kept = result(b64=10.0, b128=12.0)
-    assert store.find(KEY, LIVE) is None
-    assert store.keep(kept)
-    found = store.find(KEY, LIVE)
-    where = str(store.record_path(KEY))
+    assert sources.find(KEY, LIVE) is None
+    assert sources.keep(kept)
+    found = sources.find(KEY, LIVE)
+    where = str(sources.record_path(KEY))
     assert found == Choice(SMALL, Rung.STORE, kept, complete=False, origin=where, conditions=Conditions())
     assert found is not None
     assert found.config is SMALL
 
 
 def test_a_record_is_one_file_named_by_schema_kernel_and_digest() -> None:
-    store.keep(result())
-    path = store.root() / "v2" / "app.k" / f"{KEY.digest}.json"
-    assert store.record_path(KEY) == path
-    assert recordfile.load(json.loads(path.read_text())) == result()
-    assert [found.name for found in store.root().rglob("*") if found.is_file()] == [path.name]
+    sources.keep(result())
+    path = sources.root() / "v2" / "app.k" / f"{KEY.digest}.json"
+    assert sources.record_path(KEY) == path
+    assert record.load(json.loads(path.read_text())) == result()
+    assert [found.name for found in sources.root().rglob("*") if found.is_file()] == [path.name]
 
 
 def test_kernels_of_one_safe_name_have_folders_of_their_own() -> None:
-    folders = {store.record_path(make_key(kernel=name)).parent.name for name in ("app.k", "App.K", "app/k", "app:k")}
+    folders = {sources.record_path(make_key(kernel=name)).parent.name for name in ("app.k", "App.K", "app/k", "app:k")}
     assert len(folders) == 4
 
 
 @pytest.mark.parametrize("key", [make_key(2), make_key(True), make_key(triton="3.6.0"), make_key(kernel="app.other")])
 def test_another_key_finds_nothing(key: Key) -> None:
-    store.keep(result(make_key(1)))
-    assert store.find(key, LIVE) is None
+    sources.keep(result(make_key(1)))
+    assert sources.find(key, LIVE) is None
 
 
 @pytest.mark.parametrize(
@@ -79,8 +81,8 @@ def test_another_key_finds_nothing(key: Key) -> None:
     ids=["all measured", "one failed", "one is new", "some are gone"],
 )
 def test_a_choice_says_whether_every_candidate_was_measured(times_us: Any, live: Any, complete: bool) -> None:
-    store.keep(result(**times_us))
-    found = store.find(KEY, live)
+    sources.keep(result(**times_us))
+    found = sources.find(KEY, live)
     assert found is not None
     assert found.complete is complete
 
@@ -100,23 +102,23 @@ def test_a_choice_says_whether_every_candidate_was_measured(times_us: Any, live:
     ],
 )
 def test_the_best_config_that_is_still_a_candidate_is_served(times_us: Any, live: Any, chosen: Any) -> None:
-    store.keep(result(**times_us))
-    assert config_of(store.find(KEY, live)) is chosen
+    sources.keep(result(**times_us))
+    assert config_of(sources.find(KEY, live)) is chosen
 
 
 def test_an_unfinished_search_is_no_choice() -> None:
-    store.keep(result(winner=None, b64=10.0))
-    assert store.find(KEY, LIVE) is None
-    kept = store.read(store.record_path(KEY))
+    sources.keep(result(winner=None, b64=10.0))
+    assert sources.find(KEY, LIVE) is None
+    kept = sources.read(sources.record_path(KEY))
     assert kept is not None
     assert len(kept.timings) == 1
 
 
 def test_a_stored_config_with_a_hook_is_served_with_the_live_hook_or_not_at_all() -> None:
     hooked = FakeConfig({"BLOCK": 64}, pre_hook=hook)
-    store.keep(result(winner=hooked))
-    assert config_of(store.find(KEY, by_identity(SMALL, hooked))) is hooked
-    assert store.find(KEY, by_identity(SMALL, LARGE)) is None
+    sources.keep(result(winner=hooked))
+    assert config_of(sources.find(KEY, by_identity(SMALL, hooked))) is hooked
+    assert sources.find(KEY, by_identity(SMALL, LARGE)) is None
 
 
 # -- damage ----------------------------------------------------------------------------------------------------------
@@ -127,7 +129,7 @@ def put(content: bytes) -> Callable[[Path], Any]:
 
 
 def dumped(**changes: Any) -> bytes:
-    return json.dumps({**recordfile.dump(result(b64=10.0)), **changes}).encode()
+    return json.dumps({**record.dump(result(b64=10.0)), **changes}).encode()
 
 
 def put_folder(path: Path) -> None:
@@ -155,7 +157,7 @@ DAMAGE: dict[str, Callable[[Path], Any]] = {
     "a winner of another form": put(dumped(winner="BLOCK=64")),
     "a folder in its place": put_folder,
     "a link to nowhere": lambda path: path.symlink_to(path.parent / "nowhere"),
-    "the record of another key": lambda path: path.write_text(disk.text(recordfile.dump(result(make_key(True))))),
+    "the record of another key": lambda path: path.write_text(disk.text(record.dump(result(make_key(True))))),
 }
 
 
@@ -164,18 +166,18 @@ def test_a_damaged_record_is_a_miss_that_is_moved_aside_said_once_and_healed(
     kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     key = make_key(1) if "another key" in kind else KEY
-    path = store.record_path(key)
+    path = sources.record_path(key)
     path.parent.mkdir(parents=True)
     DAMAGE[kind](path)
-    assert store.find(key, LIVE) is None
-    assert store.find(key, LIVE) is None
+    assert sources.find(key, LIVE) is None
+    assert sources.find(key, LIVE) is None
     assert len(lines(caplog)) == 1
     moved = next((path.parent / "damaged").iterdir())
     assert lines(caplog)[0].startswith(f"record {path} is damaged (")
     assert lines(caplog)[0].endswith(f"); moved to {moved}; the kernel is tuned again.")
-    assert not list(store.all_records())
-    assert store.keep(result(key, b64=10.0))
-    assert config_of(store.find(key, LIVE)) is SMALL
+    assert not list(sources.all_records())
+    assert sources.keep(result(key, b64=10.0))
+    assert config_of(sources.find(key, LIVE)) is SMALL
     assert len(lines(caplog)) == 1
 
 
@@ -183,25 +185,25 @@ def test_a_damaged_record_is_a_miss_that_is_moved_aside_said_once_and_healed(
 def test_a_damaged_record_that_cannot_be_moved_is_said_once_and_replaced(
     kind: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = store.record_path(KEY)
+    path = sources.record_path(KEY)
     path.parent.mkdir(parents=True)
     DAMAGE[kind](path)
     monkeypatch.setattr(disk, "move_aside", lambda path: None)
-    assert store.find(KEY, LIVE) is None
-    assert store.find(KEY, LIVE) is None
+    assert sources.find(KEY, LIVE) is None
+    assert sources.find(KEY, LIVE) is None
     assert len(lines(caplog)) == 1
     assert "it will be replaced" in lines(caplog)[0]
-    assert store.keep(result(b64=10.0))
-    assert config_of(store.find(KEY, LIVE)) is SMALL
+    assert sources.keep(result(b64=10.0))
+    assert config_of(sources.find(KEY, LIVE)) is SMALL
 
 
 def test_a_record_of_a_newer_schema_is_left_alone(caplog: pytest.LogCaptureFixture) -> None:
-    path = store.record_path(KEY)
+    path = sources.record_path(KEY)
     path.parent.mkdir(parents=True)
     path.write_text('{"schema": 999, "winners": []}')
-    assert store.find(KEY, LIVE) is None
-    assert not store.keep(result())
-    assert store.find(KEY, LIVE) is None
+    assert sources.find(KEY, LIVE) is None
+    assert not sources.keep(result())
+    assert sources.find(KEY, LIVE) is None
     assert path.read_text() == '{"schema": 999, "winners": []}'
     assert lines(caplog) == [f"record {path} has the newer schema 999; it is left alone."]
 
@@ -213,7 +215,7 @@ def test_a_record_of_a_newer_schema_is_left_alone(caplog: pytest.LogCaptureFixtu
     ids=repr,
 )  # fmt: skip
 def test_what_is_of_a_newer_schema(data: Any, newer: bool) -> None:
-    assert store.is_newer(data) is newer
+    assert sources.is_newer(data) is newer
 
 
 # -- folders that cannot be used -------------------------------------------------------------------------------------
@@ -223,10 +225,10 @@ def test_where_nothing_can_be_written_choices_live_in_memory_with_one_warning(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(disk, "write_text", refuse)
-    assert not store.keep(result(make_key(1)))
-    assert not store.keep(result(make_key(2)))
+    assert not sources.keep(result(make_key(1)))
+    assert not sources.keep(result(make_key(2)))
     assert len(lines(caplog)) == 1
-    assert f"cannot write to the cache folder {store.root()} ([Errno 28] No space left on device)" in lines(caplog)[0]
+    assert f"cannot write to the cache folder {sources.root()} ([Errno 28] No space left on device)" in lines(caplog)[0]
     assert "AUTOTUNED_CACHE_DIR" in lines(caplog)[0]
 
 
@@ -237,28 +239,28 @@ def test_a_cache_folder_that_cannot_be_made_is_one_warning(
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("AUTOTUNED_CACHE_DIR", str(tmp_path / "file" / below))
     for n in (1, 2):
-        assert store.find(make_key(n), LIVE) is None
-        with store.locked(make_key(n)):
-            assert not store.keep(result(make_key(n)))
+        assert sources.find(make_key(n), LIVE) is None
+        with sources.locked(make_key(n)):
+            assert not sources.keep(result(make_key(n)))
     assert len(lines(caplog)) == 1
 
 
 def test_a_record_that_cannot_be_read_is_a_miss_said_once_and_stays(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store.keep(result())
+    sources.keep(result())
 
     with faults("open", errno.EACCES):
-        assert store.find(KEY, LIVE) is None
-        assert store.find(KEY, LIVE) is None
+        assert sources.find(KEY, LIVE) is None
+        assert sources.find(KEY, LIVE) is None
     assert len(lines(caplog)) == 1
-    assert str(store.record_path(KEY)) in lines(caplog)[0]
-    assert config_of(store.find(KEY, LIVE)) is SMALL
+    assert str(sources.record_path(KEY)) in lines(caplog)[0]
+    assert config_of(sources.find(KEY, LIVE)) is SMALL
 
 
 def test_reading_writes_nothing() -> None:
-    store.find(KEY, LIVE)
-    assert not store.root().exists()
+    sources.find(KEY, LIVE)
+    assert not sources.root().exists()
 
 
 def test_writers_of_one_key_and_of_many_lose_nothing() -> None:
@@ -266,35 +268,35 @@ def test_writers_of_one_key_and_of_many_lose_nothing() -> None:
 
     def write(part: int) -> None:
         for key in (*keys[part::4], KEY):
-            assert store.keep(result(key, b64=10.0))
+            assert sources.keep(result(key, b64=10.0))
 
     threads = [threading.Thread(target=write, args=(part,)) for part in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert {found.key for _, found in store.all_records()} == {*keys, KEY}
+    assert {found.key for _, found in sources.all_records()} == {*keys, KEY}
 
 
 def test_records_are_listed_and_cleared_by_kernel() -> None:
     mine, yours = make_key(1), make_key(1, kernel="app.other")
     for key in (mine, make_key(2), yours):
-        store.keep(result(key))
-    path = store.record_path(mine)
+        sources.keep(result(key))
+    path = sources.record_path(mine)
     (path.parent / f".{path.name}.1.tmp").write_text("half a rec")
-    assert {found.key for _, found in store.all_records("app.k")} == {mine, make_key(2)}
-    assert [each for each, _ in store.all_records()] == sorted(each for each, _ in store.all_records())
-    assert store.clear("app.k") == 2
-    assert [found.key for _, found in store.all_records()] == [yours]
-    assert store.clear() == 1
-    assert list(store.all_records()) == []
-    assert store.clear() == 0
+    assert {found.key for _, found in sources.all_records("app.k")} == {mine, make_key(2)}
+    assert [each for each, _ in sources.all_records()] == sorted(each for each, _ in sources.all_records())
+    assert sources.clear("app.k") == 2
+    assert [found.key for _, found in sources.all_records()] == [yours]
+    assert sources.clear() == 1
+    assert list(sources.all_records()) == []
+    assert sources.clear() == 0
 
 
 def test_the_lock_of_a_key_lies_beside_its_record() -> None:
-    with store.locked(KEY):
-        assert (store.record_path(KEY).parent / "locks" / f"{KEY.digest}.lock").exists()
-    assert list(store.all_records()) == []
+    with sources.locked(KEY):
+        assert (sources.record_path(KEY).parent / "locks" / f"{KEY.digest}.lock").exists()
+    assert list(sources.all_records()) == []
 
 
 @pytest.mark.parametrize(("kind", "times"), [("nfs4", 1), ("", 0)], ids=["network", "local"])
@@ -302,15 +304,15 @@ def test_a_network_file_system_is_said_once_and_only_by_who_searches(
     kind: str, times: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(mounts, "network_file_system", lambda path: kind)
-    store.keep(result(b64=10.0, b128=12.0))
-    assert store.find(KEY, LIVE) is not None
+    sources.keep(result(b64=10.0, b128=12.0))
+    assert sources.find(KEY, LIVE) is not None
     assert lines(caplog) == []
     for n in range(3):
-        with store.locked(make_key(n)):
+        with sources.locked(make_key(n)):
             pass
     said = lines(caplog)
     assert len(said) == times
-    assert all(str(store.root()) in line and f"({kind})" in line for line in said)
+    assert all(str(sources.root()) in line and f"({kind})" in line for line in said)
 
 
 def test_heads_of_one_context_share_it_and_say_what_whole_records_say() -> None:
@@ -319,9 +321,9 @@ def test_heads_of_one_context_share_it_and_say_what_whole_records_say() -> None:
         Key("app.k", {"tensors": {}, "values": {"context": {"text": 'a, "context": b'}}, "none": []}, KEY.context)
     )
     for key in keys:
-        assert store.keep(result(key, b64=10.0))
-    heads = dict(store.all_heads("app.k"))
-    whole = {str(path): found for path, found in store.all_records("app.k")}
+        assert sources.keep(result(key, b64=10.0))
+    heads = dict(sources.all_heads("app.k"))
+    whole = {str(path): found for path, found in sources.all_records("app.k")}
     assert len(heads) == 4 and heads.keys() == whole.keys()
     for path, found in heads.items():
         assert found == whole[path].replace(timings=(), provenance={})
@@ -330,10 +332,10 @@ def test_heads_of_one_context_share_it_and_say_what_whole_records_say() -> None:
 
 
 def test_a_head_that_is_damaged_behind_its_call_is_moved_aside(caplog: pytest.LogCaptureFixture) -> None:
-    assert store.keep(result(b64=10.0))
-    path = store.record_path(KEY)
+    assert sources.keep(result(b64=10.0))
+    path = sources.record_path(KEY)
     path.write_text(path.read_text().replace(', "context": {', ', "context": {{', 1))
-    assert list(store.all_heads()) == []
+    assert list(sources.all_heads()) == []
     assert not path.exists() and len(caplog.messages) == 1 and str(path) in caplog.text
 
 

@@ -13,11 +13,12 @@ from fakes import FakeConfig as Config
 from fakes import form, make_key
 
 import autotuned
-from autotuned import autotune, store
+from autotuned import autotune
 from autotuned.calls import Recorded, Writer
 from autotuned.configfile import Entry
 from autotuned.key.key import Key
-from autotuned.recordfile import Record, Timing
+from autotuned.resolve import sources
+from autotuned.store.record import Record, Timing
 
 BEST = form(Config({"BLOCK": 32}))
 CONFIGS = [Config({"step": step}) for step in (8, 16)]
@@ -29,7 +30,7 @@ def wide(monkeypatch):
 
 
 def tuned(key):
-    store.keep(Record(key, BEST, 10.0, "ok", (Timing(BEST, 10.0, 9.0, 11.0, 12),)))
+    sources.keep(Record(key, BEST, 10.0, "ok", (Timing(BEST, 10.0, 9.0, 11.0, 12),)))
     return key
 
 
@@ -99,7 +100,7 @@ def test_what_differs_is_said_in_few_words(stored, used, words, reason, called):
 
 def test_what_config_files_answer_from_another_context_is_tuned_and_used(called, tmp_path, monkeypatch):
     shipped = of(triton="3.9.0")
-    store.ship(shipped, Entry(shipped.call, BEST, 10.0, None), tmp_path / "tuned")
+    sources.ship(shipped, Entry(shipped.call, BEST, 10.0, None), tmp_path / "tuned")
     monkeypatch.setenv("AUTOTUNED_CONFIG_PATH", str(tmp_path / "tuned"))
     path = called((of(triton="3.9.1", triton_key="cc"), 5))
     found = run_json("list", "--unused", "--missing", "--calls", path)

@@ -22,8 +22,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from fakes import FakeConfig, by_identity, form, make_key
 
-from autotuned import disk, evict, recordfile, store
-from autotuned.recordfile import Record, Timing
+from autotuned import disk
+from autotuned.resolve import sources
+from autotuned.store import gc, record
+from autotuned.store.record import Record, Timing
 
 CONFIGS = [FakeConfig({"BLOCK": 2**n}, num_warps=warps) for n in range(4, 14) for warps in (4, 8)]
 LIVE = by_identity(*CONFIGS)
@@ -65,11 +67,11 @@ def add(x_ptr, n, BLOCK: tl.constexpr):
 
 def fill(start: int, stop: int) -> None:
     """Records of as many keys, each with 20 timings."""
-    whole = recordfile.dump(Record(make_key(0), form(CONFIGS[0]), 10.0, "ok", TIMINGS, {"written": ["x_ptr"]}))
-    disk.make_folder(store.record_path(make_key(0)).parent)
+    whole = record.dump(Record(make_key(0), form(CONFIGS[0]), 10.0, "ok", TIMINGS, {"written": ["x_ptr"]}))
+    disk.make_folder(sources.record_path(make_key(0)).parent)
     for n in range(start, stop):
         key = make_key(n)
-        store.record_path(key).write_text(disk.text({**whole, "key": key.to_json()}))
+        sources.record_path(key).write_text(disk.text({**whole, "key": key.to_json()}))
 
 
 def look_up_us(count: int, repeat: int = 2000) -> tuple[float, float]:
@@ -83,7 +85,7 @@ def look_up_us(count: int, repeat: int = 2000) -> tuple[float, float]:
         samples = []
         for key in keys:
             start = time.perf_counter()
-            found = store.find(key, LIVE)
+            found = sources.find(key, LIVE)
             samples.append(time.perf_counter() - start)
             assert (found is None) is (keys is missing)
         times.append(statistics.median(samples) * 1e6)
@@ -148,7 +150,7 @@ def main() -> None:
             seconds, cpu_s, megabytes = listing()
             json_seconds, json_cpu_s, json_megabytes = listing("--json")
             start = time.perf_counter()
-            evict.run(store.root(), evict.DEFAULT_MAX_BYTES, evict.DEFAULT_MAX_AGE_S)
+            gc.run(sources.root(), gc.DEFAULT_MAX_BYTES, gc.DEFAULT_MAX_AGE_S)
             swept = time.perf_counter() - start
             result[str(size)] = {
                 "found_us": round(there, 1), "missing_us": round(missing, 1), "list_s": round(seconds, 2),

@@ -16,9 +16,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from autotuned import nearest, store
+from autotuned import nearest
 from autotuned.gpu.device import from_json
-from autotuned.recordfile import Record, Timing
+from autotuned.resolve import sources
+from autotuned.store.record import Record, Timing
 
 AXES = {
     "autotuned.kernels.matmul.matmul_kernel": "M",
@@ -97,7 +98,7 @@ def main() -> None:
         os.environ["AUTOTUNED_CACHE_DIR"] = cache
     found: dict[str, dict[str, list[Record]]] = defaultdict(lambda: defaultdict(list))
     for kernel in AXES:
-        for _, record in store.all_records(kernel):
+        for _, record in sources.all_records(kernel):
             if record.winner is not None and any(timing.usable for timing in record.timings):
                 found[from_json(record.key.context["device"]).slug][kernel].append(record)
     for device, by_kernel in sorted(found.items()):

@@ -19,7 +19,8 @@ from autotuned.cli.compilers import Compilers
 from pretended import limit_only
 from triton import knobs
 
-from autotuned import cases, store, switched
+from autotuned import cases, switched
+from autotuned.resolve import sources
 
 MODULE = """
 import triton, triton.language as tl
@@ -108,7 +109,7 @@ def until(holds, limit_s=120.0):
 
 def call(tuned):
     tuned[grid](torch.zeros(1000), torch.zeros(1000), 1000)
-    [record] = [record for _, record in store.all_records()]
+    [record] = [record for _, record in sources.all_records()]
     return {(t.config["kwargs"]["HOW"], t.config["kwargs"]["BLOCK"]): (t.status, t.error) for t in record.timings}
 
 
@@ -118,7 +119,7 @@ def test_what_a_worker_compiles_is_a_hit_here(workers, heard, tmp_path):
     assert compilers.compiled == len(FINE)
     assert heard
     assert all(heard)
-    assert len(list(store.scratch_folder().rglob("*.cubin"))) == len(FINE)
+    assert len(list(sources.scratch_folder().rglob("*.cubin"))) == len(FINE)
     assert len(list((tmp_path / "triton").rglob("*.cubin"))) == 1  # the winner's
 
 
@@ -249,7 +250,7 @@ def test_b63_tune_goes_on_in_the_same_process_when_a_compilation_never_ends(tmp_
     assert done.returncode == 0, done.stderr
     [case] = json.loads(done.stdout)["cases"]
     assert (case["status"], case["config"]["kwargs"]["HOW"]) == ("done", "fine")
-    [record] = [record for _, record in store.all_records()]
+    [record] = [record for _, record in sources.all_records()]
     errors = {timing.config["kwargs"]["HOW"]: timing.error for timing in record.timings}
     assert errors["endless"] == "TimedOut: not compiled within 8 s"
     assert errors["abort"] == "Crashed: the compiler ended by SIGABRT"

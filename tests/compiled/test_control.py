@@ -11,7 +11,8 @@ import triton.language as tl
 from triton import Config, knobs
 
 import autotuned
-from autotuned import autotune, store
+from autotuned import autotune
+from autotuned.resolve import sources
 from autotuned.triton_compat import kernel as toolchain
 
 CONFIGS = [Config({"BLOCK": 16}), Config({"BLOCK": 32}), Config({"BLOCK": 64})]
@@ -131,7 +132,7 @@ def test_cache_written_before_the_first_call(tuned, block, bench):
     tuned.cache[(100, "torch.float32", "torch.float32")] = CONFIGS[2]
     assert [block(), block()] == [64, 64]
     assert bench.calls == []
-    assert list(store.all_records()) == []  # a pin is this process's own
+    assert list(sources.all_records()) == []  # a pin is this process's own
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,9 @@ import triton.language as tl
 from triton import Config
 
 import autotuned
-from autotuned import autotune, measure, store
+from autotuned import autotune, measure
 from autotuned.errors import AllConfigsFailedError, DeviceLostError
+from autotuned.resolve import sources
 
 
 def product(a_ptr, c_ptr, n, M: tl.constexpr, K: tl.constexpr = 16):
@@ -59,7 +60,7 @@ def by_m():
 
 
 def records():
-    return [record for _, record in store.all_records()]
+    return [record for _, record in sources.all_records()]
 
 
 def test_failing_configs_are_skipped_with_their_reasons(ac, launches):
@@ -299,7 +300,7 @@ def test_a_device_that_another_thread_captures_on_is_not_lost(ac, launches, monk
     captures.clear()
     tuned[(1,)](*ac, 16)
     assert [timing.status for timing in records()[0].timings] == ["ok", "ok"]
-    assert not list(store.root().rglob("journal/*.json"))
+    assert not list(sources.root().rglob("journal/*.json"))
 
 
 def test_times_that_no_clock_can_give_are_failures(ac, launches):

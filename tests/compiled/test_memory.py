@@ -11,7 +11,8 @@ import triton
 import triton.language as tl
 from triton import Config
 
-from autotuned import Check, autotune, measure, state, store
+from autotuned import Check, autotune, measure, state
+from autotuned.resolve import sources
 
 MIB = 1 << 20
 ELEMENTS = 1 << 18  # 1 MiB of float32
@@ -127,7 +128,7 @@ def said(caplog):
 
 
 def statuses():
-    timings = [timing for _, record in store.all_records() for timing in record.timings]
+    timings = [timing for _, record in sources.all_records() for timing in record.timings]
     return {timing.config["kwargs"]["BLOCK"]: timing.status for timing in timings}
 
 
@@ -235,7 +236,7 @@ def test_a_check_for_which_there_is_no_room_leaves_the_key_untuned(memory, said,
     x = torch.zeros(ELEMENTS)
     kernel = tuned(check=Check(reference))
     call(kernel, 1, x)
-    ((_, record),) = store.all_records()
+    ((_, record),) = sources.all_records()
     assert (record.winner is None) == (full == "always")
     assert sum("runs untuned" in line for line in said()) == (full == "always")
 

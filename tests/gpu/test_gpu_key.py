@@ -10,7 +10,8 @@ import torch
 import triton
 import triton.language as tl
 
-from autotuned import Config, autotune, store
+from autotuned import Config, autotune
+from autotuned.resolve import sources
 from autotuned.triton_compat import fingerprint
 
 pytestmark = pytest.mark.gpu
@@ -54,7 +55,7 @@ def test_a_record_of_another_triton_is_a_miss_and_explain_says_so(monkeypatch):
     monkeypatch.setattr(fingerprint, "of", lambda *a: {**real(*a), "triton": "0.0", "triton_key": "00"})
     autotune(CONFIGS, key=["n"], name="gpu_key.versions")(_add)[grid](*xy(), 4096)
     monkeypatch.setattr(fingerprint, "of", real)
-    [record] = [record for _, record in store.all_records("gpu_key.versions")]
+    [record] = [record for _, record in sources.all_records("gpu_key.versions")]
     kernel = autotune(CONFIGS, key=["n"], name="gpu_key.versions")(_add)
     found = kernel.explain(*xy(), 4096, grid=grid)
     assert record.key.context["triton"] != triton.__version__

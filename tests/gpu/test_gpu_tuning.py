@@ -16,8 +16,9 @@ from autotuned.cli.compilers import Compilers
 from triton import Config, knobs
 
 import autotuned
-from autotuned import autotune, cases, measure, store, switched
+from autotuned import autotune, cases, measure, switched
 from autotuned.race import Trial
+from autotuned.resolve import sources
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "bench"))
 from problems import PROBLEMS  # noqa: E402
@@ -76,7 +77,7 @@ def test_b62_b63_the_fault_list(tmp_path):
     assert done.returncode == 0
     [case] = json.loads(done.stdout)["cases"]
     assert case["config"]["kwargs"] == {"HOW": 0, "BLOCK": 256}
-    [record] = [record for _, record in store.all_records()]
+    [record] = [record for _, record in sources.all_records()]
     errors = {timing.config["kwargs"]["HOW"]: f"{timing.status}: {timing.error}" for timing in record.timings}
     assert "Crashed" in errors[1]
     assert "TimedOut: did not end within 6 s" in errors[2]

@@ -15,9 +15,11 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from autotuned import disk, logbook, recordfile, records, store
+from autotuned import disk
 from autotuned.errors import AutotunedError
-from autotuned.recordfile import Record
+from autotuned.resolve import sources
+from autotuned.store import logbook, record, records
+from autotuned.store.record import Record
 
 TESTS = Path(__file__).resolve().parent.parent
 
@@ -102,7 +104,7 @@ class Stress:
         return self.log.read()[-5000:]
 
     def _files(self) -> list[Path]:
-        return sorted((store.root() / "v2").glob("*/*.json"))
+        return sorted((sources.root() / "v2").glob("*/*.json"))
 
     def _damage(self) -> None:
         files = self._files()
@@ -116,7 +118,7 @@ class Stress:
     def _check_all_parse(self) -> None:
         for path in self.chance.sample(self._files(), k=min(5, len(self._files()))):
             try:
-                recordfile.load(disk.read_json(path))
+                record.load(disk.read_json(path))
                 self.counts["parsed"] += 1
             except (ValueError, AutotunedError):
                 self.counts["met damaged"] += 1
@@ -125,7 +127,7 @@ class Stress:
                 self.counts["moved while looking"] += 1
 
     def _check_end(self) -> None:
-        found: list[Record] = [each for _, each in store.all_records()]
+        found: list[Record] = [each for _, each in sources.all_records()]
         assert len(found) == len({each.key.digest for each in found}) == self.keys
         for each in found:
             assert len(each.timings) == 10
@@ -136,16 +138,16 @@ class Stress:
             assert all(timing.status == "crashed" for timing in blamed)  # `tune` tries them again
             self.counts["configs skipped for a kill in their first launch"] += len(blamed)
         assert self.counts["configs skipped for a kill in their first launch"] <= self.counts["kills"] // 4
-        litter = [path for path in store.root().rglob(".*") if path.suffix == ".logbook"]
+        litter = [path for path in sources.root().rglob(".*") if path.suffix == ".logbook"]
         # One is left by whoever is killed between the record and the removal of its logbook; `gc` clears it.
         self.counts["logbooks beside complete records"] = len(litter)
         assert len(litter) <= self.counts["kills"] // 50 + 1, litter
-        temporary = list(store.root().rglob(".*.tmp"))
+        temporary = list(sources.root().rglob(".*.tmp"))
         self.counts["temporary files of killed writers"] = len(temporary)
         # Whoever is killed while it writes its name beside the lock has no logbook yet by which the next would know.
         assert [path for path in temporary if path.parent.name != "locks"] == []
         assert len(temporary) <= self.counts["kills"] // 50 + 1, temporary
-        aside = [path for path in store.root().rglob("damaged/*") if path.is_file()]
+        aside = [path for path in sources.root().rglob("damaged/*") if path.is_file()]
         self.counts["moved aside"] = len(aside)
         assert len(aside) <= self.counts["damaged"]
 

@@ -14,8 +14,9 @@ from triton.runtime.autotuner import Autotuner
 from triton.runtime.jit import JITFunction, KernelInterface
 
 import autotuned
-from autotuned import replaced, store
+from autotuned import replaced
 from autotuned.errors import CallError
+from autotuned.resolve import sources
 from autotuned.tuned import Decorated
 
 # -- M1: a subclass with Triton's signature ---------------------------------------------------------------------------
@@ -170,7 +171,7 @@ def test_m3_what_triton_makes_of_a_warm_up_is_not_stored(subject, x):
     times = iter([1.0, 2.0])
     kernel = subject.autotune(CONFIGS, key=["n"], do_bench=lambda call, quantiles: next(times))(triton.jit(add))
     kernel.run(x, x, 100, grid=(4,), warmup=True)
-    assert list(store.all_records()) == []
+    assert list(sources.all_records()) == []
 
 
 @pytest.mark.parametrize("outside", [1, 3])

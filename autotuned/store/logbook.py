@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from autotuned import disk, recordfile
-from autotuned.conditions import Restore
+from autotuned import disk
 from autotuned.errors import RecordError
 from autotuned.key.key import Key
-from autotuned.recordfile import Timing
+from autotuned.store import record
+from autotuned.store.conditions import Restore
+from autotuned.store.record import Timing
 from autotuned.typed_json import Json, canonical
 
 log = logging.getLogger("autotuned")
@@ -51,7 +52,7 @@ def open_for(path: Path, key: Key, restore: Restore = None) -> Iterator[Callable
 
 def _header(key: Key, restore: Restore) -> dict[str, Json]:
     names = None if restore is None else list(restore)
-    return {"schema": recordfile.SCHEMA, "kernel": key.kernel, "key": key.to_json(), "restore": names}
+    return {"schema": record.SCHEMA, "kernel": key.kernel, "key": key.to_json(), "restore": names}
 
 
 def _line(timing: Timing) -> str:
@@ -96,6 +97,6 @@ def _parsed(line: bytes) -> Json:
 
 def _timing(data: Json) -> Timing | None:
     try:
-        return recordfile.load_timing(data, "logbook")
+        return record.load_timing(data, "logbook")
     except RecordError:
         return None

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from autotuned import disk, locks
+from autotuned import disk
+from autotuned.store import locks
 
 DAY_S = 86400.0
 DEFAULT_MAX_BYTES = 1 << 30  # some 30,000 records of 100 configs each

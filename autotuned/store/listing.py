@@ -11,10 +11,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from autotuned import disk, logbook, recordfile, records
+from autotuned import disk
 from autotuned.gpu.device import file_stem
-from autotuned.look import Look
-from autotuned.recordfile import Record
+from autotuned.store import logbook, record, records
+from autotuned.store.lookup import Look
+from autotuned.store.record import Record
 
 BLOCK = 1000  # records that are put in order at a time: a listing of any number must not hold all names
 HEAD_BYTES = 4096  # most keys end before; if not, the file is read as a whole
@@ -139,7 +140,7 @@ def _head(path: str) -> Record | None:
     try:
         content = disk.read_head(path, HEAD_BYTES)
         fields = _fields_of(content) or disk.json_head(content, "timings")
-        return recordfile.load({**fields, "timings": [], "provenance": {}}) if fields else None
+        return record.load({**fields, "timings": [], "provenance": {}}) if fields else None
     except (OSError, ValueError):
         return None  # reading all of it says what is wrong
 

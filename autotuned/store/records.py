@@ -10,20 +10,21 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autotuned import disk, env, recordfile
+from autotuned import disk, env
 from autotuned._lazy import later
-from autotuned.conditions import Restore
 from autotuned.errors import RecordError
 from autotuned.gpu.device import file_stem
 from autotuned.key.key import Key
-from autotuned.look import Look
-from autotuned.recordfile import Record, Timing
+from autotuned.store import record
+from autotuned.store.conditions import Restore
+from autotuned.store.lookup import Look
+from autotuned.store.record import Record, Timing
 
 if TYPE_CHECKING:
-    from autotuned import evict, locks, logbook, mounts
-    from autotuned.locks import Lock
+    from autotuned.store import gc, locks, logbook, mounts
+    from autotuned.store.locks import Lock
 else:
-    evict, locks, logbook, mounts = map(later, ("evict", "locks", "logbook", "mounts"))
+    gc, locks, logbook, mounts = map(later, ("store.gc", "store.locks", "store.logbook", "store.mounts"))
 
 log = logging.getLogger("autotuned")
 
@@ -39,7 +40,7 @@ def root() -> Path:
 
 def schema_folder() -> Path:
     """The folder of this schema's records."""
-    return root() / f"v{recordfile.SCHEMA}"
+    return root() / f"v{record.SCHEMA}"
 
 
 def scratch_folder() -> Path:
@@ -47,7 +48,7 @@ def scratch_folder() -> Path:
     folder = root() / "scratch"
     if "scratch" not in _warned:
         _warned.add("scratch")
-        evict.clear_scratch(folder)
+        gc.clear_scratch(folder)
     return folder
 
 
@@ -67,7 +68,7 @@ def locked(key: Key, between_processes: bool = True) -> Iterator[Lock]:
     """Hold the key's lock: one process or thread searches, the others wait (`locks.locked` says how long)."""
     if between_processes:
         _say_network()
-    with locks.locked(evict.lock_of(record_path(key)), between_processes) as lock:
+    with locks.locked(gc.lock_of(record_path(key)), between_processes) as lock:
         yield lock
 
 
@@ -109,8 +110,8 @@ def inspect(path: Path) -> tuple[Record | None, Look]:
     if is_newer(data):
         return None, Look(None, "newer schema", str(data["schema"]), where)
     try:
-        found = recordfile.load(data)
-        recordfile.check_winner(found)
+        found = record.load(data)
+        record.check_winner(found)
         return found, Look(None, "", "", where)
     except RecordError as error:
         return None, Look(None, "damaged", str(error), where)
@@ -154,7 +155,7 @@ def react(seen: Look) -> None:
 def is_newer(data: Any) -> bool:
     """Whether JSON was written by a later version of this package."""
     schema = data.get("schema") if isinstance(data, dict) else None
-    return isinstance(schema, int) and not isinstance(schema, bool) and schema > recordfile.SCHEMA
+    return isinstance(schema, int) and not isinstance(schema, bool) and schema > record.SCHEMA
 
 
 def damaged(path: Path, why: str) -> None:
@@ -180,7 +181,7 @@ def keep(result: Record) -> bool:
     except (OSError, ValueError):
         pass  # unreadable or damaged: the write below replaces it, or fails with its own reason
     try:
-        disk.write_text(path, disk.text(recordfile.dump(result)))
+        disk.write_text(path, disk.text(record.dump(result)))
     except OSError as error:
         warn_once(
             "unwritable",
@@ -191,8 +192,8 @@ def keep(result: Record) -> bool:
         )
         return False
     disk.remove(logbook.path_beside(path))
-    if evict.is_due(result.key.digest):
-        evict.run(root(), evict.DEFAULT_MAX_BYTES, evict.DEFAULT_MAX_AGE_S)
+    if gc.is_due(result.key.digest):
+        gc.run(root(), gc.DEFAULT_MAX_BYTES, gc.DEFAULT_MAX_AGE_S)
     return True
 
 
@@ -202,7 +203,7 @@ def logged(key: Key, fresh: bool, restore: Restore = None) -> Iterator[Callable[
     record_file = record_path(key)
     path = logbook.path_beside(record_file)
     if os.path.exists(path):  # its writer was killed, perhaps while it wrote another of the key's files
-        for written in (record_file, journal_path(key), locks.holder_path(evict.lock_of(record_file))):
+        for written in (record_file, journal_path(key), locks.holder_path(gc.lock_of(record_file))):
             disk.remove_temporaries(written)
     if fresh:
         disk.remove(path)
@@ -212,7 +213,7 @@ def logged(key: Key, fresh: bool, restore: Restore = None) -> Iterator[Callable[
 
 def may_save(key: Key) -> bool:
     """Whether one who searched without the lock may save: nobody has the lock now, and nobody saved meanwhile."""
-    with locks.if_free(evict.lock_of(record_path(key))) as free:
+    with locks.if_free(gc.lock_of(record_path(key))) as free:
         if not free:
             return False
     found = read_of(key)

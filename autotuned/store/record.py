@@ -6,12 +6,12 @@ import re
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from autotuned import conditions
 from autotuned._frozen import Frozen
-from autotuned.conditions import Checked, Conditions, judge
 from autotuned.json_fields import integer, is_finite, named, texts, typed, wrong
 from autotuned.key import stored_key
 from autotuned.key.key import Key
+from autotuned.store import conditions
+from autotuned.store.conditions import Checked, Conditions, judge
 from autotuned.typed_json import Json, canonical
 
 SCHEMA = 2

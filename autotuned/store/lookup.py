@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 from autotuned._frozen import Frozen
-from autotuned.conditions import Conditions
 from autotuned.key.key import Key
-from autotuned.recordfile import Record
+from autotuned.store.conditions import Conditions
+from autotuned.store.record import Record
 
 
 class Rung:

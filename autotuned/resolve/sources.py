@@ -6,48 +6,49 @@ from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autotuned import conditions, recordfile, records
 from autotuned._lazy import later
-from autotuned.conditions import BY_DEFAULT, Conditions
 from autotuned.key.key import Key
-from autotuned.look import Candidates, Choice, Look, Place, Rung
-from autotuned.recordfile import Record
+from autotuned.store import conditions, record, records
+from autotuned.store.conditions import BY_DEFAULT, Conditions
+from autotuned.store.lookup import Candidates, Choice, Look, Place, Rung
+from autotuned.store.record import Record
 
 # The rest of the package knows one store: what it asks of the user's records is asked for here too.
-from autotuned.records import is_newer as is_newer
-from autotuned.records import journal_path as journal_path
-from autotuned.records import keep as keep
-from autotuned.records import locked as locked
-from autotuned.records import logged as logged
-from autotuned.records import look_up as look_up
-from autotuned.records import may_save as may_save
-from autotuned.records import read as read
-from autotuned.records import read_of as read_of
-from autotuned.records import record_path as record_path
-from autotuned.records import resumable as resumable
-from autotuned.records import root as root
-from autotuned.records import scratch_folder as scratch_folder
+from autotuned.store.records import is_newer as is_newer
+from autotuned.store.records import journal_path as journal_path
+from autotuned.store.records import keep as keep
+from autotuned.store.records import locked as locked
+from autotuned.store.records import logged as logged
+from autotuned.store.records import look_up as look_up
+from autotuned.store.records import may_save as may_save
+from autotuned.store.records import read as read
+from autotuned.store.records import read_of as read_of
+from autotuned.store.records import record_path as record_path
+from autotuned.store.records import resumable as resumable
+from autotuned.store.records import root as root
+from autotuned.store.records import scratch_folder as scratch_folder
 
 if TYPE_CHECKING:
-    from autotuned import files, listing, nearest, race, shipping
+    from autotuned import files, nearest, race, shipping
     from autotuned.files import config_folders as config_folders
     from autotuned.files import forget_files as forget_files
     from autotuned.files import likely as likely
     from autotuned.files import register_configs as register_configs
     from autotuned.files import shipped as shipped
-    from autotuned.listing import BLOCK as BLOCK
-    from autotuned.listing import all_heads as all_heads
-    from autotuned.listing import all_records as all_records
-    from autotuned.listing import clear as clear
-    from autotuned.listing import kernels as kernels
-    from autotuned.listing import known_heads as known_heads
-    from autotuned.listing import unreadable as unreadable
     from autotuned.shipping import ship as ship
     from autotuned.shipping import ship_all as ship_all
     from autotuned.shipping import shippable as shippable
     from autotuned.shipping import unwritable as unwritable
+    from autotuned.store import listing
+    from autotuned.store.listing import BLOCK as BLOCK
+    from autotuned.store.listing import all_heads as all_heads
+    from autotuned.store.listing import all_records as all_records
+    from autotuned.store.listing import clear as clear
+    from autotuned.store.listing import kernels as kernels
+    from autotuned.store.listing import known_heads as known_heads
+    from autotuned.store.listing import unreadable as unreadable
 else:
-    files, listing, race, shipping = map(later, ("files", "listing", "race", "shipping"))
+    files, listing, race, shipping = map(later, ("files", "store.listing", "race", "shipping"))
 
 # What is asked of config files and of all records, in the modules that are imported then: a stored choice needs none.
 _ELSEWHERE = {
@@ -59,7 +60,7 @@ _ELSEWHERE = {
 
 def __getattr__(name: str) -> Any:
     if name not in _ELSEWHERE:
-        raise AttributeError(f"module 'autotuned.store' has no attribute {name!r}")
+        raise AttributeError(f"module 'autotuned.resolve.sources' has no attribute {name!r}")
     return getattr(_ELSEWHERE[name], name)
 
 
@@ -128,7 +129,7 @@ def is_complete(found: Record, candidates: Candidates, winner: str, needed: Cond
     measured = {timing.identity: timing for timing in found.timings}
     if not candidates.keys() <= measured.keys():
         return False
-    if winner == recordfile.identity_of(found.winner or {}):
+    if winner == record.identity_of(found.winner or {}):
         return True
     limit_us = measured[winner].median_us or 0.0
     waiting = (timing for name, timing in measured.items() if name in candidates and timing.waits_for(needed))
@@ -139,7 +140,7 @@ def best(found: Record, candidates: Candidates, needed: Conditions) -> str | Non
     """Identity of the record's winner if it serves; else of the fastest measured candidate that does."""
     if found.winner is None:
         return None
-    winner = recordfile.identity_of(found.winner)
+    winner = record.identity_of(found.winner)
     if not found.timings:
         return winner if winner in candidates and conditions.covers(found.conditions, needed) else None
     serving = {t.identity: t for t in found.timings if t.serves(needed)}

@@ -18,7 +18,7 @@ from autotuned.key.key import Key
 from autotuned.typed_json import canonical
 
 if TYPE_CHECKING:
-    from autotuned.recordfile import Timing
+    from autotuned.store.record import Timing
 
 log = logging.getLogger("autotuned")
 _RUN = uuid.uuid4().hex  # in a container every process may have the same id
