@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Protocol
 
-from autotuned import candidates, disk, errors, failures, race, ranks, switched
+from autotuned import disk, errors, failures, race, ranks, switched
 from autotuned.errors import AutotunedError, SyncError
 from autotuned.fixed import Fixed
 from autotuned.key.key import Key
@@ -19,8 +19,9 @@ from autotuned.resolve import sources
 from autotuned.store import conditions, record
 from autotuned.store.lookup import Choice, Rung, rung
 from autotuned.store.record import Record, Timing
-from autotuned.target import Call
 from autotuned.triton_compat import kernel
+from autotuned.tunable import configs
+from autotuned.tunable.kernel import Call
 from autotuned.typed_json import Json, digest
 
 log = logging.getLogger("autotuned")
@@ -299,7 +300,7 @@ def slowest(records: list[Record], live: Mapping[str, Any]) -> Record:
     samples_us = {timing.identity: timing.typical_us for timing in timings if timing.usable}
     if not samples_us:
         options = records[0].key.is_of_triton
-        reasons = [(timing.error or "failed", candidates.label(timing.config, options)) for timing in timings]
+        reasons = [(timing.error or "failed", configs.label(timing.config, options)) for timing in timings]
         raise failures.all_failed(records[0].key.kernel, reasons)
     best, quality = race.pick(samples_us)
     won = next(timing for timing in timings if timing.identity == best)

@@ -6,11 +6,11 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from autotuned import candidates
 from autotuned.key import opaque
 from autotuned.store.lookup import Choice, Rung
 from autotuned.store.record import Record, Timing
 from autotuned.triton_compat import kernel as toolchain
+from autotuned.tunable import configs
 from autotuned.typed_json import Json
 
 
@@ -54,7 +54,7 @@ def timings(record: Record, live: Iterable[Any], kernel: str) -> dict[Any, list[
     Args:
         live: Configs to use as keys; a measured one that is not among them, such as a pruner's own, is made anew.
     """
-    by_identity = {candidates.identity(config, kernel, opaque.spell): config for config in live}
+    by_identity = {configs.identity(config, kernel, opaque.spell): config for config in live}
     return {by_identity.get(timing.identity) or _config(timing.config): _times(timing) for timing in record.timings}
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from autotuned import failures, seed
 from autotuned.replaced import Given, Replaced
-from autotuned.target import Hooks, KernelTarget
+from autotuned.tunable.kernel import Hooks, KernelTarget
 from autotuned.tuned import Tuned
 
 log = logging.getLogger("autotuned")

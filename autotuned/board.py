@@ -6,11 +6,12 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from autotuned import candidates, failures
+from autotuned import failures
 from autotuned.job import Job, Progress
 from autotuned.race import Trial
 from autotuned.store.conditions import Checked, with_verdicts
 from autotuned.store.record import Timing
+from autotuned.tunable import configs
 
 log = logging.getLogger("autotuned")
 
@@ -78,7 +79,7 @@ class Board:
         return self._words(self._job.forms[self.identity(trial)])
 
     def _words(self, form: Mapping[str, Any]) -> str:
-        return candidates.label(form, self._job.target.has_options)
+        return configs.label(form, self._job.target.has_options)
 
     def is_hooked(self, trial: Trial) -> bool:
         """Whether user code runs before a launch: it may write, and may change what is compiled."""

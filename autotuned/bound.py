@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from autotuned import codegen, grids, launch
 from autotuned._lazy import later
-from autotuned.target import Target, is_empty_grid
 from autotuned.triton_compat import compiled as compiledkernel
+from autotuned.tunable.kernel import Target, is_empty_grid
 
 if TYPE_CHECKING:
     from autotuned import driver, state

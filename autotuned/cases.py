@@ -20,8 +20,8 @@ from typing import Any
 from autotuned.errors import CallError, TargetError
 from autotuned.function import TunedFunction
 from autotuned.key import origin
-from autotuned.target import Call
 from autotuned.triton_compat import kernel
+from autotuned.tunable.kernel import Call
 from autotuned.tuner import Tuner
 
 EXPECTED = "expected a module (app.kernels), one kernel of it (app.kernels:matmul) or a file (kernels.py)"

@@ -8,9 +8,8 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from autotuned import candidates, env, switched
+from autotuned import env, switched
 from autotuned._lazy import later
-from autotuned.candidates import Pruner
 from autotuned.context import Context
 from autotuned.errors import ConfigError, PruningError
 from autotuned.key import opaque
@@ -19,17 +18,20 @@ from autotuned.question import Options, Question, Seconds
 from autotuned.resolve import sources
 from autotuned.store import conditions
 from autotuned.store.lookup import Candidates, Choice, Live, Look, Place, Rung
-from autotuned.target import Call, Target, refuse_conflicts
 from autotuned.triton_compat import kernel
+from autotuned.tunable import configs as candidates
+from autotuned.tunable.configs import Pruner
+from autotuned.tunable.kernel import Call, Target, refuse_conflicts
 
 if TYPE_CHECKING:
-    from autotuned import explain, failures, fallback, readers, searching, storm
+    from autotuned import explain, failures, fallback, searching, storm
     from autotuned.explain import Explanation
     from autotuned.store import locks
     from autotuned.store.record import Record
+    from autotuned.tunable import readers
 else:
     explain, failures, fallback = map(later, ("explain", "failures", "fallback"))
-    locks, readers, searching, storm = map(later, ("store.locks", "readers", "searching", "storm"))
+    locks, readers, searching, storm = map(later, ("store.locks", "tunable.readers", "searching", "storm"))
 
 log = logging.getLogger("autotuned")
 

@@ -19,12 +19,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from autotuned import candidates, failures, smem, switched, workers
+from autotuned import failures, smem, switched, workers
 from autotuned.errors import LeftOutError
 from autotuned.store.journal import Journal
-from autotuned.target import Call, Target
 from autotuned.triton_compat import cache
 from autotuned.triton_compat import compiled as compiledkernel
+from autotuned.tunable import configs
+from autotuned.tunable.kernel import Call, Target
 
 log = logging.getLogger("autotuned")
 TICK_S = 0.25  # how often one who waits for the compilers is told that it still waits
@@ -338,7 +339,7 @@ class _Pool:
         try:
             return switched.compilers[-1].compile(self._kernel, parts, self._folder, begun)
         except LeftOutError as error:
-            label, cost = candidates.label(json.loads(one.identity)), f"it took {error.seconds:.1f} s"
+            label, cost = configs.label(json.loads(one.identity)), f"it took {error.seconds:.1f} s"
             log.warning("`%s`: %s: %s; it is left out (%s).", self._kernel, label, error, cost)
             raise
 

@@ -8,10 +8,10 @@ from typing import Any
 from triton.runtime.autotuner import Heuristics as TritonHeuristics
 
 from autotuned import launch
-from autotuned.candidates import suggestion
 from autotuned.decorator import Named
 from autotuned.errors import ArgumentNameError, DecorationError
 from autotuned.triton_compat import kernel
+from autotuned.tunable.configs import suggestion
 from autotuned.tuned import Tuned
 
 _TRITON_RUN = TritonHeuristics.run

@@ -8,7 +8,7 @@ from typing import Any
 
 from autotuned.key import opaque
 from autotuned.resolve import sources
-from autotuned.target import Call, Target
+from autotuned.tunable.kernel import Call, Target
 from autotuned.typed_json import Json, canonical, encode
 
 

@@ -10,17 +10,17 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from autotuned import candidates
 from autotuned._frozen import Frozen
 from autotuned._lazy import later
 from autotuned.errors import ArgumentNameError, DecorationError
 from autotuned.key import source
 from autotuned.key.key import KeySpec
-from autotuned.names import Names, checked_names
 from autotuned.question import Options
-from autotuned.target import Hooks, KernelTarget, Target
 from autotuned.triton_compat import kernel as triton_names
 from autotuned.triton_compat import versions
+from autotuned.tunable import configs
+from autotuned.tunable.argument_names import Names, checked_names
+from autotuned.tunable.kernel import Hooks, KernelTarget, Target
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -203,7 +203,7 @@ class _Given(Frozen):
 
     def _function(self, fn: Any, name: str) -> TunedFunction:
         from autotuned.function import TunedFunction
-        from autotuned.hosttarget import HostTarget
+        from autotuned.tunable.function import HostTarget
 
         target = HostTarget(fn, name, self.distributions, self.name is not None)
         self._refuse_shared_name(target)
@@ -260,14 +260,14 @@ class _Given(Frozen):
     def _checked_configs(self, target: Target) -> list[Any]:
         if callable(self.configs):
             return []
-        listed = candidates.listed(self.configs, target.name) or [_one_config()]
-        candidates.check(listed, target)
-        if candidates.is_config(self.default):
-            candidates.check([self.default], target)
+        listed = configs.listed(self.configs, target.name) or [_one_config()]
+        configs.check(listed, target)
+        if configs.is_config(self.default):
+            configs.check([self.default], target)
         return listed
 
     def _options(
-        self, target: Target, names: Names, configs: Callable[[], list[Any]], pruner: Callable[[], candidates.Pruner]
+        self, target: Target, names: Names, configs: Callable[[], list[Any]], pruner: Callable[[], configs.Pruner]
     ) -> Options:
         return Options(
             configs=configs,
@@ -376,10 +376,10 @@ def _check_prune(prune: Any) -> None:
 _PRUNERS = ("early_config_prune", "perf_model", "top_k")
 
 
-def _pruner_of(prune: Mapping[str, Any] | None) -> candidates.Pruner:
+def _pruner_of(prune: Mapping[str, Any] | None) -> configs.Pruner:
     """`prune_configs_by` as a pruner."""
     given = prune or {}
-    return candidates.Pruner(given.get("early_config_prune"), given.get("perf_model"), given.get("top_k", 1.0))
+    return configs.Pruner(given.get("early_config_prune"), given.get("perf_model"), given.get("top_k", 1.0))
 
 
 def _decorated_function(fn: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from autotuned.target import Call, KernelTarget
+from autotuned.tunable.kernel import Call, KernelTarget
 
 _NOTHING: Any = object()
 

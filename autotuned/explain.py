@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from autotuned import candidates, files
+from autotuned import files
 from autotuned.errors import NotTunedError
 from autotuned.key.key import Difference, Key, differences, parts
 from autotuned.key.nearest_key import Alike
@@ -16,6 +16,7 @@ from autotuned.resolve import sources
 from autotuned.store import listing
 from autotuned.store.conditions import Conditions
 from autotuned.store.lookup import Candidates, Choice, Look, Place, Rung
+from autotuned.tunable import configs
 from autotuned.typed_json import Json, canonical
 
 # Reasons, in one or two words. What differs in the context comes in the order of this table when several parts do.
@@ -303,7 +304,7 @@ def _any_record(key: Key, live: Candidates) -> Look:
 
 
 def _label(form: Mapping[str, Json], key: Key) -> str:
-    return candidates.label(form, options=key.is_of_triton)
+    return configs.label(form, options=key.is_of_triton)
 
 
 class _Whatever(Mapping[str, Any]):

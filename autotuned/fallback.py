@@ -5,18 +5,19 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from autotuned import candidates, failures
+from autotuned import failures
 from autotuned._lazy import later
 from autotuned.errors import ConfigError
 from autotuned.question import Question
 from autotuned.store.lookup import Candidates, Choice, Rung
-from autotuned.target import Call, Target
+from autotuned.tunable import configs
+from autotuned.tunable.kernel import Call, Target
 
 if TYPE_CHECKING:
-    from autotuned import readers
     from autotuned.choose import Chooser
+    from autotuned.tunable import readers
 else:
-    readers = later("readers")
+    readers = later("tunable.readers")
 
 log = logging.getLogger("autotuned")
 
@@ -24,7 +25,7 @@ log = logging.getLogger("autotuned")
 def given(chooser: Chooser, call: Call, live: Candidates) -> Any:
     """What `default=` says for a call; None where there is none, or it is a config that this call may not use."""
     found = chooser.options.default
-    if candidates.is_config(found):
+    if configs.is_config(found):
         return found if chooser.allows(call, found, live) else None
     if not callable(found):
         return found
@@ -41,13 +42,13 @@ def default(chooser: Chooser, call: Call, live: Candidates) -> Choice:
     target, found = chooser.target, given(chooser, call, live)
     if found is None:
         found = next(iter(live.values()))
-    if not candidates.is_config(found):
+    if not configs.is_config(found):
         raise ConfigError(
             f"`{target.name}`: default: expected a triton.Config, or a callable of the arguments "
             f"returning one, got {type(found).__name__}.",
             kernel=target.name,
         )
-    candidates.check([found], target)
+    configs.check([found], target)
     if len(live) and not target.launches(call, found):  # one that would do nothing where others would do it all
         others = (config for config in live.values() if target.launches(call, config))
         if (instead := next(others, None)) is not None:

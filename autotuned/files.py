@@ -11,7 +11,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from autotuned import configfile, disk, env, fit, nearest, policy
+from autotuned import configfile, disk, env, nearest, policy
 from autotuned.configfile import ConfigFile, Entry, Fault
 from autotuned.errors import ConfigFileError
 from autotuned.gpu.device import from_json
@@ -20,6 +20,7 @@ from autotuned.policy import Policy, Verdict
 from autotuned.store import conditions, records
 from autotuned.store.conditions import BY_DEFAULT, Conditions
 from autotuned.store.lookup import Candidates, Choice, Look, Rung
+from autotuned.tunable import mismatch
 from autotuned.typed_json import Json, canonical
 
 if TYPE_CHECKING:
@@ -291,7 +292,7 @@ def look_exact(key: Key, candidates: Candidates, needed: Conditions = BY_DEFAULT
     for path, entry in _exact(key):
         config, lack = candidates.get(entry.identity), conditions.lack(entry.conditions, needed)
         if config is None:
-            seen = Look(None, "config gone", fit.misfit(entry.config, candidates), path)  # the next may have it
+            seen = Look(None, "config gone", mismatch.misfit(entry.config, candidates), path)  # the next may have it
         elif lack:
             seen = Look(None, "weaker conditions", f"measured {lack}", path)
         else:
@@ -353,7 +354,7 @@ def _best(offers: Iterable[Offer], candidates: Candidates, needed: Conditions, r
 
 def _why_not(offer: Offer, candidates: Candidates, lack: str) -> str:
     if offer.entry.identity not in candidates:
-        return fit.misfit(offer.entry.config, candidates)
+        return mismatch.misfit(offer.entry.config, candidates)
     if lack:
         return f"{offer.note}; measured {lack}"
     return f"{offer.note}; policy {offer.verdict.action!r}"

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from autotuned.decorator import CaseGenerator, Named
 from autotuned.errors import DecorationError
-from autotuned.hosttarget import HostTarget
-from autotuned.names import Names
 from autotuned.question import Options
 from autotuned.store.lookup import Choice
-from autotuned.target import Call
+from autotuned.tunable.argument_names import Names
+from autotuned.tunable.function import HostTarget
+from autotuned.tunable.kernel import Call
 from autotuned.tuner import Tuner
 
 if TYPE_CHECKING:

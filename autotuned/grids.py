@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from autotuned.candidates import suggestion
 from autotuned.errors import CallError
+from autotuned.tunable.configs import suggestion
 from autotuned.typed_json import Fallback, Json, canonical, encode
 
 

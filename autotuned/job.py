@@ -9,7 +9,6 @@ from datetime import datetime, timezone
 from functools import cached_property
 from typing import Any
 
-from autotuned import candidates
 from autotuned.check import Check
 from autotuned.key import opaque
 from autotuned.key.key import Key
@@ -17,7 +16,8 @@ from autotuned.measure import GivenTimer, Timer
 from autotuned.store.conditions import Checked, Conditions, Restore
 from autotuned.store.journal import Journal
 from autotuned.store.record import Record, Timing
-from autotuned.target import Call, Hooks, Target
+from autotuned.tunable import configs
+from autotuned.tunable.kernel import Call, Hooks, Target
 from autotuned.typed_json import Json
 
 log = logging.getLogger("autotuned")
@@ -98,7 +98,7 @@ class Job:
     def forms(self) -> dict[str, dict[str, Json]]:
         """Canonical form of each candidate, by identity, in list order."""
         kernel = self.target.name
-        return {name: candidates.to_json(config, kernel, opaque.spell) for name, config in self.configs.items()}
+        return {name: configs.to_json(config, kernel, opaque.spell) for name, config in self.configs.items()}
 
 
 def timer_of(target: Target, call: Call, do_bench: Callable[..., Any] | None) -> Timer:

@@ -8,7 +8,6 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from autotuned import candidates
 from autotuned._frozen import Frozen
 from autotuned._lazy import later
 from autotuned.key import opaque
@@ -16,7 +15,9 @@ from autotuned.key.key import Key, KeySpec
 from autotuned.store import conditions
 from autotuned.store.conditions import Conditions
 from autotuned.store.lookup import Choice, Rung
-from autotuned.target import Call, Hooks
+from autotuned.tunable import configs
+from autotuned.tunable.configs import Pruner
+from autotuned.tunable.kernel import Call, Hooks
 from autotuned.typed_json import Json, digest
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ class Options(Frozen):
     configs: Callable[[], list[Any]]
     spec: KeySpec
     computed: Callable[..., Any] | None = None
-    pruner: Callable[[], candidates.Pruner] = candidates.Pruner
+    pruner: Callable[[], Pruner] = Pruner
     restore: tuple[str, ...] | None = None
     zero: tuple[str, ...] = ()
     hooks: Hooks = Hooks()

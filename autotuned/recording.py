@@ -21,8 +21,8 @@ from autotuned.calls import Recorded, Writer
 from autotuned.choose import Chooser
 from autotuned.errors import EncodingError, RecordingError
 from autotuned.key import opaque, origin, source
-from autotuned.target import EMPTY, Call
 from autotuned.triton_compat import kernel
+from autotuned.tunable.kernel import EMPTY, Call
 
 log = logging.getLogger("autotuned")
 

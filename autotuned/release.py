@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from autotuned import candidates, cases, fallback, fit, tune
+from autotuned import cases, fallback, tune
 from autotuned.cases import Found
 from autotuned.configfile import ConfigFile, Entry, passed
 from autotuned.errors import TargetError
@@ -15,7 +15,8 @@ from autotuned.key import opaque
 from autotuned.key.key import Key
 from autotuned.resolve import sources
 from autotuned.store.record import Timing
-from autotuned.target import Call
+from autotuned.tunable import configs, mismatch
+from autotuned.tunable.kernel import Call
 from autotuned.tuner import Tuner
 from autotuned.typed_json import Json, canonical
 
@@ -62,14 +63,14 @@ def _problem(entry: Entry, tuner: Tuner) -> str:
     names = {parameter.name for parameter in target.parameters}
     unknown = sorted(name for name in passed(entry.call) if not name.endswith("()") and not target.allows(name))
     if unknown:
-        return f"the call has {unknown[0]!r}.{candidates.suggestion(unknown[0], names)}".rstrip(".")
+        return f"the call has {unknown[0]!r}.{configs.suggestion(unknown[0], names)}".rstrip(".")
     misplaced = sorted(name for name in entry.config["kwargs"] if not target.allows(name))
     if misplaced:
-        return f"the config sets {misplaced[0]!r}.{candidates.suggestion(misplaced[0], names)}".rstrip(".")
+        return f"the config sets {misplaced[0]!r}.{configs.suggestion(misplaced[0], names)}".rstrip(".")
     if tuner.options.computed is not None:
         return ""  # which configs there are depends on the arguments
-    live = [candidates.identity(config, target.name, opaque.spell) for config in tuner.options.configs()]
-    return "" if entry.identity in live else fit.misfit(entry.config, live)
+    live = [configs.identity(config, target.name, opaque.spell) for config in tuner.options.configs()]
+    return "" if entry.identity in live else mismatch.misfit(entry.config, live)
 
 
 def _short(data: Json) -> str:
@@ -144,7 +145,7 @@ def contest(tuner: Tuner, call: Call, key: Key, entry: Entry) -> Contest:
     live = tuner.chooser.candidates(call)
     shipped, default = entry.identity, _default(tuner, call, live)
     if shipped not in live:
-        return Contest(key, entry.config, None, None, None, "", fit.misfit(entry.config, live))
+        return Contest(key, entry.config, None, None, None, "", mismatch.misfit(entry.config, live))
     others = _rivals(key, live, shipped, default)
     chosen = {name: live[name] for name in live if name in {shipped, default, *others}}
     timings = {timing.identity: timing for timing in _retime(tuner, call, chosen)}
@@ -152,7 +153,7 @@ def contest(tuner: Tuner, call: Call, key: Key, entry: Entry) -> Contest:
     mine = timings[shipped]
     return Contest(
         key, entry.config, mine.median_us, timings[default].median_us, best.median_us if best else None,
-        candidates.label(best.config, key.is_of_triton) if best else "", mine.error,
+        configs.label(best.config, key.is_of_triton) if best else "", mine.error,
     )  # fmt: skip
 
 
@@ -163,7 +164,7 @@ def _median(timing: Timing) -> float:
 def _default(tuner: Tuner, call: Call, live: Mapping[str, Any]) -> str:
     """What is used without tuning, as far as it is a candidate; else the first."""
     default = fallback.given(tuner.chooser, call, live)
-    name = candidates.identity(default, tuner.target.name, opaque.spell) if candidates.is_config(default) else ""
+    name = configs.identity(default, tuner.target.name, opaque.spell) if configs.is_config(default) else ""
     return name if name in live else next(iter(live))
 
 

@@ -12,16 +12,17 @@ from typing import Any
 
 from triton.runtime.autotuner import Autotuner, AutotunerError, Config
 
-from autotuned import benchmark, candidates, env, explain, seed, stocktuner
+from autotuned import benchmark, env, explain, seed, stocktuner
 from autotuned.decorator import measured_by
 from autotuned.errors import AutotunedError, DecorationError, EncodingError, NotTunedError
 from autotuned.explain import Explanation
 from autotuned.key.key import KeySpec
-from autotuned.names import Names
 from autotuned.question import Options
 from autotuned.store.lookup import Choice, Rung
-from autotuned.target import Hooks, KernelTarget
 from autotuned.triton_compat import kernel
+from autotuned.tunable import configs
+from autotuned.tunable.argument_names import Names
+from autotuned.tunable.kernel import Hooks, KernelTarget
 from autotuned.tuned import Tuned
 from autotuned.tuner import Tuner
 
@@ -99,7 +100,7 @@ def _known(label: str, names: Any, known: Sequence[str], kernel: str) -> list[st
     for name in names:
         if name not in known:
             log.warning("`%s`: %s names no argument: %r. It is dropped.%s", kernel, label, name,
-                        candidates.suggestion(str(name), known))  # fmt: skip
+                        configs.suggestion(str(name), known))  # fmt: skip
     return [name for name in names if name in known]
 
 

@@ -12,9 +12,9 @@ from autotuned import argspec, calls, cases, grids
 from autotuned.calls import Recorded
 from autotuned.cases import Found
 from autotuned.errors import RecordingError, TargetError
-from autotuned.hosttarget import HostTarget
 from autotuned.key import opaque
-from autotuned.target import Call
+from autotuned.tunable.function import HostTarget
+from autotuned.tunable.kernel import Call
 
 
 @dataclass(frozen=True)

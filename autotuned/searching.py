@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from autotuned import candidates, explain, failures, fallback, job, likely, race, tune
+from autotuned import explain, failures, fallback, job, likely, race, tune
 from autotuned.errors import AllConfigsFailedError, OutOfMemoryError
 from autotuned.job import Job, Outcome
 from autotuned.key import opaque, tensors, walk
@@ -21,6 +21,7 @@ from autotuned.store.journal import Journal
 from autotuned.store.lookup import Candidates, Choice, Rung
 from autotuned.store.record import Record, Timing
 from autotuned.storm import Storm
+from autotuned.tunable import configs
 from autotuned.typed_json import canonical
 
 if TYPE_CHECKING:
@@ -256,7 +257,7 @@ class Searcher:
             )
 
     def _provenance(self) -> dict[str, Any]:
-        default = candidates.stored_form(self.options.default, self.target.name, opaque.spell)
+        default = configs.stored_form(self.options.default, self.target.name, opaque.spell)
         return {"timer": self.options.timer, "default": default}
 
     def _announce(self, result: Record, outcome: Outcome) -> None:
@@ -269,7 +270,7 @@ class Searcher:
         log.info(
             "`%s`: measured %d configs (%d failed) in %.2f s; chosen %s, %.1f us, %s",
             result.key.kernel, len(result.timings), failed, result.provenance["seconds"],
-            candidates.label(won.config, self.target.has_options), won.median_us, outcome.quality,
+            configs.label(won.config, self.target.has_options), won.median_us, outcome.quality,
         )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
-from autotuned import benchmark, candidates, failures
+from autotuned import benchmark, failures
 from autotuned.context import Context
 from autotuned.key import opaque
 from autotuned.key.key import Key, dtypes_in, is_tensor
@@ -20,8 +20,9 @@ from autotuned.store import conditions
 from autotuned.store.conditions import Conditions
 from autotuned.store.lookup import Place, Rung
 from autotuned.store.record import Record, Timing
-from autotuned.target import Call, Hooks, KernelTarget
 from autotuned.triton_compat import kernel
+from autotuned.tunable import configs as candidates
+from autotuned.tunable.kernel import Call, Hooks, KernelTarget
 from autotuned.typed_json import Json, digest, encode
 
 log = logging.getLogger("autotuned")

@@ -13,24 +13,25 @@ from triton.runtime.autotuner import Autotuner, AutotunerError, Heuristics
 from autotuned import launch
 from autotuned._lazy import later
 from autotuned.announce import announce
-from autotuned.candidates import Pruner
 from autotuned.decorator import CaseGenerator, Named
 from autotuned.errors import CallError, NotTunedError, PruningError
 from autotuned.key.key import is_tensor, sizes_of
-from autotuned.names import Names
 from autotuned.question import Options
 from autotuned.store.lookup import Choice
-from autotuned.target import Call, Hooks, KernelTarget
 from autotuned.triton_compat import kernel
+from autotuned.tunable.argument_names import Names
+from autotuned.tunable.configs import Pruner
+from autotuned.tunable.kernel import Call, Hooks, KernelTarget
 from autotuned.tuner import Tuner
 from autotuned.typed_json import is_numpy_scalar
 
 if TYPE_CHECKING:
-    from autotuned import arithmetic, readers
+    from autotuned import arithmetic
     from autotuned.counters import CacheInfo
     from autotuned.explain import Explanation
+    from autotuned.tunable import readers
 else:
-    arithmetic, readers = later("arithmetic"), later("readers")
+    arithmetic, readers = later("arithmetic"), later("tunable.readers")
 
 _TRITON_RUN = kernel.own_run()
 _NO_GRID: Any = ...  # what the launcher's base passes where there is none

@@ -12,7 +12,7 @@ from functools import lru_cache
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
-from autotuned import candidates, codegen, env, launch, switched
+from autotuned import codegen, env, launch, switched
 from autotuned._lazy import later
 from autotuned.choose import Chooser
 from autotuned.errors import AutotunedError
@@ -20,8 +20,9 @@ from autotuned.key.key import is_tensor
 from autotuned.question import Options, Question
 from autotuned.resolve import sources
 from autotuned.store.lookup import Choice, Rung
-from autotuned.target import Call, KernelTarget, Target, bind
 from autotuned.triton_compat import fingerprint, kernel
+from autotuned.tunable import configs as candidates
+from autotuned.tunable.kernel import Call, KernelTarget, Target, bind
 
 if TYPE_CHECKING:
     from autotuned import bound, counters, failures, recording, storm, verify

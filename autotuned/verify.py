@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     from autotuned.bound import Bound
-    from autotuned.target import Target
+    from autotuned.tunable.kernel import Target
 else:
     Protocol = object
 

@@ -8,7 +8,7 @@ from autotuned.key.key import Key
 from autotuned.resolve import sources
 from autotuned.store import conditions
 from autotuned.store.conditions import Restore
-from autotuned.target import Call
+from autotuned.tunable.kernel import Call
 
 
 class Widened:

@@ -13,9 +13,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from autotuned import env, errors
-from autotuned.candidates import label
 from autotuned.errors import AutotunedError
 from autotuned.job import Progress
+from autotuned.tunable.configs import label
 from autotuned.typed_json import Json
 
 from .interrupts import held_back

@@ -15,7 +15,7 @@ from typing import Any
 
 import typer
 
-from autotuned import candidates, cases, configfile, env, replay
+from autotuned import cases, configfile, env, replay
 from autotuned.calls import SUFFIX, Recorded
 from autotuned.cases import Found
 from autotuned.configfile import Entry
@@ -27,7 +27,8 @@ from autotuned.question import Question
 from autotuned.resolve import sources
 from autotuned.store.lookup import Choice, Rung
 from autotuned.store.record import Record, Timing
-from autotuned.target import Call
+from autotuned.tunable import configs
+from autotuned.tunable.kernel import Call
 from autotuned.typed_json import Json
 
 from . import isolation, terminal
@@ -371,7 +372,7 @@ def _note_record(row: Row, record: Record, form: Json, question: Question, defau
     """Fill a row from a record; returns the entry for a config file, None where only this process can read it."""
     forms = {identity: json.loads(identity) for identity in question.live}
     first = next(iter(forms.values()))
-    untuned = candidates.stored_form(default, row.kernel, opaque.spell)
+    untuned = configs.stored_form(default, row.kernel, opaque.spell)
     won = record.timing_of(form) or Timing(form)
     # What runs, which is another than the record's winner where that is no candidate any more.
     record = record.replace(winner=won.config, median_us=won.median_us)

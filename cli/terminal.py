@@ -397,6 +397,6 @@ def config_words(form: Mapping[str, Json] | None, options: bool) -> str:
     Args:
         options: Whether those of a launch mean something: they do to Triton's kernels only.
     """
-    from autotuned.candidates import label
+    from autotuned.tunable.configs import label
 
     return "unfinished" if form is None else label(form, options)

@@ -54,8 +54,9 @@ def _rows(path: Path, files: list[str], device: str) -> list[dict[str, Json]]:
 
 
 def _row(found: Any, recorded: Any, device: str) -> dict[str, Json]:
-    from autotuned import candidates, replay
+    from autotuned import replay
     from autotuned.key import opaque
+    from autotuned.tunable import configs
 
     key = recorded.key
     row = {
@@ -67,7 +68,7 @@ def _row(found: Any, recorded: Any, device: str) -> dict[str, Json]:
     try:
         call, _ = replay.call_of(found, recorded, device)
         config = found.tuner.prepare(call, search=False)
-        return {**row, "config": candidates.stored_form(config, key.kernel, opaque.spell), "reason": None}
+        return {**row, "config": configs.stored_form(config, key.kernel, opaque.spell), "reason": None}
     except Exception as error:  # any error of the user's kernel, pruners and hooks: the others go on
         return {**row, "reason": f"{type(error).__name__}: {error}"}
 

@@ -4,8 +4,8 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from autotuned import candidates
 from autotuned.key.key import Key
+from autotuned.tunable import configs as candidates
 
 
 class FakeTensor:

@@ -24,7 +24,7 @@ EVERYTHING = sorted([*LIBRARY, *(ROOT / "autotuned" / "kernels").glob("*.py"), *
 RANKS = [
     {
         *("benchmark", "codegen", "counters", "errors", "fixed", "_frozen", "_lazy", "store.mounts", "gpu.nvml"),
-        *("race", "readers", "key.source_text", "switched", "triton_compat.ttir", "verify"),
+        *("race", "tunable.readers", "key.source_text", "switched", "triton_compat.ttir", "verify"),
     },
     {"gpu.clocks", "env", "failures", "gpu.inventory", "ranks", "key.reach", "triton_compat.versions", "typed_json"},
     {
@@ -55,10 +55,10 @@ RANKS = [
     },
     {"calls", "driver", "store.gc", "key.tensors", "store.record", "smem", "key.source"},
     {"_launch_py", "argspec", "configfile", "store.logbook", "store.lookup", "key.opaque", "state"},
-    {"candidates", "check", "launch", "store.records", "unmade"},
-    {"alone", "announce", "fit", "grids", "store.listing", "names", "poison"},
-    {"files", "likely", "target"},
-    {"bound", "compiling", "empties", "hosttarget", "job", "question", "shipping"},
+    {"tunable.configs", "check", "launch", "store.records", "unmade"},
+    {"alone", "announce", "tunable.mismatch", "grids", "store.listing", "tunable.argument_names", "poison"},
+    {"files", "likely", "tunable.kernel"},
+    {"bound", "compiling", "empties", "tunable.function", "job", "question", "shipping"},
     {"board", "decorator", "fallback", "guard", "resolve.sources"},
     {"agree", "comparison", "context", "exchange", "explain", "sampling", "widened"},
     {"audit", "stocktuner", "tune"},

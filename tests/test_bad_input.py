@@ -17,7 +17,7 @@ from stored import says
 from triton import Config
 
 import autotuned
-from autotuned import autotune, candidates
+from autotuned import autotune
 from autotuned.errors import (
     ArgumentNameError,
     AutotunedError,
@@ -30,6 +30,7 @@ from autotuned.errors import (
 from autotuned.key.key import KeySpec, call_part, pow2
 from autotuned.resolve import sources
 from autotuned.triton_compat import kernel as toolchain
+from autotuned.tunable import configs
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 CONFIGS = [Config({"BLOCK": 16}), Config({"BLOCK": 32})]
@@ -451,7 +452,7 @@ def test_an_option_of_a_back_end_is_taken_and_told_apart(name):
     one, other = Config({"BLOCK": 16, name: 1}), Config({"BLOCK": 16, name: 2})
     tuned = autotune([one, other])(double)
     assert tuned.configs == [one, other]
-    assert candidates.label(candidates.to_json(one, "k")).count(f"{name}=") == 1
+    assert configs.label(configs.to_json(one, "k")).count(f"{name}=") == 1
     assert one.all_kwargs()[name] == 1
 
 
@@ -468,7 +469,7 @@ def test_a_plain_callable_may_call_its_parameters_like_options():
 def test_of_an_option_given_twice_the_log_says_the_one_that_is_used():
     """As under `install()`, where Triton's own rules hold."""
     config = Config({"BLOCK": 16, "num_warps": 8, "maxnreg": 128})
-    assert candidates.label(candidates.to_json(config, "k")) == "BLOCK=16 maxnreg=128 num_warps=4 num_stages=3"
+    assert configs.label(configs.to_json(config, "k")) == "BLOCK=16 maxnreg=128 num_warps=4 num_stages=3"
 
 
 @pytest.mark.parametrize("name", ["num_warps", "num_stages", "num_ctas", "maxnreg"])
@@ -489,14 +490,14 @@ def test_what_stands_for_an_int_is_an_int(value, how, xy):
     options = {"num_warps": value, "num_stages": value, "num_ctas": 1, "maxnreg": value}
     config = Config({"BLOCK": 16, "launch_pdl": np.bool_(False)}, **options)
     plain = Config({"BLOCK": 16, "launch_pdl": False}, num_warps=2, num_stages=2, num_ctas=1, maxnreg=2)
-    assert candidates.identity(plain, "k") == candidates.identity(
+    assert configs.identity(plain, "k") == configs.identity(
         Config({**config.kwargs, "launch_pdl": False}, **options), "k"
     )
     given_as(how, [config])()[(4,)](*xy, 50)
     assert {name: type(option) for name, option in config.all_kwargs().items()} == {
         name: type(option) for name, option in plain.all_kwargs().items()
     }
-    assert candidates.identity(config, "k") == candidates.identity(plain, "k")
+    assert configs.identity(config, "k") == configs.identity(plain, "k")
 
 
 @pytest.mark.parametrize("value", INTEGERS, ids=lambda value: type(value).__name__)

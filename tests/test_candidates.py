@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from fakes import FakeConfig, form
 
-from autotuned.candidates import Pruner, check, identity, is_config, label, listed, prune, suggestion, to_json
 from autotuned.errors import ConfigError, EncodingError, PruningError
 from autotuned.key import opaque
+from autotuned.tunable.configs import Pruner, check, identity, is_config, label, listed, prune, suggestion, to_json
 
 KERNEL = "app.k"
 SMALL, LARGE, WIDE = FakeConfig({"BLOCK": 64}), FakeConfig({"BLOCK": 128}), FakeConfig({"BLOCK": 64}, num_warps=8)

@@ -7,7 +7,7 @@ import pytest
 
 from autotuned import cases
 from autotuned.errors import CallError, TargetError
-from autotuned.target import Call
+from autotuned.tunable.kernel import Call
 
 TUNED = """
 from autotuned import Config, autotune

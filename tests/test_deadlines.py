@@ -10,8 +10,8 @@ from stored import records
 from autotuned import alone, autotune, compiling, measure, sampling, tune
 from autotuned.compiling import Ahead, Wanted
 from autotuned.errors import AllConfigsFailedError
-from autotuned.hosttarget import HostTarget
-from autotuned.target import Call
+from autotuned.tunable.function import HostTarget
+from autotuned.tunable.kernel import Call
 
 
 class Clock:

@@ -86,7 +86,7 @@ def case_absent_for_this_call(patch, folder):
 
 def case_other_toolchain(patch, folder):
     versions = {"tool": "1"}
-    patch.setattr("autotuned.hosttarget._installed", lambda distribution, name: versions[distribution])
+    patch.setattr("autotuned.tunable.function._installed", lambda distribution, name: versions[distribution])
     make(toolchain=["tool"])(X, 5)
     versions["tool"] = "2"
     return make(toolchain=["tool"]), "search"
@@ -114,7 +114,7 @@ def case_other_device(patch, folder):
 
 def case_other_environment(patch, folder):
     variables = {"DISABLE_LLVM_OPT": "1"}
-    patch.setattr("autotuned.hosttarget.HostTarget.environment", lambda self: dict(variables))
+    patch.setattr("autotuned.tunable.function.HostTarget.environment", lambda self: dict(variables))
     make()(X, 5)
     variables.clear()
     return make(), "search"

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from fakes import FakeConfig, by_identity, form
 
-from autotuned.fit import misfit
+from autotuned.tunable.mismatch import misfit
 
 LIVE = by_identity(FakeConfig({"M": 64, "ACC": True, "S": 0.5}), FakeConfig({"M": 128, "ACC": False, "S": 1.5}))
 CASES: dict[str, tuple[dict[str, Any], str]] = {

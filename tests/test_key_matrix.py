@@ -16,12 +16,13 @@ from fakes import FakeConfig as Config
 from fakes import FakeDescriptor
 from triton import Config as KernelConfig
 
-from autotuned import autotune, decorator, hosttarget, measure
+from autotuned import autotune, decorator, measure
 from autotuned.gpu import device
 from autotuned.key import key
 from autotuned.resolve import sources
 from autotuned.store import record
 from autotuned.triton_compat import fingerprint
+from autotuned.tunable import function
 
 CONFIGS = [Config({"step": step}) for step in (8, 16)]
 X = np.zeros((8, 8))
@@ -159,7 +160,7 @@ def on_devices(patch, name, change):
     fields = {"kind": "cuda", "name": name, "arch": "sm_90", "sm_count": 132, "mig": None}
 
     def on(found):
-        patch.setattr(hosttarget.HostTarget, "device", lambda self, call: device.Device(**found))
+        patch.setattr(function.HostTarget, "device", lambda self, call: device.Device(**found))
         return search()
 
     return lambda: on(fields), lambda: on(dict(fields)), lambda: on({**fields, **change})
@@ -167,7 +168,7 @@ def on_devices(patch, name, change):
 
 def axis_versions_of_a_callables_toolchain(patch, load):
     def under(version):
-        patch.setattr("autotuned.hosttarget._installed", lambda distribution, name: version)
+        patch.setattr("autotuned.tunable.function._installed", lambda distribution, name: version)
         return search(toolchain=["numpy"])
 
     return lambda: under("1.0"), lambda: under("1.0"), lambda: under("1.1")
@@ -366,9 +367,9 @@ def same_index_of_the_device(patch, load, folder):
     """Two of one product: what the one found serves the other."""
     patch.setattr(measure, "CudaTimer", measure.HostTimer)
     products = [device.Device("cuda", "X", "sm_90", 132), device.Device("cuda", "X", "sm_90", 132)]
-    patch.setattr(hosttarget.HostTarget, "device", lambda self, call: products[0])
+    patch.setattr(function.HostTarget, "device", lambda self, call: products[0])
     assert search() == 1
-    patch.setattr(hosttarget.HostTarget, "device", lambda self, call: products[1])
+    patch.setattr(function.HostTarget, "device", lambda self, call: products[1])
     return search
 
 

@@ -66,7 +66,7 @@ def shipped(patch: pytest.MonkeyPatch, folder: Path, *sizes: int, best: int = 32
 
 def use(patch: pytest.MonkeyPatch, version: str) -> None:
     """The version of the one distribution that the callables here name."""
-    patch.setattr("autotuned.hosttarget._installed", lambda distribution, name: version)
+    patch.setattr("autotuned.tunable.function._installed", lambda distribution, name: version)
 
 
 # -- B89: another toolchain ------------------------------------------------------------------------------------------

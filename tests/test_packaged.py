@@ -15,7 +15,7 @@ import torch
 from commands import run_json
 from fakes import CONTEXT
 
-from autotuned import candidates, cases, configfile, files, shipping
+from autotuned import cases, configfile, files, shipping
 from autotuned.cases import Found
 from autotuned.configfile import ConfigFile, Entry
 from autotuned.kernels import shapes
@@ -23,6 +23,7 @@ from autotuned.key.key import Key
 from autotuned.resolve import sources
 from autotuned.store.conditions import Conditions
 from autotuned.store.lookup import Rung
+from autotuned.tunable import configs
 from autotuned.typed_json import canonical
 
 H200 = {"kind": "cuda", "name": "NVIDIA H200", "arch": "sm_90", "sm_count": 132, "mig": None}
@@ -89,7 +90,7 @@ def stand_in(problems: list[Problem], found: dict[str, Found], tmp_path_factory:
 
 
 def entry_of(one: Problem, source: str) -> tuple[Key, Entry]:
-    config = candidates.to_json(next(iter(one.live.values())), one.kernel)
+    config = configs.to_json(next(iter(one.live.values())), one.kernel)
     return Key(one.kernel, one.call, {**CONTEXT, "device": H200, "source": source}), Entry(one.call, config, 10.0, 1.5)
 
 

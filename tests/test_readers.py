@@ -13,7 +13,7 @@ from tables import BUCKET, LISTED, NOT_LISTED
 from autotuned import launch
 from autotuned._launch_py import PyLauncher
 from autotuned.key.key import KeySpec
-from autotuned.readers import Watched, read_by
+from autotuned.tunable.readers import Watched, read_by
 
 NAMES = ("m", "n", "x")
 EACH = {

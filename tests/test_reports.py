@@ -11,9 +11,10 @@ from paths import PATHS, on_path, quick
 from stepped import LAST, by_step
 from stored import records
 
-from autotuned import autotune, hosttarget, measure, race, state
+from autotuned import autotune, measure, race, state
 from autotuned.board import Board
 from autotuned.errors import ArgumentNameError, CheckError
+from autotuned.tunable import function
 
 CONFIGS = [Config({"step": step}) for step in (8, 16, 4)]
 
@@ -135,7 +136,7 @@ def test_b10_a_config_that_writes_and_raises_leaves_nothing(error):
 
 
 MOMENTS = {
-    "a launch": (hosttarget.HostTarget, "launch"),
+    "a launch": (function.HostTarget, "launch"),
     "a copy aside": (state.Snapshot, "__init__"),
     "what was written": (state.Snapshot, "changed"),
     "a restore": (state.Snapshot, "restore"),

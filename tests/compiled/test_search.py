@@ -11,8 +11,9 @@ import triton
 import triton.language as tl
 from triton import Config
 
-from autotuned import autotune, compiling, state, target, tune
+from autotuned import autotune, compiling, state, tune
 from autotuned.resolve import sources
+from autotuned.tunable import kernel as target
 
 CONFIGS = [Config({"BLOCK": 16}), Config({"BLOCK": 32})]
 

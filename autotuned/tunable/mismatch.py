@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from autotuned.candidates import OPTIONS, label, suggestion
+from autotuned.tunable.configs import OPTIONS, label, suggestion
 from autotuned.typed_json import Json
 
 

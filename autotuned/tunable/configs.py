@@ -21,11 +21,11 @@ from autotuned.typed_json import Fallback, Json, canonical, encode, is_numpy_sca
 if TYPE_CHECKING:
     from typing import Protocol
 
-    from autotuned import readers
     from autotuned.key import opaque
+    from autotuned.tunable import readers
 else:
     Protocol = object  # defining a protocol takes as long as importing a module
-    opaque, readers = later("key.opaque"), later("readers")
+    opaque, readers = later("key.opaque"), later("tunable.readers")
 
 log = logging.getLogger("autotuned")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from autotuned import candidates
 from autotuned.errors import ArgumentNameError, DecorationError
+from autotuned.tunable import configs
 
 
 class Names:
@@ -35,7 +35,7 @@ def checked_names(label: str, given: Any, known: Sequence[str], kernel: str) -> 
     for name in names:
         if not isinstance(name, str) or name not in known:
             raise ArgumentNameError(
-                f"`{kernel}`: {label} names no argument: {name!r}." + candidates.suggestion(str(name), known),
+                f"`{kernel}`: {label} names no argument: {name!r}." + configs.suggestion(str(name), known),
                 name=str(name),
                 kernel=kernel,
             )

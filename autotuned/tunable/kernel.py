@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from autotuned._frozen import Frozen
 from autotuned._lazy import later
-from autotuned.candidates import plain, suggestion
 from autotuned.errors import CallError
 from autotuned.gpu import device
 from autotuned.gpu.device import Device
@@ -21,6 +20,7 @@ from autotuned.key import source
 from autotuned.key.key import is_descriptor, is_tensor
 from autotuned.triton_compat import fingerprint
 from autotuned.triton_compat import kernel as toolchain
+from autotuned.tunable.configs import plain, suggestion
 from autotuned.typed_json import Json
 
 if TYPE_CHECKING:

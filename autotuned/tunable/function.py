@@ -14,8 +14,8 @@ from autotuned.gpu import device
 from autotuned.gpu.device import Device
 from autotuned.key import source
 from autotuned.key.tensors import gpu_of
-from autotuned.target import Call, make_timer
 from autotuned.triton_compat import kernel
+from autotuned.tunable.kernel import Call, make_timer
 from autotuned.typed_json import Json
 
 if TYPE_CHECKING:

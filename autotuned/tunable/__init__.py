@@ -1,0 +1,1 @@
+"""What is tuned: a call bound to its names, a Triton kernel or a plain function, and its configs; `kernel.py` first."""
