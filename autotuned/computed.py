@@ -7,9 +7,9 @@ from typing import Any
 
 from triton.runtime.autotuner import Heuristics as TritonHeuristics
 
-from autotuned import launch
 from autotuned.decorator import Named
 from autotuned.errors import ArgumentNameError, DecorationError
+from autotuned.launch import launcher
 from autotuned.triton_compat import kernel
 from autotuned.tunable.configs import suggestion
 from autotuned.tuned import Tuned
@@ -59,7 +59,7 @@ def heuristics(values: Mapping[str, Callable[[dict[str, Any]], Any]]) -> Callabl
     return decorate
 
 
-class Heuristics(launch.heuristics_base(), TritonHeuristics, Named):  # type: ignore[misc]  # Triton is untyped
+class Heuristics(launcher.heuristics_base(), TritonHeuristics, Named):  # type: ignore[misc]  # Triton is untyped
     """A kernel with parameters computed at every launch; `.fn` is the kernel, `.values` the functions.
 
     `run` is Triton's own, which torch.compile traces and others replace.
@@ -67,7 +67,7 @@ class Heuristics(launch.heuristics_base(), TritonHeuristics, Named):  # type: ig
 
     def __init__(self, fn: Any, values: Mapping[str, Callable[[dict[str, Any]], Any]]) -> None:
         super().__init__(fn, fn.arg_names, values)
-        self._attach(launch.uses_c())
+        self._attach(launcher.uses_c())
 
     # The C launcher puts a function of its own behind `[]`; torch.compile looks this one up and traces it. The
     # parameter that nobody passes keeps Python 3.11 and later from calling it in place of the other.
@@ -75,7 +75,7 @@ class Heuristics(launch.heuristics_base(), TritonHeuristics, Named):  # type: ig
         return lambda *args, **kwargs: self.run(*args, grid=grid, warmup=False, **kwargs)
 
     def __init_subclass__(cls) -> None:
-        launch.watch([cls])
+        launcher.watch([cls])
 
     def _slow_run(self, args: tuple[Any, ...], kwargs: dict[str, Any], grid: Any, warmup: bool) -> Any:
         """A call that is not computed in C."""
@@ -87,4 +87,4 @@ class Heuristics(launch.heuristics_base(), TritonHeuristics, Named):  # type: ig
 
 
 Heuristics._native()
-launch.watch([TritonHeuristics, Heuristics])
+launcher.watch([TritonHeuristics, Heuristics])

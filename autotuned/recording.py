@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from autotuned import argspec, env, grids, switched
-from autotuned._launch_py import PyLauncher
-from autotuned.bound import Bound
 from autotuned.calls import Recorded, Writer
 from autotuned.choose import Chooser
 from autotuned.errors import EncodingError, RecordingError
 from autotuned.key import opaque, origin, source
+from autotuned.launch.bound import Bound
+from autotuned.launch.table import PyLauncher
 from autotuned.triton_compat import kernel
 from autotuned.tunable.kernel import EMPTY, Call
 

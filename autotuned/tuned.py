@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from triton.runtime.autotuner import Autotuner, AutotunerError, Heuristics
 
-from autotuned import launch
 from autotuned._lazy import later
 from autotuned.announce import announce
 from autotuned.decorator import CaseGenerator, Named
 from autotuned.errors import CallError, NotTunedError, PruningError
 from autotuned.key.key import is_tensor, sizes_of
+from autotuned.launch import launcher
 from autotuned.question import Options
 from autotuned.store.lookup import Choice
 from autotuned.triton_compat import kernel
@@ -26,17 +26,17 @@ from autotuned.tuner import Tuner
 from autotuned.typed_json import is_numpy_scalar
 
 if TYPE_CHECKING:
-    from autotuned import arithmetic
     from autotuned.counters import CacheInfo
     from autotuned.explain import Explanation
+    from autotuned.launch import grid_program
     from autotuned.tunable import readers
 else:
-    arithmetic, readers = later("arithmetic"), later("tunable.readers")
+    grid_program, readers = later("launch.grid_program"), later("tunable.readers")
 
 _TRITON_RUN = kernel.own_run()
 _NO_GRID: Any = ...  # what the launcher's base passes where there is none
-launch.index_like(Autotuner, Heuristics)
-launch.read_grids(lambda grid: arithmetic.program(grid))
+launcher.index_like(Autotuner, Heuristics)
+launcher.read_grids(lambda grid: grid_program.program(grid))
 
 
 class Mirror(dict[Any, Any]):
@@ -112,7 +112,7 @@ class TritonPruningError(PruningError, AutotunerError):  # type: ignore[misc]  #
         return TritonPruningError, (PruningError(self.message, kernel=self.kernel),)
 
 
-class Tuned(launch.base(), Autotuner, Named):  # type: ignore[misc]  # Triton is untyped
+class Tuned(launcher.base(), Autotuner, Named):  # type: ignore[misc]  # Triton is untyped
     """A Triton kernel whose config is chosen, stored and launched by this package.
 
     A subclass of Triton's `Autotuner`, one level deep, because torch.compile, vLLM and others accept a tuner by
@@ -121,7 +121,7 @@ class Tuned(launch.base(), Autotuner, Named):  # type: ignore[misc]  # Triton is
     """
 
     def __init_subclass__(cls) -> None:
-        launch.watch([cls])
+        launcher.watch([cls])
 
     def __init__(
         self,
@@ -228,8 +228,8 @@ class Tuned(launch.base(), Autotuner, Named):  # type: ignore[misc]  # Triton is
         config = self.tuner.chooser.without_search(call)
         return self.fn.run(*args, grid=grid, warmup=True, **call.kwargs, **config.all_kwargs())
 
-    def _use_table(self, table: launch.Launcher) -> None:
-        self._attach(launch.in_c(table))
+    def _use_table(self, table: launcher.Launcher) -> None:
+        self._attach(launcher.in_c(table))
 
     def _configs_changed(self) -> None:
         self._seen = (self.configs, len(self.configs))
@@ -341,7 +341,7 @@ class Tuned(launch.base(), Autotuner, Named):  # type: ignore[misc]  # Triton is
         return generator
 
 
-launch.watch([Autotuner, Tuned])
+launcher.watch([Autotuner, Tuned])
 
 
 class Decorated(Tuned):

@@ -12,11 +12,12 @@ from functools import lru_cache
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
-from autotuned import codegen, env, launch, switched
+from autotuned import env, switched
 from autotuned._lazy import later
 from autotuned.choose import Chooser
 from autotuned.errors import AutotunedError
 from autotuned.key.key import is_tensor
+from autotuned.launch import codegen, launcher
 from autotuned.question import Options, Question
 from autotuned.resolve import sources
 from autotuned.store.lookup import Choice, Rung
@@ -25,16 +26,17 @@ from autotuned.tunable import configs as candidates
 from autotuned.tunable.kernel import Call, KernelTarget, Target, bind
 
 if TYPE_CHECKING:
-    from autotuned import bound, counters, failures, recording, storm, verify
+    from autotuned import counters, failures, recording, storm
     from autotuned.counters import CacheInfo
     from autotuned.explain import Explanation
     from autotuned.job import Observer
     from autotuned.key import tensors
+    from autotuned.launch import bound, verify
     from autotuned.triton_compat import compiled
 else:
-    bound, compiled, counters = map(later, ("bound", "triton_compat.compiled", "counters"))
+    bound, compiled, counters = map(later, ("launch.bound", "triton_compat.compiled", "counters"))
     failures, tensors, recording, storm = map(later, ("failures", "key.tensors", "recording", "storm"))
-    verify = later("verify")
+    verify = later("launch.verify")
 
 log = logging.getLogger("autotuned")
 env.configure_logging()
@@ -60,7 +62,7 @@ class Tuner:
         on_choice: Callable[[Call, Choice], None],
         pinned: Callable[[Call], Any],
         on_written: Callable[[list[str]], None],
-        on_table: Callable[[launch.Launcher], None] = lambda table: None,
+        on_table: Callable[[launcher.Launcher], None] = lambda table: None,
     ) -> None:
         self.target = target
         self.options = options
@@ -89,14 +91,14 @@ class Tuner:
         self._places = places
         self.order = codegen.binder(self.names, defaults, places, sum(not p.has_name for p in free))
         compiled = isinstance(self.target, KernelTarget) and not self.target.interpreted
-        self.launcher = launch.make(
+        self.launcher = launcher.make(
             self.names,
             self.options.spec.exactly(self._exact),
             _LazyDevice() if compiled else None,
-            launch.Shape(places, defaults) if isinstance(self.target, KernelTarget) else None,
+            launcher.Shape(places, defaults) if isinstance(self.target, KernelTarget) else None,
         )
-        if launch.verifies():
-            launch.judge_by(self.launcher, verify.Judge(self))
+        if launcher.verifies():
+            launcher.judge_by(self.launcher, verify.Judge(self))
         self._on_table(self.launcher)
 
     def _learn(self, configs: list[Any]) -> None:
@@ -281,7 +283,7 @@ class Tuner:
         if switched.recorders:
             ready = switched.recorders[-1].watched(self, ready)
         values = tuple(call.arguments.values())
-        in_c = launch.in_c(self.launcher)
+        in_c = launcher.in_c(self.launcher)
         if not self.launcher.bind(values, ready) or in_c is None or ready.twin is None:
             return
         wrong = ready.twin.differences(values, call.grid, in_c.passed(values, call.grid))
@@ -354,7 +356,7 @@ class Tuner:
         return bound.Bound(config, run, before)
 
     def _binds_directly(self, target: KernelTarget) -> bool:
-        return target.bindable and not self._bind_failed and launch.binds_directly()
+        return target.bindable and not self._bind_failed and launcher.binds_directly()
 
     # -- what users ask ------------------------------------------------------------------------------------------
 

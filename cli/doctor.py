@@ -120,9 +120,9 @@ def _ptxas_version(arch: str) -> Json:
 
 
 def _launcher() -> tuple[str, str]:
-    from autotuned import launch
+    from autotuned.launch import launcher
 
-    return launch.in_use()
+    return launcher.in_use()
 
 
 def _gpus() -> list[dict[str, Json]]:

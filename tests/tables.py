@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from autotuned._launch_py import PyLauncher
 from autotuned.key.key import KeySpec, pow2
+from autotuned.launch.table import PyLauncher
 
 
 class Bound:

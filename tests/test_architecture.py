@@ -23,8 +23,8 @@ EVERYTHING = sorted([*LIBRARY, *(ROOT / "autotuned" / "kernels").glob("*.py"), *
 # Each module may import those of its own rank only where listed together, and of lower ranks freely.
 RANKS = [
     {
-        *("benchmark", "codegen", "counters", "errors", "fixed", "_frozen", "_lazy", "store.mounts", "gpu.nvml"),
-        *("race", "tunable.readers", "key.source_text", "switched", "triton_compat.ttir", "verify"),
+        *("benchmark", "launch.codegen", "counters", "errors", "fixed", "_frozen", "_lazy", "store.mounts", "gpu.nvml"),
+        *("race", "tunable.readers", "key.source_text", "switched", "triton_compat.ttir", "launch.verify"),
     },
     {"gpu.clocks", "env", "failures", "gpu.inventory", "ranks", "key.reach", "triton_compat.versions", "typed_json"},
     {
@@ -44,7 +44,7 @@ RANKS = [
     {
         *(
             "key.nearest_key",
-            "arithmetic",
+            "launch.grid_program",
             "key.classes",
             "triton_compat.compiled",
             "triton_compat.fingerprint",
@@ -53,12 +53,12 @@ RANKS = [
         ),
         *("key.stored_key", "store.locks", "triton_compat.cache", "storm", "tensorspec", "key.walk"),
     },
-    {"calls", "driver", "store.gc", "key.tensors", "store.record", "smem", "key.source"},
-    {"_launch_py", "argspec", "configfile", "store.logbook", "store.lookup", "key.opaque", "state"},
-    {"tunable.configs", "check", "launch", "store.records", "unmade"},
+    {"calls", "launch.driver_call", "store.gc", "key.tensors", "store.record", "smem", "key.source"},
+    {"launch.table", "argspec", "configfile", "store.logbook", "store.lookup", "key.opaque", "state"},
+    {"tunable.configs", "check", "launch.launcher", "store.records", "unmade"},
     {"alone", "announce", "tunable.mismatch", "grids", "store.listing", "tunable.argument_names", "poison"},
     {"files", "likely", "tunable.kernel"},
-    {"bound", "compiling", "empties", "tunable.function", "job", "question", "shipping"},
+    {"launch.bound", "compiling", "empties", "tunable.function", "job", "question", "shipping"},
     {"board", "decorator", "fallback", "guard", "resolve.sources"},
     {"agree", "comparison", "context", "exchange", "explain", "sampling", "widened"},
     {"audit", "stocktuner", "tune"},
@@ -178,7 +178,7 @@ def code_of(path: Path) -> str:
             id="Triton's private names",
         ),
         pytest.param(r"nvmlInit|nvidia-ml|nvml\.dll", {"autotuned/gpu/nvml.py"}, id="NVIDIA's management library"),
-        pytest.param(r"\bexec\(", {"autotuned/codegen.py", "autotuned/_launch_py.py"}, id="generated code"),
+        pytest.param(r"\bexec\(", {"autotuned/launch/codegen.py", "autotuned/launch/table.py"}, id="generated code"),
         pytest.param(
             r"zlib\.decompress|json\.load\(|\.read_bytes\(\)|\bopen\([^)]*['\"]rb['\"]",
             {"autotuned/disk.py", "autotuned/triton_compat/fingerprint.py", "cli/record.py"},

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from launched import BLOCK
 
-from autotuned import arithmetic, launch
+from autotuned.launch import grid_program, launcher
 
 _launch = pytest.importorskip("autotuned._launch")
 torch = pytest.importorskip("torch")
@@ -41,10 +41,10 @@ class Kernel(launched.Kernel):
 
 @pytest.fixture(scope="module")
 def kernel():
-    launch.read_grids(arithmetic.program)
+    launcher.read_grids(grid_program.program)
     yield Kernel()
     _launch.use_driver(0, 0, 0, 0)
-    launch.read_grids(arithmetic.program)  # which forgets the programs of this file
+    launcher.read_grids(grid_program.program)  # which forgets the programs of this file
 
 
 def meta(m=1000, n=77, other=3):
@@ -294,11 +294,11 @@ def test_who_watches_calls_sees_the_grids(kernel, set_to):
 @pytest.mark.parametrize(
     "made",
     [
-        (1, ()), (1, ((arithmetic.ADD, 0, None, None, None),)), (4, ((arithmetic.INT, 1, None, None, None),) * 4),
-        (1, ((arithmetic.INT, 1, None, None, None),) * 2), (0, ()), (1, ((99, 0, None, None, None),)), "text", (1, [1]),
-        (1, ((arithmetic.META, 0, None, None, None),)), (1, ((arithmetic.IS_ITEM, 0, "x", None, None),)), (1, (1,)),
-        (1, ((arithmetic.IS_CODE, 0, None, None, None),)), (3, ((arithmetic.INT, 1, None, None, None),) * 40),
-        (1, ((arithmetic.NEG, 1, None, None, None), (arithmetic.INT, 1, None, None, None))),
+        (1, ()), (1, ((grid_program.ADD, 0, None, None, None),)), (4, ((grid_program.INT, 1, None, None, None),) * 4),
+        (1, ((grid_program.INT, 1, None, None, None),) * 2), (0, ()), (1, ((99, 0, None, None, None),)), "text", (1, [1]),
+        (1, ((grid_program.META, 0, None, None, None),)), (1, ((grid_program.IS_ITEM, 0, "x", None, None),)), (1, (1,)),
+        (1, ((grid_program.IS_CODE, 0, None, None, None),)), (3, ((grid_program.INT, 1, None, None, None),) * 40),
+        (1, ((grid_program.NEG, 1, None, None, None), (grid_program.INT, 1, None, None, None))),
     ],
     ids=str,
 )  # fmt: skip
@@ -308,7 +308,7 @@ def test_a_program_that_is_not_sound_is_not_run(kernel, made):
     try:
         assert kernel.asked(grid) == ((1001, 1, 1), False)
     finally:
-        launch.read_grids(arithmetic.program)
+        launcher.read_grids(grid_program.program)
 
 
 def test_a_reader_that_fails_is_asked_once(kernel):
@@ -323,13 +323,13 @@ def test_a_reader_that_fails_is_asked_once(kernel):
     try:
         assert [kernel.asked(grid) for _ in range(2)] == [((1002, 1, 1), False)] * 2
     finally:
-        launch.read_grids(arithmetic.program)
+        launcher.read_grids(grid_program.program)
     assert asked == [grid]
 
 
 def test_programs_are_short():
     sums = [" + ".join(["1", *['meta["m"]'] * count]) for count in (20, 40)]
-    short, long = (arithmetic.program(eval(f"lambda meta: ({text},)")) for text in sums)
+    short, long = (grid_program.program(eval(f"lambda meta: ({text},)")) for text in sums)
     assert short is not None
     assert long is None
 
@@ -340,4 +340,4 @@ def test_many_callables_stay_right(kernel):
             grid = eval(f'lambda meta: (meta["m"] + {i},)')
             assert kernel.asked(grid)[0] == (1000 + i, 1, 1)
     finally:  # they filled the table of programs of this process, for whatever comes next
-        launch.read_grids(arithmetic.program)
+        launcher.read_grids(grid_program.program)

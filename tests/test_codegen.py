@@ -2,8 +2,8 @@ from typing import Any
 
 import pytest
 
-from autotuned import codegen
-from autotuned.codegen import MISSING
+from autotuned.launch import codegen
+from autotuned.launch.codegen import MISSING
 
 
 @pytest.mark.parametrize(

@@ -386,9 +386,10 @@ def test_b33_a_tuned_function_is_pickled_by_its_name(tmp_path):
 
 
 def test_tables_are_bounded_and_the_counter_says_so(monkeypatch):
-    from autotuned import _launch_py, choose
+    from autotuned import choose
+    from autotuned.launch import table
 
-    monkeypatch.setattr(_launch_py, "LIMIT", 10)
+    monkeypatch.setattr(table, "LIMIT", 10)
     monkeypatch.setattr(choose, "LIMIT", 10)
     function = make(plain, configs=CONFIGS, key=["n"], default=CONFIGS[0])
     for n in range(25):

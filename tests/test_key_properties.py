@@ -12,8 +12,8 @@ from fakes import CONTEXT, FakeDescriptor, FakeTensor, TorchTensor
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autotuned._launch_py import PyLauncher
 from autotuned.key.key import Key, KeySpec, call_part, pow2
+from autotuned.launch.table import PyLauncher
 from autotuned.typed_json import canonical
 
 quietly = settings(max_examples=80, deadline=None, database=None, derandomize=True)
@@ -115,7 +115,7 @@ def launcher(request: pytest.FixtureRequest) -> Any:
     if request.param == "python":
         return Twin(lambda names, spec: PyLauncher(names, spec, lambda: lambda: 0), tuple, (Subclass, FakeDescriptor))
     pytest.importorskip("autotuned._launch", reason="the C launcher is not built")
-    from autotuned import launch
+    from autotuned.launch import launcher as launch
 
     if not getattr(launch, "uses_c", bool)():
         pytest.skip("the C launcher is not in use")

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autotuned._launch_py import LIMIT, PyLauncher
 from autotuned.key.key import KeySpec, call_part, pow2
+from autotuned.launch.table import LIMIT, PyLauncher
 from autotuned.typed_json import canonical
 
 _launch = pytest.importorskip("autotuned._launch")
@@ -68,7 +68,7 @@ def test_both_twins_tell_the_same_calls_apart(one, other):
     "n", [0, 1, 2, 15, 16, 17, 31, 32, 2**31 - 1, 2**31, 2**63 - 1, 2**63, 2**64 - 1, -1, -16, -(2**31) - 1]
 )
 def test_an_integer_outside_the_key_counts_by_tritons_classes(n):
-    from autotuned._launch_py import integer_class
+    from autotuned.launch.table import integer_class
 
     table_ = table(("a",), (0,), {})
     for other in (0, 1, 2, 3, 16, 17, 32, 48, 2**31, 2**40, 2**63, -1, -16):
@@ -248,7 +248,7 @@ def test_the_number_of_the_environment_changes_with_any_variable(monkeypatch):
 
 
 def test_what_is_missing_where_torch_is_not_imported_is_torch():
-    program = "from autotuned import launch; import sys; assert 'torch' not in sys.modules; print(*launch.in_use())"
+    program = "from autotuned.launch import launcher as launch; import sys; assert 'torch' not in sys.modules; print(*launch.in_use())"
     environment = {name: value for name, value in os.environ.items() if name != "AUTOTUNED_LAUNCHER"}
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr

@@ -10,7 +10,7 @@ import pytest
 from fakes import FakeDescriptor, TorchTensor
 from tables import ALL, CONSTEXPR, LISTED, NOT_LISTED, Bound, of_callable, of_kernel, shares_words
 
-from autotuned import _launch_py
+from autotuned.launch import table as _launch_py
 
 
 class Layer:

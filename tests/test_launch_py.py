@@ -26,10 +26,10 @@ from tables import (
     shares_words,
 )
 
-from autotuned import _launch_py
-from autotuned._launch_py import PyLauncher, integer_class, typed
-from autotuned.codegen import MISSING
 from autotuned.key.key import Key, KeySpec, call_part, pow2
+from autotuned.launch import table as _launch_py
+from autotuned.launch.codegen import MISSING
+from autotuned.launch.table import PyLauncher, integer_class, typed
 
 
 class Level(enum.IntEnum):

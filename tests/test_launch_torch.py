@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autotuned._launch_py import PyLauncher, integer_class
 from autotuned.key.key import KeySpec
+from autotuned.launch.table import PyLauncher, integer_class
 
 _launch = pytest.importorskip("autotuned._launch")
 torch = pytest.importorskip("torch")

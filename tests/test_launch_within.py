@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 from launched import HOLDS, HOOK, NAMES, Kernel
 
-from autotuned import arithmetic
+from autotuned.launch import grid_program
 
 _launch = pytest.importorskip("autotuned._launch")
 
@@ -363,7 +363,7 @@ def test_what_ends_a_program_passes_through_the_reading_of_a_grid(kernel, end):
         kernel[grid](1, 2, 3)
     asked.is_over = False
     assert kernel[grid](1, 2, 3) is kernel.compiled
-    _launch.read_grids(arithmetic.program)
+    _launch.read_grids(grid_program.program)
 
 
 @pytest.mark.parametrize("end", ENDS)

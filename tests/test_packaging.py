@@ -143,7 +143,8 @@ WITHOUT_EXTENSION = """
 import sys
 sys.modules["autotuned._launch"] = None  # as where no C compiler was at hand when it was installed
 import torch, triton, triton.language as tl
-from autotuned import Config, autotune, launch
+from autotuned import Config, autotune
+from autotuned.launch import launcher as launch
 
 @autotune(configs=[Config({"BLOCK": 64}), Config({"BLOCK": 128})], key=["n"])
 @triton.jit

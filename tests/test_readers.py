@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tables import BUCKET, LISTED, NOT_LISTED
 
-from autotuned import launch
-from autotuned._launch_py import PyLauncher
 from autotuned.key.key import KeySpec
+from autotuned.launch import launcher
+from autotuned.launch.table import PyLauncher
 from autotuned.tunable.readers import Watched, read_by
 
 NAMES = ("m", "n", "x")
@@ -127,7 +127,7 @@ class Bound:
 def tables(spec):
     """The table in C where there is one, and its twin."""
     yield PyLauncher(("a", "b"), spec, lambda: lambda: 0, places=False)
-    made = launch.make(("a", "b"), spec, None, launch.Shape(2, {}))
+    made = launcher.make(("a", "b"), spec, None, launcher.Shape(2, {}))
     if made.name == "c":
         yield made
 

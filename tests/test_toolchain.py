@@ -4,7 +4,7 @@ import pytest
 
 pytest.importorskip("triton")
 
-from autotuned import codegen
+from autotuned.launch import codegen
 from autotuned.triton_compat import compiled
 
 

@@ -11,7 +11,8 @@ sys.modules["autotuned._launch"] = None  # as where no C compiler was when the p
 import torch
 import triton
 import triton.language as tl
-from autotuned import Config, autotune, heuristics, launch
+from autotuned import Config, autotune, heuristics
+from autotuned.launch import launcher as launch
 
 
 @heuristics({"TWICE": lambda args: args["n"] > 50})

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import index, is_
 from typing import TYPE_CHECKING, Any
 
-from autotuned import codegen
 from autotuned._frozen import Frozen
 from autotuned._lazy import later
+from autotuned.launch import codegen
 from autotuned.triton_compat import kernel
 
 if TYPE_CHECKING:

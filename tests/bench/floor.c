@@ -2,7 +2,7 @@
 #include <dlfcn.h>
 #include <string.h>
 #include <time.h>
-#include "../../autotuned/_launch_abi.h"
+#include "../../autotuned/launch/c/abi.h"
 
 static double us_of(struct timespec start, struct timespec end, int calls) {
   return ((double)(end.tv_sec - start.tv_sec) * 1e9 + (double)(end.tv_nsec - start.tv_nsec)) / calls / 1e3;

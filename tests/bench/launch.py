@@ -26,7 +26,7 @@ import triton
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 import autotuned
-from autotuned import launch as launchers
+from autotuned.launch import launcher as launchers
 
 ELEMENTS, SETS, ROUNDS, CALLS, CALLS_A_BLOCK = 4096, 8, 9, 2000, 500
 CONFIGS = [triton.Config({"BLOCK": block}, num_warps=warps) for block in (256, 512, 1024) for warps in (4, 8)]

@@ -3,7 +3,7 @@
  * export of a tensor alone, and a launcher for Triton's own path that does nothing. */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
-#include "../../autotuned/_launch_abi.h"
+#include "../../autotuned/launch/c/abi.h"
 #if __has_include(<valgrind/callgrind.h>)
 #include <valgrind/callgrind.h>
 #define COUNT_FROM_HERE do { CALLGRIND_START_INSTRUMENTATION; CALLGRIND_ZERO_STATS; } while (0)

@@ -7,8 +7,9 @@ import triton.language as tl
 from triton import Config
 from triton.runtime.autotuner import Autotuner
 
-from autotuned import autotune, launch
+from autotuned import autotune
 from autotuned.errors import CallError
+from autotuned.launch import launcher
 
 CONFIGS = [Config({"BLOCK": 16}), Config({"BLOCK": 32})]
 
@@ -78,7 +79,7 @@ def test_it_is_a_triton_tuner():
     with pytest.raises(CallError, match="expected a grid, got none"):
         kernel()
     assert not hasattr(kernel, "__name__")
-    assert type(kernel).__mro__[2:4] == (launch.base(), Autotuner)
+    assert type(kernel).__mro__[2:4] == (launcher.base(), Autotuner)
     assert "__getitem__" not in vars(type(kernel))  # Triton's compile-only mode replaces the inherited one
 
 

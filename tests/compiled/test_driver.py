@@ -20,7 +20,8 @@ import triton.language as tl
 from fake_driver import Device
 from triton import Config
 
-from autotuned import autotune, driver
+from autotuned import autotune
+from autotuned.launch import driver_call
 from autotuned.triton_compat import compiled as compiledkernel
 
 _launch = pytest.importorskip("autotuned._launch")
@@ -361,7 +362,7 @@ def test_kernels_that_need_more_go_through_triton(device):
     first = kernel[(1,)](x, 0.5)
     assert first.src.signature["s"] == "fp16"
     found = compiledkernel.handle(kernel.fn, first, 0)
-    assert driver.fields(found, ("x_ptr", "s"), {"BLOCK": 64}, (None, {}, ())) is None
+    assert driver_call.fields(found, ("x_ptr", "s"), {"BLOCK": 64}, (None, {}, ())) is None
     device.calls.clear()
     assert kernel[(1,)](x, 0.5) is first
     assert device.calls == []
@@ -374,13 +375,13 @@ def test_what_tritons_launcher_adds_to_the_arguments_is_not_left_out(device, mon
     compiled = kernel[(1,)](x, x, 16, 0.5, True, ACT="relu")
     found = compiledkernel.handle(kernel.fn, compiled, 0)
     asked = found, ("x_ptr", "y_ptr", "n", "alpha", "flag", "ACT"), {"BLOCK": 64}, (None, {}, ())
-    assert driver.fields(*asked) is not None
+    assert driver_call.fields(*asked) is not None
     monkeypatch.setattr(compiled.run, need, 1, raising=False)
-    assert driver.fields(*asked) is None
+    assert driver_call.fields(*asked) is None
 
 
 def test_a_million_calls_keep_memory_flat(device, monkeypatch):
-    monkeypatch.setattr(driver.Twin, "differences", lambda *given: [])  # this driver below gives no stream
+    monkeypatch.setattr(driver_call.Twin, "differences", lambda *given: [])  # this driver below gives no stream
     kernel, x = tuned(), torch.zeros(256)
     twice(device, kernel, (1,), x, x, 16, 0.5, True, ACT="relu")
     nothing = ctypes.cast(ctypes.CDLL(None).isatty, ctypes.c_void_p).value  # answers 0 to any address

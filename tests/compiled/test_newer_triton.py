@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from triton import Config, knobs
 
 import autotuned
-from autotuned import autotune, bound, driver, launch
+from autotuned import autotune
+from autotuned.launch import bound, driver_call, launcher
 from autotuned.resolve import sources
 from autotuned.triton_compat import compiled, fingerprint, frontend, versions
 
@@ -32,7 +33,7 @@ def newer(monkeypatch):
     monkeypatch.setattr(triton, "__version__", "3.10.0")
     monkeypatch.setattr(fingerprint, "_known", {})  # it holds for as long as Triton is the one that was imported
     for module, name in (
-        (bound, "direct"), (compiled, "handle"), (compiled, "direct_launch"), (driver, "fields"),
+        (bound, "direct"), (compiled, "handle"), (compiled, "direct_launch"), (driver_call, "fields"),
         (frontend, "_source_class"),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, None)
@@ -117,7 +118,7 @@ def test_whatever_launcher_is_asked_for_it_is_tritons(name, monkeypatch, launche
     for _ in range(3):
         kernel[(4,)](x, 100)
     assert kernel.cache_info().hits == 2  # the choice is a look-up all the same
-    assert launch.in_use() == ("triton", "Triton 3.10.0 was never tried, only 3.6.0 to 3.9.0")
+    assert launcher.in_use() == ("triton", "Triton 3.10.0 was never tried, only 3.6.0 to 3.9.0")
 
 
 def test_install_works_beside_it(launches):
@@ -137,4 +138,4 @@ def test_no_version_but_those_of_a_tried_minor_is_reached_into(version):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(triton, "__version__", version)
         assert versions.strange_triton().startswith(f"Triton {version or 'without a version'} was never tried")
-        assert not launch.binds_directly() and not launch.uses_c()
+        assert not launcher.binds_directly() and not launcher.uses_c()

@@ -12,7 +12,8 @@ import tritons_packer
 from triton import Config
 from tritons_packer import seen
 
-from autotuned import autotune, driver
+from autotuned import autotune
+from autotuned.launch import driver_call
 
 _launch = pytest.importorskip("autotuned._launch")
 pytestmark = pytest.mark.skipif(
@@ -84,9 +85,9 @@ def test_nothing_is_said_of_launches_that_are_right(launcher, grid, options, ker
 
 @pytest.mark.parametrize("what", SPOILED)
 def test_a_difference_when_bound_is_said_and_triton_launches(what, kernel, shared_device, errors, monkeypatch):
-    original = driver.Twin.differences
+    original = driver_call.Twin.differences
     monkeypatch.setattr(
-        driver.Twin,
+        driver_call.Twin,
         "differences",
         lambda self, values, grid, passed: original(self, values, grid, SPOILED[what](passed)),
     )
@@ -107,7 +108,7 @@ def test_a_difference_at_a_launch_is_said_once_and_launched_by_triton(grid, kern
     for _ in range(2):
         tuned[grid](x, 2.0, 100)
     monkeypatch.setattr(
-        driver.Twin, "differences", lambda *given: asked.append(given) or ["grid: expected this, got that"]
+        driver_call.Twin, "differences", lambda *given: asked.append(given) or ["grid: expected this, got that"]
     )
     for alpha in (3.0, 4.0, 5.0):
         ours = seen(shared_device, lambda: tuned[grid](x, alpha, 100))

@@ -13,9 +13,9 @@ from triton.compiler import make_backend
 from triton.runtime.jit import native_specialize_impl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from autotuned._launch_py import PyLauncher
 from autotuned.errors import EncodingError
 from autotuned.key.key import Key, KeySpec, call_part, pow2
+from autotuned.launch.table import PyLauncher
 
 thoroughly = settings(max_examples=400, deadline=None, database=None, derandomize=True)
 BACKEND = make_backend(GPUTarget("cuda", 90, 32))

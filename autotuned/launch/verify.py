@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Protocol
 
-    from autotuned.bound import Bound
+    from autotuned.launch.bound import Bound
     from autotuned.tunable.kernel import Target
 else:
     Protocol = object

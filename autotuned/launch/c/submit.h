@@ -1,6 +1,6 @@
 /* The launch of a found entry: its grid, what comes before it (accumulators zeroed, the config's hook), and itself.
  *
- * Part of `_launch.c`, after `_launch_guards.h`, `_launch_table.h` and `_launch_grids.h`. */
+ * Part of `module.c`, after `guards.h`, `table.h` and `grids.h`. */
 
 /* A size as it came from Python, -1 if with an error set; -1 with an error set if it is out of range. */
 static long checked_size(long value) {

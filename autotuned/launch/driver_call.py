@@ -22,7 +22,7 @@ _COOPERATIVE, _CLUSTER, _SCHEDULING, _PROGRAMMATIC = 2, 4, 5, 6
 def fields(
     found: Handle, names: Sequence[str], constants: Mapping[str, Any], prologue: tuple[Any, Mapping[str, Any], Any]
 ) -> tuple[Any, ...] | None:
-    """What the C launcher needs to call the driver itself, in the order of `direct_of` in `_launch_entries.h`.
+    """What the C launcher needs to call the driver itself, in the order of `direct_of` in `launch/c/entries.h`.
 
     None for a kernel that needs more than parameters in a buffer: scratch memory, an instrumentation's own pointers,
     tensor descriptors, tuples, half-precision scalars, tuned run-time parameters, more shared memory than is usual. It
@@ -99,7 +99,7 @@ class Twin:
         Args:
             values: Of the free parameters.
             grid: As the caller gave it, or as a callable returned it.
-            passed: What C would pass, as `passed_of` in `_launch_submit.h` gives it; None where it passes nothing.
+            passed: What C would pass, as `passed_of` in `launch/c/submit.h` gives it; None where it passes nothing.
         """
         if passed is None:
             return []

@@ -1,6 +1,6 @@
 /* Python code that is run within a call: how deep calls may lie within each other, and which of its errors may be cleared.
  *
- * Part of `_launch.c`, and the first: it relies on no other part. */
+ * Part of `module.c`, and the first: it relies on no other part. */
 
 /* A launch takes 12 KB of the C stack, which Python's own limit knows nothing of: a grid that launches its own kernel, or
  * `heuristics` over itself, is to end in an error and not in a crash. */

@@ -1,4 +1,4 @@
-/* The launch table and the launch itself in C; `_launch_py.py` is the specification.
+/* The launch table and the launch itself in C; `launch/table.py` is the specification.
  *
  * Differences from the Python twin:
  *  1. Words are 64-bit numbers. A tensor whose shape is not in the key contributes its rank and stride pattern only,
@@ -22,7 +22,7 @@
 #include <stdint.h>
 #include <string.h>
 #include <unistd.h>
-#include "_launch_abi.h"
+#include "abi.h"
 
 #define MAX_ARGS 128   /* free parameters; a kernel with more uses the Python twin */
 #define MAX_WORDS 1024 /* words of one call; a call with more is not bound */
@@ -65,17 +65,17 @@ static void find_driver(void) {
 
 /* ---- the parts ---------------------------------------------------------------------------------------------- */
 
-#include "_launch_python.h"
-#include "_launch_tensors.h"
-#include "_launch_words.h"
-#include "_launch_entries.h"
-#include "_launch_guards.h"
-#include "_launch_table.h"
-#include "_launch_grids.h"
-#include "_launch_submit.h"
-#include "_launch_gridded.h"
-#include "_launch_tuned.h"
-#include "_launch_heuristics.h"
+#include "python.h"
+#include "tensors.h"
+#include "words.h"
+#include "entries.h"
+#include "guards.h"
+#include "table.h"
+#include "grids.h"
+#include "submit.h"
+#include "gridded.h"
+#include "tuned.h"
+#include "heuristics.h"
 
 /* ---- the module ------------------------------------------------------------------------------------------------ */
 
@@ -126,7 +126,7 @@ static PyMethodDef module_methods[] = {
     {"index_like", index_like, METH_VARARGS, "Whoever replaces `[]` of the first class is asked for that of `Base` too, of the second for that of `HeuristicsBase`."},
     {"watch", watch, METH_O, "Validate entries again when this dict or type changes; dicts before Python 3.12 are told by `direct`."},
     {"ready", ready, METH_NOARGS, "None if kernels can be launched from C, else why not."},
-    {"read_grids", read_grids, METH_O, "Ask this function, from now on, for the program of each grid callable; see `arithmetic.py`."},
+    {"read_grids", read_grids, METH_O, "Ask this function, from now on, for the program of each grid callable; see `launch/grid_program.py`."},
     {"use_shim", use_shim, METH_O, "Whether torch's C shim may be used, from the next bind on, instead of DLPack; whether it was. For tests."},
     {"use_driver", use_driver, METH_VARARGS, "Addresses of stand-ins for the driver's launch, its current context, the stream and memset, and whether they take memory of the host; for tests."},
     {NULL, NULL, 0, NULL}};

@@ -15,10 +15,10 @@ from autotuned.triton_compat import versions
 if TYPE_CHECKING:
     from typing import Protocol
 
-    from autotuned import _launch_py
+    from autotuned.launch import table
 else:
     Protocol = object  # defining a protocol takes as long as importing a module
-    _launch_py = later("_launch_py")  # the C extension makes it unnecessary
+    table = later("launch.table")  # the C extension makes it unnecessary
 
 _launch: Any = None
 try:
@@ -83,7 +83,7 @@ def make(names: Sequence[str], spec: KeySpec, device: Device | None, shape: Shap
     """
 
     def python() -> Launcher:
-        return _launch_py.PyLauncher(names, spec, device.getter if device else None, places=shape is None)
+        return table.PyLauncher(names, spec, device.getter if device else None, places=shape is None)
 
     if shape is None or len(names) > _MAX_NAMES or not uses_c():
         return python()
@@ -161,12 +161,12 @@ def _role(name: str, spec: KeySpec) -> int:
 
 def base() -> type:
     """The base class that gives `Tuned` its `run` and `[]`."""
-    return _launch_py.Base if _launch is None else _launch.Base
+    return table.Base if _launch is None else _launch.Base
 
 
 def heuristics_base() -> type:
     """The base class that gives `Heuristics` its `[]` in C."""
-    return _launch_py.HeuristicsBase if _launch is None else _launch.HeuristicsBase
+    return table.HeuristicsBase if _launch is None else _launch.HeuristicsBase
 
 
 def in_c(table: Launcher) -> Any:

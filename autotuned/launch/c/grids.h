@@ -1,8 +1,8 @@
-/* Grid callables that are arithmetic: computed here from what `arithmetic.py` has read off their code.
+/* Grid callables that are arithmetic: computed here from what `launch/grid_program.py` has read off their code.
  *
- * Part of `_launch.c`, after `_launch_python.h` and `_launch_words.h`. Programs are kept for the process, by the code of the callable. */
+ * Part of `module.c`, after `python.h` and `words.h`. Programs are kept for the process, by the code of the callable. */
 
-/* What `arithmetic.py` has read off the code of a grid callable: steps of a machine with a stack of integers. A step that
+/* What `launch/grid_program.py` has read off the code of a grid callable: steps of a machine with a stack of integers. A step that
  * looks compares what a name leads to with what it led to then, and where it does not, the callable is called. */
 enum { G_INT, G_META, G_CELL, G_GLOBAL, G_ADD, G_SUB, G_MUL, G_FLOORDIV, G_MOD, G_MIN, G_MAX, G_NEG, G_IS_GLOBAL,
        G_NO_GLOBAL, G_IS_ITEM, G_IS_CODE };

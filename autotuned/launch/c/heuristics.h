@@ -1,6 +1,6 @@
 /* `HeuristicsBase`, the base of `Heuristics`: computed values, and the call of the kernel below with them.
  *
- * Part of `_launch.c`, after `_launch_tuned.h`. */
+ * Part of `module.c`, after `tuned.h`. */
 
 #define MAX_VALUES 16 /* values computed in C; more are computed in Python */
 

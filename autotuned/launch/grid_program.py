@@ -18,7 +18,7 @@ from typing import Any
 
 from autotuned.triton_compat import kernel
 
-# Steps of a program, in the order of the enum in `_launch_grids.h`; each a tuple (step, number, name, of, is).
+# Steps of a program, in the order of the enum in `launch/c/grids.h`; each a tuple (step, number, name, of, is).
 INT, META, CELL, GLOBAL, ADD, SUB, MUL, FLOORDIV, MOD, MIN, MAX, NEG, IS_GLOBAL, NO_GLOBAL, IS_ITEM, IS_CODE = range(16)
 _OPERATORS = {"+": ADD, "-": SUB, "*": MUL, "//": FLOORDIV, "%": MOD}
 _OPERATORS_OF_310 = {"ADD": ADD, "SUBTRACT": SUB, "MULTIPLY": MUL, "FLOOR_DIVIDE": FLOORDIV, "MODULO": MOD}

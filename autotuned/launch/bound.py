@@ -6,16 +6,18 @@ import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from autotuned import codegen, grids, launch
+from autotuned import grids
 from autotuned._lazy import later
+from autotuned.launch import codegen, launcher
 from autotuned.triton_compat import compiled as compiledkernel
 from autotuned.tunable.kernel import Target, is_empty_grid
 
 if TYPE_CHECKING:
-    from autotuned import driver, state
+    from autotuned import state
     from autotuned.key import tensors
+    from autotuned.launch import driver_call
 else:
-    driver, tensors, state = later("driver"), later("key.tensors"), later("state")
+    driver_call, tensors, state = later("launch.driver_call"), later("key.tensors"), later("state")
 
 Run = Callable[[tuple[Any, ...], Any], Any]
 
@@ -49,7 +51,7 @@ class Bound:
         self.fallback, self.again = fallback, again
         self.launch_by(run, None, None)
 
-    def launch_by(self, run: Run, direct: tuple[Any, ...] | None, twin: driver.Twin | None) -> None:
+    def launch_by(self, run: Run, direct: tuple[Any, ...] | None, twin: driver_call.Twin | None) -> None:
         """Launch so from now on."""
         self.run = run if self.before is None else _both(self.before, run)
         self.direct, self.twin = direct, twin
@@ -151,17 +153,17 @@ def direct(
     constants, is_hooked = _constants(target, names, config), before is not None or asks
     fallback, memory = through_triton(target, names, config), compiledkernel.memory_test(names, values)
 
-    def plan(kernel: Any) -> tuple[Run, tuple[Any, ...] | None, driver.Twin | None]:
+    def plan(kernel: Any) -> tuple[Run, tuple[Any, ...] | None, driver_call.Twin | None]:
         found = compiledkernel.handle(target.fn, kernel, device)
-        launch.watch(found.watched)
+        launcher.watch(found.watched)
         parts = before.parts if before else (None, {}, ())
         straight = compiledkernel.direct_launch(
             found, names, order, constants, memory, is_hooked, otherwise, fallback, again
         )
-        fields = driver.fields(found, names, constants, parts)
+        fields = driver_call.fields(found, names, constants, parts)
         if fields is None:
             return straight, None, None
-        return straight, fields, driver.Twin(found, names, codegen.mapping(names, constants))
+        return straight, fields, driver_call.Twin(found, names, codegen.mapping(names, constants))
 
     def otherwise(values: tuple[Any, ...], grid: Any) -> Any:
         launched = fallback(values, grid)

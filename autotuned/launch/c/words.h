@@ -1,6 +1,6 @@
 /* The words of a call: what its arguments are as far as that decides which bound kernel it gets, as 64-bit numbers.
  *
- * Part of `_launch.c`, after `_launch_tensors.h`. The fields of a table stand here: they say of each parameter what
+ * Part of `module.c`, after `tensors.h`. The fields of a table stand here: they say of each parameter what
  * counts. */
 
 enum { TAG_TENSOR = 1, TAG_INT, TAG_BOOL, TAG_FLOAT, TAG_NONE, TAG_OBJECT, TAG_MASK = 0x7f };
@@ -27,7 +27,7 @@ typedef struct {
   PyObject **buckets;     /* strong, NULL where there is none */
   PyObject *functions;    /* tuple of key callables */
   int asks;               /* whether Python code is asked at each call, which may move tensors: buckets, key callables, `judge` */
-  PyObject *judge;        /* strong or NULL: shown what each launch would pass; see `verify.py` */
+  PyObject *judge;        /* strong or NULL: shown what each launch would pass; see `launch/verify.py` */
   PyObject *device;       /* callable giving the device's index where there is no libcuda */
   struct Entry **slots;   /* open addressing, a power of two */
   struct Entry **order;   /* oldest first, LIMIT long */

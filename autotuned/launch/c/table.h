@@ -1,6 +1,6 @@
 /* `Table`: from argument values to the object bound for them.
  *
- * Part of `_launch.c`, after `_launch_entries.h`. */
+ * Part of `module.c`, after `entries.h`. */
 
 static void table_forget(Table *t) {
   size_t used = t->used;
@@ -213,7 +213,7 @@ static PyObject *table_words(Table *t, PyObject *tuple) {
   return PyBytes_FromStringAndSize((const char *)w.word, (Py_ssize_t)sizeof(uint64_t) * w.count);
 }
 
-static PyObject *table_passed(Table *t, PyObject *args); /* in `_launch_submit.h` */
+static PyObject *table_passed(Table *t, PyObject *args); /* in `submit.h` */
 
 static PyObject *table_judge_by(Table *t, PyObject *judge) {
   Py_INCREF(judge);

@@ -1,6 +1,6 @@
 /* Whether all is still as it was when a kernel was bound, told without a look at each thing: watchers or versions.
  *
- * Part of `_launch.c`, after `_launch_entries.h`. What is watched is one for the process: the shared `generation`. */
+ * Part of `module.c`, after `entries.h`. What is watched is one for the process: the shared `generation`. */
 
 /* Classes, each with the version of it that was seen last: any change sets it to 0 until something is looked up in the
  * class. A class that gets no version any more (Python 3.13 gives one at most 1,000, and any Python ends somewhere) is

@@ -1,6 +1,6 @@
 /* `Base`, the base of `Tuned`: one call of a kernel, from its arguments to the launch or to the Python path.
  *
- * Part of `_launch.c`, after `_launch_submit.h` and `_launch_gridded.h`. */
+ * Part of `module.c`, after `submit.h` and `gridded.h`. */
 
 typedef struct Best { unsigned long thread; PyObject *config; struct Best *next; } Best;
 

@@ -1,6 +1,6 @@
 /* Entries of a table: words, the bound object for them, and how to launch it directly; how they are found and kept.
  *
- * Part of `_launch.c`, after `_launch_words.h`. */
+ * Part of `module.c`, after `words.h`. */
 
 /* How a value is written into the kernel's parameter buffer: the letters of Python's `struct`; SKIP is compiled in. */
 enum { SKIP = '-', POINTER = 'P', BOOL = '?', INT8 = 'b', UINT8 = 'B', INT16 = 'h', UINT16 = 'H', INT32 = 'i', UINT32 = 'I',

@@ -1,6 +1,6 @@
 /* `kernel[grid]`, of a tuned kernel and of `heuristics` over one: what is called next.
  *
- * Part of `_launch.c`; relies on no other part. */
+ * Part of `module.c`; relies on no other part. */
 
 /* One call with arguments by place, then by name; names may hold `grid` and `warmup`. New reference. */
 typedef PyObject *(*Caller)(PyObject *self, PyObject *const *args, Py_ssize_t positional, PyObject *names, PyObject *grid);
