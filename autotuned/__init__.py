@@ -10,17 +10,17 @@ if TYPE_CHECKING:
 
     from autotuned import errors as errors
     from autotuned.agree import sync as sync
-    from autotuned.check import Check as Check
     from autotuned.computed import heuristics as heuristics
     from autotuned.decorator import autotune as autotune
     from autotuned.dropin import install as install
     from autotuned.dropin import uninstall as uninstall
     from autotuned.env import mode as mode
-    from autotuned.fixed import Fixed as Fixed
     from autotuned.inductor import freeze as freeze
     from autotuned.key.key import pow2 as pow2
     from autotuned.recording import record as record
     from autotuned.resolve.sources import register_configs as register_configs
+    from autotuned.search.check import Check as Check
+    from autotuned.search.do_bench import Fixed as Fixed
 
 __version__ = "0.1.0"
 __all__ = [
@@ -30,9 +30,9 @@ __all__ = [
 
 # Imported at first use: importing this package must cost neither torch (1 s) nor triton (0.24 s).
 _HOMES = {
-    "Check": "autotuned.check",
+    "Check": "autotuned.search.check",
     "Config": "triton",
-    "Fixed": "autotuned.fixed",
+    "Fixed": "autotuned.search.do_bench",
     "autotune": "autotuned.decorator",
     "freeze": "autotuned.inductor",
     "heuristics": "autotuned.computed",

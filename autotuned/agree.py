@@ -9,13 +9,14 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Protocol
 
-from autotuned import disk, errors, failures, race, ranks, switched
+from autotuned import disk, errors, ranks, switched
 from autotuned.errors import AutotunedError, SyncError
-from autotuned.fixed import Fixed
 from autotuned.key.key import Key
 from autotuned.question import Question
 from autotuned.ranks import Ranks
 from autotuned.resolve import sources
+from autotuned.search import failures, race
+from autotuned.search.do_bench import Fixed
 from autotuned.store import conditions, record
 from autotuned.store.lookup import Choice, Rung, rung
 from autotuned.store.record import Record, Timing

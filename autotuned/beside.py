@@ -6,8 +6,9 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from autotuned import failures, seed
+from autotuned import seed
 from autotuned.replaced import Given, Replaced
+from autotuned.search import failures
 from autotuned.tunable.kernel import Hooks, KernelTarget
 from autotuned.tuned import Tuned
 

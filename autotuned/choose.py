@@ -24,13 +24,14 @@ from autotuned.tunable.configs import Pruner
 from autotuned.tunable.kernel import Call, Target, refuse_conflicts
 
 if TYPE_CHECKING:
-    from autotuned import explain, failures, fallback, searching, storm
+    from autotuned import explain, fallback, searching, storm
     from autotuned.explain import Explanation
+    from autotuned.search import failures
     from autotuned.store import locks
     from autotuned.store.record import Record
     from autotuned.tunable import readers
 else:
-    explain, failures, fallback = map(later, ("explain", "failures", "fallback"))
+    explain, failures, fallback = map(later, ("explain", "search.failures", "fallback"))
     locks, readers, searching, storm = map(later, ("store.locks", "tunable.readers", "searching", "storm"))
 
 log = logging.getLogger("autotuned")

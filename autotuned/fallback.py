@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from autotuned import failures
 from autotuned._lazy import later
 from autotuned.errors import ConfigError
 from autotuned.question import Question
+from autotuned.search import failures
 from autotuned.store.lookup import Candidates, Choice, Rung
 from autotuned.tunable import configs
 from autotuned.tunable.kernel import Call, Target

@@ -21,12 +21,12 @@ from autotuned.tunable.kernel import Call, Hooks
 from autotuned.typed_json import Json, digest
 
 if TYPE_CHECKING:
-    from autotuned import check as checks
-    from autotuned.check import Check
-    from autotuned.job import Observer
+    from autotuned.search import check as checks
+    from autotuned.search.check import Check
+    from autotuned.search.job import Observer
     from autotuned.store.locks import Lock
 else:
-    checks = later("check")
+    checks = later("search.check")
 
 
 class Options(Frozen):

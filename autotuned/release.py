@@ -6,14 +6,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from autotuned import cases, fallback, tune
+from autotuned import cases, fallback
 from autotuned.cases import Found
 from autotuned.configfile import ConfigFile, Entry, passed
 from autotuned.errors import TargetError
-from autotuned.job import Job, Outcome, timer_of
 from autotuned.key import opaque
 from autotuned.key.key import Key
 from autotuned.resolve import sources
+from autotuned.search import search
+from autotuned.search.job import Job, Outcome, timer_of
 from autotuned.store.record import Timing
 from autotuned.tunable import configs, mismatch
 from autotuned.tunable.kernel import Call
@@ -190,5 +191,5 @@ def _retime(tuner: Tuner, call: Call, live: Mapping[str, Any]) -> list[Timing]:
     )  # fmt: skip
     outcome = Outcome()
     with target.trials(sources.scratch_folder()):
-        tune.run(job, outcome)
+        search.run(job, outcome)
     return outcome.timings

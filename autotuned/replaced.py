@@ -12,12 +12,13 @@ from typing import Any
 
 from triton.runtime.autotuner import Autotuner, AutotunerError, Config
 
-from autotuned import benchmark, env, explain, seed, stocktuner
+from autotuned import env, explain, seed, stocktuner
 from autotuned.decorator import measured_by
 from autotuned.errors import AutotunedError, DecorationError, EncodingError, NotTunedError
 from autotuned.explain import Explanation
 from autotuned.key.key import KeySpec
 from autotuned.question import Options
+from autotuned.search import benchmark
 from autotuned.store.lookup import Choice, Rung
 from autotuned.triton_compat import kernel
 from autotuned.tunable import configs

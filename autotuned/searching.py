@@ -8,13 +8,14 @@ from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from autotuned import explain, failures, fallback, job, likely, race, tune
+from autotuned import explain, fallback
 from autotuned.errors import AllConfigsFailedError, OutOfMemoryError
-from autotuned.job import Job, Outcome
 from autotuned.key import opaque, tensors, walk
 from autotuned.key.key import Key
 from autotuned.question import Options, Question
 from autotuned.resolve import sources
+from autotuned.search import failures, job, race, search, warm_start
+from autotuned.search.job import Job, Outcome
 from autotuned.store import conditions, locks
 from autotuned.store.conditions import Checked, Conditions, Restore
 from autotuned.store.journal import Journal
@@ -160,7 +161,7 @@ class Searcher:
         logged = sources.logged(question.key, question.fresh, left.restore)
         writer = logged if left.saved else nullcontext(lambda timing: None)
         with writer as write, self.target.trials(folder := sources.scratch_folder()):
-            tune.run(self._job(question, left, write), outcome)
+            search.run(self._job(question, left, write), outcome)
             self.target.settle(question.call, question.live[outcome.winner or ""], folder)
 
     def _say_what_is_cut(self, question: Question) -> None:
@@ -202,7 +203,7 @@ class Searcher:
             compile_class=(canonical(dict(key.context)), words) if words is not None else None,
             journal=left.journal,
             condemned=failures.condemned(key.digest),
-            likely=likely.nearest(key, self._chooser.records(), self._chooser.keeps(key)),
+            likely=warm_start.nearest(key, self._chooser.records(), self._chooser.keeps(key)),
             on_timing=on_timing,
         )
 

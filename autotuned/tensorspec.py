@@ -8,9 +8,10 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from autotuned import disk, workers
+from autotuned import disk
 from autotuned.errors import RecordError
 from autotuned.json_fields import INT64_MAX, integer, integers, named, typed, wrong
+from autotuned.search import parallelism
 from autotuned.typed_json import Json
 
 ALIGNMENT = 16  # what Triton tells apart
@@ -25,7 +26,7 @@ def memories(spec: Json, device: Any) -> list[dict[str, Json]]:
         RecordError: One is not what `argspec.describe` writes, or they are too large together.
     """
     found = [_memory(memory, f"memories[{i}]") for i, memory in enumerate(typed(spec, list, "memories"))]
-    for on_host, there, room in ((True, "host memory", workers.memory_bytes()), (False, "device memory", None)):
+    for on_host, there, room in ((True, "host memory", parallelism.memory_bytes()), (False, "device memory", None)):
         needed = sum(memory["bytes"] for memory in found if (memory["device"] == "cpu") == on_host)
         limit = _device_bytes(device) if room is None and needed else room
         if limit is not None and needed > limit:
@@ -59,7 +60,7 @@ def _device_bytes(device: Any) -> int | None:
     import torch
 
     if torch.device(device).type != "cuda":
-        return workers.memory_bytes()
+        return parallelism.memory_bytes()
     return int(torch.cuda.get_device_properties(device).total_memory)
 
 

@@ -26,16 +26,17 @@ from autotuned.tunable import configs as candidates
 from autotuned.tunable.kernel import Call, KernelTarget, Target, bind
 
 if TYPE_CHECKING:
-    from autotuned import counters, failures, recording, storm
+    from autotuned import counters, recording, storm
     from autotuned.counters import CacheInfo
     from autotuned.explain import Explanation
-    from autotuned.job import Observer
     from autotuned.key import tensors
     from autotuned.launch import bound, verify
+    from autotuned.search import failures
+    from autotuned.search.job import Observer
     from autotuned.triton_compat import compiled
 else:
     bound, compiled, counters = map(later, ("launch.bound", "triton_compat.compiled", "counters"))
-    failures, tensors, recording, storm = map(later, ("failures", "key.tensors", "recording", "storm"))
+    failures, tensors, recording, storm = map(later, ("search.failures", "key.tensors", "recording", "storm"))
     verify = later("launch.verify")
 
 log = logging.getLogger("autotuned")

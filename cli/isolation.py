@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from autotuned import env, errors
 from autotuned.errors import AutotunedError
-from autotuned.job import Progress
+from autotuned.search.job import Progress
 from autotuned.tunable.configs import label
 from autotuned.typed_json import Json
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import select
 from collections.abc import Mapping, Sequence
 
-from autotuned import env, workers
+from autotuned import env
 from autotuned.gpu import inventory, visible
+from autotuned.search import parallelism
 from autotuned.typed_json import Json
 
 from .isolation import Worker
@@ -64,4 +65,4 @@ def _compilers(processes: int) -> dict[str, str | None]:
     """Each process's share of what may be compiled at once here, unless the user says how many."""
     if env.compile_workers() is not None or processes == 1:
         return {}
-    return {COMPILE_WORKERS: str(workers.count(1 << 20) // processes)}
+    return {COMPILE_WORKERS: str(parallelism.count(1 << 20) // processes)}

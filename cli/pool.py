@@ -10,9 +10,9 @@ import autotuned
 from autotuned import configfile
 from autotuned.configfile import Entry
 from autotuned.errors import AutotunedError
-from autotuned.job import Progress
 from autotuned.key.key import Key
 from autotuned.resolve import sources
+from autotuned.search.job import Progress
 from autotuned.store import record
 from autotuned.typed_json import Json
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from autotuned.job import Progress
+from autotuned.search.job import Progress
 
 from . import terminal
 

@@ -16,12 +16,13 @@ from types import TracebackType
 from typing import Any, NoReturn, TextIO
 
 import autotuned
-from autotuned import disk, failures, switched
+from autotuned import disk, switched
 from autotuned.errors import AutotunedError, DeviceLostError, TargetError
 from autotuned.gpu import device
-from autotuned.job import Progress
 from autotuned.key.key import Key
 from autotuned.resolve import sources
+from autotuned.search import failures
+from autotuned.search.job import Progress
 from autotuned.store import conditions, record
 from autotuned.typed_json import Json, digest
 

@@ -65,9 +65,9 @@ _STATE = {
     "autotuned.store.records": ("_warned",),
     "autotuned.disk": ("_cache_dirs",),
     "autotuned.decorator": ("_explicit_names",),
-    "autotuned.measure": ("_said",),
-    "autotuned.state": ("_said",),
-    "autotuned.failures": ("_refused", "_condemned"),
+    "autotuned.search.timers": ("_said",),
+    "autotuned.search.snapshots": ("_said",),
+    "autotuned.search.failures": ("_refused", "_condemned"),
     "autotuned.key.opaque": ("_kept",),
     "autotuned.env": ("_pushed",),
 }

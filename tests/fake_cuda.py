@@ -142,9 +142,9 @@ def begin_session(tmp_path_factory) -> None:
 
 def install_with_host_clock(monkeypatch) -> Driver:
     """`install`, and trials are timed by the clock of the host, for nothing runs on this GPU."""
-    from autotuned import measure
+    from autotuned.search import timers
 
-    monkeypatch.setattr(measure, "CudaTimer", measure.HostTimer)
+    monkeypatch.setattr(timers, "CudaTimer", timers.HostTimer)
     return install(monkeypatch)
 
 

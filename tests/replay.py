@@ -13,9 +13,9 @@ from pathlib import Path
 
 from simulated import Gpu
 
-from autotuned import race
-from autotuned.measure import Timer
-from autotuned.race import Trial
+from autotuned.search import race
+from autotuned.search.race import Trial
+from autotuned.search.timers import Timer
 
 DATA = Path(__file__).parent / "data"
 Disturbance = Callable[[float, float, random.Random], float]  # (sample in us, seconds so far, random) -> sample

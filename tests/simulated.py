@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
-from autotuned import measure
+from autotuned.search import timers
 
 
 @dataclass(frozen=True)
@@ -82,11 +82,11 @@ class Gpu:
         )
         return SimpleNamespace(cuda=cuda, int8="int8", OutOfMemoryError=MemoryError, empty=lambda *size, **how: flush)
 
-    def install(self, monkeypatch: Any) -> measure.CudaTimer:
+    def install(self, monkeypatch: Any) -> timers.CudaTimer:
         """Let `measure` see this device and this clock; undone by `monkeypatch`. Returns a timer of it."""
         monkeypatch.setitem(sys.modules, "torch", self.torch())
-        monkeypatch.setattr(measure, "time", self.time())
-        return measure.CudaTimer()
+        monkeypatch.setattr(timers, "time", self.time())
+        return timers.CudaTimer()
 
     def time(self) -> Any:
         """The module `time` by the host's clock."""

@@ -7,11 +7,12 @@ import time
 
 import numpy as np
 
-from autotuned import Config, alone, autotune, measure
+from autotuned import Config, autotune
+from autotuned.search import gpu_lock, timers
 
 HOLD = """
 import sys, time
-from autotuned import alone
+from autotuned.search import gpu_lock as alone
 with alone.timing("gpu-1") as held:
     print(held, flush=True)
     time.sleep(1000)
@@ -23,13 +24,13 @@ def test_another_process_waits_until_the_holder_is_gone():
     try:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "True\n"
-        with alone.timing("gpu-1", patience_s=0.2) as held:
+        with gpu_lock.timing("gpu-1", patience_s=0.2) as held:
             assert not held
-        with alone.timing("gpu-2", patience_s=0.2) as other:
+        with gpu_lock.timing("gpu-2", patience_s=0.2) as other:
             assert other
         killed = []
         threading.Timer(0.3, lambda: (killed.append(holder), holder.kill())).start()
-        with alone.timing("gpu-1") as held:
+        with gpu_lock.timing("gpu-1") as held:
             assert held
             assert killed
     finally:
@@ -40,9 +41,9 @@ def test_another_process_waits_until_the_holder_is_gone():
 
 def test_no_config_is_said_to_be_at_work_while_a_search_waits_for_its_turn(monkeypatch):
     """Whoever watches takes a config that is at work for too long for one that hangs."""
-    stages, timing = [], alone.timing
-    monkeypatch.setattr(measure.HostTimer, "device", "gpu-4")
-    monkeypatch.setattr(alone, "timing", lambda *limits: stages.append("turn") or timing(*limits))
+    stages, timing = [], gpu_lock.timing
+    monkeypatch.setattr(timers.HostTimer, "device", "gpu-4")
+    monkeypatch.setattr(gpu_lock, "timing", lambda *limits: stages.append("turn") or timing(*limits))
 
     @autotune([Config({"step": step}) for step in range(2)], key=["n"])
     def work(out, n, *, step):
@@ -55,16 +56,16 @@ def test_no_config_is_said_to_be_at_work_while_a_search_waits_for_its_turn(monke
 
 
 def test_what_has_no_device_waits_for_nobody():
-    with alone.timing(None) as held:
+    with gpu_lock.timing(None) as held:
         assert held
 
 
 def test_two_threads_that_search_never_measure_at_the_same_time(monkeypatch):
-    monkeypatch.setattr(measure.HostTimer, "device", "gpu-3")
+    monkeypatch.setattr(timers.HostTimer, "device", "gpu-3")
     at_once, most = [0], [0]
     guard = threading.Lock()
 
-    class Timer(measure.HostTimer):
+    class Timer(timers.HostTimer):
         def warm_up(self):
             with guard:
                 at_once[0] += 1
@@ -73,7 +74,7 @@ def test_two_threads_that_search_never_measure_at_the_same_time(monkeypatch):
             with guard:
                 at_once[0] -= 1
 
-    monkeypatch.setattr("autotuned.measure.HostTimer", Timer)
+    monkeypatch.setattr("autotuned.search.timers.HostTimer", Timer)
 
     @autotune(configs=[Config({"step": step}) for step in (1, 2)], key=["n"])
     def work(out, n, *, step):

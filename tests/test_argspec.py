@@ -18,9 +18,10 @@ from stored import says
 from test_hostile_files import changed
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from autotuned import argspec, workers
+from autotuned import argspec
 from autotuned.errors import EncodingError, RecordError
 from autotuned.key import walk
+from autotuned.search import parallelism
 
 
 def again(**arguments):
@@ -291,7 +292,7 @@ def described(**arguments):
 def test_a_description_that_was_changed_is_built_within_its_memory_or_refused(chance):
     spec = changed(described(**MANY), chance)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(workers, "memory_bytes", lambda: 1 << 20)
+        patch.setattr(parallelism, "memory_bytes", lambda: 1 << 20)
         try:
             made = argspec.build(spec, "cpu")
         except RecordError:

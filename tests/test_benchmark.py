@@ -17,8 +17,8 @@ from stepped import LAST, by_step, make, scale
 from stored import records
 
 import autotuned
-from autotuned import benchmark
 from autotuned.errors import AllConfigsFailedError
+from autotuned.search import benchmark
 
 STEPS = [Config({"step": step}) for step in (8, 16, 32)]
 

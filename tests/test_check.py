@@ -8,10 +8,11 @@ import triton.language as tl
 from fakes import FakeConfig as Config
 from paths import quick
 
-from autotuned import Check, autotune, race
-from autotuned.check import Checker
+from autotuned import Check, autotune
 from autotuned.errors import AllConfigsFailedError, CheckError, DecorationError
 from autotuned.resolve import sources
+from autotuned.search import race
+from autotuned.search.check import Checker
 
 CONFIGS = [Config({"step": step}) for step in (8, 16, 4)]
 nan, inf = float("nan"), float("inf")

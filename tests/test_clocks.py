@@ -6,9 +6,9 @@ from types import SimpleNamespace
 import pytest
 from simulated import Gpu
 
-from autotuned import measure, race
 from autotuned.gpu import clocks
-from autotuned.race import Trial
+from autotuned.search import race, timers
+from autotuned.search.race import Trial
 
 
 class Library:
@@ -132,10 +132,10 @@ def test_rounds_that_were_slowed_are_repeated_and_a_gpu_that_stays_slow_is_said_
 def test_the_timer_leaves_a_slowed_gpu_alone_for_a_moment(monkeypatch):
     timer = Gpu().install(monkeypatch)
     slept = []
-    monkeypatch.setattr(measure, "time", SimpleNamespace(sleep=slept.append))
+    monkeypatch.setattr(timers, "time", SimpleNamespace(sleep=slept.append))
     assert timer.ran_well()
     monkeypatch.setattr(timer, "_clocks", SimpleNamespace(slowed=True))
     assert not timer.ran_well()
     assert slept == [timer._COOL_S]
-    assert measure.HostTimer().ran_well()
-    assert measure.GivenTimer(lambda call, quantiles: 1.0, timer).ran_well()
+    assert timers.HostTimer().ran_well()
+    assert timers.GivenTimer(lambda call, quantiles: 1.0, timer).ran_well()

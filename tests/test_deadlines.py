@@ -7,9 +7,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from stored import records
 
-from autotuned import alone, autotune, compiling, measure, sampling, tune
-from autotuned.compiling import Ahead, Wanted
+from autotuned import autotune
 from autotuned.errors import AllConfigsFailedError
+from autotuned.search import compile as compiling
+from autotuned.search import gpu_lock, sampling, search, timers
+from autotuned.search.compile import Ahead, Wanted
 from autotuned.tunable.function import HostTarget
 from autotuned.tunable.kernel import Call
 
@@ -34,7 +36,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch):
     made = Clock()
-    for module in (tune, sampling, compiling, measure, alone):
+    for module in (search, sampling, compiling, timers, gpu_lock):
         monkeypatch.setattr(module, "time", made)
     return made
 

@@ -17,8 +17,9 @@ from pages import FENCED, ROOT, follow, read, steps
 from typer.testing import CliRunner
 
 import autotuned
-from autotuned import env, errors, explain, function, measure, race, tuned
+from autotuned import env, errors, explain, function, tuned
 from autotuned.gpu import device
+from autotuned.search import race, timers
 
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted(DOCS.rglob("*.md"))]
@@ -207,7 +208,7 @@ def test_tuning_has_the_constants_of_the_race():
         f"at least {race.NOISE_FLOOR:.1%}",
         f"Configs within {race.TIE_BAND:.1%} of",
         f"measured for {race.CONFIG_BUDGET_S} s",
-        f"({measure.CudaTimer.resolution_us} us for CUDA events, {measure.HostTimer.resolution_us} us on the CPU)",
+        f"({timers.CudaTimer.resolution_us} us for CUDA events, {timers.HostTimer.resolution_us} us on the CPU)",
     ):
         assert constant in text
 

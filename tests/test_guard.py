@@ -8,8 +8,8 @@ from hypothesis import given as drawn
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from autotuned.guard import Guard
 from autotuned.key.tensors import tensors_in
+from autotuned.search.protection import Guard
 from autotuned.triton_compat.compiled import Access, union
 
 thoroughly = settings(max_examples=300, deadline=None, database=None, derandomize=True)

@@ -14,8 +14,8 @@ import pytest
 from autotuned.cli import isolation
 from autotuned.cli import worker as workers
 
-from autotuned.job import Progress
 from autotuned.resolve import sources
+from autotuned.search.job import Progress
 
 HEAD = """
 import os, signal, subprocess, time

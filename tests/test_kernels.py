@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 import torch
 
-from autotuned import measure
 from autotuned.kernels import layernorm_bwd, matmul, numpy_matmul, rmsnorm, shapes, softmax, splitk_matmul
+from autotuned.search import timers
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 # Where each kernel and its cases live.
@@ -216,7 +216,7 @@ def test_every_config_agrees_with_the_reference(example: Example, monkeypatch: p
 @pytest.mark.parametrize("name", KERNELS)
 def test_first_call_of_a_case_leaves_what_one_clean_launch_leaves(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # A launch takes a tenth of a second in the interpreter: each sample there is of one launch, whatever is asked for.
-    monkeypatch.setattr(measure.HostTimer, "sample", lambda timer, trial, count: [timer._once(trial)] * count)
+    monkeypatch.setattr(timers.HostTimer, "sample", lambda timer, trial, count: [timer._once(trial)] * count)
     kernel = _kernel(name)
     cases = _cases(name)
     assert len(cases) >= 2

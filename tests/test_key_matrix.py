@@ -16,10 +16,11 @@ from fakes import FakeConfig as Config
 from fakes import FakeDescriptor
 from triton import Config as KernelConfig
 
-from autotuned import autotune, decorator, measure
+from autotuned import autotune, decorator
 from autotuned.gpu import device
 from autotuned.key import key
 from autotuned.resolve import sources
+from autotuned.search import timers
 from autotuned.store import record
 from autotuned.triton_compat import fingerprint
 from autotuned.tunable import function
@@ -156,7 +157,7 @@ def axis_device_mig(patch, load):
 
 def on_devices(patch, name, change):
     """The control is the same device, found anew."""
-    patch.setattr(measure, "CudaTimer", measure.HostTimer)
+    patch.setattr(timers, "CudaTimer", timers.HostTimer)
     fields = {"kind": "cuda", "name": name, "arch": "sm_90", "sm_count": 132, "mig": None}
 
     def on(found):
@@ -365,7 +366,7 @@ def same_list_of_configs(patch, load, folder):
 
 def same_index_of_the_device(patch, load, folder):
     """Two of one product: what the one found serves the other."""
-    patch.setattr(measure, "CudaTimer", measure.HostTimer)
+    patch.setattr(timers, "CudaTimer", timers.HostTimer)
     products = [device.Device("cuda", "X", "sm_90", 132), device.Device("cuda", "X", "sm_90", 132)]
     patch.setattr(function.HostTarget, "device", lambda self, call: products[0])
     assert search() == 1

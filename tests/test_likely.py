@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from fakes import FakeConfig, form, make_key
 
-from autotuned import Config, autotune, likely
+from autotuned import Config, autotune
+from autotuned.search import warm_start
 from autotuned.store import listing
 from autotuned.store.record import Record
 from autotuned.typed_json import canonical
@@ -20,7 +21,7 @@ def identity(block):
 
 def test_the_nearest_winner_comes_first_and_each_once():
     known = [tuned(16, 1), tuned(900, 2), tuned(4096, 3), tuned(1100, 2), tuned(1 << 20, 4)]
-    assert likely.nearest(make_key(1000), known) == [identity(2), identity(3), identity(1)]
+    assert warm_start.nearest(make_key(1000), known) == [identity(2), identity(3), identity(1)]
 
 
 @pytest.mark.parametrize(
@@ -29,17 +30,17 @@ def test_the_nearest_winner_comes_first_and_each_once():
     ids=["nothing", "another device", "an unfinished search"],
 )
 def test_where_nothing_is_like_it_nothing_is_likely(known):
-    assert likely.nearest(make_key(1000), known) == []
+    assert warm_start.nearest(make_key(1000), known) == []
 
 
 def test_sizes_are_compared_by_their_ratio_and_other_values_by_being_the_same():
     near, far = {"n": 1000, "dtype": "fp16"}, {"n": 4000, "dtype": "fp16"}
-    assert likely.distance(near, near) == 0
-    assert likely.distance(near, far) == pytest.approx(2, abs=0.01)
-    assert likely.distance(near, {"n": 1000, "dtype": "bf16"}) > likely.distance(near, far)
-    assert likely.distance({"n": 1}, {"n": True}) > 0
+    assert warm_start.distance(near, near) == 0
+    assert warm_start.distance(near, far) == pytest.approx(2, abs=0.01)
+    assert warm_start.distance(near, {"n": 1000, "dtype": "bf16"}) > warm_start.distance(near, far)
+    assert warm_start.distance({"n": 1}, {"n": True}) > 0
     for one, other in ((-5, 5), (5, -5)):
-        assert likely.distance({"n": one}, {"n": other}) > likely.distance({"n": 5}, {"n": 6})
+        assert warm_start.distance({"n": one}, {"n": other}) > warm_start.distance({"n": 5}, {"n": 6})
 
 
 def searching(launched, **options):
@@ -75,7 +76,7 @@ def test_of_a_large_store_a_part_is_read(monkeypatch):
         searching(launched)(np.zeros(4), n)
     seen, read = [], listing._head
     listing._known.clear()
-    monkeypatch.setattr(likely, "MOST_READ", 2)
+    monkeypatch.setattr(warm_start, "MOST_READ", 2)
     monkeypatch.setattr(listing, "_head", lambda path: seen.append(path) or read(path))
     searching(launched)(np.zeros(4), 800)
     assert len(seen) == 2

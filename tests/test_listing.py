@@ -11,9 +11,10 @@ from fakes import FakeConfig, form, make_key
 from given import keep
 from shipped import write
 
-from autotuned import disk, explain, likely
+from autotuned import disk, explain
 from autotuned.errors import NotTunedError
 from autotuned.resolve import sources
+from autotuned.search import warm_start
 from autotuned.store import listing
 from autotuned.store.record import Record
 
@@ -83,13 +84,13 @@ def test_what_was_written_replaced_and_removed_meanwhile_is_seen(reads: list[str
 def test_a_search_reads_what_is_new(reads: list[str]) -> None:
     keep(COUNT)
     reads.clear()
-    assert likely.nearest(make_key(5000), [], stored=True)
-    assert len(reads) == likely.MOST_READ
-    likely.nearest(make_key(6000), [], stored=True)
-    assert len(reads) == likely.MOST_READ
+    assert warm_start.nearest(make_key(5000), [], stored=True)
+    assert len(reads) == warm_start.MOST_READ
+    warm_start.nearest(make_key(6000), [], stored=True)
+    assert len(reads) == warm_start.MOST_READ
     missed(1000)
     assert len(reads) == COUNT
-    likely.nearest(make_key(6000), [], stored=True)
+    warm_start.nearest(make_key(6000), [], stored=True)
     assert len(reads) == COUNT
 
 

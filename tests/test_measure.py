@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from simulated import Costs, Gpu
 
-from autotuned.measure import CudaTimer, GivenTimer, HostTimer
-from autotuned.race import Trial, race
+from autotuned.search.race import Trial, race
+from autotuned.search.timers import CudaTimer, GivenTimer, HostTimer
 
 
 def nothing() -> None: ...

@@ -3,7 +3,7 @@
 import pytest
 from autotuned.cli import progress, terminal
 
-from autotuned.job import Progress
+from autotuned.search.job import Progress
 
 
 @pytest.fixture

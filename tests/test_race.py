@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import pytest
 
-import autotuned.race as race_module
-from autotuned.race import Trial, check_samples, race, winner
+import autotuned.search.race as race_module
+from autotuned.search.race import Trial, check_samples, race, winner
 
 
 def nothing() -> None: ...

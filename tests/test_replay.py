@@ -8,7 +8,7 @@ import pytest
 import replay
 from simulated import Gpu
 
-from autotuned import race
+from autotuned.search import race
 
 SEEDS = range(12)
 AS_GOOD = 0.005  # what the pick may be off in the median

@@ -11,9 +11,10 @@ from paths import PATHS, on_path, quick
 from stepped import LAST, by_step
 from stored import records
 
-from autotuned import autotune, measure, race, state
-from autotuned.board import Board
+from autotuned import autotune
 from autotuned.errors import ArgumentNameError, CheckError
+from autotuned.search import race, snapshots, timers
+from autotuned.search.trials import Board
 from autotuned.tunable import function
 
 CONFIGS = [Config({"step": step}) for step in (8, 16, 4)]
@@ -137,12 +138,12 @@ def test_b10_a_config_that_writes_and_raises_leaves_nothing(error):
 
 MOMENTS = {
     "a launch": (function.HostTarget, "launch"),
-    "a copy aside": (state.Snapshot, "__init__"),
-    "what was written": (state.Snapshot, "changed"),
-    "a restore": (state.Snapshot, "restore"),
-    "the warm-up": (measure.HostTimer, "warm_up"),
-    "a sample": (measure.HostTimer, "sample"),
-    "waiting for the device": (measure.HostTimer, "synchronize"),
+    "a copy aside": (snapshots.Snapshot, "__init__"),
+    "what was written": (snapshots.Snapshot, "changed"),
+    "a restore": (snapshots.Snapshot, "restore"),
+    "the warm-up": (timers.HostTimer, "warm_up"),
+    "a sample": (timers.HostTimer, "sample"),
+    "waiting for the device": (timers.HostTimer, "synchronize"),
 }
 
 
@@ -211,7 +212,7 @@ def test_b11_input_and_output_may_be_one():
 
 def test_a_slow_restore_does_not_move_the_ranking(monkeypatch):
     """A copy that takes ten times as long as the function, and as a rule longer for the faster config."""
-    ran, restore = [8], state.Snapshot.restore
+    ran, restore = [8], snapshots.Snapshot.restore
 
     def slow(self):
         time.sleep(0.02 if ran[-1] == 8 else 0.001)
@@ -222,7 +223,7 @@ def test_a_slow_restore_does_not_move_the_ranking(monkeypatch):
         ran.append(step)
         time.sleep(0.004 if step == 8 else 0.001)
 
-    monkeypatch.setattr(state.Snapshot, "restore", slow)
+    monkeypatch.setattr(snapshots.Snapshot, "restore", slow)
     run(np.zeros(8))
     assert run.best_config is CONFIGS[1]
 

@@ -13,9 +13,10 @@ from paths import on_path, quick
 from stored import records
 
 import autotuned
-from autotuned import Check, autotune, measure
+from autotuned import Check, autotune
 from autotuned.errors import AllConfigsFailedError, DeviceLostError, OutOfMemoryError
 from autotuned.resolve import sources
+from autotuned.search import timers
 
 CONFIGS = [Config({"step": step}) for step in (8, 16, 4)]
 ROOT = Path(__file__).resolve().parent.parent
@@ -222,7 +223,7 @@ def test_a_lost_device_is_not_tried_again_by_another_process(monkeypatch):
             raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
     with monkeypatch.context() as patch:
-        patch.setattr(measure.HostTimer, "synchronize", lose)
+        patch.setattr(timers.HostTimer, "synchronize", lose)
         with pytest.raises(RuntimeError, match="restart the process; other configs are not to blame"):
             autotune(CONFIGS, restore_value=[])(run)(np.zeros(8))
     assert ran == [8, 16]
@@ -262,7 +263,7 @@ def device(monkeypatch):
     """A device that works."""
     for name, value in (("step", None), ("ran", []), ("is_lost", False), ("fails", False)):
         monkeypatch.setattr(Device, name, value)
-    monkeypatch.setattr(measure.HostTimer, "synchronize", Device.use)
+    monkeypatch.setattr(timers.HostTimer, "synchronize", Device.use)
     return Device
 
 

@@ -1,4 +1,4 @@
-"""`state.py` on torch tensors: views, dtypes, and what autograd must not see."""
+"""`search/snapshots.py` on torch tensors: views, dtypes, and what autograd must not see."""
 
 import itertools
 from collections.abc import Callable
@@ -8,9 +8,9 @@ import pytest
 import torch
 from fakes import FakeDescriptor
 
-from autotuned import state
 from autotuned.key.tensors import aliases, elements
-from autotuned.state import Protection, Snapshot, poison, zero_named
+from autotuned.search import snapshots
+from autotuned.search.snapshots import Protection, Snapshot, poison, zero_named
 
 
 def matrix() -> torch.Tensor:
@@ -267,7 +267,7 @@ def test_where_the_device_is_full_the_copy_lies_in_host_memory(
         raise torch.OutOfMemoryError("CUDA out of memory.")
 
     monkeypatch.setattr(torch.Tensor, "clone", full)
-    monkeypatch.setattr(state, "CHUNK_BYTES", 16)
+    monkeypatch.setattr(snapshots, "CHUNK_BYTES", 16)
     buffer = matrix()
     tensor = VIEWS[view](buffer)
     for _ in range(2):
@@ -288,7 +288,7 @@ def test_a_comparison_takes_smaller_parts_where_memory_is_short(monkeypatch: pyt
 
     def short(one: torch.Tensor, other: torch.Tensor) -> bool:
         sizes.append(one.numel())
-        if one.numel() > state.SMALLEST_CHUNK_BYTES:
+        if one.numel() > snapshots.SMALLEST_CHUNK_BYTES:
             raise torch.OutOfMemoryError("CUDA out of memory.")
         return equal(one, other)
 
@@ -299,7 +299,7 @@ def test_a_comparison_takes_smaller_parts_where_memory_is_short(monkeypatch: pyt
     protection.learn()
     assert protection.written == ["x"]
     assert max(sizes) == 1 << 20
-    assert sizes[-1] <= state.SMALLEST_CHUNK_BYTES
+    assert sizes[-1] <= snapshots.SMALLEST_CHUNK_BYTES
 
 
 def test_where_there_is_no_room_to_compare_what_may_be_written_is_restored(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -334,9 +334,9 @@ def test_copies_from_and_to_the_host_take_smaller_parts_where_memory_is_short(
     tensor = VIEWS[view](buffer)
     with monkeypatch.context() as patch:
         patch.setattr(torch.Tensor, "copy_", short)
-        saved = state._to_host(elements(tensor))
+        saved = snapshots._to_host(elements(tensor))
         buffer += 100
-        state._across(elements(tensor), saved, state.CHUNK_BYTES)
+        snapshots._across(elements(tensor), saved, snapshots.CHUNK_BYTES)
     assert torch.equal(tensor, VIEWS[view](matrix()))
     assert max(parts, default=0) <= most
 
@@ -378,7 +378,7 @@ def test_one_view_under_several_names_is_copied_once() -> None:
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_poison_is_no_value_that_a_kernel_leaves(dtype: torch.dtype) -> None:
     tensor = torch.zeros(4, 6).to(dtype)
-    state.poison([tensor[:, ::2]])
+    snapshots.poison([tensor[:, ::2]])
     poisoned = tensor.to(torch.complex64)[:, ::2]
     assert bool((poisoned != 0).all())
     assert bool(poisoned.isnan().all()) == (dtype.is_floating_point or dtype.is_complex)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from autotuned import workers
+from autotuned.search import parallelism
 
 
 @pytest.fixture
@@ -28,22 +28,22 @@ def host(tmp_path, monkeypatch):
 
 
 def test_one_core_is_left_to_who_measures(host):
-    assert workers.count(40, root=host[0]) == 15
+    assert parallelism.count(40, root=host[0]) == 15
 
 
 def test_no_more_than_there_are_configs(host):
-    assert workers.count(6, root=host[0]) == 6
+    assert parallelism.count(6, root=host[0]) == 6
 
 
 @pytest.mark.parametrize("configs", [0, 1, 2, 3])
 def test_a_short_list_needs_no_pool(host, configs):
-    assert workers.count(configs, root=host[0]) == 0
+    assert parallelism.count(configs, root=host[0]) == 0
 
 
 @pytest.mark.parametrize(("cores", "count"), [(1, 0), (2, 2), (3, 3), (4, 3), (8, 7)])
 def test_affinity_counts(host, monkeypatch, cores, count):
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(cores)))
-    assert workers.count(40, root=host[0]) == count
+    assert parallelism.count(40, root=host[0]) == count
 
 
 @pytest.mark.parametrize(
@@ -69,11 +69,11 @@ def test_affinity_counts(host, monkeypatch, cores, count):
 def test_control_groups_and_memory_count(host, files, count):
     for path, text in files.items():
         host[1](path, text)
-    assert workers.count(40, root=host[0]) == count
+    assert parallelism.count(40, root=host[0]) == count
 
 
 def test_a_host_without_these_files_is_taken_by_its_cores(tmp_path, host):
-    assert workers.count(40, root=Path(tmp_path / "empty")) == 15
+    assert parallelism.count(40, root=Path(tmp_path / "empty")) == 15
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_a_host_without_these_files_is_taken_by_its_cores(tmp_path, host):
 )
 def test_ranks_share_the_cores(host, monkeypatch, name, value, count):
     monkeypatch.setenv(name, value)
-    assert workers.count(40, root=host[0]) == count
+    assert parallelism.count(40, root=host[0]) == count
 
 
 @pytest.mark.parametrize(
@@ -97,11 +97,11 @@ def test_ranks_share_the_cores(host, monkeypatch, name, value, count):
 )
 def test_the_user_decides(host, monkeypatch, asked, configs, count):
     monkeypatch.setenv("AUTOTUNED_COMPILE_WORKERS", asked)
-    assert workers.count(configs, root=host[0]) == count
+    assert parallelism.count(configs, root=host[0]) == count
 
 
 @pytest.mark.parametrize("text", ["many", "-1", "2.5"])
 def test_what_is_no_number_is_an_error_that_says_so(host, monkeypatch, text):
     monkeypatch.setenv("AUTOTUNED_COMPILE_WORKERS", text)
     with pytest.raises(ValueError, match=f"AUTOTUNED_COMPILE_WORKERS: expected a number of 0 or more, got '{text}'"):
-        workers.count(40, root=host[0])
+        parallelism.count(40, root=host[0])

@@ -13,11 +13,11 @@ from autotuned.triton_compat import compiled as compiledkernel
 from autotuned.tunable.kernel import Target, is_empty_grid
 
 if TYPE_CHECKING:
-    from autotuned import state
     from autotuned.key import tensors
     from autotuned.launch import driver_call
+    from autotuned.search import snapshots
 else:
-    driver_call, tensors, state = later("launch.driver_call"), later("key.tensors"), later("state")
+    driver_call, tensors, snapshots = later("launch.driver_call"), later("key.tensors"), later("search.snapshots")
 
 Run = Callable[[tuple[Any, ...], Any], Any]
 
@@ -84,7 +84,7 @@ class Prologue:
         arguments = self._full(*values)
         if self._zeroed:
             tensors.refuse_aliases(arguments, self._zeroed, self._kernel)
-            state.zero_named(arguments, self._zeroed, self._kernel)
+            snapshots.zero_named(arguments, self._zeroed, self._kernel)
         if self._hook is not None:
             self._hook(arguments)
 

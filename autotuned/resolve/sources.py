@@ -29,12 +29,13 @@ from autotuned.store.records import root as root
 from autotuned.store.records import scratch_folder as scratch_folder
 
 if TYPE_CHECKING:
-    from autotuned import files, nearest, race, shipping
+    from autotuned import files, nearest, shipping
     from autotuned.files import config_folders as config_folders
     from autotuned.files import forget_files as forget_files
     from autotuned.files import likely as likely
     from autotuned.files import register_configs as register_configs
     from autotuned.files import shipped as shipped
+    from autotuned.search import race
     from autotuned.shipping import ship as ship
     from autotuned.shipping import ship_all as ship_all
     from autotuned.shipping import shippable as shippable
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
     from autotuned.store.listing import known_heads as known_heads
     from autotuned.store.listing import unreadable as unreadable
 else:
-    files, listing, race, shipping = map(later, ("files", "store.listing", "race", "shipping"))
+    files, listing, race, shipping = map(later, ("files", "store.listing", "search.race", "shipping"))
 
 # What is asked of config files and of all records, in the modules that are imported then: a stored choice needs none.
 _ELSEWHERE = {

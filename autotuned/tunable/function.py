@@ -19,7 +19,7 @@ from autotuned.tunable.kernel import Call, make_timer
 from autotuned.typed_json import Json
 
 if TYPE_CHECKING:
-    from autotuned.measure import Timer
+    from autotuned.search.timers import Timer
 
 
 class HostTarget:

@@ -26,13 +26,14 @@ from autotuned.typed_json import Json
 if TYPE_CHECKING:
     from typing import Protocol
 
-    from autotuned import grids, measure
-    from autotuned.measure import Timer
+    from autotuned import grids
+    from autotuned.search import timers
+    from autotuned.search.timers import Timer
     from autotuned.triton_compat import cache, compiled, frontend
 else:
     Protocol = object  # defining a protocol takes as long as importing a module
     compiled, frontend, grids = map(later, ("triton_compat.compiled", "triton_compat.frontend", "grids"))
-    measure, cache = map(later, ("measure", "triton_compat.cache"))
+    timers, cache = map(later, ("search.timers", "triton_compat.cache"))
 
 EMPTY = inspect.Parameter.empty
 
@@ -140,7 +141,7 @@ class Target(Protocol):
 
 def make_timer(where: Device) -> Timer:
     """The timer for a device."""
-    return measure.CudaTimer() if where.kind == "cuda" else measure.HostTimer()
+    return timers.CudaTimer() if where.kind == "cuda" else timers.HostTimer()
 
 
 def bind(

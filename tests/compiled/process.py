@@ -9,7 +9,8 @@ import triton
 import triton.language as tl
 from triton import Config, knobs
 
-from autotuned import autotune, measure
+from autotuned import autotune
+from autotuned.search import timers
 
 compiled = []
 knobs.runtime.jit_post_compile_hook = lambda **info: compiled.append(info["compile"]["constants"][(3,)])
@@ -26,7 +27,7 @@ def add(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
 if __name__ == "__main__":
     with pytest.MonkeyPatch.context() as patch:
         triton.runtime.driver._active = fake_cuda.Driver()
-        patch.setattr(measure, "CudaTimer", measure.HostTimer)
+        patch.setattr(timers, "CudaTimer", timers.HostTimer)
         fake_cuda.install(patch)
         for _ in range(3):
             add[(4,)](torch.zeros(100), torch.zeros(100), 100)

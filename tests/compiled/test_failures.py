@@ -11,9 +11,10 @@ import triton.language as tl
 from triton import Config
 
 import autotuned
-from autotuned import autotune, measure
+from autotuned import autotune
 from autotuned.errors import AllConfigsFailedError, DeviceLostError
 from autotuned.resolve import sources
+from autotuned.search import timers
 
 
 def product(a_ptr, c_ptr, n, M: tl.constexpr, K: tl.constexpr = 16):
@@ -268,7 +269,7 @@ def test_a_lost_device_blames_the_config_that_lost_it(ac, launches, monkeypatch)
         if launches and launches[-1].arguments["M"] == 64:
             raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
-    monkeypatch.setattr(measure.HostTimer, "synchronize", synchronize)
+    monkeypatch.setattr(timers.HostTimer, "synchronize", synchronize)
     configs = [Config({"M": m}) for m in (16, 64, 128)]
     tuned = autotune(configs, key=["n"], restore_value=[])(triton.jit(product))
     with pytest.raises(DeviceLostError) as caught:
@@ -292,7 +293,7 @@ def test_a_device_that_another_thread_captures_on_is_not_lost(ac, launches, monk
         if captures:
             raise RuntimeError(CAPTURING)
 
-    monkeypatch.setattr(measure.HostTimer, "synchronize", synchronize)
+    monkeypatch.setattr(timers.HostTimer, "synchronize", synchronize)
     tuned = autotune([SMALL, Config({"M": 64})], key=["n"], do_bench=by_m())(triton.jit(product))
     tuned[(1,)](*ac, 16)
     assert records() == []

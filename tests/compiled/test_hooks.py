@@ -10,7 +10,8 @@ import triton
 import triton.language as tl
 from triton import Config
 
-from autotuned import autotune, state
+from autotuned import autotune
+from autotuned.search import snapshots
 
 PATHS = [*paths.PATHS, "pinned", "through-triton"]
 
@@ -24,7 +25,7 @@ def add(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
 def events(monkeypatch):
     """What happened, in order: zeroing, hooks, grids and launches."""
     seen = []
-    zero = state.zero
+    zero = snapshots.zero
     original = fake_cuda.Launcher.__call__
 
     def note_zero(tensors):
@@ -36,7 +37,7 @@ def events(monkeypatch):
         seen.append("launch")
         original(self, *args)
 
-    monkeypatch.setattr(state, "zero", note_zero)
+    monkeypatch.setattr(snapshots, "zero", note_zero)
     monkeypatch.setattr(fake_cuda.Launcher, "__call__", note_launch)
     return seen
 

@@ -11,8 +11,9 @@ import triton
 import triton.language as tl
 from triton import Config
 
-from autotuned import Check, autotune, measure, state
+from autotuned import Check, autotune
 from autotuned.resolve import sources
+from autotuned.search import snapshots, timers
 
 MIB = 1 << 20
 ELEMENTS = 1 << 18  # 1 MiB of float32
@@ -79,11 +80,11 @@ class Buffer:
         pass
 
 
-class Timer(measure.HostTimer):
+class Timer(timers.HostTimer):
     """The flush buffer of the timer for GPUs, and the clock of the host."""
 
     _flush_buffer, free, _SMALLEST_FLUSH = (
-        measure.CudaTimer._flush_buffer, measure.CudaTimer.free, measure.CudaTimer._SMALLEST_FLUSH
+        timers.CudaTimer._flush_buffer, timers.CudaTimer.free, timers.CudaTimer._SMALLEST_FLUSH
     )  # fmt: skip
 
     def __init__(self, memory):
@@ -117,7 +118,7 @@ def memory(monkeypatch, launches):
     monkeypatch.setattr(fake_cuda.Launcher, "__call__", launched)
     monkeypatch.setattr(torch.Tensor, "clone", taking)
     monkeypatch.setattr(fake_cuda.Utils, "load_binary", load)
-    monkeypatch.setattr(measure, "CudaTimer", lambda: Timer(found))
+    monkeypatch.setattr(timers, "CudaTimer", lambda: Timer(found))
     return found
 
 
@@ -197,7 +198,7 @@ def test_without_room_for_a_copy_anywhere_the_program_runs_untuned_until_there_i
     kernel = tuned()
     with monkeypatch.context() as patch:
         patch.setattr(torch.Tensor, "clone", no_room)
-        patch.setattr(state, "_host_memory", no_room)
+        patch.setattr(snapshots, "_host_memory", no_room)
         for expected in (1, 2):
             call(kernel, expected, x)
     assert statuses() == {}
@@ -255,9 +256,9 @@ def full(times):
 
 MOMENTS = {
     "a launch": (fake_cuda.Launcher, "__call__"),
-    "a copy aside": (state.Snapshot, "__init__"),
-    "what was written": (state.Snapshot, "changed"),
-    "a restore": (state.Snapshot, "restore"),
+    "a copy aside": (snapshots.Snapshot, "__init__"),
+    "what was written": (snapshots.Snapshot, "changed"),
+    "a restore": (snapshots.Snapshot, "restore"),
     "the warm-up": (Timer, "warm_up"),
     "a sample": (Timer, "sample"),
     "waiting for the device": (Timer, "synchronize"),

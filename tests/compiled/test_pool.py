@@ -17,8 +17,9 @@ import triton
 import triton.language as tl
 from triton import Config, knobs
 
-from autotuned import autotune, compiling
+from autotuned import autotune
 from autotuned.resolve import sources
+from autotuned.search import compile as compiling
 from autotuned.triton_compat import compiled
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "bench"))

@@ -11,8 +11,10 @@ import triton
 import triton.language as tl
 from triton import Config
 
-from autotuned import autotune, compiling, state, tune
+from autotuned import autotune
 from autotuned.resolve import sources
+from autotuned.search import compile as compiling
+from autotuned.search import search, snapshots
 from autotuned.tunable import kernel as target
 
 CONFIGS = [Config({"BLOCK": 16}), Config({"BLOCK": 32})]
@@ -41,26 +43,26 @@ def picky(x_ptr, n, BLOCK: tl.constexpr):
 @pytest.fixture
 def copied(monkeypatch):
     """The names of what is copied aside."""
-    names, make = [], state.Snapshot.__init__
+    names, make = [], snapshots.Snapshot.__init__
 
     def noted(self, shared, *args):
         names.extend(shared)
         make(self, shared, *args)
 
-    monkeypatch.setattr(state.Snapshot, "__init__", noted)
+    monkeypatch.setattr(snapshots.Snapshot, "__init__", noted)
     return names
 
 
 @pytest.fixture
 def restored(monkeypatch):
     """The names of what is put back, each time that it is."""
-    names, restore = [], state.Snapshot.restore
+    names, restore = [], snapshots.Snapshot.restore
 
     def noted(self):
         names.append("".join(self.names))
         restore(self)
 
-    monkeypatch.setattr(state.Snapshot, "restore", noted)
+    monkeypatch.setattr(snapshots.Snapshot, "restore", noted)
     return names
 
 
@@ -312,7 +314,7 @@ def test_a_written_argument_that_no_list_names_is_said_at_level_debug(caplog):
 
 
 def test_large_copies_are_said_once_with_the_cheaper_list(monkeypatch, caplog):
-    from autotuned import job
+    from autotuned.search import job
 
     monkeypatch.setattr(job, "MUCH_BYTES", 4000)
     x = torch.zeros(2000)
@@ -344,6 +346,6 @@ def test_a_search_goes_without_the_garbage_collector(options, monkeypatch):
     try:
         kernel[(7,)](x, y, 100)
         assert kernel.cache_info().searches == 2
-        assert [one for one in gc.get_objects() if type(one) in (tune._Search, compiling.Ahead)] == []
+        assert [one for one in gc.get_objects() if type(one) in (search._Search, compiling.Ahead)] == []
     finally:
         gc.enable()

@@ -72,7 +72,7 @@ def triton_is_there(monkeypatch):
 @pytest.fixture
 def benched(monkeypatch):
     """Our own tuners' benchmark, so that a search costs nothing; Triton's asks the driver."""
-    from autotuned import race
+    from autotuned.search import race
 
     monkeypatch.setattr(race, "race", lambda trials, sampler, *_: [sampler(trial, 1) for trial in trials])
 

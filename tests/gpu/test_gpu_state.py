@@ -17,10 +17,11 @@ import torch
 import triton
 import triton.language as tl
 
-from autotuned import Check, Config, autotune, measure, race, state
+from autotuned import Check, Config, autotune
 from autotuned.errors import AllConfigsFailedError
 from autotuned.kernels import layernorm_bwd, rmsnorm, splitk_matmul
 from autotuned.resolve import sources
+from autotuned.search import race, snapshots, timers
 
 pytestmark = pytest.mark.gpu
 CONFIGS = [Config({"BLOCK": block}, num_warps=warps) for block in (256, 1024) for warps in (4, 8)]
@@ -264,8 +265,8 @@ def test_a_nearly_full_device(allocated, caplog, way):
     torch.cuda.empty_cache()  # else what follows may lie in a block of an earlier test, whose rest is room for a copy
     x = torch.zeros(1 << 26, device="cuda")  # 256 MiB: no copy of it fits
     assert bool((x[::4096] == 0).all())
-    state._said.clear()
-    measure._said.clear()
+    snapshots._said.clear()
+    timers._said.clear()
     caplog.clear()
     kernel = autotune(configs=CONFIGS, key=["n"])(_add_own)
     lines: list[str] = []

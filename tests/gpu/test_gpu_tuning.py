@@ -16,9 +16,10 @@ from autotuned.cli.compilers import Compilers
 from triton import Config, knobs
 
 import autotuned
-from autotuned import autotune, cases, measure, switched
-from autotuned.race import Trial
+from autotuned import autotune, cases, switched
 from autotuned.resolve import sources
+from autotuned.search import timers
+from autotuned.search.race import Trial
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "bench"))
 from problems import PROBLEMS  # noqa: E402
@@ -92,7 +93,7 @@ def test_b62_b63_the_fault_list(tmp_path):
 def test_b81_times_are_those_of_a_stream_held_until_all_is_enqueued(elements):
     """The timer holds the stream no longer than the host needs to stay ahead: that must not show in its times."""
     x, y = torch.ones(elements, device="cuda"), torch.empty(elements, device="cuda")
-    trial, timer = Trial(0, lambda: None, lambda: torch.mul(x, 2.0, out=y)), measure.CudaTimer()
+    trial, timer = Trial(0, lambda: None, lambda: torch.mul(x, 2.0, out=y)), timers.CudaTimer()
     timer.warm_up()
     trial.samples_us += timer.sample(trial, 3)
     short, long = [], []

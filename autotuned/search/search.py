@@ -11,17 +11,17 @@ from concurrent.futures import CancelledError
 from functools import partial
 from typing import Any
 
-from autotuned import alone, benchmark, failures, race, state
-from autotuned.board import Board
-from autotuned.comparison import Comparison, Launches
-from autotuned.compiling import Ahead, Ready, Wanted
 from autotuned.errors import CheckError
-from autotuned.failures import describe
-from autotuned.guard import Guard
-from autotuned.job import Job, Outcome
-from autotuned.measure import GivenTimer
-from autotuned.race import Trial
-from autotuned.sampling import Sampling
+from autotuned.search import benchmark, failures, gpu_lock, race, snapshots
+from autotuned.search.comparison import Comparison, Launches
+from autotuned.search.compile import Ahead, Ready, Wanted
+from autotuned.search.failures import describe
+from autotuned.search.job import Job, Outcome
+from autotuned.search.protection import Guard
+from autotuned.search.race import Trial
+from autotuned.search.sampling import Sampling
+from autotuned.search.timers import GivenTimer
+from autotuned.search.trials import Board
 from autotuned.store.record import Timing
 
 log = logging.getLogger("autotuned")
@@ -43,7 +43,7 @@ def run(job: Job, outcome: Outcome) -> None:
     """
     search = _Search(job, outcome)
     try:
-        with state.without_gradients(), contextlib.closing(search), failures.no_room_for(job.target.name):
+        with snapshots.without_gradients(), contextlib.closing(search), failures.no_room_for(job.target.name):
             search.measure()
             search.raise_if_all_failed()
             search.choose(outcome)
@@ -140,7 +140,7 @@ class _Search:
         if racing:
             failures.remember_refused(self._job.compile_class, self._ahead.refused)
             self.board.report(racing[0], "waiting")  # no config is to blame for how long another search takes
-            with alone.timing(self._job.timer.device, min(alone.PATIENCE_S, max(0.0, self._sampling.left_s))):
+            with gpu_lock.timing(self._job.timer.device, min(gpu_lock.PATIENCE_S, max(0.0, self._sampling.left_s))):
                 if not self._out_of_time():
                     self._guard.with_room(self._job.timer.warm_up)
                 self._steady = race.race(racing, self._sample, 0, self._examine_in_time, self._ran_well)
@@ -247,7 +247,7 @@ class _Search:
     def _launch(self, trial: Trial, poisoned: Sequence[Any] = ()) -> None:
         self._guard.renew()
         trial.prepare()
-        state.poison(poisoned)
+        snapshots.poison(poisoned)
         trial.launch()
         trial.finish()
         self._job.timer.synchronize()

@@ -19,8 +19,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from autotuned import failures, smem, switched, workers
+from autotuned import switched
 from autotuned.errors import LeftOutError
+from autotuned.search import failures, parallelism, shared_memory
 from autotuned.store.journal import Journal
 from autotuned.triton_compat import cache
 from autotuned.triton_compat import compiled as compiledkernel
@@ -90,7 +91,9 @@ class Ahead:
         self._found: list[compiledkernel.Access | None] = []
         self._binaries: dict[Hashable, int] = {}
         self._pool: _Pool | None = None
-        self._memory = smem.SharedMemory(compiledkernel.shared_memory_limit() if target.compiles_ahead else None)
+        self._memory = shared_memory.SharedMemory(
+            compiledkernel.shared_memory_limit() if target.compiles_ahead else None
+        )
         self.refused: dict[str, str] = {}
 
     @property
@@ -120,7 +123,7 @@ class Ahead:
         if any(one.hooked for one in wanted):
             self._found.append(None)
         pooled = [one for one in wanted if not one.suspect]
-        count = workers.count(len(pooled)) if self._target.compiles_ahead else 0
+        count = parallelism.count(len(pooled)) if self._target.compiles_ahead else 0
         alone = [one for one in wanted if one.suspect or not count]
         stream = self._pooled(pooled, count, deadline, tick, enough) if count else iter(())
         for ready in itertools.chain(stream, self._serial(alone, tick)):
@@ -279,7 +282,7 @@ class _Pool:
     """Threads that compile; `done` has the index of each config that is ready, in that order."""
 
     def __init__(
-        self, count: int, kernel: str, journal: Journal, memory: smem.SharedMemory, over: Callable[[], bool]
+        self, count: int, kernel: str, journal: Journal, memory: shared_memory.SharedMemory, over: Callable[[], bool]
     ) -> None:
         self._kernel = kernel
         self._threads = ThreadPoolExecutor(count, "autotuned-compile")

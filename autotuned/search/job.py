@@ -9,10 +9,10 @@ from datetime import datetime, timezone
 from functools import cached_property
 from typing import Any
 
-from autotuned.check import Check
 from autotuned.key import opaque
 from autotuned.key.key import Key
-from autotuned.measure import GivenTimer, Timer
+from autotuned.search.check import Check
+from autotuned.search.timers import GivenTimer, Timer
 from autotuned.store.conditions import Checked, Conditions, Restore
 from autotuned.store.journal import Journal
 from autotuned.store.record import Record, Timing

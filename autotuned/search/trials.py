@@ -6,9 +6,9 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from autotuned import failures
-from autotuned.job import Job, Progress
-from autotuned.race import Trial
+from autotuned.search import failures
+from autotuned.search.job import Job, Progress
+from autotuned.search.race import Trial
 from autotuned.store.conditions import Checked, with_verdicts
 from autotuned.store.record import Timing
 from autotuned.tunable import configs

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from autotuned.errors import CheckError, DecorationError
-from autotuned.failures import is_memory_error
 from autotuned.key import opaque
 from autotuned.key.tensors import is_torch, tensors_in
+from autotuned.search.failures import is_memory_error
 from autotuned.store.conditions import OTHERS, Checked, Restore
 from autotuned.store.conditions import names as ordered
 from autotuned.typed_json import Json, digest

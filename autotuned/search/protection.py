@@ -6,11 +6,11 @@ from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import TypeVar
 
-from autotuned import failures
-from autotuned.compiling import Ahead
-from autotuned.job import Job, Outcome
 from autotuned.key import tensors
-from autotuned.state import Protection
+from autotuned.search import failures
+from autotuned.search.compile import Ahead
+from autotuned.search.job import Job, Outcome
+from autotuned.search.snapshots import Protection
 
 Result = TypeVar("Result")
 _NOTHING_YET = object()

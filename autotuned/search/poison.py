@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from autotuned.check import Checker, is_all_nan, outputs_of
+from autotuned.search.check import Checker, is_all_nan, outputs_of
 
 if TYPE_CHECKING:
-    from autotuned.compiling import Ahead
-    from autotuned.guard import Guard
-    from autotuned.job import Job
-    from autotuned.race import Trial
+    from autotuned.search.compile import Ahead
+    from autotuned.search.job import Job
+    from autotuned.search.protection import Guard
+    from autotuned.search.race import Trial
 
 
 class Poison:

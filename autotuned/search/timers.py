@@ -8,10 +8,10 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from autotuned import benchmark
-from autotuned.failures import is_memory_error
 from autotuned.gpu import clocks
-from autotuned.race import Trial
+from autotuned.search import benchmark
+from autotuned.search.failures import is_memory_error
+from autotuned.search.race import Trial
 from autotuned.typed_json import Json
 
 log = logging.getLogger("autotuned")

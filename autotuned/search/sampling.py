@@ -6,11 +6,11 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 
-from autotuned import benchmark, race
-from autotuned.board import Board
-from autotuned.job import Job
-from autotuned.measure import AnswerError
-from autotuned.race import Trial
+from autotuned.search import benchmark, race
+from autotuned.search.job import Job
+from autotuned.search.race import Trial
+from autotuned.search.timers import AnswerError
+from autotuned.search.trials import Board
 
 
 class Sampling:

@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from autotuned.board import Board
-from autotuned.check import Checker, Output, outputs_of
-from autotuned.compiling import Ahead
-from autotuned.guard import Guard
-from autotuned.job import Job
-from autotuned.poison import Poison
-from autotuned.race import Trial
+from autotuned.search.check import Checker, Output, outputs_of
+from autotuned.search.compile import Ahead
+from autotuned.search.job import Job
+from autotuned.search.poison import Poison
+from autotuned.search.protection import Guard
+from autotuned.search.race import Trial
+from autotuned.search.trials import Board
 
 
 class Launches(NamedTuple):

@@ -9,10 +9,10 @@ import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
-from autotuned.failures import is_memory_error
 from autotuned.key import walk
 from autotuned.key.key import strides_of
 from autotuned.key.tensors import address, bytes_in, elements, is_torch, refuse_without_tensor, tensors_in
+from autotuned.search.failures import is_memory_error
 
 log = logging.getLogger("autotuned")
 
