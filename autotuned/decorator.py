@@ -25,11 +25,11 @@ from autotuned.tunable.kernel import Hooks, KernelTarget, Target
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from autotuned import nearest as neighbours
+    from autotuned.configfiles import nearest_shape as neighbours
     from autotuned.function import TunedFunction
     from autotuned.search import check as checks
 else:
-    checks, neighbours = later("search.check"), later("nearest")
+    checks, neighbours = later("search.check"), later("configfiles.nearest_shape")
 
 CaseGenerator = Callable[[Any], Iterator[Mapping[str, Any]]]
 # Name given by the user -> fingerprint and place of what has it.

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from autotuned import files
+from autotuned.configfiles import lookup
 from autotuned.errors import NotTunedError
 from autotuned.key.key import Difference, Key, differences, parts
 from autotuned.key.nearest_key import Alike
@@ -168,11 +168,11 @@ def nearest(key: Key) -> Key | None:
 
 
 def _alike(kernel: str) -> Alike:
-    heads, shipped = sources.known_heads(kernel), files.state()
+    heads, shipped = sources.known_heads(kernel), lookup.state()
     known = _latest.get(kernel)
     if known is None or known[0] is not heads or known[1] != shipped:
         keys = [head.key for head in heads] + [key for _, key, _ in sources.shipped(kernel)]
-        known = _latest[kernel] = heads, files.state(), Alike(keys)
+        known = _latest[kernel] = heads, lookup.state(), Alike(keys)
         while len(_latest) > listing.MOST_FOLDERS:
             _latest.pop(next(iter(_latest)))
     return known[2]
@@ -327,8 +327,8 @@ NOTHING = Conditions(())  # asked: neither a check nor protection
 # `store.places` where no live configs are at hand: whatever was chosen counts, whatever it was measured under.
 PLACES_WITHOUT_A_PROGRAM: Sequence[Place] = [
     (Rung.STORE, _any_record),
-    (Rung.FILE, lambda key, live: files.look_exact(key, _Whatever(key), NOTHING)),
-    (Rung.LADDER, lambda key, live: files.look_ladder(key, _Whatever(key), needed=NOTHING)),
+    (Rung.FILE, lambda key, live: lookup.look_exact(key, _Whatever(key), NOTHING)),
+    (Rung.LADDER, lambda key, live: lookup.look_ladder(key, _Whatever(key), needed=NOTHING)),
 ]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from autotuned import cases, fallback
 from autotuned.cases import Found
-from autotuned.configfile import ConfigFile, Entry, passed
+from autotuned.configfiles.file import ConfigFile, Entry, passed
 from autotuned.errors import TargetError
 from autotuned.key import opaque
 from autotuned.key.key import Key

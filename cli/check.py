@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from autotuned.audit import Audit
-from autotuned.configfile import ConfigFile, Fault
+from autotuned.configfiles.audit import Audit
+from autotuned.configfiles.file import ConfigFile, Fault
 from autotuned.errors import TargetError
 
 from . import terminal

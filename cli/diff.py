@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
-from autotuned import exchange
-from autotuned.configfile import Entry
-from autotuned.exchange import Change
+from autotuned.configfiles import exchange
+from autotuned.configfiles.exchange import Change
+from autotuned.configfiles.file import Entry
 from autotuned.gpu.device import from_json
 
 from . import terminal

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import autotuned
-from autotuned import configfile, env
+from autotuned import env
+from autotuned.configfiles import file
 from autotuned.resolve import sources
 from autotuned.triton_compat import versions as supported
 from autotuned.typed_json import Json
@@ -159,7 +160,7 @@ def _config_folders() -> list[dict[str, Json]]:
 
 
 def _count(folder: Any) -> int:
-    devices = [device for device in folder.iterdir() if device.is_dir() and device.name != configfile.SCHEMAS]
+    devices = [device for device in folder.iterdir() if device.is_dir() and device.name != file.SCHEMAS]
     return sum(file.name.endswith(".json") for device in devices for file in device.iterdir())
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from autotuned import exchange
+from autotuned.configfiles import exchange
 
 from . import terminal
 

@@ -7,9 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
-from autotuned import disk, exchange, shipping
-from autotuned.configfile import ConfigFile
-from autotuned.exchange import Conflict, Merged
+from autotuned import disk
+from autotuned.configfiles import exchange, writer
+from autotuned.configfiles.exchange import Conflict, Merged
+from autotuned.configfiles.file import ConfigFile
 from autotuned.resolve import sources
 
 from . import terminal
@@ -54,7 +55,7 @@ def merge(
 
 def _targets(merged: Merged, out: Path) -> dict[Path, ConfigFile]:
     if out.suffix != ".json":
-        return {shipping.path_of(file.kernel, file.device, out): file for file in merged.files.values()}
+        return {writer.path_of(file.kernel, file.device, out): file for file in merged.files.values()}
     if len(merged.files) > 1:
         names = ", ".join(f"{kernel} on {device.slug}" for kernel, device in merged.files)
         raise terminal.fail(
@@ -85,9 +86,9 @@ def _holds(path: Path, file: ConfigFile) -> bool:
 
 def _write(path: Path, file: ConfigFile, out: Path) -> None:
     if path == out:
-        shipping.write_to(path, file)
+        writer.write_to(path, file)
     else:
-        shipping.write(file, out)
+        writer.write(file, out)
 
 
 def _words(conflict: Conflict) -> str:

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import autotuned
-from autotuned import configfile
-from autotuned.configfile import Entry
+from autotuned.configfiles import file
+from autotuned.configfiles.file import Entry
 from autotuned.errors import AutotunedError
 from autotuned.key.key import Key
 from autotuned.resolve import sources
@@ -289,7 +289,7 @@ class Pool:
         if message["record"] is not None:
             sources.keep(record.load(message["record"]))
         if message["entry"] is not None and self._wishes.out is not None:
-            entry = configfile.load_entry(message["entry"], "entry")
+            entry = file.load_entry(message["entry"], "entry")
             self._unshipped.append((Key(**message["key"]), entry))
 
     def _ship(self, after_s: float) -> None:
@@ -369,5 +369,5 @@ def _is_over(seat: Seat) -> bool:
 
 def check_files(kernel: str, out: Path) -> None:
     """Fail before a kernel is measured if a config file of it that is there cannot be added to."""
-    for path in sorted(out.glob(f"*/{configfile.file_name(kernel)}")):
+    for path in sorted(out.glob(f"*/{file.file_name(kernel)}")):
         sources.shippable(path, kernel)

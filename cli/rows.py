@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from autotuned.configfile import Entry
+from autotuned.configfiles.file import Entry
 from autotuned.key.key import Key
 from autotuned.store.record import Record
 from autotuned.typed_json import Json

@@ -15,10 +15,11 @@ from typing import Any
 
 import typer
 
-from autotuned import cases, configfile, env, replay
+from autotuned import cases, env, replay
 from autotuned.calls import SUFFIX, Recorded
 from autotuned.cases import Found
-from autotuned.configfile import Entry
+from autotuned.configfiles import file
+from autotuned.configfiles.file import Entry
 from autotuned.errors import DeviceLostError, NoDeviceError, TargetError
 from autotuned.gpu.device import from_json
 from autotuned.key import opaque
@@ -378,8 +379,8 @@ def _note_record(row: Row, record: Record, form: Json, question: Question, defau
     record = record.replace(winner=won.config, median_us=won.median_us)
     row.config, row.median_us, row.quality = won.config, won.median_us, record.quality
     row.measured_configs = sum(timing.identity in forms for timing in record.timings)
-    row.vs_first = configfile.entry_of(record, first).vs_default
-    row.vs_default = configfile.entry_of(record, untuned).vs_default
+    row.vs_first = file.entry_of(record, first).vs_default
+    row.vs_default = file.entry_of(record, untuned).vs_default
     if not opaque.portable(record.key.to_json(), form):
         return None
-    return configfile.entry_of(record, untuned or first)
+    return file.entry_of(record, untuned or first)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from autotuned.configfile import Fault
+from autotuned.configfiles.file import Fault
 from autotuned.key.key import Difference
 from autotuned.typed_json import Json
 

@@ -60,8 +60,8 @@ _hide_config_files_of_other_packages()
 
 # Module state that outlives a call, by module; modules that are not imported have none.
 _STATE = {
-    "autotuned.files": ("_registered", "_files", "_packages", "_devices"),
-    "autotuned.shipping": ("_ends",),
+    "autotuned.configfiles.lookup": ("_registered", "_files", "_packages", "_devices"),
+    "autotuned.configfiles.writer": ("_ends",),
     "autotuned.store.records": ("_warned",),
     "autotuned.disk": ("_cache_dirs",),
     "autotuned.decorator": ("_explicit_names",),
@@ -177,9 +177,9 @@ def fresh_state(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mo
     monkeypatch.chdir(tmp_path_factory.getbasetemp())
     _forget()
     # The files that come with this package are no part of most tests: what is nowhere is to be nowhere.
-    from autotuned import files
+    from autotuned.configfiles import lookup
 
-    monkeypatch.setitem(files._packages, "own", [])
+    monkeypatch.setitem(lookup._packages, "own", [])
     yield
     _forget()
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from autotuned import configfile
+from autotuned.configfiles import file
 from autotuned.resolve import sources
 
 PATHS = ["cold", "table", "disk", "cleared", "file", "default", "off", "single"]
@@ -51,7 +51,7 @@ def on_path(
 def ship(folder: Path, patch: pytest.MonkeyPatch) -> None:
     """Make config files of all records, and go on with an empty store."""
     for _, record in sources.all_records():
-        sources.ship(record.key, configfile.entry_of(record, None), folder)
+        sources.ship(record.key, file.entry_of(record, None), folder)
     patch.setenv("AUTOTUNED_CONFIG_PATH", str(folder))
     patch.setenv("AUTOTUNED_CACHE_DIR", str(folder.parent / "empty"))
 

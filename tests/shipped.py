@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from fakes import DEVICE, FakeConfig, by_identity, form, make_key
 
-from autotuned import files, shipping
-from autotuned.configfile import ConfigFile, Entry, split_context
+from autotuned.configfiles import lookup, writer
+from autotuned.configfiles.file import ConfigFile, Entry, split_context
 from autotuned.gpu.device import from_json
 from autotuned.key.key import Key
 from autotuned.resolve import sources
@@ -33,7 +33,7 @@ def write(folder: Path, *entries: tuple[Key, FakeConfig], name: str = "app.k") -
     file = ConfigFile(name, device)
     for key, config in entries:
         file.add(split_context(key.context)[0], Entry(key.call, form(config), 10.0, 1.5))
-    return shipping.write(file, folder)
+    return writer.write(file, folder)
 
 
 def write_broken(folder: Path, kind: str) -> Path:
@@ -52,8 +52,8 @@ def package(root: Path, name: str, config: FakeConfig) -> None:
 
 def publish(patch: pytest.MonkeyPatch, *values: str) -> None:
     """Entry points as installed distributions would have them."""
-    points = [importlib.metadata.EntryPoint(f"p{n}", value, files.GROUP) for n, value in enumerate(values)]
-    patch.setattr(importlib.metadata, "entry_points", lambda group: points if group == files.GROUP else [])
+    points = [importlib.metadata.EntryPoint(f"p{n}", value, lookup.GROUP) for n, value in enumerate(values)]
+    patch.setattr(importlib.metadata, "entry_points", lambda group: points if group == lookup.GROUP else [])
 
 
 def find(key: Key, strict: bool = False, exact: bool = False, factors: Any = None, live: Any = LIVE) -> Any:

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import autotuned
-from autotuned import Check, autotune, disk, exchange
+from autotuned import Check, autotune, disk
+from autotuned.configfiles import exchange
 from autotuned.errors import CheckError, NotTunedError, RecordError
 from autotuned.key.key import Key
 from autotuned.resolve import sources

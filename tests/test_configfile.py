@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from fakes import CONTEXT, DEVICE, FakeConfig, drop, form, make_key, put
 
-from autotuned import configfile
-from autotuned.configfile import ConfigFile, Entry, entry_of, file_name, parse, rounded, split_context
+from autotuned.configfiles import file as configfile
+from autotuned.configfiles.file import ConfigFile, Entry, entry_of, file_name, parse, rounded, split_context
 from autotuned.errors import ConfigFileError
 from autotuned.gpu.device import from_json
 from autotuned.store.record import Record, Timing

@@ -14,8 +14,8 @@ import torch
 from commands import run, run_json
 from fakes import DEVICE, FakeConfig, form, make_key
 
-from autotuned import configfile, shipping
-from autotuned.configfile import ConfigFile, Entry, split_context
+from autotuned.configfiles import file, writer
+from autotuned.configfiles.file import ConfigFile, Entry, split_context
 from autotuned.gpu.device import from_json
 from autotuned.key.key import Key
 from autotuned.resolve import sources
@@ -37,7 +37,7 @@ def write(folder: Path, *found: tuple[Key, FakeConfig, float | None, float | Non
     file = ConfigFile(found[0][0].kernel, from_json(found[0][0].context["device"]))
     for key, config, us, ratio in found:
         file.add(split_context(key.context)[0], Entry(key.call, form(config), us, ratio))
-    return shipping.write(file, folder)
+    return writer.write(file, folder)
 
 
 def tree(folder: Path) -> dict[str, bytes]:
@@ -45,7 +45,7 @@ def tree(folder: Path) -> dict[str, bytes]:
 
 
 def entries(path: Path) -> list[Entry]:
-    return [entry for _, entry in configfile.parse(path.read_bytes(), str(path)).entries()]
+    return [entry for _, entry in file.parse(path.read_bytes(), str(path)).entries()]
 
 
 # -- export and import -----------------------------------------------------------------------------------------------
@@ -94,7 +94,7 @@ def test_with_nothing_stored_nothing_is_exported(tmp_path: Path) -> None:
 def test_what_is_imported_is_served_and_not_measured_again(tmp_path: Path) -> None:
     write(tmp_path, (make_key(1), LARGE, 10.0, 1.5))
     run("import", tmp_path)
-    live = {configfile.canonical(form(config)): config for config in (SMALL, LARGE)}
+    live = {file.canonical(form(config)): config for config in (SMALL, LARGE)}
     found = sources.find(make_key(1), live)
     assert found is not None
     assert (found.config, found.complete) == (LARGE, True)
@@ -137,7 +137,7 @@ def test_merging_keeps_all_and_takes_what_was_measured_better(tmp_path: Path) ->
     before = tree(tmp_path)
     found = run_json("merge", a, b, "--out", tmp_path / "c")
     [path] = [Path(file) for file in found["files"]]
-    merged = configfile.parse(path.read_bytes(), str(path))
+    merged = file.parse(path.read_bytes(), str(path))
     large = [1, 3, 6, 7]
     assert [merged.find(make_key(n)).config == form(LARGE) for n in range(1, 8)] == [n in large for n in range(1, 8)]  # type: ignore[union-attr]
     assert merged.find(make_key(1, triton="3.6.0")) is not None
@@ -157,7 +157,7 @@ def test_a_conflict_is_said_in_a_line(tmp_path: Path) -> None:
         "conflict: app.k n=1: took BLOCK=128 num_warps=8 num_stages=3 (9 us, 1.75x), left BLOCK=64 num_warps=4 "
         "num_stages=3 (10 us, 1.50x): it gains more over the default"
     )
-    assert configfile.parse((tmp_path / "c.json").read_bytes(), "c").find(make_key(1)) is not None
+    assert file.parse((tmp_path / "c.json").read_bytes(), "c").find(make_key(1)) is not None
 
 
 def test_what_is_equally_good_is_taken_from_the_first(tmp_path: Path) -> None:

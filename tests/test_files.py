@@ -16,7 +16,7 @@ from faults import faults
 from shipped import BROKEN, KEY, LARGE, LIVE, OTHER, SMALL, find, package, publish, write, write_broken
 from stored import config_of, lines
 
-from autotuned import files
+from autotuned.configfiles import lookup
 from autotuned.errors import ConfigFileError
 from autotuned.key.key import Key
 from autotuned.resolve import sources
@@ -38,7 +38,7 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
     sources.register_configs(paths["registered first"])
     sources.register_configs(str(paths["registered last"]))
     packaged = {"autotuned.configs": paths["packaged"]}
-    files._packages.clear()
+    lookup._packages.clear()
     monkeypatch.setattr(importlib.resources, "files", packaged.__getitem__)
     return paths
 
@@ -56,7 +56,7 @@ def test_places_are_asked_in_order_and_the_users_record_before_all(folders: dict
 
 
 def test_the_files_of_this_package_are_found_by_its_name() -> None:
-    files._packages.clear()
+    lookup._packages.clear()
     assert (list(sources.config_folders())[-1] / "__init__.py").is_file()
 
 

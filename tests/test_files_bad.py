@@ -10,8 +10,8 @@ from fakes import FakeConfig, by_identity, form, make_key
 from shipped import LARGE, SMALL, find, write
 from stored import config_of, lines
 
-from autotuned import configfile, files, policy
-from autotuned.configfile import Entry
+from autotuned.configfiles import file, lookup, policy
+from autotuned.configfiles.file import Entry
 from autotuned.errors import ConfigFileError
 from autotuned.resolve import sources
 
@@ -87,7 +87,7 @@ def test_an_entry_that_is_repeated_to_the_letter_is_nothing_to_speak_of(tmp_path
     assert config_of(find(make_key(10), strict=True)) is LARGE
     assert lines(caplog) == []
     sources.ship(make_key(14), Entry(make_key(14).call, form(LARGE), 1.0, None), tmp_path)
-    assert configfile.read(path.read_text(), str(path))[1] == []  # written anew without it
+    assert file.read(path.read_text(), str(path))[1] == []  # written anew without it
 
 
 MISFITS = {
@@ -163,10 +163,10 @@ def test_a_folder_that_may_not_be_read_is_said_once_and_the_next_one_serves(
         return stat(path, **options)
 
     monkeypatch.setattr(Path, "stat", refuse)
-    monkeypatch.setattr(files, "_registered", [files.Folder(closed, policy.DEFAULTS)])
+    monkeypatch.setattr(lookup, "_registered", [lookup.Folder(closed, policy.DEFAULTS)])
     sources.register_configs(opened)
     assert [config_of(find(make_key())) for _ in range(2)] == [LARGE, LARGE]
     assert [line for line in lines(caplog) if line.startswith("config files in")] == [
         f"config files in {closed} are left out: [Errno 13] Permission denied: '{closed}'."
     ]
-    assert list(files.shipped()) != []
+    assert list(lookup.shipped()) != []

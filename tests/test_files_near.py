@@ -10,7 +10,7 @@ from fakes import CONTEXT, DEVICE, FakeConfig, by_identity, make_key
 from shipped import LARGE, LIVE, SLUG, SMALL, find, write
 from stored import config_of, lines
 
-from autotuned import configfile, files, nearest
+from autotuned.configfiles import file, lookup, nearest_shape
 from autotuned.key.key import Key
 from autotuned.resolve import sources
 from autotuned.store.lookup import Rung
@@ -185,8 +185,8 @@ def test_a_file_of_10_000_entries_is_read_once_and_an_answer_costs_what_it_costs
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reads = []
-    parse = configfile.read
-    monkeypatch.setattr(configfile, "read", lambda *args: reads.append(args[1]) or parse(*args))
+    parse = file.read
+    monkeypatch.setattr(file, "read", lambda *args: reads.append(args[1]) or parse(*args))
     costs = {}
     for count in (10, 10_000):
         folder = tmp_path / f"of-{count:05}"
@@ -197,7 +197,7 @@ def test_a_file_of_10_000_entries_is_read_once_and_an_answer_costs_what_it_costs
         asked = [make_key(n) for n in range(count - 10, count)]
         assert all(key.digest for key in asked)  # made by the caller
         answers: list[Any] = []
-        costs[count] = counted.opcodes(lambda: answers.extend(files.look_exact(key, LIVE) for key in asked))
+        costs[count] = counted.opcodes(lambda: answers.extend(lookup.look_exact(key, LIVE) for key in asked))
         assert [config_of(seen.choice) for seen in answers] == [LARGE] * 10
         assert reads == [str(folder / SLUG / "app.k.json")]
         reads.clear()
@@ -231,9 +231,9 @@ def test_a_neighbour_among_10_000_entries_is_found_by_looking_at_a_few(
     absent = [shaped(**dict.fromkeys(axes, 151)), shaped(**dict(zip(axes, (77, 117, 26))))]
     find(absent[0], factors=factors)  # makes the index
     looked: list[int] = []
-    apart = nearest.apart
-    monkeypatch.setattr(nearest, "apart", lambda *sides: looked.append(sides[1]) or apart(*sides))
-    monkeypatch.setattr(files, "_index", None)
+    apart = nearest_shape.apart
+    monkeypatch.setattr(nearest_shape, "apart", lambda *sides: looked.append(sides[1]) or apart(*sides))
+    monkeypatch.setattr(lookup, "_index", None)
     for key in absent:
         looked.clear()
         find(key, factors=factors)
@@ -259,8 +259,8 @@ def test_neighbours_among_10_000_entries_are_found_by_an_index_that_is_made_once
     sources.register_configs(tmp_path)
     other = shaped(n=150, kind=7)
     assert find(other, factors={"n": 2.0}).note.startswith("nearest shape n=100 for n=150")
-    [index] = files.read(path, "app.k").file.indexes.values()  # type: ignore[union-attr]
+    [index] = lookup.read(path, "app.k").file.indexes.values()  # type: ignore[union-attr]
     assert (len(index), {len(alike) for alike in index.values()}) == (100, {1})
     find(other, factors={"n": 2.0})
-    assert files.read(path, "app.k").file.indexes[frozenset({"n"})] is index  # type: ignore[union-attr]
+    assert lookup.read(path, "app.k").file.indexes[frozenset({"n"})] is index  # type: ignore[union-attr]
     assert os.path.getsize(path) > 10_000 * 100

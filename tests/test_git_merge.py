@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from fakes import DEVICE, FakeConfig, form, make_key
 
-from autotuned import configfile, shipping
-from autotuned.configfile import ConfigFile, Entry, split_context
+from autotuned.configfiles import file as configfile
+from autotuned.configfiles import writer
+from autotuned.configfiles.file import ConfigFile, Entry, split_context
 from autotuned.gpu.device import from_json
 from autotuned.key.key import Key
 
@@ -40,9 +41,9 @@ class Repository:
 
     def tune(self, keys: Iterable[Key], median_us: float = 10.0) -> None:
         """Write these choices as one run of `tune` does: one after the other into the file that is there."""
-        shipping._ends.clear()  # another process
+        writer._ends.clear()  # another process
         for key in keys:
-            shipping.ship(key, Entry(key.call, CONFIG, median_us, 1.25), self.root / "tuned")
+            writer.ship(key, Entry(key.call, CONFIG, median_us, 1.25), self.root / "tuned")
 
     def merge(self, mine: Any, yours: Any) -> int:
         """Let two people change the present state, and merge; returns git's exit code."""
@@ -126,7 +127,7 @@ def test_a_call_that_both_tuned_is_said_and_nothing_is_lost(repository: Reposito
 def test_without_the_attributes_git_asks_and_the_file_is_served_by_its_lines(repository: Repository) -> None:
     base, mine, yours = SAME_GAP
     repository.tune(base)
-    (repository.root / "tuned" / shipping.ATTRIBUTES).unlink()
+    (repository.root / "tuned" / writer.ATTRIBUTES).unlink()
     repository.commit()
     assert repository.merge(lambda r: r.tune(mine, 11.0), lambda r: r.tune(yours, 12.0)) == 1
     file, faults = configfile.read(repository.path.read_bytes(), str(repository.path))
@@ -138,9 +139,9 @@ def test_without_the_attributes_git_asks_and_the_file_is_served_by_its_lines(rep
 def test_one_run_writes_in_the_order_of_the_text_whatever_the_order_of_the_cases(tmp_path: Path) -> None:
     texts = set()
     for number, order in enumerate(([3, 1, 2], [1, 2, 3], [2, 3, 1])):
-        shipping._ends.clear()
+        writer._ends.clear()
         for key in keys(*order):
-            path = shipping.ship(key, Entry(key.call, CONFIG, 10.0, None), tmp_path / str(number))
+            path = writer.ship(key, Entry(key.call, CONFIG, 10.0, None), tmp_path / str(number))
         texts.add(path.read_text())
     expected = ConfigFile("app.k", from_json(DEVICE))
     for key in keys(1, 2, 3):
@@ -161,6 +162,6 @@ def test_an_addition_is_one_line_in_the_diff(repository: Repository) -> None:
 
 def test_attributes_that_are_there_stay(tmp_path: Path) -> None:
     (tmp_path / "tuned").mkdir()
-    (tmp_path / "tuned" / shipping.ATTRIBUTES).write_text("* text\n")
-    shipping.ship(make_key(1), Entry(make_key(1).call, CONFIG, 10.0, None), tmp_path / "tuned")
-    assert (tmp_path / "tuned" / shipping.ATTRIBUTES).read_text() == "* text\n"
+    (tmp_path / "tuned" / writer.ATTRIBUTES).write_text("* text\n")
+    writer.ship(make_key(1), Entry(make_key(1).call, CONFIG, 10.0, None), tmp_path / "tuned")
+    assert (tmp_path / "tuned" / writer.ATTRIBUTES).read_text() == "* text\n"

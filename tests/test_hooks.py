@@ -12,7 +12,8 @@ from stored import lines, records
 from triton import Config
 
 import autotuned
-from autotuned import autotune, exchange
+from autotuned import autotune
+from autotuned.configfiles import exchange
 from autotuned.key import opaque
 from autotuned.resolve import sources
 

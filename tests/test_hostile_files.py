@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 from shipped import SLUG
 from shipped import write as write_config_file
 
-from autotuned import calls, configfile, disk, exchange, explain, files
-from autotuned.audit import Audit
+from autotuned import calls, disk, explain
 from autotuned.calls import Recorded
+from autotuned.configfiles import exchange, file, lookup
+from autotuned.configfiles.audit import Audit
 from autotuned.errors import ConfigFileError, RecordError, RecordingError
 from autotuned.resolve import sources
 from autotuned.store import locks, logbook, record, records
@@ -179,13 +180,13 @@ def test_a_config_file_serves_or_has_faults_for_whoever_reads_it(tmp_path_factor
     records._warned.clear()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("AUTOTUNED_CONFIG_PATH", str(folder))
-        files.forget_files()
+        lookup.forget_files()
         for key in (KEY, make_key(1000), make_key(512), make_key(triton="3.9.1")):
             choice = sources.find(key, LIVE, sources.places(False, False, {"n": 4.0}))
             assert choice is None or choice.config in CONFIGS
-            files.likely(key, LIVE, {"n": 4.0})
+            lookup.likely(key, LIVE, {"n": 4.0})
             explain.nearest(key)
-        files.forget_files()
+        lookup.forget_files()
     Audit([folder])
     exchange.merge([folder])
 
@@ -194,7 +195,7 @@ def test_a_config_file_serves_or_has_faults_for_whoever_reads_it(tmp_path_factor
 @given(st.binary(max_size=300) | anything.map(lambda data: json.dumps(data).encode()))
 def test_what_is_no_config_file_is_a_config_file_error(content: bytes) -> None:
     with pytest.raises(ConfigFileError):
-        configfile.parse(content, "k.json")
+        file.parse(content, "k.json")
 
 
 @pytest.mark.parametrize("kind", ["folder", "pipe", "link to itself", "a terabyte", "link to a device"])
@@ -206,7 +207,7 @@ def test_what_is_no_plain_file_is_a_fault_and_the_next_folder_serves(
     path.parent.mkdir(parents=True)
     make_strange(path, kind)
     monkeypatch.setenv("AUTOTUNED_CONFIG_PATH", os.pathsep.join([str(tmp_path / "bad"), str(tmp_path / "good")]))
-    files.forget_files()
+    lookup.forget_files()
     choice = sources.find(KEY, LIVE)
     assert choice is not None and choice.config is CONFIGS[0]
     assert [record.getMessage() for record in caplog.records if str(path) in record.getMessage()] != []

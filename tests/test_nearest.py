@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotuned import nearest
-from autotuned.nearest import Distance, Neighbourhood, distance, shape_of
+from autotuned.configfiles import nearest_shape
+from autotuned.configfiles.nearest_shape import Distance, Neighbourhood, distance, shape_of
 
 
 def call(m: Any = 3, n: Any = 64, shape: Any = (3, 64), dtype: str = "torch.float16", **more: Any) -> dict[str, Any]:
@@ -132,11 +132,11 @@ def test_of_equally_near_ones_the_smaller_sizes_come_first_also_where_octaves_ar
     ],
 )
 def test_what_is_no_factor_is_refused(given: Any, problem: str) -> None:
-    assert problem in nearest.check(given, ["M", "N"], "app.k")
-    assert nearest.check({"M": 1, "N": 2.5}, ["M", "N"], "app.k") == ""
+    assert problem in nearest_shape.check(given, ["M", "N"], "app.k")
+    assert nearest_shape.check({"M": 1, "N": 2.5}, ["M", "N"], "app.k") == ""
 
 
 def test_a_neighbour_is_described() -> None:
     found = far(3, 4)
     assert found is not None
-    assert nearest.words((("M", 3),), (("M", 4),), found) == "nearest shape M=4 for M=3, 0.42 octaves away"
+    assert nearest_shape.words((("M", 3),), (("M", 4),), found) == "nearest shape M=4 for M=3, 0.42 octaves away"

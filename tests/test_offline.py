@@ -15,7 +15,8 @@ from shipped import publish
 from stored import lines
 
 import autotuned
-from autotuned import autotune, files, policy
+from autotuned import autotune
+from autotuned.configfiles import lookup, policy
 from autotuned.errors import DecorationError, NotTunedError
 from autotuned.gpu import device
 from autotuned.resolve import sources
@@ -180,9 +181,9 @@ def test_explain_names_the_file_that_answers_and_without_it_that_of_the_next_pla
     (tmp_path / "entry_point" / "__init__.py").touch()
     monkeypatch.syspath_prepend(str(tmp_path))
     publish(monkeypatch, "entry_point")
-    monkeypatch.delitem(files._packages, "entry points", raising=False)
+    monkeypatch.delitem(lookup._packages, "entry points", raising=False)
     monkeypatch.setenv("AUTOTUNED_CONFIG_PATH", os.pathsep.join(map(str, folders[:2])))
-    monkeypatch.setitem(files._packages, "own", [files.Folder(folders[5], policy.DEFAULTS)])
+    monkeypatch.setitem(lookup._packages, "own", [lookup.Folder(folders[5], policy.DEFAULTS)])
     for folder in (folders[3], folders[2]):
         sources.register_configs(folder)
     answered = []

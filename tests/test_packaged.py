@@ -15,9 +15,10 @@ import torch
 from commands import run_json
 from fakes import CONTEXT
 
-from autotuned import cases, configfile, files, shipping
+from autotuned import cases
 from autotuned.cases import Found
-from autotuned.configfile import ConfigFile, Entry
+from autotuned.configfiles import file, lookup, writer
+from autotuned.configfiles.file import ConfigFile, Entry
 from autotuned.kernels import shapes
 from autotuned.key.key import Key
 from autotuned.resolve import sources
@@ -85,7 +86,7 @@ def problem(kernel: Found, case: dict[str, Any]) -> Problem:
 def stand_in(problems: list[Problem], found: dict[str, Found], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder as `tune --out` writes it, of a GPU that nobody has."""
     folder = tmp_path_factory.mktemp("files")
-    shipping.ship_all((entry_of(one, found[one.kernel].tuner.target.source) for one in problems), folder)
+    writer.ship_all((entry_of(one, found[one.kernel].tuner.target.source) for one in problems), folder)
     return folder / "nvidia-h200-sm_90-132"
 
 
@@ -102,7 +103,7 @@ def folder(request: pytest.FixtureRequest, stand_in: Path) -> Path:
 
 def read(folder: Path) -> Iterator[ConfigFile]:
     for path in sorted(folder.glob("*.json")):
-        yield configfile.parse(path.read_bytes(), str(path))
+        yield file.parse(path.read_bytes(), str(path))
 
 
 def test_the_files_pass_check_with_the_kernels_as_they_are(folder: Path) -> None:
@@ -118,8 +119,8 @@ def test_every_call_is_in_the_files(folder: Path, problems: list[Problem]) -> No
 
 
 def test_every_entry_was_measured(folder: Path) -> None:
-    for file in read(folder):
-        assert all(entry.median_us is not None for _, entry in file.entries()), file.kernel
+    for one in read(folder):
+        assert all(entry.median_us is not None for _, entry in one.entries()), one.kernel
 
 
 def test_every_call_is_served_from_its_own_file(
@@ -148,8 +149,8 @@ def test_a_variable_that_changes_nothing_keeps_no_call_from_its_file(
     contexts = {file.kernel: latest(file) for file in read(folder)}
     for one in problems:
         key = Key(one.kernel, one.call, {**contexts[one.kernel], "environment": environment})
-        exact = files.look_exact(key, one.live, one.needed).choice
-        choice = exact or files.look_ladder(key, one.live, strict=True, needed=one.needed).choice
+        exact = lookup.look_exact(key, one.live, one.needed).choice
+        choice = exact or lookup.look_ladder(key, one.live, strict=True, needed=one.needed).choice
         assert choice is not None, f"{one.kernel}: {one.text}"
         assert Path(choice.origin).parent == folder
 

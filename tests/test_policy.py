@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 from fakes import CONTEXT, DEVICE
 
-from autotuned import policy
+from autotuned.configfiles import policy
+from autotuned.configfiles.policy import ACTIONS, DEFAULTS, judge, version_order
 from autotuned.errors import ConfigFileError
-from autotuned.policy import ACTIONS, DEFAULTS, judge, version_order
 
 
 def context(**parts: Any) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from autotuned.cli.seats import Seat
 from fakes import FakeConfig, form, make_key
 
 import autotuned
-from autotuned.configfile import Entry
+from autotuned.configfiles.file import Entry
 from autotuned.errors import AutotunedError
 
 TURNS = 500  # more than any of these takes

@@ -10,8 +10,9 @@ from autotuned.cli import plots
 from fakes import FakeConfig, form, make_key
 from typer.testing import CliRunner
 
-from autotuned import calls, files, policy
+from autotuned import calls
 from autotuned.calls import Recorded, Writer
+from autotuned.configfiles import lookup, policy
 from autotuned.errors import RecordingError
 from autotuned.resolve import sources
 from autotuned.store.record import Record, Timing
@@ -75,7 +76,7 @@ def test_what_comes_with_this_package_is_shown_only_by_a_name(command, tmp_path,
     CliRunner().invoke(ENTRY.load(), ["export", "--out", str(tmp_path)])
     sources.clear()
     keep(4096)
-    monkeypatch.setitem(files._packages, "own", [files.Folder(tmp_path, policy.DEFAULTS)])
+    monkeypatch.setitem(lookup._packages, "own", [lookup.Folder(tmp_path, policy.DEFAULTS)])
     counts, rows = {}, {}
     for names in ((), ("k",)):
         result = [CliRunner().invoke(ENTRY.load(), [command, *names, *more]).stdout for more in (["--json"], [])]

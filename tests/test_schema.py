@@ -11,7 +11,8 @@ import jsonschema
 import pytest
 from fakes import CONTEXT, DEVICE, FakeConfig, form, make_key
 
-from autotuned import configfile, disk
+from autotuned import disk
+from autotuned.configfiles import file as configfile
 from autotuned.errors import AutotunedError
 from autotuned.store import record
 from autotuned.store.record import Record, Timing

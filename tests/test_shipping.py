@@ -9,7 +9,7 @@ from shipped import BROKEN, KEY, LARGE, LIVE, OTHER, SLUG, SMALL, write_broken
 from stored import config_of
 
 from autotuned import disk
-from autotuned.configfile import Entry
+from autotuned.configfiles.file import Entry
 from autotuned.errors import ConfigFileError
 from autotuned.key.key import Key
 from autotuned.resolve import sources

@@ -95,6 +95,6 @@ def test_a_warning_in_a_test_is_an_error() -> None:
 
 
 def test_no_process_sees_config_files_of_other_packages() -> None:
-    code = "from autotuned import files; print(files._entry_points())"
+    code = "from autotuned.configfiles import lookup as files; print(files._entry_points())"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert (done.stdout, done.stderr) == ("[]\n", "")

@@ -15,7 +15,7 @@ from fakes import form, make_key
 import autotuned
 from autotuned import autotune
 from autotuned.calls import Recorded, Writer
-from autotuned.configfile import Entry
+from autotuned.configfiles.file import Entry
 from autotuned.key.key import Key
 from autotuned.resolve import sources
 from autotuned.store.record import Record, Timing

@@ -29,17 +29,17 @@ from autotuned.store.records import root as root
 from autotuned.store.records import scratch_folder as scratch_folder
 
 if TYPE_CHECKING:
-    from autotuned import files, nearest, shipping
-    from autotuned.files import config_folders as config_folders
-    from autotuned.files import forget_files as forget_files
-    from autotuned.files import likely as likely
-    from autotuned.files import register_configs as register_configs
-    from autotuned.files import shipped as shipped
+    from autotuned.configfiles import lookup, nearest_shape, writer
+    from autotuned.configfiles.lookup import config_folders as config_folders
+    from autotuned.configfiles.lookup import forget_files as forget_files
+    from autotuned.configfiles.lookup import likely as likely
+    from autotuned.configfiles.lookup import register_configs as register_configs
+    from autotuned.configfiles.lookup import shipped as shipped
+    from autotuned.configfiles.writer import ship as ship
+    from autotuned.configfiles.writer import ship_all as ship_all
+    from autotuned.configfiles.writer import shippable as shippable
+    from autotuned.configfiles.writer import unwritable as unwritable
     from autotuned.search import race
-    from autotuned.shipping import ship as ship
-    from autotuned.shipping import ship_all as ship_all
-    from autotuned.shipping import shippable as shippable
-    from autotuned.shipping import unwritable as unwritable
     from autotuned.store import listing
     from autotuned.store.listing import BLOCK as BLOCK
     from autotuned.store.listing import all_heads as all_heads
@@ -49,13 +49,15 @@ if TYPE_CHECKING:
     from autotuned.store.listing import known_heads as known_heads
     from autotuned.store.listing import unreadable as unreadable
 else:
-    files, listing, race, shipping = map(later, ("files", "store.listing", "search.race", "shipping"))
+    lookup, listing, race, writer = map(
+        later, ("configfiles.lookup", "store.listing", "search.race", "configfiles.writer")
+    )
 
 # What is asked of config files and of all records, in the modules that are imported then: a stored choice needs none.
 _ELSEWHERE = {
-    **dict.fromkeys(("config_folders", "forget_files", "likely", "register_configs", "shipped"), files),
+    **dict.fromkeys(("config_folders", "forget_files", "likely", "register_configs", "shipped"), lookup),
     **dict.fromkeys(("BLOCK", "all_heads", "all_records", "clear", "kernels", "known_heads", "unreadable"), listing),
-    **dict.fromkeys(("ship", "ship_all", "shippable", "unwritable"), shipping),
+    **dict.fromkeys(("ship", "ship_all", "shippable", "unwritable"), writer),
 }
 
 
@@ -90,12 +92,12 @@ def find(
         if not unfit or seen.problem != "config gone":  # what was left out has been said already
             records.react(seen)
         if rung in (Rung.FILE, Rung.LADDER):  # where files are read
-            files.report(key.kernel, strict)
+            lookup.report(key.kernel, strict)
         if seen.choice is not None:
             if rung is Rung.STORE:
                 records.note_use(Path(seen.choice.origin))
             elif rung is not Rung.TABLE:
-                files.announce(key.kernel, seen.choice)
+                lookup.announce(key.kernel, seen.choice)
             return seen.choice
     return None
 
@@ -155,11 +157,13 @@ def exact_places(needed: Conditions = BY_DEFAULT) -> tuple[Place, ...]:
     """The places that are asked where no policy and no shape is in question, in their order; see `places`."""
     return (
         (Rung.STORE, lambda key, candidates: _look_at_record(key, candidates, needed)),
-        (Rung.FILE, lambda key, candidates: files.look_exact(key, candidates, needed)),
+        (Rung.FILE, lambda key, candidates: lookup.look_exact(key, candidates, needed)),
     )
 
 
-def places(strict: bool, exact: bool, factors: nearest.Factors, needed: Conditions = BY_DEFAULT) -> Iterator[Place]:
+def places(
+    strict: bool, exact: bool, factors: nearest_shape.Factors, needed: Conditions = BY_DEFAULT
+) -> Iterator[Place]:
     """The places a stored choice may come from, in the order in which they are asked; `explain` walks the same list.
 
     Args:
@@ -170,6 +174,6 @@ def places(strict: bool, exact: bool, factors: nearest.Factors, needed: Conditio
     """
     yield from exact_places(needed)
     if not exact:
-        yield Rung.LADDER, lambda key, candidates: files.look_ladder(key, candidates, strict, needed)
+        yield Rung.LADDER, lambda key, candidates: lookup.look_ladder(key, candidates, strict, needed)
     if factors and not exact and not strict:
-        yield Rung.NEAREST, lambda key, candidates: files.look_nearest(key, candidates, factors, needed)
+        yield Rung.NEAREST, lambda key, candidates: lookup.look_nearest(key, candidates, factors, needed)

@@ -17,8 +17,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from fakes import DEVICE, FakeConfig, by_identity, form, make_key
 
-from autotuned import files, shipping
-from autotuned.configfile import ConfigFile, Entry, split_context
+from autotuned.configfiles import lookup, writer
+from autotuned.configfiles.file import ConfigFile, Entry, split_context
 from autotuned.gpu.device import from_json
 
 
@@ -44,21 +44,21 @@ def main() -> None:
         key = make_key(2 * n)
         file.add(split_context(key.context)[0], Entry(key.call, form(config), 10.0, 1.5))
     with tempfile.TemporaryDirectory() as folder:
-        path = shipping.write(file, Path(folder))
+        path = writer.write(file, Path(folder))
         os.environ["AUTOTUNED_CONFIG_PATH"] = folder
         keys = [make_key(2 * n % (2 * count)) for n in range(2000)]
         odd = [make_key((2 * n + 1) % (2 * count)) for n in range(2000)]
         newer = [make_key(2 * n % (2 * count), triton="3.9.1") for n in range(2000)]
         start = time.perf_counter()
-        assert files.look_exact(keys[0], live).choice is not None
+        assert lookup.look_exact(keys[0], live).choice is not None
         print(f"{count} entries, {path.stat().st_size / 1e6:.1f} MB, first look-up {time.perf_counter() - start:.3f} s")
-        print(f"same call and context   {timed(lambda n: files.look_exact(keys[n], live))}")
-        print(f"no such call            {timed(lambda n: files.look_exact(odd[n], live))}")
-        print(f"another patch of Triton {timed(lambda n: files.look_ladder(newer[n], live))}")
+        print(f"same call and context   {timed(lambda n: lookup.look_exact(keys[n], live))}")
+        print(f"no such call            {timed(lambda n: lookup.look_exact(odd[n], live))}")
+        print(f"another patch of Triton {timed(lambda n: lookup.look_ladder(newer[n], live))}")
         start = time.perf_counter()
-        assert files.look_nearest(make_key(2 * count + 1), live, {"n": 2.0}).choice is not None
+        assert lookup.look_nearest(make_key(2 * count + 1), live, {"n": 2.0}).choice is not None
         print(f"first nearest shape     {time.perf_counter() - start:.3f} s")
-        print(f"nearest shape           {timed(lambda n: files.look_nearest(odd[n], live, {'n': 1.5}))}")
+        print(f"nearest shape           {timed(lambda n: lookup.look_nearest(odd[n], live, {'n': 1.5}))}")
 
 
 if __name__ == "__main__":

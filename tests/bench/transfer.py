@@ -16,7 +16,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from autotuned import nearest
+from autotuned.configfiles import nearest_shape
 from autotuned.gpu.device import from_json
 from autotuned.resolve import sources
 from autotuned.store.record import Record, Timing
@@ -43,13 +43,13 @@ class Loss(NamedTuple):
 def losses(records: list[Record], axis: str, band: tuple[bool, float, float]) -> Iterator[Loss]:
     """The loss of every call that has a neighbour in a band of distances."""
     above, least, most = band
-    shapes = [nearest.shape_of(record.key.call, [axis]) for record in records]
+    shapes = [nearest_shape.shape_of(record.key.call, [axis]) for record in records]
     for record, ours in zip(records, shapes):
         found = []
         for other, theirs in zip(records, shapes):
             if theirs.rest != ours.rest or theirs.sizes == ours.sizes:
                 continue
-            far = nearest.distance(ours.sizes, theirs.sizes, {axis: 2.0**most})
+            far = nearest_shape.distance(ours.sizes, theirs.sizes, {axis: 2.0**most})
             if far is not None and far.above is above and least < far.octaves <= most:
                 found.append((far, theirs.sizes, other))
         if found:

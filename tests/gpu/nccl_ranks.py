@@ -109,9 +109,9 @@ def rank_main(backend: str, size: int, port: int, folder: Path, rank: int) -> No
     import torch
     import torch.distributed as dist
 
-    from autotuned import files
+    from autotuned.configfiles import lookup
 
-    files._packages["own"] = []  # what this package ships for its kernels would be taken, and nothing be searched for
+    lookup._packages["own"] = []  # what this package ships for its kernels would be taken, and nothing be searched for
     place = PLACES[backend]
     store = dist.TCPStore("127.0.0.1", port, is_master=False, wait_for_workers=False)
     device_id = None

@@ -6,8 +6,10 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from autotuned import configfile, disk, files
-from autotuned.configfile import ConfigFile, Entry
+from autotuned import disk
+from autotuned.configfiles import file as configfile
+from autotuned.configfiles import lookup
+from autotuned.configfiles.file import ConfigFile, Entry
 from autotuned.errors import ConfigFileError
 from autotuned.gpu.device import Device, from_json
 from autotuned.key.key import Key
@@ -48,7 +50,7 @@ def ship_all(found: Iterable[tuple[Key, Entry]], folder: Path) -> list[Path]:
         by_path.setdefault(path, []).append((key, entry))
     for path, some in by_path.items():
         _add(path, some, folder)
-    files.forget_files()
+    lookup.forget_files()
     return list(by_path)
 
 
@@ -103,7 +105,7 @@ def shippable(path: Path, kernel: str) -> ConfigFile | None:
         return None
     except ValueError:
         pass  # no plain file, or too large: what reads it below says so
-    file, faults = files.read_anew(path, kernel)
+    file, faults = lookup.read_anew(path, kernel)
     grave = [fault for fault in faults if not fault.harmless]
     if grave or file is None:
         text = f"{grave[0] if grave else path} It is left as it is: repair it, or move it away."

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from autotuned.configfile import ConfigFile
+from autotuned.configfiles.file import ConfigFile
 from autotuned.typed_json import Json
 
 # As torch 2.13 and NumPy spell them; of new formats of few bits there will be more, so these are told by their form.

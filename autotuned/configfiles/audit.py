@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from autotuned import configfile, exchange, files, unmade
-from autotuned.configfile import ConfigFile, Fault, Group
+from autotuned.configfiles import exchange, lookup, unreachable
+from autotuned.configfiles import file as configfile
+from autotuned.configfiles.file import ConfigFile, Fault, Group
 from autotuned.typed_json import Json, canonical
 
 ALWAYS = {"environment", "source", "version"}  # what every context has, besides the device
@@ -27,7 +28,7 @@ class Audit:
         self.files: list[tuple[Path, ConfigFile]] = []
         self.faults: list[Fault] = []
         self._first: dict[str, Path] = {}  # digest of a key -> the file that has it first
-        files.forget_files()  # they may have changed since this process read them
+        lookup.forget_files()  # they may have changed since this process read them
         for path in paths:
             for file in exchange.files_in([path]):
                 self._file(file, path if path.is_dir() else None)
@@ -65,7 +66,7 @@ def _lost(file: ConfigFile, path: Path, folder: Path | None) -> Iterator[str]:
         yield f"dead: it is for {file.kernel!r} on {file.device.name!r}, which is looked for in {place}."
         return
     for key, entry in file.entries():
-        if (file.find(key) if folder is None else files.find(files.path_of(folder, key), key)) != entry:
+        if (file.find(key) if folder is None else lookup.find(lookup.path_of(folder, key), key)) != entry:
             yield f"dead: no look-up finds the entry for the call {_short(key.call)}: its context names a device too."
 
 
@@ -76,11 +77,11 @@ def _dead(file: ConfigFile) -> Iterator[str]:
             fields = " or ".join(", ".join(sorted(ALWAYS | toolchain)) for toolchain in TOOLCHAINS)
             yield f"dead: expected a context of {fields}, got {', '.join(sorted(group.context)) or 'nothing'}."
         else:
-            yield from (f"dead: {text}" for text in unmade.in_context(group.context))
+            yield from (f"dead: {text}" for text in unreachable.in_context(group.context))
         yield from _dead_calls(group)
     if not file.groups():
         yield "it has no groups, and so answers no call: remove it."
-    yield from (f"dead: {text}" for text in unmade.in_entries(file))
+    yield from (f"dead: {text}" for text in unreachable.in_entries(file))
 
 
 def _dead_calls(group: Group) -> Iterator[str]:

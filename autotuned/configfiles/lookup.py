@@ -11,12 +11,14 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from autotuned import configfile, disk, env, nearest, policy
-from autotuned.configfile import ConfigFile, Entry, Fault
+from autotuned import disk, env
+from autotuned.configfiles import file as configfile
+from autotuned.configfiles import nearest_shape, policy
+from autotuned.configfiles.file import ConfigFile, Entry, Fault
+from autotuned.configfiles.policy import Policy, Verdict
 from autotuned.errors import ConfigFileError
 from autotuned.gpu.device import from_json
 from autotuned.key.key import Key
-from autotuned.policy import Policy, Verdict
 from autotuned.store import conditions, records
 from autotuned.store.conditions import BY_DEFAULT, Conditions
 from autotuned.store.lookup import Candidates, Choice, Look, Rung
@@ -162,7 +164,7 @@ def _own() -> Traversable:
     try:
         return importlib.resources.files(GROUP)
     except ModuleNotFoundError:
-        return Path(__file__).parent.parent / "configs"
+        return Path(__file__).parent.parent.parent / "configs"
 
 
 def _others() -> Iterator[Folder]:
@@ -325,12 +327,14 @@ def look_ladder(key: Key, candidates: Candidates, strict: bool = False, needed: 
     return _best(_ladder(key), candidates, needed, Rung.LADDER, strict)
 
 
-def look_nearest(key: Key, candidates: Candidates, factors: nearest.Factors, needed: Conditions = BY_DEFAULT) -> Look:
+def look_nearest(
+    key: Key, candidates: Candidates, factors: nearest_shape.Factors, needed: Conditions = BY_DEFAULT
+) -> Look:
     """The choice for the nearest shape, in the same context or one that the policies of the files serve."""
     return _best(_neighbours(key, factors), candidates, needed, Rung.NEAREST, False)
 
 
-def likely(key: Key, candidates: Candidates, factors: nearest.Factors) -> str | None:
+def likely(key: Key, candidates: Candidates, factors: nearest_shape.Factors) -> str | None:
     """The identity of the live config that is likely to win: what has weaker conditions, or serves elsewhere."""
     offers = itertools.chain(_ladder(key), _neighbours(key, factors) if factors else ())
     elsewhere = (offer.entry.identity for offer in offers if offer.verdict.action != "refuse")
@@ -372,9 +376,9 @@ def _ladder(key: Key) -> list[Offer]:
     return sorted(offers, key=lambda offer: offer.rank)
 
 
-def _neighbours(key: Key, factors: nearest.Factors) -> Iterator[Offer]:
+def _neighbours(key: Key, factors: nearest_shape.Factors) -> Iterator[Offer]:
     """What there is for other sizes, the best first, in any context; found as it is asked for."""
-    ours = nearest.shape_of(key.call, factors)
+    ours = nearest_shape.shape_of(key.call, factors)
     if not ours.sizes:
         return iter(())
     found = [
@@ -387,12 +391,12 @@ def _neighbours(key: Key, factors: nearest.Factors) -> Iterator[Offer]:
 
 
 def _outwards(
-    verdict: Verdict, held: ShippedFile, alike: Alike, ours: nearest.Sizes, factors: nearest.Factors
+    verdict: Verdict, held: ShippedFile, alike: Alike, ours: nearest_shape.Sizes, factors: nearest_shape.Factors
 ) -> Iterator[Offer]:
     for far, sizes, entry in alike.entries.around(ours, factors):
         if sizes != ours:  # the same are the ladder's
             rank = (verdict.rank, far, sizes, held.number)
-            note = "; ".join([nearest.words(ours, sizes, far), *verdict.notes])
+            note = "; ".join([nearest_shape.words(ours, sizes, far), *verdict.notes])
             yield Offer(rank, verdict, entry, alike.context, held, note)
 
 
@@ -400,10 +404,10 @@ class Alike(NamedTuple):
     """Entries of one context that differ in sizes only."""
 
     context: Json
-    entries: nearest.Neighbourhood[Entry]
+    entries: nearest_shape.Neighbourhood[Entry]
 
 
-def _alike(file: ConfigFile, rest: str, factors: nearest.Factors) -> list[Alike]:
+def _alike(file: ConfigFile, rest: str, factors: nearest_shape.Factors) -> list[Alike]:
     """The entries that differ in sizes of some axes only, by context; worked out once a file and set of axes."""
     axes = frozenset(factors)
     if axes not in file.indexes:
@@ -415,13 +419,13 @@ def _alike(file: ConfigFile, rest: str, factors: nearest.Factors) -> list[Alike]
 def _index(file: ConfigFile, axes: Iterable[str]) -> dict[str, list[Alike]]:
     index: dict[str, list[Alike]] = {}
     for group in file.groups():
-        by_rest: dict[str, list[tuple[nearest.Sizes, Entry]]] = {}
+        by_rest: dict[str, list[tuple[nearest_shape.Sizes, Entry]]] = {}
         for entry in group.entries.values():
-            shape = nearest.shape_of(entry.call, axes)
+            shape = nearest_shape.shape_of(entry.call, axes)
             if shape.sizes:
                 by_rest.setdefault(shape.rest, []).append((shape.sizes, entry))
         for rest, found in by_rest.items():
-            index.setdefault(rest, []).append(Alike(group.context, nearest.Neighbourhood(found)))
+            index.setdefault(rest, []).append(Alike(group.context, nearest_shape.Neighbourhood(found)))
     return index
 
 

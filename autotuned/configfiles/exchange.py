@@ -6,8 +6,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from autotuned import configfile, disk, shipping
-from autotuned.configfile import ConfigFile, Entry, Fault
+from autotuned import disk
+from autotuned.configfiles import file as configfile
+from autotuned.configfiles import writer
+from autotuned.configfiles.file import ConfigFile, Entry, Fault
 from autotuned.errors import ConfigFileError
 from autotuned.gpu.device import Device, from_json
 from autotuned.json_fields import is_finite
@@ -37,7 +39,7 @@ def export(folder: Path, kernels: Iterable[str] | None = None) -> list[Path]:
         ConfigFileError, OSError: As `shipping.ship_all`.
     """
     found = [entry for kernel in ([None] if kernels is None else kernels) for entry in _exported(kernel)]
-    return shipping.ship_all(found, folder)
+    return writer.ship_all(found, folder)
 
 
 def _exported(kernel: str | None) -> Iterator[tuple[Key, Entry]]:
