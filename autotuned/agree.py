@@ -9,12 +9,12 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Protocol
 
-from autotuned import disk, errors, ranks, switched
+from autotuned import disk, errors, ranks
 from autotuned.errors import AutotunedError, SyncError
 from autotuned.key.key import Key
-from autotuned.question import Question
 from autotuned.ranks import Ranks
-from autotuned.resolve import sources
+from autotuned.resolve import hooks, sources
+from autotuned.resolve.request import Question
 from autotuned.search import failures, race
 from autotuned.search.do_bench import Fixed
 from autotuned.store import conditions, record
@@ -73,9 +73,9 @@ class Agreement:
 
     def close(self) -> None:
         """Let each rank choose by itself again; a second time does nothing."""
-        if self in switched.agreements:
-            switched.agreements.remove(self)
-            switched.tell_change()
+        if self in hooks.agreements:
+            hooks.agreements.remove(self)
+            hooks.tell_change()
 
     def choose(self, question: Question, alone: Alone, do_bench: Any) -> Choice:
         """The choice of all ranks for a question.
@@ -341,14 +341,14 @@ def sync(group: Any = None, timeout_s: float = 600.0) -> Agreement:
     if not timeout_s > 0:
         raise SyncError(f"sync: timeout_s: expected seconds above 0, got {timeout_s!r}.", kernel="")
     agreement = Agreement(ranks.of_group(group, timeout_s))
-    switched.agreements.append(agreement)
-    switched.tell_change()
+    hooks.agreements.append(agreement)
+    hooks.tell_change()
     return agreement
 
 
 def _after_fork_in_child() -> None:
     """What was forked off a rank is none: it chooses by itself, and leaves the rank's connection to the store alone."""
-    switched.agreements.clear()
+    hooks.agreements.clear()
 
 
 if hasattr(os, "register_at_fork"):

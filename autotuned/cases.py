@@ -20,9 +20,9 @@ from typing import Any
 from autotuned.errors import CallError, TargetError
 from autotuned.function import TunedFunction
 from autotuned.key import origin
+from autotuned.resolve.tuner import Tuner
 from autotuned.triton_compat import kernel
 from autotuned.tunable.kernel import Call
-from autotuned.tuner import Tuner
 
 EXPECTED = "expected a module (app.kernels), one kernel of it (app.kernels:matmul) or a file (kernels.py)"
 

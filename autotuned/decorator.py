@@ -15,7 +15,7 @@ from autotuned._lazy import later
 from autotuned.errors import ArgumentNameError, DecorationError
 from autotuned.key import source
 from autotuned.key.key import KeySpec
-from autotuned.question import Options
+from autotuned.resolve.request import Options
 from autotuned.triton_compat import kernel as triton_names
 from autotuned.triton_compat import versions
 from autotuned.tunable import configs

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 from autotuned.decorator import CaseGenerator, Named
 from autotuned.errors import DecorationError
-from autotuned.question import Options
+from autotuned.resolve.request import Options
+from autotuned.resolve.tuner import Tuner
 from autotuned.store.lookup import Choice
 from autotuned.tunable.argument_names import Names
 from autotuned.tunable.function import HostTarget
 from autotuned.tunable.kernel import Call
-from autotuned.tuner import Tuner
 
 if TYPE_CHECKING:
-    from autotuned.counters import CacheInfo
-    from autotuned.explain import Explanation
+    from autotuned.resolve.counters import CacheInfo
+    from autotuned.resolve.explain import Explanation
 
 
 class TunedFunction(Named):
@@ -123,7 +123,7 @@ class TunedFunction(Named):
 
     def explain(self, *args: Any, grid: Any = None, **kwargs: Any) -> Explanation:
         """Where the choice for a call comes from, and why not from elsewhere: the key part by part, and for a miss
-        the nearest stored key with the parts that differ. `print` it, or see `autotuned.explain.Explanation`.
+        the nearest stored key with the parts that differ. `print` it, or see `autotuned.resolve.explain.Explanation`.
 
         Nothing is searched, measured, launched or moved; callables among the options are called as for the call.
 

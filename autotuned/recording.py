@@ -14,13 +14,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
-from autotuned import argspec, env, grids, switched
+from autotuned import argspec, env, grids
 from autotuned.calls import Recorded, Writer
-from autotuned.choose import Chooser
 from autotuned.errors import EncodingError, RecordingError
 from autotuned.key import opaque, origin, source
 from autotuned.launch.bound import Bound
 from autotuned.launch.table import PyLauncher
+from autotuned.resolve import hooks
+from autotuned.resolve.chooser import Chooser
 from autotuned.triton_compat import kernel
 from autotuned.tunable.kernel import EMPTY, Call
 
@@ -251,8 +252,8 @@ def record(path: str | os.PathLike[str]) -> Iterator[None]:
     try:
         yield
     finally:
-        switched.recorders.remove(recorder)
-        switched.tell_change()
+        hooks.recorders.remove(recorder)
+        hooks.tell_change()
         recorder.close()
 
 
@@ -264,15 +265,15 @@ def _started(path: Path) -> Recorder:
             f"{path}: expected a file to record calls into, and it cannot be written: {error.strerror or error}.",
             path=str(path),
         ) from error
-    switched.recorders.append(recorder)
-    switched.tell_change()
+    hooks.recorders.append(recorder)
+    hooks.tell_change()
     return recorder
 
 
 def begin_if_asked() -> None:
     """Start recording for the whole process where `AUTOTUNED_RECORD` names a file; a second time does nothing."""
     path = env.record_path()
-    if path is None or path in _refused or any(recorder.path == path for recorder in switched.recorders):
+    if path is None or path in _refused or any(recorder.path == path for recorder in hooks.recorders):
         return
     try:
         _started(path)
@@ -282,7 +283,7 @@ def begin_if_asked() -> None:
 
 
 def _after_fork_in_child() -> None:
-    for recorder in switched.recorders:
+    for recorder in hooks.recorders:
         recorder.begin_process()
 
 

@@ -6,19 +6,19 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from autotuned import cases, fallback
+from autotuned import cases
 from autotuned.cases import Found
 from autotuned.configfiles.file import ConfigFile, Entry, passed
 from autotuned.errors import TargetError
 from autotuned.key import opaque
 from autotuned.key.key import Key
-from autotuned.resolve import sources
+from autotuned.resolve import fallback, sources
+from autotuned.resolve.tuner import Tuner
 from autotuned.search import search
 from autotuned.search.job import Job, Outcome, timer_of
 from autotuned.store.record import Timing
 from autotuned.tunable import configs, mismatch
 from autotuned.tunable.kernel import Call
-from autotuned.tuner import Tuner
 from autotuned.typed_json import Json, canonical
 
 

@@ -12,12 +12,14 @@ from typing import Any
 
 from triton.runtime.autotuner import Autotuner, AutotunerError, Config
 
-from autotuned import env, explain, seed, stocktuner
+from autotuned import env, seed, stocktuner
 from autotuned.decorator import measured_by
 from autotuned.errors import AutotunedError, DecorationError, EncodingError, NotTunedError
-from autotuned.explain import Explanation
 from autotuned.key.key import KeySpec
-from autotuned.question import Options
+from autotuned.resolve import explain
+from autotuned.resolve.explain import Explanation
+from autotuned.resolve.request import Options
+from autotuned.resolve.tuner import Tuner
 from autotuned.search import benchmark
 from autotuned.store.lookup import Choice, Rung
 from autotuned.triton_compat import kernel
@@ -25,7 +27,6 @@ from autotuned.tunable import configs
 from autotuned.tunable.argument_names import Names
 from autotuned.tunable.kernel import Hooks, KernelTarget
 from autotuned.tuned import Tuned
-from autotuned.tuner import Tuner
 
 log = logging.getLogger("autotuned")
 NOTHING_LEFT = "No valid autotuner configs after pruning. `early_config_prune` should return at least one config."

@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
-from autotuned.context import Context
 from autotuned.key import opaque
 from autotuned.key.key import Key, dtypes_in, is_tensor
-from autotuned.question import trial_part
 from autotuned.resolve import sources
+from autotuned.resolve.context import Context
+from autotuned.resolve.request import trial_part
 from autotuned.search import benchmark, failures
 from autotuned.store import conditions
 from autotuned.store.conditions import Conditions

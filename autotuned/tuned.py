@@ -16,19 +16,19 @@ from autotuned.decorator import CaseGenerator, Named
 from autotuned.errors import CallError, NotTunedError, PruningError
 from autotuned.key.key import is_tensor, sizes_of
 from autotuned.launch import launcher
-from autotuned.question import Options
+from autotuned.resolve.request import Options
+from autotuned.resolve.tuner import Tuner
 from autotuned.store.lookup import Choice
 from autotuned.triton_compat import kernel
 from autotuned.tunable.argument_names import Names
 from autotuned.tunable.configs import Pruner
 from autotuned.tunable.kernel import Call, Hooks, KernelTarget
-from autotuned.tuner import Tuner
 from autotuned.typed_json import is_numpy_scalar
 
 if TYPE_CHECKING:
-    from autotuned.counters import CacheInfo
-    from autotuned.explain import Explanation
     from autotuned.launch import grid_program
+    from autotuned.resolve.counters import CacheInfo
+    from autotuned.resolve.explain import Explanation
     from autotuned.tunable import readers
 else:
     grid_program, readers = later("launch.grid_program"), later("tunable.readers")
@@ -325,7 +325,7 @@ class Tuned(launcher.base(), Autotuner, Named):  # type: ignore[misc]  # Triton 
 
     def explain(self, *args: Any, grid: Any = None, **kwargs: Any) -> Explanation:
         """Where the choice for a call comes from, and why not from elsewhere: the key part by part, and for a miss
-        the nearest stored key with the parts that differ. `print` it, or see `autotuned.explain.Explanation`.
+        the nearest stored key with the parts that differ. `print` it, or see `autotuned.resolve.explain.Explanation`.
 
         Nothing is searched, measured, launched or moved; callables among the options are called as for the call.
 

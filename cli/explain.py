@@ -8,12 +8,11 @@ from typing import Annotated
 
 import typer
 
-from autotuned import explain
 from autotuned.errors import NoDeviceError
-from autotuned.explain import Explanation
 from autotuned.gpu import device
 from autotuned.key.key import Key
-from autotuned.resolve import sources
+from autotuned.resolve import explain, sources
+from autotuned.resolve.explain import Explanation
 from autotuned.store.lookup import Rung
 from autotuned.typed_json import Json
 

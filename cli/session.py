@@ -24,8 +24,8 @@ from autotuned.errors import DeviceLostError, NoDeviceError, TargetError
 from autotuned.gpu.device import from_json
 from autotuned.key import opaque
 from autotuned.key.key import Key
-from autotuned.question import Question
 from autotuned.resolve import sources
+from autotuned.resolve.request import Question
 from autotuned.store.lookup import Choice, Rung
 from autotuned.store.record import Record, Timing
 from autotuned.tunable import configs

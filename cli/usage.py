@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from autotuned import calls, explain
+from autotuned import calls
 from autotuned.calls import Recorded
 from autotuned.key.key import Difference, Key
 from autotuned.key.nearest_key import Alike
-from autotuned.resolve import sources
+from autotuned.resolve import explain, sources
 from autotuned.typed_json import Json, canonical
 
 from . import terminal

@@ -47,7 +47,8 @@ def warmup(
 
 
 def _rows(path: Path, files: list[str], device: str) -> list[dict[str, Json]]:
-    from autotuned import explain, replay
+    from autotuned import replay
+    from autotuned.resolve import explain
 
     with explain.reading_once():  # each call that is not tuned says what is nearest to it
         return [_row(found, call, device) for found in replay.load(path, files) for call in found.calls]

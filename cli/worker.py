@@ -16,11 +16,11 @@ from types import TracebackType
 from typing import Any, NoReturn, TextIO
 
 import autotuned
-from autotuned import disk, switched
+from autotuned import disk
 from autotuned.errors import AutotunedError, DeviceLostError, TargetError
 from autotuned.gpu import device
 from autotuned.key.key import Key
-from autotuned.resolve import sources
+from autotuned.resolve import hooks, sources
 from autotuned.search import failures
 from autotuned.search.job import Progress
 from autotuned.store import conditions, record
@@ -187,7 +187,7 @@ def _serve(commands: _Commands, reporter: Reporter) -> None:
         from . import compilers
 
         if compilers.are_wanted():
-            switched.compilers.append(compilers.Compilers(wishes["targets"], wishes["timeout_s"]))
+            hooks.compilers.append(compilers.Compilers(wishes["targets"], wishes["timeout_s"]))
     kind = session.use_device()
     mine = _Session(wishes["targets"], wishes, kind, reporter)
     model = (device.cuda() if kind == "cuda" else device.cpu()).slug  # CPUs of two kinds are two kinds as well

@@ -17,9 +17,10 @@ import torch.distributed as dist
 from fakes import FakeConfig, form, make_key
 
 import autotuned
-from autotuned import agree, errors, ranks, switched
+from autotuned import agree, errors, ranks
 from autotuned.errors import SyncError
-from autotuned.question import Question
+from autotuned.resolve import hooks
+from autotuned.resolve.request import Question
 from autotuned.store.conditions import Conditions
 from autotuned.store.lookup import Choice, Rung
 from autotuned.store.record import Record, Timing
@@ -225,7 +226,7 @@ def test_sync_without_a_group_says_so():
         autotuned.sync()
     with pytest.raises(SyncError, match="seconds above 0"):
         autotuned.sync(timeout_s=0)
-    assert not switched.agreements
+    assert not hooks.agreements
 
 
 def test_sync_with_a_group_that_is_none_or_none_any_more_says_so():
@@ -238,7 +239,7 @@ def test_sync_with_a_group_that_is_none_or_none_any_more_says_so():
                 autotuned.sync(group)
     finally:
         dist.destroy_process_group()
-    assert not switched.agreements
+    assert not hooks.agreements
 
 
 def test_a_store_whose_rank_has_ended_is_an_error_of_ours():
@@ -253,12 +254,12 @@ def test_a_store_whose_rank_has_ended_is_an_error_of_ours():
 
 def test_what_is_forked_off_a_rank_is_none(store, monkeypatch):
     """Two processes that talk through one connection read each other's answers, and wait for ever for their own."""
-    monkeypatch.setattr(switched, "agreements", [agree.Agreement(ranks.Ranks(store, 0, 1, 1.0, "p"))])
+    monkeypatch.setattr(hooks, "agreements", [agree.Agreement(ranks.Ranks(store, 0, 1, 1.0, "p"))])
     pid = os.fork()
     if pid == 0:
-        os._exit(len(switched.agreements))
+        os._exit(len(hooks.agreements))
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-    assert len(switched.agreements) == 1
+    assert len(hooks.agreements) == 1
 
 
 class Measures:

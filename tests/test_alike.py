@@ -8,9 +8,9 @@ import random
 
 import pytest
 
-from autotuned import explain
 from autotuned.key.key import Key
 from autotuned.key.nearest_key import Alike, Group
+from autotuned.resolve import explain
 from autotuned.typed_json import canonical
 
 CONTEXT = {"device": {"name": "one", "sm_count": 8}, "source": "a", "environment": {}}

@@ -12,8 +12,9 @@ from commands import run_json as _json
 from given import BEST, WORK, Write
 from given import work as _work
 
-from autotuned import errors, tuner
+from autotuned import errors
 from autotuned.gpu import device
+from autotuned.resolve import tuner
 
 pytestmark = pytest.mark.usefixtures("wide_output")
 

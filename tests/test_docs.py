@@ -17,8 +17,9 @@ from pages import FENCED, ROOT, follow, read, steps
 from typer.testing import CliRunner
 
 import autotuned
-from autotuned import env, errors, explain, function, tuned
+from autotuned import env, errors, function, tuned
 from autotuned.gpu import device
+from autotuned.resolve import explain
 from autotuned.search import race, timers
 
 DOCS = ROOT / "docs"

@@ -11,10 +11,10 @@ from fakes import FakeConfig as Config
 from paths import quick, ship
 
 import autotuned
-from autotuned import autotune, disk, env, explain
+from autotuned import autotune, disk, env
 from autotuned.errors import CallError
 from autotuned.gpu import device
-from autotuned.resolve import sources
+from autotuned.resolve import explain, sources
 
 CONFIGS = [Config({"step": 8}), Config({"step": 16})]
 ran = []

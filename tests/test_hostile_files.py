@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 from shipped import SLUG
 from shipped import write as write_config_file
 
-from autotuned import calls, disk, explain
+from autotuned import calls, disk
 from autotuned.calls import Recorded
 from autotuned.configfiles import exchange, file, lookup
 from autotuned.configfiles.audit import Audit
 from autotuned.errors import ConfigFileError, RecordError, RecordingError
-from autotuned.resolve import sources
+from autotuned.resolve import explain, sources
 from autotuned.store import locks, logbook, record, records
 from autotuned.store.journal import Journal
 from autotuned.store.record import Record, Timing

@@ -18,7 +18,7 @@ from autotuned import autotune
 from autotuned.function import TunedFunction
 from autotuned.key import key
 from autotuned.resolve import sources
-from autotuned.storm import COUNT
+from autotuned.resolve.advice import COUNT
 
 CONFIGS = [Config({"step": step}) for step in (8, 16)]
 
@@ -237,13 +237,13 @@ def test_b28_a_storm_of_shapes_names_the_tensor(caplog):
 
 
 def test_b28_few_keys_or_slow_ones_are_no_storm(caplog, monkeypatch):
-    from autotuned import choose
+    from autotuned.resolve import chooser
 
     function = make(plain, key=["n"])
     for n in range(COUNT - 1):
         function(np.zeros(4), n)
     clock = itertools.count(time.monotonic() + 100, 30.0)
-    monkeypatch.setattr(choose.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(chooser.time, "monotonic", lambda: next(clock))
     for n in range(100, 100 + COUNT):
         function(np.zeros(4), n)
     assert caplog.messages == []
@@ -386,11 +386,11 @@ def test_b33_a_tuned_function_is_pickled_by_its_name(tmp_path):
 
 
 def test_tables_are_bounded_and_the_counter_says_so(monkeypatch):
-    from autotuned import choose
     from autotuned.launch import table
+    from autotuned.resolve import chooser
 
     monkeypatch.setattr(table, "LIMIT", 10)
-    monkeypatch.setattr(choose, "LIMIT", 10)
+    monkeypatch.setattr(chooser, "LIMIT", 10)
     function = make(plain, configs=CONFIGS, key=["n"], default=CONFIGS[0])
     for n in range(25):
         function(np.zeros(4), n)

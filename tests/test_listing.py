@@ -11,9 +11,9 @@ from fakes import FakeConfig, form, make_key
 from given import keep
 from shipped import write
 
-from autotuned import disk, explain
+from autotuned import disk
 from autotuned.errors import NotTunedError
-from autotuned.resolve import sources
+from autotuned.resolve import explain, sources
 from autotuned.search import warm_start
 from autotuned.store import listing
 from autotuned.store.record import Record

@@ -281,7 +281,7 @@ def test_misses_of_a_kernel_with_a_default_are_no_warnings_b97(monkeypatch: Any,
     for n in range(50):
         function(X, n)
     assert lines(caplog) == []
-    autotuned.tuner._summary()
+    autotuned.resolve.tuner._summary()
     assert function.cache_info()[:5] == (0, 50, 50, 0, 0)
     assert any(" hits, " in line for line in lines(caplog, logging.INFO))  # of others it may say more
 
@@ -331,10 +331,10 @@ def test_a_stored_choice_is_explained_by_the_ladder_without_its_program(monkeypa
     use(monkeypatch, "3.3.0")
     shipped(monkeypatch, tmp_path, 5, **TOOL)
     [(_, key, _)] = list(sources.shipped("app.count"))
-    found = autotuned.explain.of_stored(key, {"distributions": {"tool": "3.3.9"}})
+    found = autotuned.resolve.explain.of_stored(key, {"distributions": {"tool": "3.3.9"}})
     assert (found.reason, found.answer) == ("hit", "config files, other context")
     assert "tool 3.3.0, here 3.3.9" in str(found)
-    assert autotuned.explain.of_stored(key, {"distributions": {"tool": "2.0"}}).reason == "other toolchain"
+    assert autotuned.resolve.explain.of_stored(key, {"distributions": {"tool": "2.0"}}).reason == "other toolchain"
 
 
 def test_tune_measures_what_only_the_ladder_or_a_neighbour_has(monkeypatch: Any, tmp_path: Path) -> None:

@@ -15,7 +15,8 @@ import torch
 from autotuned.cli import session
 
 import autotuned
-from autotuned import calls, explain
+from autotuned import calls
+from autotuned.resolve import explain
 
 [ENTRY] = entry_points(group="console_scripts", name="autotuned")
 

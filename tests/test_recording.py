@@ -271,7 +271,8 @@ def test_a_killed_process_loses_no_call(tmp_path, path):
 FORKED = """
 import os, sys, threading
 import numpy as np
-from autotuned import Config, autotune, record, switched
+from autotuned import Config, autotune, record
+from autotuned.resolve import hooks as switched
 
 @autotune([Config({"step": 1}), Config({"step": 2})], key=["x"], do_bench=lambda call, quantiles: (call(), [1.0] * 3)[1])
 def work(x, *, step):

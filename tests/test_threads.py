@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from autotuned.context import Context
 from autotuned.gpu.device import Device
 from autotuned.key import source
+from autotuned.resolve.context import Context
 
 ROUNDS = 3000
 

@@ -179,7 +179,7 @@ def test_b97_fifty_missing_keys_are_one_warning_lines_of_information_and_a_summa
     assert levels(caplog).count("WARNING") == 1
     assert sum("runs it untuned" in line for line in caplog.messages) == 50
     caplog.clear()
-    autotuned.tuner.storm.say_untuned([function.tuner.chooser.untuned])
+    autotuned.resolve.tuner.advice.say_untuned([function.tuner.chooser.untuned])
     assert caplog.messages == [
         "50 keys of 1 kernel ran untuned. `autotuned record` and `autotuned list --missing` name them."
     ]
@@ -187,13 +187,13 @@ def test_b97_fifty_missing_keys_are_one_warning_lines_of_information_and_a_summa
 
 def test_more_keys_than_are_counted_are_said_to_be_more(caplog, monkeypatch):
     """Of 20,000 keys that ran untuned it said that they were 4096."""
-    monkeypatch.setattr("autotuned.storm.LIMIT", 4)
+    monkeypatch.setattr("autotuned.resolve.advice.LIMIT", 4)
     function, x = make(), np.ones(4)
     with autotuned.mode("serve"):
         for n in range(50):
             function(x, n)
     caplog.clear()
-    autotuned.tuner.storm.say_untuned([function.tuner.chooser.untuned])
+    autotuned.resolve.tuner.advice.say_untuned([function.tuner.chooser.untuned])
     assert caplog.messages[0].startswith("at least 4 keys of 1 kernel ran untuned")
 
 
@@ -205,7 +205,7 @@ def test_b97_fifty_searches_are_at_most_one_warning(caplog):
     assert function.cache_info().searches == 50
     assert levels(caplog).count("WARNING") <= 1  # the storm of keys
     caplog.clear()
-    autotuned.tuner._summary()
+    autotuned.resolve.tuner._summary()
     (searches,) = re.findall(r"(\d+) searches; seconds: look-up", "\n".join(caplog.messages))
     assert int(searches) >= 50  # of all tuned functions that live: other tests left theirs
 

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from autotuned import switched
 from autotuned.errors import LeftOutError
+from autotuned.resolve import hooks
 from autotuned.search import failures, parallelism, shared_memory
 from autotuned.store.journal import Journal
 from autotuned.triton_compat import cache
@@ -328,11 +328,11 @@ class _Pool:
         with self._journal.compiling(one.identity):
             compiled = _parsed_again(compile_)
         if there is not None and not (is_kept and getattr(compiled, "hash", None) == there):
-            switched.compilers[-1].missed(self._kernel)
+            hooks.compilers[-1].missed(self._kernel)
         return compiled
 
     def _made_elsewhere(self, one: Wanted, compile_: Callable[[], Any]) -> str | None:
-        parts = compiledkernel.specialization(compile_) if switched.compilers else None
+        parts = compiledkernel.specialization(compile_) if hooks.compilers else None
         if parts is None:
             return None
 
@@ -340,7 +340,7 @@ class _Pool:
             self.begun[one.identity] = time.monotonic()
 
         try:
-            return switched.compilers[-1].compile(self._kernel, parts, self._folder, begun)
+            return hooks.compilers[-1].compile(self._kernel, parts, self._folder, begun)
         except LeftOutError as error:
             label, cost = configs.label(json.loads(one.identity)), f"it took {error.seconds:.1f} s"
             log.warning("`%s`: %s: %s; it is left out (%s).", self._kernel, label, error, cost)

@@ -51,14 +51,15 @@ def measure(kind: str, target: Path) -> None:
     import pytest
     import triton
 
-    from autotuned import cases, switched
+    from autotuned import cases
+    from autotuned.resolve import hooks
     from autotuned.triton_compat import compiled
 
     [found] = cases.load(str(target))
     compiled.prepare_compiler()
     start = time.perf_counter()
     if compilers is not None:
-        switched.compilers.append(compilers)
+        hooks.compilers.append(compilers)
         while not compilers._knows("work"):
             assert not compilers._over, compilers._over
             time.sleep(0.005)

@@ -19,8 +19,8 @@ from autotuned.cli.compilers import Compilers
 from pretended import limit_only
 from triton import knobs
 
-from autotuned import cases, switched
-from autotuned.resolve import sources
+from autotuned import cases
+from autotuned.resolve import hooks, sources
 
 MODULE = """
 import triton, triton.language as tl
@@ -87,7 +87,7 @@ def workers(tmp_path):
         file.write_text(MODULE.replace("{hows}", repr(hows)))
         found = Compilers([str(file)], limit_s)
         started.append(found)
-        switched.compilers.append(found)
+        hooks.compilers.append(found)
         [work] = cases.load(str(file))
         until(lambda: found._knows(work.name) or found._over)
         assert not found._over
@@ -95,7 +95,7 @@ def workers(tmp_path):
 
     yield start
     for one in started:
-        switched.compilers.remove(one)
+        hooks.compilers.remove(one)
         one.close()
 
 
@@ -228,7 +228,7 @@ if "autotuned.cli.worker" in " ".join(sys.orig_argv):
 # Threads compile until workers are ready, which nobody here makes wait for a GPU to begin.
 MEASURED_WHEN_READY = """
     import os, time, torch
-    from autotuned import switched
+    from autotuned.resolve import hooks as switched
     print("case of", os.getpid())
     while not switched.compilers[-1]._knows("compiled_by_tune.work"):
         time.sleep(0.02)

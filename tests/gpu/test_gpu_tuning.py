@@ -16,8 +16,8 @@ from autotuned.cli.compilers import Compilers
 from triton import Config, knobs
 
 import autotuned
-from autotuned import autotune, cases, switched
-from autotuned.resolve import sources
+from autotuned import autotune, cases
+from autotuned.resolve import hooks, sources
 from autotuned.search import timers
 from autotuned.search.race import Trial
 
@@ -164,7 +164,7 @@ def load_what_a_worker_compiles(file):
     hits, end = [], time.monotonic() + 60
     knobs.compilation.listener = lambda **event: hits.append(event["cache_hit"])
     compilers = Compilers([file], 60.0)
-    switched.compilers.append(compilers)
+    hooks.compilers.append(compilers)
     try:
         [found] = cases.load(file)
         while not compilers._knows(found.name):

@@ -12,31 +12,32 @@ from functools import lru_cache
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
-from autotuned import env, switched
+from autotuned import env
 from autotuned._lazy import later
-from autotuned.choose import Chooser
 from autotuned.errors import AutotunedError
 from autotuned.key.key import is_tensor
 from autotuned.launch import codegen, launcher
-from autotuned.question import Options, Question
-from autotuned.resolve import sources
+from autotuned.resolve import hooks, sources
+from autotuned.resolve.chooser import Chooser
+from autotuned.resolve.request import Options, Question
 from autotuned.store.lookup import Choice, Rung
 from autotuned.triton_compat import fingerprint, kernel
 from autotuned.tunable import configs as candidates
 from autotuned.tunable.kernel import Call, KernelTarget, Target, bind
 
 if TYPE_CHECKING:
-    from autotuned import counters, recording, storm
-    from autotuned.counters import CacheInfo
-    from autotuned.explain import Explanation
+    from autotuned import recording
     from autotuned.key import tensors
     from autotuned.launch import bound, verify
+    from autotuned.resolve import advice, counters
+    from autotuned.resolve.counters import CacheInfo
+    from autotuned.resolve.explain import Explanation
     from autotuned.search import failures
     from autotuned.search.job import Observer
     from autotuned.triton_compat import compiled
 else:
-    bound, compiled, counters = map(later, ("launch.bound", "triton_compat.compiled", "counters"))
-    failures, tensors, recording, storm = map(later, ("search.failures", "key.tensors", "recording", "storm"))
+    bound, compiled, counters = map(later, ("launch.bound", "triton_compat.compiled", "resolve.counters"))
+    failures, tensors, recording, advice = map(later, ("search.failures", "key.tensors", "recording", "resolve.advice"))
     verify = later("launch.verify")
 
 log = logging.getLogger("autotuned")
@@ -158,8 +159,8 @@ class Tuner:
         """Everything that a call does which the launch table does not answer; returns what the launch returns."""
         self._misses += 1
         call = self.call(args, kwargs, grid)
-        if switched.recorders:
-            switched.recorders[-1].note(self, call)
+        if hooks.recorders:
+            hooks.recorders[-1].note(self, call)
         return self._answer(call, self._launch)
 
     def _again(self, values: tuple[Any, ...], grid: Any) -> Any:
@@ -281,8 +282,8 @@ class Tuner:
             ready = self._bound(call, config, before, result)
         except compiled.EvictedError:  # by the user's code within the launch: a later call is bound
             return
-        if switched.recorders:
-            ready = switched.recorders[-1].watched(self, ready)
+        if hooks.recorders:
+            ready = hooks.recorders[-1].watched(self, ready)
         values = tuple(call.arguments.values())
         in_c = launcher.in_c(self.launcher)
         if not self.launcher.bind(values, ready) or in_c is None or ready.twin is None:
@@ -414,7 +415,7 @@ def _drop_bound() -> None:
 
 
 env.on_mode_change(_drop_bound)
-switched.on_change(_drop_bound)
+hooks.on_change(_drop_bound)
 
 
 @lru_cache(maxsize=1)
@@ -436,4 +437,4 @@ def _summary() -> None:
         )  # fmt: skip
     untuned = [tuner.chooser.untuned for tuner in list(_tuners) if "untuned" in vars(tuner.chooser)]
     if untuned:
-        storm.say_untuned(untuned)
+        advice.say_untuned(untuned)

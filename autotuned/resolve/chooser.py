@@ -8,14 +8,14 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from autotuned import env, switched
+from autotuned import env
 from autotuned._lazy import later
-from autotuned.context import Context
 from autotuned.errors import ConfigError, PruningError
 from autotuned.key import opaque
 from autotuned.key.key import Key, call_part
-from autotuned.question import Options, Question, Seconds
-from autotuned.resolve import sources
+from autotuned.resolve import hooks, sources
+from autotuned.resolve.context import Context
+from autotuned.resolve.request import Options, Question, Seconds
 from autotuned.store import conditions
 from autotuned.store.lookup import Candidates, Choice, Live, Look, Place, Rung
 from autotuned.triton_compat import kernel
@@ -24,15 +24,17 @@ from autotuned.tunable.configs import Pruner
 from autotuned.tunable.kernel import Call, Target, refuse_conflicts
 
 if TYPE_CHECKING:
-    from autotuned import explain, fallback, searching, storm
-    from autotuned.explain import Explanation
+    from autotuned.resolve import advice, explain, fallback, searcher
+    from autotuned.resolve.explain import Explanation
     from autotuned.search import failures
     from autotuned.store import locks
     from autotuned.store.record import Record
     from autotuned.tunable import readers
 else:
-    explain, failures, fallback = map(later, ("explain", "search.failures", "fallback"))
-    locks, readers, searching, storm = map(later, ("store.locks", "tunable.readers", "searching", "storm"))
+    explain, failures, fallback = map(later, ("resolve.explain", "search.failures", "resolve.fallback"))
+    locks, readers, searcher, advice = map(
+        later, ("store.locks", "tunable.readers", "resolve.searcher", "resolve.advice")
+    )
 
 log = logging.getLogger("autotuned")
 
@@ -49,8 +51,8 @@ class Chooser:
 
     # Made where something went wrong, or is searched for.
     unfit = cached_property(lambda self: failures.Unfit())
-    _searcher = cached_property(lambda self: searching.Searcher(self))
-    untuned = cached_property(lambda self: storm.Untuned())
+    _searcher = cached_property(lambda self: searcher.Searcher(self))
+    untuned = cached_property(lambda self: advice.Untuned())
 
     def __init__(
         self,
@@ -254,8 +256,8 @@ class Chooser:
 
     def answer(self, question: Question) -> Choice:
         """The choice for a question; under `autotuned.sync` the same on all ranks."""
-        if switched.agreements and not question.must_search and question.launches:
-            choice = switched.agreements[-1].choose(question, self, self.options.do_bench)
+        if hooks.agreements and not question.must_search and question.launches:
+            choice = hooks.agreements[-1].choose(question, self, self.options.do_bench)
         else:
             choice = self.decide(question)
         return self._remember(question.key, choice)
@@ -270,7 +272,7 @@ class Chooser:
             return fallback.for_now(self, question)
         if ending is not Rung.SEARCH:
             return (self._search_forbidden if self._may_search(question) else self._without_search)(question)
-        with sources.locked(question.key, self.keeps(question.key) and not switched.agreements) as lock:
+        with sources.locked(question.key, self.keeps(question.key) and not hooks.agreements) as lock:
             # Again: another process or thread may have finished while this one waited for the lock.
             known = self.known(question)
             if known is None or not self.is_enough(known, question):
@@ -303,8 +305,8 @@ class Chooser:
         key = self.key(call)
         self.unfit.note(key.digest, candidates.identity(choice.config, self.target.name, opaque.spell), error)
         self._choices.pop(key, None)
-        if switched.agreements:
-            switched.agreements[-1].leave(key)
+        if hooks.agreements:
+            hooks.agreements[-1].leave(key)
         log.warning(
             "`%s`: the config %s (%s) does not compile or launch here (%s); it is not used for calls like this.",
             key.kernel, choice.config, choice.origin or choice.rung.name, failures.describe(error),

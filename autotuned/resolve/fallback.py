@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from autotuned._lazy import later
 from autotuned.errors import ConfigError
-from autotuned.question import Question
+from autotuned.resolve.request import Question
 from autotuned.search import failures
 from autotuned.store.lookup import Candidates, Choice, Rung
 from autotuned.tunable import configs
 from autotuned.tunable.kernel import Call, Target
 
 if TYPE_CHECKING:
-    from autotuned.choose import Chooser
+    from autotuned.resolve.chooser import Chooser
     from autotuned.tunable import readers
 else:
     readers = later("tunable.readers")

@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from autotuned import explain, fallback
 from autotuned.errors import AllConfigsFailedError, OutOfMemoryError
 from autotuned.key import opaque, tensors, walk
 from autotuned.key.key import Key
-from autotuned.question import Options, Question
-from autotuned.resolve import sources
+from autotuned.resolve import explain, fallback, sources
+from autotuned.resolve.advice import Storm
+from autotuned.resolve.request import Options, Question
 from autotuned.search import failures, job, race, search, warm_start
 from autotuned.search.job import Job, Outcome
 from autotuned.store import conditions, locks
@@ -21,12 +21,11 @@ from autotuned.store.conditions import Checked, Conditions, Restore
 from autotuned.store.journal import Journal
 from autotuned.store.lookup import Candidates, Choice, Rung
 from autotuned.store.record import Record, Timing
-from autotuned.storm import Storm
 from autotuned.tunable import configs
 from autotuned.typed_json import canonical
 
 if TYPE_CHECKING:
-    from autotuned.choose import Chooser
+    from autotuned.resolve.chooser import Chooser
 
 log = logging.getLogger("autotuned")
 
