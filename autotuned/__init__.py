@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from autotuned.env import mode as mode
     from autotuned.inductor import freeze as freeze
     from autotuned.key.key import pow2 as pow2
-    from autotuned.recording import record as record
+    from autotuned.recording.recorder import record as record
     from autotuned.resolve.sources import register_configs as register_configs
     from autotuned.search.check import Check as Check
     from autotuned.search.do_bench import Fixed as Fixed
@@ -39,7 +39,7 @@ _HOMES = {
     "install": "autotuned.dropin",
     "mode": "autotuned.env",
     "pow2": "autotuned.key.key",
-    "record": "autotuned.recording",
+    "record": "autotuned.recording.recorder",
     "register_configs": "autotuned.resolve.sources",
     "uninstall": "autotuned.dropin",
     "sync": "autotuned.agree",

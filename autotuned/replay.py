@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from autotuned import argspec, calls, cases, grids
-from autotuned.calls import Recorded
+from autotuned import cases
 from autotuned.cases import Found
 from autotuned.errors import RecordingError, TargetError
 from autotuned.key import opaque
+from autotuned.recording import arguments, file, grids
+from autotuned.recording.file import Recorded
 from autotuned.tunable.function import HostTarget
 from autotuned.tunable.kernel import Call
 
@@ -56,7 +57,7 @@ def load(path: Path, files: Iterable[str] = ()) -> list[Replayed]:
     """
     may_run = {os.path.realpath(place) for place in map(cases.file_of, files) if place}
     groups: dict[tuple[str, str], list[Recorded]] = {}
-    for call in calls.read(path):
+    for call in file.read(path):
         groups.setdefault((call.kernel, call.target), []).append(call)
     return [_replayed(kernel, target, group, may_run) for (kernel, target), group in groups.items()]
 
@@ -99,7 +100,7 @@ def call_of(found: Found, recorded: Recorded, device: str) -> tuple[Call, list[s
         RecordingError: Its arguments cannot be made here, or none of the present configs has a grid.
         CallError, ValueError: They do not fit the kernel as it is now.
     """
-    built = argspec.build(recorded.arguments, device)
+    built = arguments.build(recorded.arguments, device)
     places = sorted((name for name in built if name.isdigit()), key=int)
     args, kwargs = tuple(built[name] for name in places), {n: v for n, v in built.items() if not n.isdigit()}
     call = found.tuner.call(args, kwargs, None)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from autotuned.calls import Recorded
+from autotuned.recording.file import Recorded
 from autotuned.store.record import Timing, identity_of
 from autotuned.typed_json import Json
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from autotuned import disk, env
-from autotuned.calls import SUFFIX
 from autotuned.errors import AutotunedError
+from autotuned.recording.file import SUFFIX
 from autotuned.resolve import sources
 from autotuned.typed_json import Json, digest
 

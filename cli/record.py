@@ -9,8 +9,9 @@ from typing import Annotated
 
 import typer
 
-from autotuned import calls, env
+from autotuned import env
 from autotuned.errors import RecordingError
+from autotuned.recording import file
 
 from . import terminal
 
@@ -29,12 +30,12 @@ def record(
 
     JSON: on stderr, `path`, `kernels`, `distinct` (calls), `calls` and `exit_code`.
     """
-    if path.suffix != calls.SUFFIX:
-        text = f"expected a file whose name ends in {calls.SUFFIX}, as `autotuned tune` takes it, got {str(path)!r}"
+    if path.suffix != file.SUFFIX:
+        text = f"expected a file whose name ends in {file.SUFFIX}, as `autotuned tune` takes it, got {str(path)!r}"
         raise typer.BadParameter(text, param_hint="CALLS.jsonl")
     target = path.expanduser().absolute()
     try:
-        calls.Writer(target).close()  # fail before the command has run for hours
+        file.Writer(target).close()  # fail before the command has run for hours
         before = target.stat().st_size
     except OSError as error:
         raise terminal.fail(f"{path} cannot be written: {error.strerror or error}") from error
@@ -46,7 +47,7 @@ def record(
         terminal.complain(f"error: {path}: nothing was recorded: the command called no tuned kernel.")
         raise typer.Exit(code or 1)
     try:
-        found = calls.read(target)
+        found = file.read(target)
     except RecordingError as error:
         raise terminal.fail(str(error)) if code == 0 else typer.Exit(code) from error
     kernels, total = len({call.kernel for call in found}), sum(call.count for call in found)

@@ -9,8 +9,9 @@ from typing import Annotated
 
 import typer
 
-from autotuned import calls, disk
-from autotuned.calls import Recorded
+from autotuned import disk
+from autotuned.recording import file
+from autotuned.recording.file import Recorded
 from autotuned.resolve import sources
 from autotuned.typed_json import Json
 
@@ -43,7 +44,7 @@ def report(
     `noisy` (unresolved ones too), `seconds` and, as geometric means, `vs_first` and `vs_default`. `coverage` has
     `distinct`, `tuned`, `calls`, `tuned_calls` and `missing` (as of `list --missing --json`).
     """
-    made = calls.read(recorded) if recorded is not None else None
+    made = file.read(recorded) if recorded is not None else None
     counts = None if made is None else _counts(made)
     found = [case for name in _names(kernel) for case in cases(name, counts, own=kernel is not None)]
     covered = None if made is None else coverage(made)

@@ -16,7 +16,6 @@ from typing import Any
 import typer
 
 from autotuned import cases, env, replay
-from autotuned.calls import SUFFIX, Recorded
 from autotuned.cases import Found
 from autotuned.configfiles import file
 from autotuned.configfiles.file import Entry
@@ -24,6 +23,7 @@ from autotuned.errors import DeviceLostError, NoDeviceError, TargetError
 from autotuned.gpu.device import from_json
 from autotuned.key import opaque
 from autotuned.key.key import Key
+from autotuned.recording.file import SUFFIX, Recorded
 from autotuned.resolve import sources
 from autotuned.resolve.request import Question
 from autotuned.store.lookup import Choice, Rung

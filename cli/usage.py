@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from autotuned import calls
-from autotuned.calls import Recorded
 from autotuned.key.key import Difference, Key
 from autotuned.key.nearest_key import Alike
+from autotuned.recording import file
+from autotuned.recording.file import Recorded
 from autotuned.resolve import explain, sources
 from autotuned.typed_json import Json, canonical
 
@@ -88,7 +88,7 @@ def usage(recorded: Iterable[Recorded]) -> Usage:
 
 def list_usage(kernel: str | None, path: Path, unused: bool, missing: bool, as_json: bool) -> None:
     """Print what `list --unused --missing` does."""
-    recorded = calls.read(path)
+    recorded = file.read(path)
     wanted = _wanted(kernel, {call.kernel for call in recorded})
     found = usage(call for call in recorded if wanted is None or call.kernel in wanted)
     never = _unused(kernels(own=False) if wanted is None else wanted, found) if unused else None

@@ -18,9 +18,9 @@ from stored import says
 from test_hostile_files import changed
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from autotuned import argspec
 from autotuned.errors import EncodingError, RecordError
 from autotuned.key import walk
+from autotuned.recording import arguments as argspec
 from autotuned.search import parallelism
 
 

@@ -16,11 +16,12 @@ from hypothesis import strategies as st
 from shipped import SLUG
 from shipped import write as write_config_file
 
-from autotuned import calls, disk
-from autotuned.calls import Recorded
+from autotuned import disk
 from autotuned.configfiles import exchange, file, lookup
 from autotuned.configfiles.audit import Audit
 from autotuned.errors import ConfigFileError, RecordError, RecordingError
+from autotuned.recording import file as calls
+from autotuned.recording.file import Recorded
 from autotuned.resolve import explain, sources
 from autotuned.store import locks, logbook, record, records
 from autotuned.store.journal import Journal

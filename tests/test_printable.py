@@ -15,8 +15,8 @@ from shipped import write as write_config_file
 from typer.testing import CliRunner
 
 from autotuned import disk
-from autotuned.calls import Recorded
 from autotuned.key.key import Key
+from autotuned.recording.file import Recorded
 from autotuned.resolve import sources
 from autotuned.store import locks
 from autotuned.store.record import Record, Timing

@@ -15,7 +15,7 @@ import torch
 from autotuned.cli import session
 
 import autotuned
-from autotuned import calls
+from autotuned.recording import file
 from autotuned.resolve import explain
 
 [ENTRY] = entry_points(group="console_scripts", name="autotuned")
@@ -70,7 +70,7 @@ def triton_cdiv(a, b):
 
 
 def test_a_recording_is_tuned_most_called_first_and_serves_in_strict_mode(recorded, tmp_path):
-    assert [call.count for call in calls.read(recorded)] == [3, 1]
+    assert [call.count for call in file.read(recorded)] == [3, 1]
     rows = run("tune", str(recorded), "--out", str(tmp_path / "tuned"))["cases"]
     assert [(row["status"], row["call"]["values"]["n"], row["configs"]) for row in rows] == [
         ("done", 70, 2),

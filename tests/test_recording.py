@@ -14,8 +14,9 @@ from fakes import FakeConfig as Config
 from typer.testing import CliRunner
 
 import autotuned
-from autotuned import argspec, autotune, calls, grids, recording
+from autotuned import autotune
 from autotuned.errors import RecordingError
+from autotuned.recording import arguments, file, grids, recorder
 
 CONFIGS = [Config({"step": step}) for step in (1, 2)]
 [ENTRY] = entry_points(group="console_scripts", name="autotuned")
@@ -36,7 +37,7 @@ def path(tmp_path):
 
 
 def counts(path):
-    return sorted(call.count for call in calls.read(path))
+    return sorted(call.count for call in file.read(path))
 
 
 def test_distinct_calls_are_written_once_and_counted(path):
@@ -48,7 +49,7 @@ def test_distinct_calls_are_written_once_and_counted(path):
             tuned(np.ones(8), np.arange(3))
         tuned(np.ones(8, np.float32), np.arange(3))
     tuned(np.ones(16))
-    found = calls.read(path)
+    found = file.read(path)
     assert [call.count for call in found] == [5, 2, 1]
     assert found[0].kernel == "app.body" and found[0].target == f"{__name__}:body"
     assert found[0].key == tuned.tuner.chooser.key(tuned.tuner.call((np.ones(4), np.arange(3)), {}, None))
@@ -68,7 +69,7 @@ def test_what_was_bound_before_is_counted_and_what_comes_after_is_not(path):
 
 
 def is_watched(bound):
-    return bound.run.__qualname__.startswith(recording.Recorder.watched.__qualname__)
+    return bound.run.__qualname__.startswith(recorder.Recorder.watched.__qualname__)
 
 
 def test_nothing_is_between_table_and_launch_unless_recording(path):
@@ -89,7 +90,7 @@ def test_arguments_are_made_again_with_integers_by_value_and_no_floating_content
     with autotuned.record(path):
         tuned(secret, index=np.array([3, 1, 2]))
     assert "1234" not in path.read_text()
-    built = argspec.build(calls.read(path)[0].arguments, "cpu")
+    built = arguments.build(file.read(path)[0].arguments, "cpu")
     assert built["index"].tolist() == [3, 1, 2]
     assert built["0"].shape == (4,) and built["0"].dtype == np.float64
 
@@ -129,7 +130,7 @@ def test_a_repeated_call_is_not_looked_at_again(path, monkeypatch):
         tuned(np.ones(4))
         tuned(np.ones(4))  # from now on it counts where it is bound
         for name in ("describe", "Call"):
-            monkeypatch.setattr(recording, name, None)
+            monkeypatch.setattr(recorder, name, None)
         monkeypatch.setattr(type(tuned.tuner), "rebound", None)
         for _ in range(10):
             tuned(np.ones(4))
@@ -137,10 +138,10 @@ def test_a_repeated_call_is_not_looked_at_again(path, monkeypatch):
 
 
 def test_what_has_no_form_is_tried_once_and_a_full_disk_each_time(path, monkeypatch, caplog):
-    tuned, asked, write = make(), [], calls.Writer.call
+    tuned, asked, write = make(), [], file.Writer.call
     with autotuned.record(path):
         monkeypatch.setattr(
-            recording, "describe", lambda *args, real=recording.describe: (asked.append(1), real(*args))[1]
+            recorder, "describe", lambda *args, real=recorder.describe: (asked.append(1), real(*args))[1]
         )
         for _ in range(9):
             tuned(np.ones(4)[::-1])
@@ -149,10 +150,10 @@ def test_what_has_no_form_is_tried_once_and_a_full_disk_each_time(path, monkeypa
         def full(self, *args):
             raise OSError(28, "No space left on device")
 
-        monkeypatch.setattr(calls.Writer, "call", full)
+        monkeypatch.setattr(file.Writer, "call", full)
         for _ in range(3):
             tuned(np.ones(5))
-        monkeypatch.setattr(calls.Writer, "call", write)
+        monkeypatch.setattr(file.Writer, "call", write)
         tuned(np.ones(5))
     assert counts(path) == [1]
     assert len([line for line in caplog.messages if "is left out" in line]) == 1
@@ -163,7 +164,7 @@ def test_a_file_that_cannot_be_written_is_an_error(tmp_path):
     with pytest.raises(RecordingError, match="cannot be written"), autotuned.record(tmp_path / "file" / "calls.jsonl"):
         pass
     with pytest.raises(RecordingError, match="cannot be read"):
-        calls.read(tmp_path / "none.jsonl")
+        file.read(tmp_path / "none.jsonl")
 
 
 # -- processes ----------------------------------------------------------------------------------------------------
@@ -265,7 +266,7 @@ def test_a_killed_process_loses_no_call(tmp_path, path):
     process.send_signal(signal.SIGKILL)
     process.wait()
     process.stdout.close()
-    assert len(calls.read(path)) == 3 and sum(counts(path)) >= 903
+    assert len(file.read(path)) == 3 and sum(counts(path)) >= 903
 
 
 FORKED = """

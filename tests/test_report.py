@@ -10,10 +10,10 @@ from autotuned.cli import plots
 from fakes import FakeConfig, form, make_key
 from typer.testing import CliRunner
 
-from autotuned import calls
-from autotuned.calls import Recorded, Writer
 from autotuned.configfiles import lookup, policy
 from autotuned.errors import RecordingError
+from autotuned.recording import file
+from autotuned.recording.file import Recorded, Writer
 from autotuned.resolve import sources
 from autotuned.store.record import Record, Timing
 
@@ -266,14 +266,14 @@ def test_lines_of_many_writers_are_merged(tmp_path):
     writer = Writer(path)
     writer.more({one.identity: 10})
     writer.close()
-    assert [(call.key.call["values"]["n"], call.count) for call in calls.read(path)] == [(1, 12), (2, 5)]
+    assert [(call.key.call["values"]["n"], call.count) for call in file.read(path)] == [(1, 12), (2, 5)]
 
 
 def test_a_torn_line_costs_only_itself(tmp_path, caplog):
     path = recording(tmp_path, n1=1)
     path.write_bytes(path.read_bytes()[:-1] + b'\n{"id": "x", "ker')
     recording(tmp_path, n2=2)
-    assert [call.count for call in calls.read(path)] == [2, 1]
+    assert [call.count for call in file.read(path)] == [2, 1]
     assert "1 of its lines" in caplog.text
 
 
@@ -283,6 +283,6 @@ def test_a_recording_of_another_version_is_told_from_what_is_none(tmp_path, capl
     mine, other = path.read_text().splitlines()
     path.write_text(other.replace('"schema": 1', '"schema": 2') + "\n")
     with pytest.raises(RecordingError, match=r"of another \(schema 2; this version reads 1\)"):
-        calls.read(path)
+        file.read(path)
     path.write_text(mine + "\n" + other.replace('"schema": 1', '"schema": 2') + "\n")
-    assert len(calls.read(path)) == 1 and "schema 2; this version reads 1" in caplog.text
+    assert len(file.read(path)) == 1 and "schema 2; this version reads 1" in caplog.text

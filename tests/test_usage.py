@@ -14,9 +14,9 @@ from fakes import form, make_key
 
 import autotuned
 from autotuned import autotune
-from autotuned.calls import Recorded, Writer
 from autotuned.configfiles.file import Entry
 from autotuned.key.key import Key
+from autotuned.recording.file import Recorded, Writer
 from autotuned.resolve import sources
 from autotuned.store.record import Record, Timing
 

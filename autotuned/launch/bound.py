@@ -6,9 +6,9 @@ import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from autotuned import grids
 from autotuned._lazy import later
 from autotuned.launch import codegen, launcher
+from autotuned.recording import grids
 from autotuned.triton_compat import compiled as compiledkernel
 from autotuned.tunable.kernel import Target, is_empty_grid
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from autotuned.agree import Agreement
-    from autotuned.recording import Recorder
+    from autotuned.recording.recorder import Recorder
 
 
 class Compilers(Protocol):

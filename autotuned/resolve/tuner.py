@@ -26,9 +26,9 @@ from autotuned.tunable import configs as candidates
 from autotuned.tunable.kernel import Call, KernelTarget, Target, bind
 
 if TYPE_CHECKING:
-    from autotuned import recording
     from autotuned.key import tensors
     from autotuned.launch import bound, verify
+    from autotuned.recording import recorder
     from autotuned.resolve import advice, counters
     from autotuned.resolve.counters import CacheInfo
     from autotuned.resolve.explain import Explanation
@@ -37,7 +37,9 @@ if TYPE_CHECKING:
     from autotuned.triton_compat import compiled
 else:
     bound, compiled, counters = map(later, ("launch.bound", "triton_compat.compiled", "resolve.counters"))
-    failures, tensors, recording, advice = map(later, ("search.failures", "key.tensors", "recording", "resolve.advice"))
+    failures, tensors, recorder, advice = map(
+        later, ("search.failures", "key.tensors", "recording.recorder", "resolve.advice")
+    )
     verify = later("launch.verify")
 
 log = logging.getLogger("autotuned")
@@ -76,7 +78,7 @@ class Tuner:
         self._rebuild(_tuned_names(options.configs(), target))
         _tuners.add(self)
         if env.record_path() is not None:
-            recording.begin_if_asked()
+            recorder.begin_if_asked()
 
     # -- arguments -----------------------------------------------------------------------------------------------
 

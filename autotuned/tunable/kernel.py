@@ -26,13 +26,13 @@ from autotuned.typed_json import Json
 if TYPE_CHECKING:
     from typing import Protocol
 
-    from autotuned import grids
+    from autotuned.recording import grids
     from autotuned.search import timers
     from autotuned.search.timers import Timer
     from autotuned.triton_compat import cache, compiled, frontend
 else:
     Protocol = object  # defining a protocol takes as long as importing a module
-    compiled, frontend, grids = map(later, ("triton_compat.compiled", "triton_compat.frontend", "grids"))
+    compiled, frontend, grids = map(later, ("triton_compat.compiled", "triton_compat.frontend", "recording.grids"))
     timers, cache = map(later, ("search.timers", "triton_compat.cache"))
 
 EMPTY = inspect.Parameter.empty

@@ -8,7 +8,8 @@ import triton.language as tl
 from triton import Config
 
 import autotuned
-from autotuned import autotune, calls
+from autotuned import autotune
+from autotuned.recording import file
 
 CONFIGS = [Config({"BLOCK": 16}), Config({"BLOCK": 32}, num_warps=2)]
 
@@ -38,7 +39,7 @@ def test_hits_are_counted_and_launch_the_same(launcher, launches, tmp_path):
         assert fake_cuda.same(plain, launches[-1])
         assert asked == [32] * 4  # the launch's own, once each
         tuned[(9,)](x, 100)
-    first, second = calls.read(tmp_path / "calls.jsonl")
+    first, second = file.read(tmp_path / "calls.jsonl")
     assert (first.count, second.count) == (5, 1)
     assert first.grid == {"configs": ['{"BLOCK":16}', '{"BLOCK":32}'], "sizes_of": [[7], [4]]}
     assert second.grid == {"sizes": [9]}

@@ -9,12 +9,12 @@ from collections import namedtuple
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from autotuned import tensorspec
 from autotuned.errors import EncodingError, RecordError
 from autotuned.json_fields import INT64_MAX, typed
 from autotuned.key.key import is_descriptor, is_tensor, strides_of
 from autotuned.key.tensors import is_torch
-from autotuned.tensorspec import ALIGNMENT, BY_VALUE_BYTES
+from autotuned.recording import tensors
+from autotuned.recording.tensors import ALIGNMENT, BY_VALUE_BYTES
 from autotuned.typed_json import Json, encode
 
 PIECE = 1 << 22  # elements of a larger tensor of integers that are looked at in one go
@@ -107,7 +107,7 @@ class _Memories:
         """Take in what a descriptor reaches beyond its tensor, as one over a row reaches the others of a matrix."""
         base = descriptor.base
         span, start = self._spans[_place(base)], _address(base)
-        end = start + tensorspec.elements(descriptor.shape, descriptor.strides) * base.itemsize
+        end = start + tensors.elements(descriptor.shape, descriptor.strides) * base.itemsize
         if is_torch(base) and end > base.untyped_storage().data_ptr() + base.untyped_storage().nbytes():
             raise EncodingError(
                 f"expected a descriptor within the memory of its tensor, got one of shape {list(descriptor.shape)}.",
@@ -255,12 +255,12 @@ class _Made:
     """Memories like those that were described, and the tensors in them."""
 
     def __init__(self, described: Json, device: Any) -> None:
-        self.described = tensorspec.memories(described, device)
+        self.described = tensors.memories(described, device)
         self._rooms = [_allocate(memory, device) for memory in self.described]
 
     def tensor(self, spec: Json, random_seed: int, where: str) -> Any:
         """A tensor in one of them."""
-        tensorspec.tensor(spec, self.described, where)
+        tensors.tensor(spec, self.described, where)
         seed = random_seed + 1000 * spec["memory"] + spec["offset"]
         return _tensor(spec, self._rooms[spec["memory"]], seed)
 
@@ -293,11 +293,11 @@ def _build(value: Json, memories: _Made, random_seed: int, where: str) -> Any:
         name, fields, parts = content
         return namedtuple(name, fields, module="recorded")(*_build(parts, memories, random_seed, where))
     if kind == "numpy":
-        return tensorspec.numpy_dtype(content[0], where).type(_build(content[1], memories, 0, where))
+        return tensors.numpy_dtype(content[0], where).type(_build(content[1], memories, 0, where))
     if kind == "descriptor":
         from triton.tools.tensor_descriptor import TensorDescriptor
 
-        tensorspec.descriptor(content, memories.described, where)
+        tensors.descriptor(content, memories.described, where)
         base = _build(content["base"], memories, random_seed, where)
         return TensorDescriptor(base, content["shape"], content["strides"], content["block_shape"])
     if kind not in _READERS:
@@ -307,7 +307,7 @@ def _build(value: Json, memories: _Made, random_seed: int, where: str) -> Any:
 
 def _dtype(text: str) -> Any:
     if not typed(text, str, "dtype").startswith("triton."):
-        return tensorspec.torch_dtype(text, "dtype")
+        return tensors.torch_dtype(text, "dtype")
     import triton.language as tl
 
     return tl.dtype(text.removeprefix("triton."))  # which refuses what is none
@@ -334,10 +334,10 @@ def _tensor(spec: Json, memory: Any, random_seed: int) -> Any:
     if spec["dtype"].startswith("torch."):
         import torch
 
-        dtype = tensorspec.torch_dtype(spec["dtype"], "dtype")
+        dtype = tensors.torch_dtype(spec["dtype"], "dtype")
         size = torch.empty(0, dtype=dtype).element_size()
         flat = torch.empty(0, dtype=dtype, device=memory.device).set_(
-            memory.untyped_storage(), (memory.storage_offset() + start) // size, (tensorspec.elements(shape, strides),)
+            memory.untyped_storage(), (memory.storage_offset() + start) // size, (tensors.elements(shape, strides),)
         )
         _fill(flat, spec["data"], random_seed)
         view = flat.as_strided(shape, strides, flat.storage_offset())
@@ -345,7 +345,7 @@ def _tensor(spec: Json, memory: Any, random_seed: int) -> Any:
         import numpy
 
         size = numpy.dtype(spec["dtype"]).itemsize
-        flat = memory[start : start + size * tensorspec.elements(shape, strides)].view(spec["dtype"])
+        flat = memory[start : start + size * tensors.elements(shape, strides)].view(spec["dtype"])
         _fill_array(flat, spec["data"], random_seed)
         view = numpy.lib.stride_tricks.as_strided(flat, shape, [stride * size for stride in strides])
     if (spec["data"] or {}).get("values") is not None:
@@ -389,7 +389,7 @@ def _place_values(view: Any, text: str) -> None:
     import numpy
 
     name, shape = str(view.dtype).removeprefix("torch."), tuple(view.shape)
-    raw = tensorspec.values(text, math.prod(shape) * view.itemsize, "values")
+    raw = tensors.values(text, math.prod(shape) * view.itemsize, "values")
     array = numpy.frombuffer(raw, dtype=name).reshape(shape).copy()
     if not is_torch(view):
         view[...] = array

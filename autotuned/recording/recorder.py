@@ -14,12 +14,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
-from autotuned import argspec, env, grids
-from autotuned.calls import Recorded, Writer
+from autotuned import env
 from autotuned.errors import EncodingError, RecordingError
 from autotuned.key import opaque, origin, source
 from autotuned.launch.bound import Bound
 from autotuned.launch.table import PyLauncher
+from autotuned.recording import arguments, grids
+from autotuned.recording.file import Recorded, Writer
 from autotuned.resolve import hooks
 from autotuned.resolve.chooser import Chooser
 from autotuned.triton_compat import kernel
@@ -216,7 +217,7 @@ def describe(chooser: Chooser, call: Call) -> Recorded:
     name, function = target.name, source.python_function(target.fn)
     if kernel.capturing():
         raise RecordingError("integers cannot be read while a CUDA graph is captured; call it once before", path="")
-    described = argspec.describe({**{str(n): value for n, value in enumerate(call.args)}, **call.kwargs})
+    described = arguments.describe({**{str(n): value for n, value in enumerate(call.args)}, **call.kwargs})
     configs = options.configs() if options.computed is None else list(options.computed(**call.arguments))
     known = {parameter.name for parameter in target.parameters}
     settings = [{n: v for n, v in target.settings(config).items() if n in known} for config in configs]
