@@ -9,9 +9,9 @@ if TYPE_CHECKING:
     from triton import Config as Config
 
     from autotuned import errors as errors
-    from autotuned.agree import sync as sync
     from autotuned.computed import heuristics as heuristics
     from autotuned.decorator import autotune as autotune
+    from autotuned.distributed.agreement import sync as sync
     from autotuned.dropin import install as install
     from autotuned.dropin import uninstall as uninstall
     from autotuned.env import mode as mode
@@ -42,7 +42,7 @@ _HOMES = {
     "record": "autotuned.recording.recorder",
     "register_configs": "autotuned.resolve.sources",
     "uninstall": "autotuned.dropin",
-    "sync": "autotuned.agree",
+    "sync": "autotuned.distributed.agreement",
 }
 
 

@@ -13,7 +13,8 @@ from fakes import FakeConfig
 from torch.distributed import distributed_c10d
 
 import autotuned
-from autotuned import Fixed, agree, autotune
+from autotuned import Fixed, autotune
+from autotuned.distributed import agreement
 from autotuned.errors import AutotunedError
 from autotuned.resolve import sources
 
@@ -124,7 +125,7 @@ def main():
     for name in COLLECTIVES:
         for module in (dist, distributed_c10d):
             setattr(module, name, refuse)
-    agree.VOTE_S = 3.0
+    agreement.VOTE_S = 3.0
     print("ready", flush=True)
     for line in sys.stdin:
         print(json.dumps(Play(json.loads(line)).run()), flush=True)

@@ -17,7 +17,9 @@ import torch.distributed as dist
 from fakes import FakeConfig, form, make_key
 
 import autotuned
-from autotuned import agree, errors, ranks
+from autotuned import errors
+from autotuned.distributed import agreement as agree
+from autotuned.distributed import ranks
 from autotuned.errors import SyncError
 from autotuned.resolve import hooks
 from autotuned.resolve.request import Question

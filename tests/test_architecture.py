@@ -41,7 +41,7 @@ RANKS = [
         "env",
         "search.failures",
         "gpu.inventory",
-        "ranks",
+        "distributed.ranks",
         "key.reach",
         "triton_compat.versions",
         "typed_json",
@@ -112,7 +112,7 @@ RANKS = [
     },
     {"search.trials", "decorator", "resolve.fallback", "search.protection", "resolve.sources"},
     {
-        "agree",
+        "distributed.agreement",
         "search.comparison",
         "resolve.context",
         "configfiles.exchange",

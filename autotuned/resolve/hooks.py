@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from autotuned.agree import Agreement
+    from autotuned.distributed.agreement import Agreement
     from autotuned.recording.recorder import Recorder
 
 

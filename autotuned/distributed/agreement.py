@@ -9,10 +9,11 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Protocol
 
-from autotuned import disk, errors, ranks
+from autotuned import disk, errors
+from autotuned.distributed import ranks
+from autotuned.distributed.ranks import Ranks
 from autotuned.errors import AutotunedError, SyncError
 from autotuned.key.key import Key
-from autotuned.ranks import Ranks
 from autotuned.resolve import hooks, sources
 from autotuned.resolve.request import Question
 from autotuned.search import failures, race

@@ -1,0 +1,1 @@
+"""One choice for all ranks of a distributed job; `agreement.py` first."""
