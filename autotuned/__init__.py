@@ -9,13 +9,13 @@ if TYPE_CHECKING:
     from triton import Config as Config
 
     from autotuned import errors as errors
-    from autotuned.computed import heuristics as heuristics
-    from autotuned.decorator import autotune as autotune
+    from autotuned.api.decorator import autotune as autotune
+    from autotuned.api.freeze import freeze as freeze
+    from autotuned.api.heuristics import heuristics as heuristics
     from autotuned.distributed.agreement import sync as sync
     from autotuned.dropin import install as install
     from autotuned.dropin import uninstall as uninstall
     from autotuned.env import mode as mode
-    from autotuned.inductor import freeze as freeze
     from autotuned.key.key import pow2 as pow2
     from autotuned.recording.recorder import record as record
     from autotuned.resolve.sources import register_configs as register_configs
@@ -33,9 +33,9 @@ _HOMES = {
     "Check": "autotuned.search.check",
     "Config": "triton",
     "Fixed": "autotuned.search.do_bench",
-    "autotune": "autotuned.decorator",
-    "freeze": "autotuned.inductor",
-    "heuristics": "autotuned.computed",
+    "autotune": "autotuned.api.decorator",
+    "freeze": "autotuned.api.freeze",
+    "heuristics": "autotuned.api.heuristics",
     "install": "autotuned.dropin",
     "mode": "autotuned.env",
     "pow2": "autotuned.key.key",

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from autotuned import seed
+from autotuned.api.tuned import Tuned
 from autotuned.replaced import Given, Replaced
 from autotuned.search import failures
 from autotuned.tunable.kernel import Hooks, KernelTarget
-from autotuned.tuned import Tuned
 
 log = logging.getLogger("autotuned")
 _Run = Callable[..., Any]

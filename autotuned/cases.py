@@ -17,8 +17,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from autotuned.api.function import TunedFunction
 from autotuned.errors import CallError, TargetError
-from autotuned.function import TunedFunction
 from autotuned.key import origin
 from autotuned.resolve.tuner import Tuner
 from autotuned.triton_compat import kernel
@@ -272,7 +272,7 @@ def _as_found(value: Any) -> Found | None:
     if isinstance(value, TunedFunction):
         return Found(value)
     # Looked up, not imported: without it nothing has decorated a Triton kernel, and Triton need not be there.
-    module = sys.modules.get("autotuned.tuned")
+    module = sys.modules.get("autotuned.api.tuned")
     layers = list(kernel.layers(value)) if module is not None else []
     for depth, layer in enumerate(layers):
         if module is not None and isinstance(layer, module.Tuned):

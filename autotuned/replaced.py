@@ -13,7 +13,8 @@ from typing import Any
 from triton.runtime.autotuner import Autotuner, AutotunerError, Config
 
 from autotuned import env, seed, stocktuner
-from autotuned.decorator import measured_by
+from autotuned.api.decorator import measured_by
+from autotuned.api.tuned import Tuned
 from autotuned.errors import AutotunedError, DecorationError, EncodingError, NotTunedError
 from autotuned.key.key import KeySpec
 from autotuned.resolve import explain
@@ -26,7 +27,6 @@ from autotuned.triton_compat import kernel
 from autotuned.tunable import configs
 from autotuned.tunable.argument_names import Names
 from autotuned.tunable.kernel import Hooks, KernelTarget
-from autotuned.tuned import Tuned
 
 log = logging.getLogger("autotuned")
 NOTHING_LEFT = "No valid autotuner configs after pruning. `early_config_prune` should return at least one config."

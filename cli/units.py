@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from autotuned.api.decorator import CaseGenerator
 from autotuned.cases import Found
-from autotuned.decorator import CaseGenerator
 from autotuned.errors import AutotunedError
 from autotuned.replay import Replayed
 

@@ -64,7 +64,7 @@ _STATE = {
     "autotuned.configfiles.writer": ("_ends",),
     "autotuned.store.records": ("_warned",),
     "autotuned.disk": ("_cache_dirs",),
-    "autotuned.decorator": ("_explicit_names",),
+    "autotuned.api.decorator": ("_explicit_names",),
     "autotuned.search.timers": ("_said",),
     "autotuned.search.snapshots": ("_said",),
     "autotuned.search.failures": ("_refused", "_condemned"),

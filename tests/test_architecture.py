@@ -93,7 +93,7 @@ RANKS = [
     {"tunable.configs", "search.check", "launch.launcher", "store.records", "configfiles.unreachable"},
     {
         "search.gpu_lock",
-        "announce",
+        "api.triton_listener",
         "tunable.mismatch",
         "recording.grids",
         "store.listing",
@@ -110,7 +110,7 @@ RANKS = [
         "resolve.request",
         "configfiles.writer",
     },
-    {"search.trials", "decorator", "resolve.fallback", "search.protection", "resolve.sources"},
+    {"search.trials", "api.decorator", "resolve.fallback", "search.protection", "resolve.sources"},
     {
         "distributed.agreement",
         "search.comparison",
@@ -125,8 +125,8 @@ RANKS = [
     {"resolve.chooser"},
     {"recording.recorder"},
     {"resolve.tuner"},
-    {"function", "tuned"},
-    {"cases", "computed", "inductor", "replaced"},
+    {"api.function", "api.tuned"},
+    {"cases", "api.heuristics", "api.freeze", "replaced"},
     {"beside", "release", "replay"},
     {"dropin"},
     {"arrange"},
@@ -134,7 +134,7 @@ RANKS = [
 ]
 RANK = {name: rank for rank, names in enumerate(RANKS) for name in names}
 # Imported inside a function: `tuned` imports triton, and a program has either kernels or plain callables.
-ALLOWED_UP = {("decorator", "tuned"), ("decorator", "function")}
+ALLOWED_UP = {("api.decorator", "api.tuned"), ("api.decorator", "api.function")}
 
 
 def name_of(path: Path) -> str:
@@ -251,7 +251,7 @@ def test_each_concern_has_one_home(pattern, home):
 
 
 def test_the_library_never_prints():
-    # `announce.py` prints what Triton prints, where Triton's own variable says so.
+    # `api/triton_listener.py` prints what Triton prints, where Triton's own variable says so.
     quiet = [path for path in EVERYTHING if not path.is_relative_to(ROOT / "cli") and path.name != "announce.py"]
     assert uses(r"\bprint\(|sys\.(stdout|stderr)", quiet) == set()
 

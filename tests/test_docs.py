@@ -17,7 +17,8 @@ from pages import FENCED, ROOT, follow, read, steps
 from typer.testing import CliRunner
 
 import autotuned
-from autotuned import env, errors, function, tuned
+from autotuned import env, errors
+from autotuned.api import function, tuned
 from autotuned.gpu import device
 from autotuned.resolve import explain
 from autotuned.search import race, timers

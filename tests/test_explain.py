@@ -94,7 +94,7 @@ def case_other_toolchain(patch, folder):
 
 def case_other_source(patch, folder):
     make(function=make_scaled(2), name="scaled")(X, 5)
-    autotuned.decorator._explicit_names.clear()
+    autotuned.api.decorator._explicit_names.clear()
     return make(function=make_scaled(3), name="scaled"), "search"
 
 

@@ -9,7 +9,8 @@ from stepped import CONFIGS, make, scale, total
 from stored import records
 
 import autotuned
-from autotuned import autotune, decorator
+from autotuned import autotune
+from autotuned.api import decorator
 from autotuned.errors import DecorationError
 from autotuned.key import key
 

@@ -15,7 +15,7 @@ from fakes import FakeConfig as Config
 
 import autotuned
 from autotuned import autotune
-from autotuned.function import TunedFunction
+from autotuned.api.function import TunedFunction
 from autotuned.key import key
 from autotuned.resolve import sources
 from autotuned.resolve.advice import COUNT
@@ -153,7 +153,9 @@ def test_b20_b21_what_is_edited_between_processes(process, change, found):
 def test_b34_the_folder_is_ones_own_variable_read_at_first_use(process, tmp_path):
     assert process() == 1
     assert (
-        process(before=f"import autotuned.decorator, os; os.environ['AUTOTUNED_CACHE_DIR'] = {str(tmp_path / 'b')!r}")
+        process(
+            before=f"import autotuned.api.decorator, os; os.environ['AUTOTUNED_CACHE_DIR'] = {str(tmp_path / 'b')!r}"
+        )
         == 1
     )
     assert process(before="import os; os.environ['TRITON_CACHE_DIR'] = '/nowhere'") == 0

@@ -16,7 +16,8 @@ from fakes import FakeConfig as Config
 from fakes import FakeDescriptor
 from triton import Config as KernelConfig
 
-from autotuned import autotune, decorator
+from autotuned import autotune
+from autotuned.api import decorator
 from autotuned.gpu import device
 from autotuned.key import key
 from autotuned.resolve import sources

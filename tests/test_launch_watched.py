@@ -150,7 +150,7 @@ def test_a_replacement_may_call_what_it_replaces():
 def indexed():
     """The index of other classes than Triton's is put back."""
     yield
-    tuned = sys.modules.get("autotuned.tuned")
+    tuned = sys.modules.get("autotuned.api.tuned")
     of = (tuned.Autotuner, tuned.Heuristics) if tuned else (type("None", (), {"__getitem__": None}),) * 2
     _launch.index_like(*of)
 

@@ -48,7 +48,7 @@ def fastest(step: int) -> Any:
 
 
 def make(function: Any = count, best: int = 8, **options: Any) -> Any:
-    autotuned.decorator._explicit_names.clear()
+    autotuned.api.decorator._explicit_names.clear()
     return autotune(CONFIGS, **({"do_bench": fastest(best), "key": ["n", "k"], "name": "app.count"} | options))(
         function
     )

@@ -200,7 +200,7 @@ def test_a_kernel_with_a_name_keeps_its_files_when_its_function_is_renamed_and_m
     monkeypatch.setenv("AUTOTUNED_CACHE_DIR", "empty")
     monkeypatch.setenv("AUTOTUNED_CONFIG_PATH", "tuned")
     monkeypatch.setenv("AUTOTUNED_MODE", "strict")
-    from autotuned import decorator
+    from autotuned.api import decorator
 
     decorator._explicit_names.clear()
     sys.modules.pop("mod_release")

@@ -31,7 +31,7 @@ COUNTED, on = ("open", "os.scandir", "os.listdir", "subprocess.Popen", "os.renam
 before = set(sys.modules)
 import autotuned
 configs = [triton.Config({"BLOCK": block}) for block in (64, 128)]
-autotuned.autotune, __import__("autotuned.tuned")
+autotuned.autotune, __import__("autotuned.api.tuned")
 on = True
 tuned = autotuned.autotune(configs, key=["n"], name="start.add")(kernel_file.add)
 target, launch = tuned.tuner.target, tuned.tuner.target.launch

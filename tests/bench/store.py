@@ -39,7 +39,7 @@ import kernel_file
 configs = [triton.Config({"BLOCK": block}) for block in (128, 256, 512, 1024)]
 x = torch.zeros(64)
 clocks = [(time.perf_counter(), time.process_time())]
-import autotuned.tuned
+import autotuned.api.tuned
 autotuned.autotune
 clocks.append((time.perf_counter(), time.process_time()))
 tuned = autotuned.autotune(configs, key=["n"], name="bench.add")(kernel_file.add)

@@ -14,7 +14,7 @@ from triton.runtime.autotuner import Autotuner
 from triton.runtime.jit import JITFunction, KernelInterface
 
 from autotuned import autotune, heuristics
-from autotuned.tuned import Tuned
+from autotuned.api.tuned import Tuned
 
 CONFIGS = [Config({"BLOCK": 16}), Config({"BLOCK": 32}, num_warps=2)]
 CYCLES = 1100  # Python 3.13 gives a class 1,000 versions

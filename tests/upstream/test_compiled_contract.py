@@ -15,9 +15,9 @@ from triton.runtime.jit import JITFunction, KernelInterface
 
 import autotuned
 from autotuned import replaced
+from autotuned.api.tuned import Decorated
 from autotuned.errors import CallError
 from autotuned.resolve import sources
-from autotuned.tuned import Decorated
 
 # -- M1: a subclass with Triton's signature ---------------------------------------------------------------------------
 

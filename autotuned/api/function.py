@@ -8,7 +8,7 @@ from collections.abc import Callable
 from types import MethodType
 from typing import TYPE_CHECKING, Any
 
-from autotuned.decorator import CaseGenerator, Named
+from autotuned.api.decorator import CaseGenerator, Named
 from autotuned.errors import DecorationError
 from autotuned.resolve.request import Options
 from autotuned.resolve.tuner import Tuner

@@ -7,9 +7,9 @@ from typing import Any
 import triton
 from triton.runtime.autotuner import Autotuner, Heuristics
 
+from autotuned.api.tuned import Tuned
 from autotuned.errors import DecorationError
 from autotuned.triton_compat import kernel as toolchain
-from autotuned.tuned import Tuned
 
 
 def freeze(kernel: Any, *args: Any, grid: Any = None, **kwargs: Any) -> Any:

@@ -7,12 +7,12 @@ from typing import Any
 
 from triton.runtime.autotuner import Heuristics as TritonHeuristics
 
-from autotuned.decorator import Named
+from autotuned.api.decorator import Named
+from autotuned.api.tuned import Tuned
 from autotuned.errors import ArgumentNameError, DecorationError
 from autotuned.launch import launcher
 from autotuned.triton_compat import kernel
 from autotuned.tunable.configs import suggestion
-from autotuned.tuned import Tuned
 
 _TRITON_RUN = TritonHeuristics.run
 

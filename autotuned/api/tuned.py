@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from triton.runtime.autotuner import Autotuner, AutotunerError, Heuristics
 
 from autotuned._lazy import later
-from autotuned.announce import announce
-from autotuned.decorator import CaseGenerator, Named
+from autotuned.api.decorator import CaseGenerator, Named
+from autotuned.api.triton_listener import announce
 from autotuned.errors import CallError, NotTunedError, PruningError
 from autotuned.key.key import is_tensor, sizes_of
 from autotuned.launch import launcher

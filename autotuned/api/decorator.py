@@ -25,8 +25,8 @@ from autotuned.tunable.kernel import Hooks, KernelTarget, Target
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+    from autotuned.api.function import TunedFunction
     from autotuned.configfiles import nearest_shape as neighbours
-    from autotuned.function import TunedFunction
     from autotuned.search import check as checks
 else:
     checks, neighbours = later("search.check"), later("configfiles.nearest_shape")
@@ -182,7 +182,7 @@ class _Given(Frozen):
         return self._function(fn, name)
 
     def _kernel(self, target: KernelTarget) -> Any:
-        from autotuned.tuned import Decorated
+        from autotuned.api.tuned import Decorated
 
         self._refuse_shared_name(target)
         if self.distributions:
@@ -202,7 +202,7 @@ class _Given(Frozen):
         )
 
     def _function(self, fn: Any, name: str) -> TunedFunction:
-        from autotuned.function import TunedFunction
+        from autotuned.api.function import TunedFunction
         from autotuned.tunable.function import HostTarget
 
         target = HostTarget(fn, name, self.distributions, self.name is not None)
@@ -420,7 +420,7 @@ _LATER = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATO
 
 
 def _is_tuned_function(fn: Any) -> bool:
-    module = sys.modules.get("autotuned.function")  # without it there is none
+    module = sys.modules.get("autotuned.api.function")  # without it there is none
     return module is not None and isinstance(fn, module.TunedFunction)
 
 
