@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from autotuned.api.freeze import freeze as freeze
     from autotuned.api.heuristics import heuristics as heuristics
     from autotuned.distributed.agreement import sync as sync
-    from autotuned.dropin import install as install
-    from autotuned.dropin import uninstall as uninstall
+    from autotuned.dropin.install import install as install
+    from autotuned.dropin.install import uninstall as uninstall
     from autotuned.env import mode as mode
     from autotuned.key.key import pow2 as pow2
     from autotuned.recording.recorder import record as record
@@ -36,12 +36,12 @@ _HOMES = {
     "autotune": "autotuned.api.decorator",
     "freeze": "autotuned.api.freeze",
     "heuristics": "autotuned.api.heuristics",
-    "install": "autotuned.dropin",
+    "install": "autotuned.dropin.install",
     "mode": "autotuned.env",
     "pow2": "autotuned.key.key",
     "record": "autotuned.recording.recorder",
     "register_configs": "autotuned.resolve.sources",
-    "uninstall": "autotuned.dropin",
+    "uninstall": "autotuned.dropin.install",
     "sync": "autotuned.distributed.agreement",
 }
 

@@ -9,7 +9,7 @@ import triton
 from triton.runtime import autotuner
 
 import autotuned
-from autotuned import dropin
+from autotuned.dropin import install
 
 SUBJECTS = ["triton", "seeded", "beside", "replaced", "autotuned"]
 # `install()` as it stands; with replace=True over kernels that Triton's own decorator made, and over those of ours.
@@ -36,11 +36,11 @@ def subject(name: str) -> Iterator[Subject]:
     """A subject, installed for as long as the block runs."""
     stock = triton.autotune
     if name in INSTALLED:
-        dropin.install(replace=name != "seeded")
+        install.install(replace=name != "seeded")
     decorators = {"autotuned": autotuned.autotune, "replaced": triton.autotune}
     try:
         yield Subject(name, decorators.get(name, stock))
     finally:
         if name in INSTALLED:
-            dropin.uninstall()
+            install.uninstall()
             assert not hasattr(autotuner.Autotuner.run, "in_front_of")

@@ -40,7 +40,7 @@ def test_a_program_is_seeded(app):
 
 def test_a_program_is_replaced(app):
     code, out, err = autotuned_run("--replace", "--", sys.executable, app)
-    assert (code, out) == (0, "wrapped autotuned.replaced SourceFileLoader\n"), err
+    assert (code, out) == (0, "wrapped autotuned.dropin.replaced SourceFileLoader\n"), err
 
 
 def test_processes_that_a_program_starts_are_seeded_too(tmp_path, app):
@@ -90,7 +90,7 @@ def test_a_python_without_this_package_runs_as_ever(tmp_path):
     alone = tmp_path / "alone"
     alone.mkdir()
     (alone / "sitecustomize.py").write_text(
-        (startup / "sitecustomize.py").read_text().replace("autotuned.arrange", "autotuned_not_here.arrange")
+        (startup / "sitecustomize.py").read_text().replace("autotuned.dropin.import_hook", "autotuned_not_here.arrange")
     )
     assert run(sys.executable, "-c", code, path=[alone])[:2] == (0, "fine\n")
 

@@ -124,7 +124,7 @@ def test_what_import_finds_keeps_its_name(tmp_path: Path) -> None:
 def test_installed_memory_finds_a_kernel_loaded_under_a_hash(tmp_path: Path, install: str) -> None:
     pytest.importorskip("triton")
     (tmp_path / "act.py").write_text(KERNEL.replace("DECORATE", "triton.autotune"))
-    program = f"import autotuned; autotuned.{install}; from autotuned import stocktuner\n" + BY_HASH.format(
+    program = f"import autotuned; autotuned.{install}; from autotuned.dropin import stock_tuner as stocktuner\n" + BY_HASH.format(
         path=str(tmp_path / "act.py"), name=NAMES["hash of the path"], packages=None,
         register="sys.modules[name] = module",
     ) + "print(json.dumps([stocktuner.seed_of(kernel).target.name, stocktuner.seed_of(kernel).target.source]))"  # fmt: skip

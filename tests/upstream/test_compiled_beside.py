@@ -13,7 +13,7 @@ from triton.runtime.autotuner import Autotuner
 from triton.runtime.jit import JITFunction, KernelInterface
 
 import autotuned
-from autotuned import dropin
+from autotuned.dropin import install
 from autotuned.resolve import sources
 
 CONFIGS = [Config({"BLOCK": 16}), Config({"BLOCK": 32})]
@@ -57,7 +57,7 @@ def make(bench):
 def replacing():
     autotuned.install(replace=True)
     yield
-    dropin.uninstall()
+    install.uninstall()
 
 
 def functions_of(launch):
@@ -84,7 +84,7 @@ def test_a_launch_from_the_table_calls_fewer_functions_than_tritons(make, kind, 
             launch()
         ours = functions_of(launch)
     finally:
-        dropin.uninstall()
+        install.uninstall()
     assert JITFunction.run.__code__ in stock and JITFunction.run.__code__ not in ours
     assert len(ours) < len(stock)
     assert [code for code in stock if code is Library.run.__code__] == [
@@ -193,7 +193,7 @@ def test_a_patch_from_before_sees_every_launch(make, x, monkeypatch):
             for _ in range(4):
                 kernel[(4,)](x, 100)
         finally:
-            dropin.uninstall()
+            install.uninstall()
     assert seen == [kernel.fn] * 4
 
 

@@ -14,8 +14,8 @@ from triton.runtime.autotuner import Autotuner
 from triton.runtime.jit import JITFunction, KernelInterface
 
 import autotuned
-from autotuned import replaced
 from autotuned.api.tuned import Decorated
+from autotuned.dropin import replaced
 from autotuned.errors import CallError
 from autotuned.resolve import sources
 

@@ -11,9 +11,9 @@ from triton.runtime import autotuner
 from triton.runtime.autotuner import Autotuner
 
 import autotuned
-from autotuned import dropin, seed
+from autotuned.dropin import install, seeded
+from autotuned.dropin.replaced import Replaced
 from autotuned.errors import NotTunedError
-from autotuned.replaced import Replaced
 from autotuned.resolve import sources
 
 CONFIGS = [Config({"BLOCK": 16}), Config({"BLOCK": 32})]
@@ -36,7 +36,7 @@ def add_two(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
 @pytest.fixture(autouse=True)
 def nothing_stays():
     yield
-    dropin.uninstall()
+    install.uninstall()
     assert Autotuner.run is STOCK_RUN
     assert [holder.autotune for holder in HOLDERS] == [STOCK_AUTOTUNE] * 3
 
@@ -132,7 +132,7 @@ def test_our_own_kernels_are_not_seeded(x, bench):
     for _ in range(3):
         kernel[(4,)](x, 100)
     assert kernel.cache_info().hits >= 2  # nobody has replaced `run` but us
-    assert type(kernel.cache) is not seed.Memory
+    assert type(kernel.cache) is not seeded.Memory
     autotuned.uninstall()
     kernel[(4,)](x, 100)
     assert kernel.cache_info().hits >= 3

@@ -12,9 +12,10 @@ from typing import Any
 
 from triton.runtime.autotuner import Autotuner, AutotunerError, Config
 
-from autotuned import env, seed, stocktuner
+from autotuned import env
 from autotuned.api.decorator import measured_by
 from autotuned.api.tuned import Tuned
+from autotuned.dropin import seeded, stock_tuner
 from autotuned.errors import AutotunedError, DecorationError, EncodingError, NotTunedError
 from autotuned.key.key import KeySpec
 from autotuned.resolve import explain
@@ -126,7 +127,7 @@ class Replaced(Tuned):
         )  # fmt: skip
         self.cache_results: bool = kernel.caches_results(given.cache_results)
         self.restore_copies: dict[str, Any] = {}  # Triton 3.6 to 3.8 has it only once its own hook has run
-        self.cache = seed.Memory({}, self._forget_bound)
+        self.cache = seeded.Memory({}, self._forget_bound)
         self._searching = threading.RLock()  # Triton's `run` keeps the call in `self.nargs`
         if given.hooks.before is None:
             self.pre_hook = self._set_aside
@@ -185,7 +186,7 @@ class Replaced(Tuned):
 
     def prune_configs(self, kwargs: dict[str, Any]) -> list[Any]:
         """Triton's pruning; the pruner may be a generator, and of a fraction at least one config is kept."""
-        return seed.pruned_once(self, lambda: self._prune(kwargs))
+        return seeded.pruned_once(self, lambda: self._prune(kwargs))
 
     def _prune(self, kwargs: dict[str, Any]) -> list[Any]:
         early = self.early_config_prune
@@ -225,7 +226,7 @@ class Replaced(Tuned):
 
     def _known_config(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """The chosen config, else the first: a warm-up measures nothing."""
-        found = seed.known(self, args, kwargs)
+        found = seeded.known(self, args, kwargs)
         if found is not None:
             return found
         self.nargs = dict(zip(self.arg_names, args))
@@ -250,7 +251,7 @@ class Replaced(Tuned):
         if grid is not None:
             self.run(*args, grid=grid, **kwargs)
             return self.best_config
-        config = self.configs[0] if len(self.configs) == 1 else seed.known(self, args, kwargs)
+        config = self.configs[0] if len(self.configs) == 1 else seeded.known(self, args, kwargs)
         if config is None:
             raise NotTunedError(
                 f"`{self.tuner.target.name}`: expected a tuned choice for these arguments, found none. Launch it once "
@@ -265,7 +266,7 @@ class Replaced(Tuned):
 
         Nothing is searched, measured or launched; a pruner is called as for the call.
         """
-        name, mode, known = self.tuner.target.name, env.current_mode(), stocktuner.Seed(self)
+        name, mode, known = self.tuner.target.name, env.current_mode(), stock_tuner.Seed(self)
         own = self.key_of(args, kwargs)
         self.nargs = dict(zip(self.arg_names, args))
         try:

@@ -20,7 +20,7 @@ def _run_the_next() -> None:
 
 _run_the_next()
 try:
-    from autotuned.arrange import when_triton_is_imported
+    from autotuned.dropin.import_hook import when_triton_is_imported
 except ImportError:  # a Python of another environment, where this package is not: its program runs as ever
     pass
 else:

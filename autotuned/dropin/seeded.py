@@ -8,13 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from autotuned import env
-from autotuned.empties import LeftOut
+from autotuned.dropin.empties import LeftOut
+from autotuned.dropin.stock_tuner import Seed, seed_of, timing_of
+from autotuned.dropin.widened import Widened
 from autotuned.errors import AutotunedError, NotTunedError
 from autotuned.key.key import Key
 from autotuned.search import failures
-from autotuned.stocktuner import Seed, seed_of, timing_of
 from autotuned.triton_compat import kernel
-from autotuned.widened import Widened
 
 log = logging.getLogger("autotuned")
 

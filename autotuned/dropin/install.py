@@ -8,7 +8,7 @@ from typing import Any
 import triton
 from triton.runtime import autotuner
 
-from autotuned import seed
+from autotuned.dropin import seeded
 from autotuned.launch import launcher
 from autotuned.triton_compat import kernel, versions
 
@@ -84,7 +84,7 @@ def _wrap_run() -> None:
             return original(self, *args, **kwargs)
         if _installed.replacing is not None:
             return _installed.replacing(original, self, args, kwargs)
-        return seed.run(original, self, args, kwargs)
+        return seeded.run(original, self, args, kwargs)
 
     run.__name__, run.__qualname__, run.__doc__ = original.__name__, original.__qualname__, original.__doc__
     run.in_front_of = original  # type: ignore[attr-defined]  # how `Tuned` knows that nobody else replaced it
@@ -95,14 +95,14 @@ def _wrap_run() -> None:
 
 def _launch_for_others() -> None:
     """Launch for tuners that `autotune` was not asked for too; not where somebody else's `run` must see each launch."""
-    from autotuned import beside
+    from autotuned.dropin import fronted
 
     if kernel.is_tritons(_installed.run.in_front_of):
-        _installed.replacing = beside.run
+        _installed.replacing = fronted.run
 
 
 def _replace_decorators() -> None:
-    from autotuned.replaced import autotune
+    from autotuned.dropin.replaced import autotune
 
     for index, holder in enumerate(_HOLDERS):
         present = holder.autotune
@@ -118,7 +118,7 @@ def _replace_decorators() -> None:
 
 def _restore_decorators() -> None:
     for index, original in list(_installed.decorators.items()):
-        from autotuned.replaced import autotune
+        from autotuned.dropin.replaced import autotune
 
         holder = _HOLDERS[index]
         if holder.autotune is autotune:

@@ -30,7 +30,7 @@ def when_triton_is_imported() -> None:
 
 
 def _install(kind: str) -> None:
-    from autotuned.dropin import install
+    from autotuned.dropin.install import install
 
     try:
         install(replace=kind == "replace")

@@ -6,9 +6,9 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from autotuned import seed
 from autotuned.api.tuned import Tuned
-from autotuned.replaced import Given, Replaced
+from autotuned.dropin import seeded
+from autotuned.dropin.replaced import Given, Replaced
 from autotuned.search import failures
 from autotuned.tunable.kernel import Hooks, KernelTarget
 
@@ -23,7 +23,7 @@ class Beside(Replaced):
     Whatever the table does not answer is the other's own `run`, behind whatever its class does before.
     """
 
-    def __init__(self, theirs: Any, run: _Run, memory: seed.Memory) -> None:
+    def __init__(self, theirs: Any, run: _Run, memory: seeded.Memory) -> None:
         target = KernelTarget.of(theirs.fn)
         known = [parameter.name for parameter in target.parameters]
         keys = [name for name in theirs.keys if name in known]
@@ -43,7 +43,7 @@ class Beside(Replaced):
         return self._pass_on(args, {**kwargs, **given, "warmup": warmup})
 
     def _pass_on(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        result = seed.run(self._run, self._theirs, args, kwargs)
+        result = seeded.run(self._run, self._theirs, args, kwargs)
         self.best_config = self._theirs.best_config
         return result
 
@@ -69,9 +69,9 @@ def launches_for(theirs: Any, run: _Run) -> Beside | None:
         theirs: The tuner.
         run: Triton's own `run`.
     """
-    if isinstance(theirs, Tuned) or type(theirs.cache) not in (dict, seed.Memory):
+    if isinstance(theirs, Tuned) or type(theirs.cache) not in (dict, seeded.Memory):
         return None
-    memory = seed.adopt(theirs)
+    memory = seeded.adopt(theirs)
     if memory.beside is None:
         try:
             memory.beside = Beside(theirs, run, memory)
@@ -91,7 +91,7 @@ def run(original: _Run, theirs: Any, args: tuple[Any, ...], kwargs: dict[str, An
         beside = None
     beside = beside or launches_for(theirs, original) if beside is not False else None
     if beside is None:
-        return seed.run(original, theirs, args, kwargs)
+        return seeded.run(original, theirs, args, kwargs)
     if beside.configs is not theirs.configs:
         beside.configs = theirs.configs
     result = beside.run(*args, **kwargs)
