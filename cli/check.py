@@ -94,27 +94,27 @@ def _with_the_program(
     found: Audit, targets: list[str], measure: bool, as_json: bool
 ) -> tuple[list[dict[str, Any]], list[str]]:
     """Match the files with their kernels, which adds to the faults, and time them again if asked for."""
-    from autotuned import release
-
-    from .session import use_device, users_output
-    from .units import tensors_on
+    from autotuned.offline import verify
+    from autotuned.offline.cases import tensors_on
+    from autotuned.offline.tuning import use_device, users_output
 
     with users_output(as_json):
         device = tensors_on(use_device())
         kernels = dict(_kernels(found, targets))
         for path, file in found.files:
             if file.kernel in kernels:
-                found.faults += [Fault(str(path), text) for text in release.stale(file, kernels[file.kernel])]
+                found.faults += [Fault(str(path), text) for text in verify.stale(file, kernels[file.kernel])]
         if not measure:
             return [], []
         files = [file for _, file in found.files]
-        timed = [contest for kernel in kernels.values() for contest in release.contests(files, kernel, device)]
-        return [_to_json(contest) for contest in timed], list(release.left_out(files, timed))
+        timed = [contest for kernel in kernels.values() for contest in verify.contests(files, kernel, device)]
+        return [_to_json(contest) for contest in timed], list(verify.left_out(files, timed))
 
 
 def _kernels(found: Audit, targets: list[str]) -> Iterator[tuple[str, Any]]:
     """The kernels of the files by name; one that cannot be had is a fault of its files."""
-    from autotuned import cases, release
+    from autotuned.offline import targets as cases
+    from autotuned.offline import verify
 
     known = {one.name: one for target in targets for one in cases.load(target)}
     by_name: dict[str, list[tuple[Path, ConfigFile]]] = {}
@@ -122,7 +122,7 @@ def _kernels(found: Audit, targets: list[str]) -> Iterator[tuple[str, Any]]:
         by_name.setdefault(file.kernel, []).append((path, file))
     for name, held in by_name.items():
         try:
-            yield name, known.get(name) or release.find_kernel(name)
+            yield name, known.get(name) or verify.find_kernel(name)
         except TargetError as error:
             found.faults += [Fault(str(path), str(error)) for path, _ in held]
 

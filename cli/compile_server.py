@@ -13,9 +13,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NoReturn
 
+from autotuned.offline import tuning
 from autotuned.triton_compat import cache, compiled, kernel
-
-from . import session
 
 PR_SET_PDEATHSIG = 1  # of Linux's <sys/prctl.h>
 
@@ -38,7 +37,7 @@ def main() -> None:
 
 def _kernels(targets: list[str]) -> dict[str, Any]:
     """What is compiled for each tuned kernel of the targets, by name."""
-    targets_of = (found.tuner.target for found in session.load(targets))
+    targets_of = (found.tuner.target for found in tuning.load(targets))
     return {target.name: kernel.innermost(target.fn) for target in targets_of if target.compiles_ahead}
 
 

@@ -103,16 +103,15 @@ def _installed(distribution: str) -> str | None:
 
 
 def _of_target(target: str, as_json: bool) -> tuple[str, list[Explanation]]:
-    from autotuned import cases
-
-    from .session import CASE_HINT, use_device, users_output
-    from .units import tensors_on
+    from autotuned.offline import targets
+    from autotuned.offline.cases import tensors_on
+    from autotuned.offline.tuning import CASE_HINT, use_device, users_output
 
     with users_output(as_json):
         where = tensors_on(use_device())
-        found = cases.load(target)
+        found = targets.load(target)
         explanations = [
-            one.tuner.explain(cases.bind(one, case))
+            one.tuner.explain(targets.bind(one, case))
             for one in found
             for generator in one.tuned.cases
             for case in generator(where)

@@ -11,6 +11,8 @@ from autotuned.configfiles import file
 from autotuned.configfiles.file import Entry
 from autotuned.errors import AutotunedError
 from autotuned.key.key import Key
+from autotuned.offline.cases import share
+from autotuned.offline.results import Row, Wishes
 from autotuned.resolve import sources
 from autotuned.search.job import Progress
 from autotuned.store import record
@@ -21,9 +23,7 @@ from .deal import Queue, Task
 from .interrupts import Interrupts
 from .isolation import Ending
 from .progress import Display
-from .rows import Row, Wishes
 from .seats import Executor, Seat
-from .units import share
 
 TICK_S = 0.2
 BLAMELESS = 3  # ends with no config to blame: of a device in a row, or of a unit, after which either is given up

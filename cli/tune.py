@@ -85,14 +85,17 @@ def tune(
     _check_environment()
     if out is not None and (reason := sources.unwritable(out)):
         raise terminal.cannot_write(out, reason)
-    from . import rows, session  # need the measuring half of the library, which the other commands do without
+    from autotuned.offline import (  # need the measuring half of the library, which the other commands do without
+        results,
+        tuning,
+    )
 
-    wishes = rows.Wishes(
+    wishes = results.Wishes(
         out=out, force=force, budget_s=budget, isolate=isolate, timeout_s=timeout, devices=devices, executor=executor,
         ray_address=ray_address,
     )  # fmt: skip
     try:
-        raise typer.Exit(session.run(targets, wishes, as_json))
+        raise typer.Exit(tuning.run(targets, wishes, as_json))
     except DeviceChoiceError as error:
         raise typer.BadParameter(str(error), param_hint="--devices") from error
 

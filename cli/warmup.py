@@ -32,10 +32,10 @@ def warmup(
     JSON: `calls`, each with `kernel`, `triton` (its version; null for a plain callable), `call`, `count`, `config`
     (null if it is not ready) and `reason`.
     """
-    from . import session, units  # need torch and triton, if they are there
+    from autotuned.offline import cases, tuning  # need torch and triton, if they are there
 
-    with session.users_output(as_json):
-        rows = _rows(path, files or [], units.tensors_on(session.use_device()))
+    with tuning.users_output(as_json):
+        rows = _rows(path, files or [], cases.tensors_on(tuning.use_device()))
     if as_json:
         terminal.print_json({"calls": rows})
     else:
@@ -47,7 +47,7 @@ def warmup(
 
 
 def _rows(path: Path, files: list[str], device: str) -> list[dict[str, Json]]:
-    from autotuned import replay
+    from autotuned.offline import replay
     from autotuned.resolve import explain
 
     with explain.reading_once():  # each call that is not tuned says what is nearest to it
@@ -55,8 +55,8 @@ def _rows(path: Path, files: list[str], device: str) -> list[dict[str, Json]]:
 
 
 def _row(found: Any, recorded: Any, device: str) -> dict[str, Json]:
-    from autotuned import replay
     from autotuned.key import opaque
+    from autotuned.offline import replay
     from autotuned.tunable import configs
 
     key = recorded.key

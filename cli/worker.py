@@ -20,16 +20,17 @@ from autotuned import disk
 from autotuned.errors import AutotunedError, DeviceLostError, TargetError
 from autotuned.gpu import device
 from autotuned.key.key import Key
+from autotuned.offline import tuning
+from autotuned.offline.cases import Unit
+from autotuned.offline.results import Result, Wishes
 from autotuned.resolve import hooks, sources
 from autotuned.search import failures
 from autotuned.search.job import Progress
 from autotuned.store import conditions, record
 from autotuned.typed_json import Json, digest
 
-from . import isolation, session
+from . import isolation
 from .isolation import LOST
-from .rows import Result, Wishes
-from .units import Unit
 
 
 class Reporter:
@@ -67,11 +68,11 @@ class Reporter:
         self.say("keep", line=line)
 
 
-class _Session(session.Session):
+class _Session(tuning.Session):
     """A session whose units are measured as the parent asks for them."""
 
     def __init__(self, targets: list[str], wishes: Mapping[str, Json], device: str, reporter: Reporter) -> None:
-        super().__init__(session.load(targets), Wishes(force=wishes["force"]), device, reporter)
+        super().__init__(tuning.load(targets), Wishes(force=wishes["force"]), device, reporter)
         self._reporter, self._gathers = reporter, wishes["gathers"]
 
     def list(self) -> None:
@@ -188,7 +189,7 @@ def _serve(commands: _Commands, reporter: Reporter) -> None:
 
         if compilers.are_wanted():
             hooks.compilers.append(compilers.Compilers(wishes["targets"], wishes["timeout_s"]))
-    kind = session.use_device()
+    kind = tuning.use_device()
     mine = _Session(wishes["targets"], wishes, kind, reporter)
     model = (device.cuda() if kind == "cuda" else device.cpu()).slug  # CPUs of two kinds are two kinds as well
     reporter.say("ready", device=kind, model=model, version=autotuned.__version__)

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from autotuned import cases
 from autotuned.errors import CallError, TargetError
+from autotuned.offline import targets
 from autotuned.tunable.kernel import Call
 
 TUNED = """
@@ -29,7 +29,7 @@ Write = Callable[[str, str], Path]
 
 
 def _names(target: str) -> list[str]:
-    return [found.name for found in cases.load(target)]
+    return [found.name for found in targets.load(target)]
 
 
 # -- targets that can be had ----------------------------------------------------------------------------------------
@@ -61,14 +61,14 @@ def test_a_file_in_a_package_is_the_module_of_that_package(write: Write) -> None
     write("pkg_a/sub/__init__.py", "")
     path = write("pkg_a/sub/kernels.py", "from . import helper\n" + TUNED)
     write("pkg_a/sub/helper.py", "")
-    by_path, by_name = cases.load(str(path)), cases.load("pkg_a.sub.kernels")
+    by_path, by_name = targets.load(str(path)), targets.load("pkg_a.sub.kernels")
     assert [found.tuned for found in by_path] == [found.tuned for found in by_name]
     assert by_path[0].name == "pkg_a.sub.kernels.work"
 
 
 def test_a_package_can_be_given_by_its_init_file(write: Write) -> None:
     path = write("pkg_init/__init__.py", TUNED)
-    assert cases.load(str(path))[0].tuned is cases.load("pkg_init")[0].tuned
+    assert targets.load(str(path))[0].tuned is targets.load("pkg_init")[0].tuned
     assert _names(str(path))[0] == "pkg_init.work"
 
 
@@ -76,13 +76,13 @@ def test_a_package_can_be_given_by_its_init_file(write: Write) -> None:
 def test_a_file_whose_name_cannot_be_imported_is_loaded_all_the_same(write: Write, stem: str) -> None:
     path = write(f"odd/{stem}.py", TUNED)
     assert _names(str(path)) == [f"{stem}.work", f"{stem}.other"]
-    assert cases.load(str(path))[0].tuned is cases.load(str(path))[0].tuned
+    assert targets.load(str(path))[0].tuned is targets.load(str(path))[0].tuned
     assert "prod" in vars(sys.modules["math"]) and "mean" in vars(sys.modules["statistics"])
 
 
 def test_two_files_of_one_name_are_two_modules(write: Write) -> None:
     paths = [write(f"{folder}/same_stem.py", TUNED) for folder in ("one", "two", "three")]
-    assert len({id(cases.load(str(path))[0].tuned) for path in paths}) == 3
+    assert len({id(targets.load(str(path))[0].tuned) for path in paths}) == 3
 
 
 WHO = """
@@ -96,7 +96,7 @@ def test_a_kernel_has_one_name_and_key_however_it_is_reached(write: Write) -> No
     write("pkg_way/helper.py", "def twice(n):\n    return 2 * n\n")
     body = TUNED.replace("n * step", "twice(n) * step").replace("\nfrom", "\nfrom pkg_way.helper import twice\nfrom", 1)
     path = write("pkg_way/kernels.py", body + WHO)
-    [found, _] = cases.load(str(path))
+    [found, _] = targets.load(str(path))
     key = found.tuner.chooser.key(found.tuner.call((3,), {}, None))
     for command in (["-m", "pkg_way.kernels"], [str(path)]):
         run = subprocess.run(
@@ -139,7 +139,7 @@ def _as_main(command: list[str]) -> str:
 
 def _refusal(target: str) -> str:
     with pytest.raises(TargetError) as caught:
-        cases.load(target)
+        targets.load(target)
     assert caught.value.target == target
     text = str(caught.value)
     assert text.startswith(f"target {target!r}: ") and "\n" not in text
@@ -148,7 +148,7 @@ def _refusal(target: str) -> str:
 
 @pytest.mark.parametrize("target", ["a..b", ".a", "", ":kernel", "some/folder", "a\\b"])
 def test_what_is_neither_module_nor_file_is_refused(target: str) -> None:
-    assert cases.EXPECTED in _refusal(target)
+    assert targets.EXPECTED in _refusal(target)
 
 
 def test_a_recording_of_another_suffix_is_no_module(write: Write) -> None:
@@ -205,7 +205,7 @@ def test_a_module_that_cannot_be_imported_says_where_and_why(write: Write, how: 
     stem = "math" if how == "taken name" else "mod_failing"
     path = write(f"{stem}.py", text)
     assert message.format(path=path, stem=stem) in _refusal(stem if how == "module" else str(path))
-    assert cases.origin.BY_PATH_PREFIX + "math" not in sys.modules
+    assert targets.origin.BY_PATH_PREFIX + "math" not in sys.modules
 
 
 def test_a_package_that_fails_is_told_from_a_file_that_does(write: Write) -> None:
@@ -230,16 +230,16 @@ def test_a_module_without_tuned_kernels_says_so(write: Write) -> None:
 def test_ctrl_c_while_importing_is_not_taken_for_a_failing_module(write: Write) -> None:
     write("mod_stop.py", "raise KeyboardInterrupt\n")
     with pytest.raises(KeyboardInterrupt):
-        cases.load("mod_stop")
+        targets.load("mod_stop")
 
 
 # -- cases ---------------------------------------------------------------------------------------------------------
 
 
-def _kernel() -> cases.Found:
+def _kernel() -> targets.Found:
     from autotuned.kernels import rmsnorm
 
-    return next(cases.tuned_objects(rmsnorm))
+    return next(targets.tuned_objects(rmsnorm))
 
 
 def test_a_case_becomes_a_call() -> None:
@@ -247,7 +247,7 @@ def test_a_case_becomes_a_call() -> None:
 
     found = _kernel()
     case = next(rmsnorm.cases("cpu"))
-    call = cases.bind(found, case)
+    call = targets.bind(found, case)
     assert isinstance(call, Call) and call.grid == case["grid"] and call.arguments["N_COLS"] == 100
 
 
@@ -265,9 +265,9 @@ def kernel(x, n, EVEN: tl.constexpr, TWICE: tl.constexpr, B: tl.constexpr):
     pass
 """,
     )
-    [found] = cases.load("mod_heuristics")
+    [found] = targets.load("mod_heuristics")
     assert found.name == "mod_heuristics.kernel" and len(found.outer) == 1
-    call = cases.bind(found, {"args": (None,), "kwargs": {"n": 4}, "grid": (1,)})
+    call = targets.bind(found, {"args": (None,), "kwargs": {"n": 4}, "grid": (1,)})
     assert call.arguments["EVEN"] is True and call.arguments["TWICE"] == 9
 
 
@@ -282,10 +282,10 @@ ODD_CASES = {
 @pytest.mark.parametrize(("case", "message"), ODD_CASES.values(), ids=ODD_CASES)
 def test_a_case_that_is_no_call_is_refused(case: object, message: str) -> None:
     with pytest.raises(CallError, match=message):
-        cases.bind(_kernel(), case)
+        targets.bind(_kernel(), case)
 
 
 def test_a_plain_callable_takes_no_grid(write: Write) -> None:
     write("mod_grid.py", TUNED)
     with pytest.raises(CallError, match="takes no grid"):
-        cases.bind(cases.load("mod_grid:work")[0], {"args": (1,), "grid": (1,)})
+        targets.bind(targets.load("mod_grid:work")[0], {"args": (1,), "grid": (1,)})

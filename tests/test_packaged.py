@@ -15,12 +15,12 @@ import torch
 from commands import run_json
 from fakes import CONTEXT
 
-from autotuned import cases
-from autotuned.cases import Found
 from autotuned.configfiles import file, lookup, writer
 from autotuned.configfiles.file import ConfigFile, Entry
 from autotuned.kernels import shapes
 from autotuned.key.key import Key
+from autotuned.offline import targets
+from autotuned.offline.targets import Found
 from autotuned.resolve import sources
 from autotuned.store.conditions import Conditions
 from autotuned.store.lookup import Rung
@@ -59,7 +59,7 @@ class NoGenerator:
 @pytest.fixture(scope="module")
 def found() -> dict[str, Found]:
     """Our kernels that are shipped tuned, by name."""
-    return {one.name: one for one in cases.load("autotuned.kernels.shapes")}
+    return {one.name: one for one in targets.load("autotuned.kernels.shapes")}
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +76,7 @@ def problems(found: dict[str, Found]) -> list[Problem]:
 
 
 def problem(kernel: Found, case: dict[str, Any]) -> Problem:
-    call = cases.bind(kernel, case)
+    call = targets.bind(kernel, case)
     chooser = kernel.tuner.chooser
     live = chooser.candidates(call)
     return Problem(kernel.name, chooser.key(call).call, live, chooser.question(call, live, "auto").needed)

@@ -12,13 +12,13 @@ import pytest
 from autotuned.cli import cluster, pool
 from autotuned.cli.pool import Pool
 from autotuned.cli.progress import Display
-from autotuned.cli.rows import Row, Wishes
 from autotuned.cli.seats import Seat
 from fakes import FakeConfig, form, make_key
 
 import autotuned
 from autotuned.configfiles.file import Entry
 from autotuned.errors import AutotunedError
+from autotuned.offline.results import Row, Wishes
 
 TURNS = 500  # more than any of these takes
 KEY = make_key()

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from test_exchange import run, run_json
 
-from autotuned import release
 from autotuned.errors import TargetError
-from autotuned.release import Contest
+from autotuned.offline import verify
+from autotuned.offline.verify import Contest
 
 Write = Callable[[str, str], Path]
 
@@ -171,13 +171,13 @@ def test_a_kernel_that_cannot_be_imported_is_a_fault_and_a_target_finds_it(write
 @pytest.mark.parametrize("name", ["nowhere.at_all.kernel", "json.dumps", "single"])
 def test_a_name_that_leads_nowhere_is_an_error(name: str) -> None:
     with pytest.raises(TargetError, match="cannot be imported"):
-        release.find_kernel(name)
+        verify.find_kernel(name)
 
 
 def test_a_module_that_fails_says_so(write: Write) -> None:
     write("mod_broken.py", "1 / 0")
     with pytest.raises(TargetError, match="ZeroDivisionError"):
-        release.find_kernel("mod_broken.kernel")
+        verify.find_kernel("mod_broken.kernel")
 
 
 @pytest.mark.parametrize(

@@ -51,11 +51,11 @@ def measure(kind: str, target: Path) -> None:
     import pytest
     import triton
 
-    from autotuned import cases
+    from autotuned.offline import targets
     from autotuned.resolve import hooks
     from autotuned.triton_compat import compiled
 
-    [found] = cases.load(str(target))
+    [found] = targets.load(str(target))
     compiled.prepare_compiler()
     start = time.perf_counter()
     if compilers is not None:

@@ -19,7 +19,7 @@ from autotuned.cli.compilers import Compilers
 from pretended import limit_only
 from triton import knobs
 
-from autotuned import cases
+from autotuned.offline import targets
 from autotuned.resolve import hooks, sources
 
 MODULE = """
@@ -88,7 +88,7 @@ def workers(tmp_path):
         found = Compilers([str(file)], limit_s)
         started.append(found)
         hooks.compilers.append(found)
-        [work] = cases.load(str(file))
+        [work] = targets.load(str(file))
         until(lambda: found._knows(work.name) or found._over)
         assert not found._over
         return found, work.tuned

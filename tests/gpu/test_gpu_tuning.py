@@ -16,7 +16,8 @@ from autotuned.cli.compilers import Compilers
 from triton import Config, knobs
 
 import autotuned
-from autotuned import autotune, cases
+from autotuned import autotune
+from autotuned.offline import targets
 from autotuned.resolve import hooks, sources
 from autotuned.search import timers
 from autotuned.search.race import Trial
@@ -166,7 +167,7 @@ def load_what_a_worker_compiles(file):
     compilers = Compilers([file], 60.0)
     hooks.compilers.append(compilers)
     try:
-        [found] = cases.load(file)
+        [found] = targets.load(file)
         while not compilers._knows(found.name):
             assert not compilers._over and time.monotonic() < end
             time.sleep(0.01)

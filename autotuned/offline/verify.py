@@ -6,12 +6,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from autotuned import cases
-from autotuned.cases import Found
 from autotuned.configfiles.file import ConfigFile, Entry, passed
 from autotuned.errors import TargetError
 from autotuned.key import opaque
 from autotuned.key.key import Key
+from autotuned.offline import targets
+from autotuned.offline.targets import Found
 from autotuned.resolve import fallback, sources
 from autotuned.resolve.tuner import Tuner
 from autotuned.search import search
@@ -33,7 +33,7 @@ def find_kernel(name: str) -> Found:
     for count in range(len(parts) - 1, 0, -1):
         module, kernel = ".".join(parts[:count]), ".".join(parts[count:])
         try:
-            found = cases.load(f"{module}:{kernel}")
+            found = targets.load(f"{module}:{kernel}")
         except TargetError as error:
             missing = missing or error
             if error.__cause__ is not None and not isinstance(error.__cause__, ModuleNotFoundError):
@@ -118,7 +118,7 @@ def contests(files: Iterable[ConfigFile], found: Found, device: Any) -> Iterator
     files = list(files)
     for generator in found.tuned.cases:
         for case in generator(device):
-            call = cases.bind(found, case)
+            call = targets.bind(found, case)
             key = found.tuner.chooser.key(call)
             entry = next((entry for file in files if file.kernel == key.kernel and (entry := file.find(key))), None)
             if entry is not None and found.tuner.chooser.launches(call):  # else there is nothing to time

@@ -15,14 +15,23 @@ from typing import Any
 
 import typer
 
-from autotuned import cases, env, replay
-from autotuned.cases import Found
+from autotuned import env
+from autotuned.cli import isolation, terminal
+from autotuned.cli.local import Local
+from autotuned.cli.pool import Pool, check_files
+from autotuned.cli.progress import Display
+from autotuned.cli.seats import Executor
 from autotuned.configfiles import file
 from autotuned.configfiles.file import Entry
 from autotuned.errors import DeviceLostError, NoDeviceError, TargetError
 from autotuned.gpu.device import from_json
 from autotuned.key import opaque
 from autotuned.key.key import Key
+from autotuned.offline import replay
+from autotuned.offline import targets as cases
+from autotuned.offline.cases import Unit, Units, reason, share, tensors_on
+from autotuned.offline.results import HEADERS, Result, Row, Wishes, cells
+from autotuned.offline.targets import Found
 from autotuned.recording.file import SUFFIX, Recorded
 from autotuned.resolve import sources
 from autotuned.resolve.request import Question
@@ -31,14 +40,6 @@ from autotuned.store.record import Record, Timing
 from autotuned.tunable import configs
 from autotuned.tunable.kernel import Call
 from autotuned.typed_json import Json
-
-from . import isolation, terminal
-from .local import Local
-from .pool import Pool, check_files
-from .progress import Display
-from .rows import HEADERS, Result, Row, Wishes, cells
-from .seats import Executor
-from .units import Unit, Units, reason, share, tensors_on
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 CASE_HINT = "Register some: @kernel.case over a generator fn(device) of dict(args=(...), kwargs={...}, grid=...)."
@@ -81,7 +82,7 @@ def _run_isolated(targets: Sequence[str], wishes: Wishes, as_json: bool) -> int:
 def _executor(wishes: Wishes, as_json: bool) -> Executor:
     if wishes.executor != "ray":
         return Local(wishes.devices)
-    from .cluster import Cluster  # an extra of this package
+    from autotuned.cli.cluster import Cluster  # an extra of this package
 
     return Cluster(wishes.ray_address, as_json)
 

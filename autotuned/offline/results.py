@@ -6,12 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from autotuned.cli import terminal
 from autotuned.configfiles.file import Entry
 from autotuned.key.key import Key
 from autotuned.store.record import Record
 from autotuned.typed_json import Json
-
-from . import terminal
 
 HEADERS = ("call", "config", "source", "time>", "vs first>", "vs default>", "quality")
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from autotuned import cases
-from autotuned.cases import Found
 from autotuned.errors import RecordingError, TargetError
 from autotuned.key import opaque
+from autotuned.offline import targets
+from autotuned.offline.targets import Found
 from autotuned.recording import arguments, file, grids
 from autotuned.recording.file import Recorded
 from autotuned.tunable.function import HostTarget
@@ -55,7 +55,7 @@ def load(path: Path, files: Iterable[str] = ()) -> list[Replayed]:
     Raises:
         RecordingError: There is no such file, or no call in it.
     """
-    may_run = {os.path.realpath(place) for place in map(cases.file_of, files) if place}
+    may_run = {os.path.realpath(place) for place in map(targets.file_of, files) if place}
     groups: dict[tuple[str, str], list[Recorded]] = {}
     for call in file.read(path):
         groups.setdefault((call.kernel, call.target), []).append(call)
@@ -64,7 +64,7 @@ def load(path: Path, files: Iterable[str] = ()) -> list[Replayed]:
 
 def _replayed(kernel: str, target: str, group: Sequence[Recorded], may_run: Set[str]) -> Replayed:
     try:
-        file = cases.file_of(target)
+        file = targets.file_of(target)
         if file and os.path.realpath(file) not in may_run:
             raise TargetError(
                 f"recorded kernel {kernel!r}: expected the file {file} among the targets, for a recording alone has no "
@@ -78,7 +78,7 @@ def _replayed(kernel: str, target: str, group: Sequence[Recorded], may_run: Set[
 
 
 def _imported(kernel: str, target: str) -> Found:
-    there = cases.load(target)
+    there = targets.load(target)
     found = next((one for one in there if one.name == kernel), None)
     if found is None:
         names = ", ".join(repr(one.name) for one in there)

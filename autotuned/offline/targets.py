@@ -259,7 +259,7 @@ def _line_of(error: BaseException) -> str:
     """`file:line` of the innermost frame of the user's own code, else of the innermost frame."""
     frames = traceback.extract_tb(error.__traceback__)
     installed = (sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib"))
-    foreign = (str(Path(__file__).parent), "<frozen", *installed)
+    foreign = (str(Path(__file__).parent.parent), "<frozen", *installed)
     own = [frame for frame in frames if not frame.filename.startswith(foreign)]
     frame = (own or frames)[-1]
     return f"{frame.filename}:{frame.lineno}"

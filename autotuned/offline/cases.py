@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from autotuned.api.decorator import CaseGenerator
-from autotuned.cases import Found
 from autotuned.errors import AutotunedError
-from autotuned.replay import Replayed
+from autotuned.offline.replay import Replayed
+from autotuned.offline.targets import Found
 
 
 @dataclass(frozen=True)
