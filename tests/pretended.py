@@ -2,7 +2,8 @@
 
 import fake_cuda
 import pytest
-from autotuned.cli import compilers
+
+from autotuned.offline.workers import compile_pool
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -31,10 +32,10 @@ def bench():
 
 def limit_only(monkeypatch, *never_ending):
     """Let the limit of compile workers hold for what has these words only: on a busy machine the rest takes longer too."""
-    ask = compilers._Worker.ask
+    ask = compile_pool._Worker.ask
 
     def patient(worker, request, limit_s, begun):
         is_endless = any(word in repr(request) for word in never_ending)
         return ask(worker, request, limit_s if is_endless else max(limit_s, 120.0), begun)
 
-    monkeypatch.setattr(compilers._Worker, "ask", patient)
+    monkeypatch.setattr(compile_pool._Worker, "ask", patient)

@@ -1,6 +1,6 @@
-"""Tests of `cli/deal.py`: one key to one device at a time, and what compiles alike to the same one."""
+"""Tests of `autotuned/offline/workers/queue.py`: one key to one device at a time, and what compiles alike to the same one."""
 
-from autotuned.cli.deal import Queue, Task
+from autotuned.offline.workers.queue import Queue, Task
 
 
 def queue(*tasks):

@@ -10,9 +10,9 @@ from types import SimpleNamespace
 
 import fake_gpus
 import pytest
-from autotuned.cli import pool
 from fake_gpus import MEET, command, environment, interrupted, log
 
+from autotuned.offline.workers import pool
 from autotuned.resolve import sources
 
 

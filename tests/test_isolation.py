@@ -11,9 +11,9 @@ import time
 from pathlib import Path
 
 import pytest
-from autotuned.cli import isolation
-from autotuned.cli import worker as workers
 
+from autotuned.offline.workers import process
+from autotuned.offline.workers import worker as workers
 from autotuned.resolve import sources
 from autotuned.search.job import Progress
 
@@ -182,7 +182,7 @@ def progress(stage: str, identity: str, **compiling: float) -> Progress:
 
 
 def test_a_config_is_overdue_only_while_it_is_its_turn():
-    doing = isolation.Doing()
+    doing = process.Doing()
     doing.note(progress("launching", "a"), 10.0)
     assert doing.overdue(5.0, 14.0) == {}
     assert doing.overdue(5.0, 15.5) == {"a": "TimedOut: did not end within 5 s"}
@@ -191,7 +191,7 @@ def test_a_config_is_overdue_only_while_it_is_its_turn():
 
 
 def test_every_compilation_of_a_pool_has_a_limit_of_its_own():
-    doing = isolation.Doing()
+    doing = process.Doing()
     doing.note(progress("compiling", "a", a=3.0, b=61.0, c=1.0), 100.0)
     assert doing.overdue(60.0, 100.0) == {}  # the process may end it by itself
     doing.note(progress("compiling", "a", a=5.1, b=63.1, c=3.1), 100.0)
@@ -203,13 +203,13 @@ def test_every_compilation_of_a_pool_has_a_limit_of_its_own():
 
 @pytest.mark.parametrize(("stage", "word"), [("launching", "launched"), ("sampling", "sampled")])
 def test_the_config_that_runs_is_to_blame(stage, word):
-    doing = isolation.Doing()
+    doing = process.Doing()
     doing.note(progress(stage, "a", b=1.0), 0.0)
     assert doing.culprit("the device was lost") == {"a": f"Crashed: the device was lost while it was {word}"}
 
 
 def test_no_config_is_to_blame_while_none_runs():
-    doing = isolation.Doing()
+    doing = process.Doing()
     doing.note(progress("sampling", "a"), 0.0)
     doing.note(progress("waiting", "a"), 1.0)
     assert doing.overdue(5.0, 100.0) == {} == doing.culprit("it ended")
@@ -241,7 +241,7 @@ def test_a_reference_may_take_longer_than_a_config(tmp_path):
 
 @pytest.fixture
 def worker():
-    made = isolation.Worker(
+    made = process.Worker(
         {"targets": ["autotuned.kernels.numpy_matmul"], "as_json": False, "force": False, "gathers": False,
          "timeout_s": 60.0}, {"TRITON_INTERPRET": "1"},
     )  # fmt: skip
@@ -249,7 +249,7 @@ def worker():
     made.kill()
 
 
-def await_end(worker: isolation.Worker) -> None:
+def await_end(worker: process.Worker) -> None:
     end = time.monotonic() + 60
     while not worker.is_over:
         assert time.monotonic() < end
@@ -275,7 +275,7 @@ def test_it_ends_when_its_parent_was_killed_within_a_line(worker):
 
 
 def test_one_that_says_nothing_any_more_but_goes_on_is_killed(worker, monkeypatch):
-    monkeypatch.setattr(isolation, "END_S", 0.5)
+    monkeypatch.setattr(process, "END_S", 0.5)
     while not worker.wait(1.0):
         assert not worker.is_over
     worker._closed = True  # as where a kernel closes what it does not know
@@ -285,14 +285,14 @@ def test_one_that_says_nothing_any_more_but_goes_on_is_killed(worker, monkeypatc
 
 def test_a_process_of_its_own_is_for_gpus(monkeypatch):
     monkeypatch.setenv("TRITON_INTERPRET", "1")
-    assert not isolation.is_wanted(None)
-    assert isolation.is_wanted(True)
+    assert not process.is_wanted(None)
+    assert process.is_wanted(True)
     monkeypatch.setenv("TRITON_INTERPRET", "0")
     monkeypatch.setattr(os.path, "exists", lambda path: path == "/dev/nvidiactl")
-    assert isolation.is_wanted(None)
-    assert not isolation.is_wanted(False)
+    assert process.is_wanted(None)
+    assert not process.is_wanted(False)
     monkeypatch.setenv("AUTOTUNED_DEVICE", "interpreter")
-    assert not isolation.is_wanted(None)
+    assert not process.is_wanted(None)
 
 
 class Driver:

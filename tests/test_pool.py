@@ -1,4 +1,4 @@
-"""Tests of `cli/pool.py` with processes that are none: what is left to do is never waited for without an end."""
+"""Tests of `autotuned/offline/workers/pool.py` with processes that are none: what is left to do is never waited for without an end."""
 
 import os
 import signal
@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from autotuned.cli import cluster, pool
-from autotuned.cli.pool import Pool
 from autotuned.cli.progress import Display
-from autotuned.cli.seats import Seat
 from fakes import FakeConfig, form, make_key
 
 import autotuned
 from autotuned.configfiles.file import Entry
 from autotuned.errors import AutotunedError
 from autotuned.offline.results import Row, Wishes
+from autotuned.offline.workers import pool, ray_cluster
+from autotuned.offline.workers.pool import Pool
+from autotuned.offline.workers.slots import Seat
 
 TURNS = 500  # more than any of these takes
 KEY = make_key()
@@ -253,22 +253,22 @@ class Ray:
 
 
 def test_a_server_for_this_client_that_crashes_is_asked_for_again(monkeypatch):
-    monkeypatch.setattr(cluster, "_reach", lambda address: None)
-    monkeypatch.setattr(cluster, "AGAIN_S", 0.0)
+    monkeypatch.setattr(ray_cluster, "_reach", lambda address: None)
+    monkeypatch.setattr(ray_cluster, "AGAIN_S", 0.0)
     for crashes in (0, 1, 3):
         monkeypatch.setitem(sys.modules, "ray", Ray(crashes))
-        assert len(cluster.Cluster("ray://head:1", as_json=True).seats()) == 2
+        assert len(ray_cluster.Cluster("ray://head:1", as_json=True).seats()) == 2
     monkeypatch.setitem(sys.modules, "ray", Ray(4))
     with pytest.raises(AutotunedError, match="expected a Ray cluster at ray://head:1, and it cannot be reached: Init"):
-        cluster.Cluster("ray://head:1", as_json=True)
+        ray_cluster.Cluster("ray://head:1", as_json=True)
 
 
 def test_a_cluster_that_places_nothing_is_said_once(monkeypatch, caplog):
-    monkeypatch.setattr(cluster, "_reach", lambda address: None)
-    monkeypatch.setattr(cluster, "PATIENCE_S", -1.0)
+    monkeypatch.setattr(ray_cluster, "_reach", lambda address: None)
+    monkeypatch.setattr(ray_cluster, "PATIENCE_S", -1.0)
     monkeypatch.setitem(sys.modules, "ray", Ray(0))
-    there = cluster.Cluster("ray://head:1", as_json=True)
-    process = cluster.RayProcess.__new__(cluster.RayProcess)
+    there = ray_cluster.Cluster("ray://head:1", as_json=True)
+    process = ray_cluster.RayProcess.__new__(ray_cluster.RayProcess)
     vars(process).update(_over=False, answer="", is_placed=True)
     there.wait([process], 0.0)
     assert caplog.messages == []

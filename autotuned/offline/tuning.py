@@ -16,11 +16,8 @@ from typing import Any
 import typer
 
 from autotuned import env
-from autotuned.cli import isolation, terminal
-from autotuned.cli.local import Local
-from autotuned.cli.pool import Pool, check_files
+from autotuned.cli import terminal
 from autotuned.cli.progress import Display
-from autotuned.cli.seats import Executor
 from autotuned.configfiles import file
 from autotuned.configfiles.file import Entry
 from autotuned.errors import DeviceLostError, NoDeviceError, TargetError
@@ -32,6 +29,10 @@ from autotuned.offline import targets as cases
 from autotuned.offline.cases import Unit, Units, reason, share, tensors_on
 from autotuned.offline.results import HEADERS, Result, Row, Wishes, cells
 from autotuned.offline.targets import Found
+from autotuned.offline.workers import process
+from autotuned.offline.workers.local import Local
+from autotuned.offline.workers.pool import Pool, check_files
+from autotuned.offline.workers.slots import Executor
 from autotuned.recording.file import SUFFIX, Recorded
 from autotuned.resolve import sources
 from autotuned.resolve.request import Question
@@ -47,7 +48,7 @@ CASE_HINT = "Register some: @kernel.case over a generator fn(device) of dict(arg
 
 def run(targets: Sequence[str], wishes: Wishes, as_json: bool) -> int:
     """Tune, print, and return the exit code."""
-    if wishes.several or isolation.is_wanted(wishes.isolate):
+    if wishes.several or process.is_wanted(wishes.isolate):
         return _run_isolated(targets, wishes, as_json)
     with users_output(as_json):
         device = use_device()
@@ -82,7 +83,7 @@ def _run_isolated(targets: Sequence[str], wishes: Wishes, as_json: bool) -> int:
 def _executor(wishes: Wishes, as_json: bool) -> Executor:
     if wishes.executor != "ray":
         return Local(wishes.devices)
-    from autotuned.cli.cluster import Cluster  # an extra of this package
+    from autotuned.offline.workers.ray_cluster import Cluster  # an extra of this package
 
     return Cluster(wishes.ray_address, as_json)
 

@@ -44,7 +44,7 @@ def processor_s(pids: list[int]) -> float:
 
 def measure(kind: str, target: Path) -> None:
     """One cold search; prints what it took."""
-    from autotuned.cli.compilers import Compilers
+    from autotuned.offline.workers.compile_pool import Compilers
 
     compilers = Compilers([str(target)], 600.0) if kind == "workers" else None
     import fake_cuda

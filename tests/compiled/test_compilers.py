@@ -14,12 +14,12 @@ import fake_cuda
 import pytest
 import torch
 import triton
-from autotuned.cli import compile_server
-from autotuned.cli.compilers import Compilers
 from pretended import limit_only
 from triton import knobs
 
 from autotuned.offline import targets
+from autotuned.offline.workers import compile_server
+from autotuned.offline.workers.compile_pool import Compilers
 from autotuned.resolve import hooks, sources
 
 MODULE = """
@@ -200,7 +200,7 @@ def test_all_of_them_end_with_the_process_that_measures(tmp_path):
     code = """
     import os, sys, time
     sys.path.append(sys.argv[1])
-    from autotuned.cli.compilers import Compilers
+    from autotuned.offline.workers.compile_pool import Compilers
     found = Compilers(["compiled_by_few"], 60.0)
     while not found._knows("compiled_by_few.work"):
         assert not found._over, found._over
@@ -217,7 +217,7 @@ def test_all_of_them_end_with_the_process_that_measures(tmp_path):
 
 PRETENDING = """
 import sys
-if "autotuned.cli.worker" in " ".join(sys.orig_argv):
+if "autotuned.offline.workers.worker" in " ".join(sys.orig_argv):
     import os, fake_cuda, pretended, pytest, triton
     exists = os.path.exists
     os.path.exists = lambda path: path == "/dev/nvidiactl" or exists(path)

@@ -12,12 +12,12 @@ import pytest
 import torch
 import triton
 import triton.language as tl
-from autotuned.cli.compilers import Compilers
 from triton import Config, knobs
 
 import autotuned
 from autotuned import autotune
 from autotuned.offline import targets
+from autotuned.offline.workers.compile_pool import Compilers
 from autotuned.resolve import hooks, sources
 from autotuned.search import timers
 from autotuned.search.race import Trial

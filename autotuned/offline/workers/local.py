@@ -7,11 +7,10 @@ from collections.abc import Mapping, Sequence
 
 from autotuned import env
 from autotuned.gpu import inventory, visible
+from autotuned.offline.workers.process import Worker
+from autotuned.offline.workers.slots import Process, Seat
 from autotuned.search import parallelism
 from autotuned.typed_json import Json
-
-from .isolation import Worker
-from .seats import Process, Seat
 
 COMPILE_WORKERS = "AUTOTUNED_COMPILE_WORKERS"
 

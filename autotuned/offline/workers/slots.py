@@ -7,10 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from autotuned.offline.workers.process import Doing
+from autotuned.offline.workers.queue import Task
 from autotuned.typed_json import Json
-
-from .deal import Task
-from .isolation import Doing
 
 
 class Process(Protocol):

@@ -13,12 +13,11 @@ from typing import Any
 
 from autotuned import disk, env
 from autotuned.errors import AutotunedError
+from autotuned.offline.workers.process import Worker
+from autotuned.offline.workers.slots import Process, Seat
 from autotuned.recording.file import SUFFIX
 from autotuned.resolve import sources
 from autotuned.typed_json import Json, digest
-
-from .isolation import Worker
-from .seats import Process, Seat
 
 log = logging.getLogger("autotuned")
 LISTEN_S = 1.0  # how long an actor waits for its process to say something before it says that there is nothing

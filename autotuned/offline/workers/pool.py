@@ -7,23 +7,22 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import autotuned
+from autotuned.cli.progress import Display
 from autotuned.configfiles import file
 from autotuned.configfiles.file import Entry
 from autotuned.errors import AutotunedError
 from autotuned.key.key import Key
 from autotuned.offline.cases import share
 from autotuned.offline.results import Row, Wishes
+from autotuned.offline.workers import process
+from autotuned.offline.workers.interrupts import Interrupts
+from autotuned.offline.workers.process import Ending
+from autotuned.offline.workers.queue import Queue, Task
+from autotuned.offline.workers.slots import Executor, Seat
 from autotuned.resolve import sources
 from autotuned.search.job import Progress
 from autotuned.store import record
 from autotuned.typed_json import Json
-
-from . import isolation
-from .deal import Queue, Task
-from .interrupts import Interrupts
-from .isolation import Ending
-from .progress import Display
-from .seats import Executor, Seat
 
 TICK_S = 0.2
 BLAMELESS = 3  # ends with no config to blame: of a device in a row, or of a unit, after which either is given up
@@ -238,7 +237,7 @@ class Pool:
             case "row":
                 self._take_row(seat, message)
             case "error":
-                raise isolation.raised(message, seat.name if len(self._seats) > 1 else "")
+                raise process.raised(message, seat.name if len(self._seats) > 1 else "")
 
     def _take_progress(self, seat: Seat, progress: Progress) -> None:
         seat.doing.note(progress, time.monotonic())
@@ -311,7 +310,7 @@ class Pool:
         assert seat.process is not None
         seat.process.kill()
         self._condemned.setdefault(seat.doing.digest, {}).update(ending.blamed)
-        for line in isolation.left_out(ending):
+        for line in process.left_out(ending):
             self._display.keep(self._said(seat, line))
         # Several were compiled at once: the journal has their names, and the next process compiles them one by one.
         if ending.blamed:
@@ -354,7 +353,7 @@ class Pool:
         for seat in self._alive():
             if seat.process is not None:
                 seat.process.interrupt()
-        end = time.monotonic() + isolation.END_S
+        end = time.monotonic() + process.END_S
         while time.monotonic() < end and (running := [seat for seat in self._alive() if not _is_over(seat)]):
             self._executor.wait([seat.process for seat in running if seat.process is not None], TICK_S)
             for seat in running:

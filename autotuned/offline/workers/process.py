@@ -14,17 +14,18 @@ from dataclasses import dataclass, field
 
 from autotuned import env, errors
 from autotuned.errors import AutotunedError
+from autotuned.offline.workers.interrupts import held_back
 from autotuned.search.job import Progress
 from autotuned.tunable.configs import label
 from autotuned.typed_json import Json
-
-from .interrupts import held_back
 
 GRACE_S = 3.0  # by how much longer a compilation may take here: the process may have one that it can kill by itself
 END_S = 10.0  # what a process that was asked to end may take
 # Not by `-m`, which would look into the working folder first: in a checkout the package's sources lie there, in other
 # places than those of the installed package.
-_START = "import json, sys; sys.path[:] = json.loads(sys.argv[2]); from autotuned.cli.worker import main; main()"
+_START = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[2]); from autotuned.offline.workers.worker import main; main()"
+)
 LOST = 4  # exit code of a worker whose device is lost
 
 
@@ -89,7 +90,7 @@ def raised(error: Mapping[str, Json], where: str = "") -> Exception:
 
 
 class Worker:
-    """A process of `autotuned.cli.worker` in a group of its own, and what it says.
+    """A process of `autotuned.offline.workers.worker` in a group of its own, and what it says.
 
     Attributes:
         lost: Whether its host went, which no config can be blamed for: it is on this one.

@@ -23,14 +23,13 @@ from autotuned.key.key import Key
 from autotuned.offline import tuning
 from autotuned.offline.cases import Unit
 from autotuned.offline.results import Result, Wishes
+from autotuned.offline.workers import process
+from autotuned.offline.workers.process import LOST
 from autotuned.resolve import hooks, sources
 from autotuned.search import failures
 from autotuned.search.job import Progress
 from autotuned.store import conditions, record
 from autotuned.typed_json import Json, digest
-
-from . import isolation
-from .isolation import LOST
 
 
 class Reporter:
@@ -183,12 +182,12 @@ def _wake_gpu() -> None:
 
 def _serve(commands: _Commands, reporter: Reporter) -> None:
     wishes = commands.next()
-    if isolation.on_gpu():  # before anything else: they have as much to import
+    if process.on_gpu():  # before anything else: they have as much to import
         threading.Thread(target=_wake_gpu, daemon=True).start()
-        from . import compilers
+        from autotuned.offline.workers import compile_pool
 
-        if compilers.are_wanted():
-            hooks.compilers.append(compilers.Compilers(wishes["targets"], wishes["timeout_s"]))
+        if compile_pool.are_wanted():
+            hooks.compilers.append(compile_pool.Compilers(wishes["targets"], wishes["timeout_s"]))
     kind = tuning.use_device()
     mine = _Session(wishes["targets"], wishes, kind, reporter)
     model = (device.cuda() if kind == "cuda" else device.cpu()).slug  # CPUs of two kinds are two kinds as well

@@ -20,13 +20,13 @@ from typing import Any
 
 from autotuned import env
 from autotuned.errors import LeftOutError
-
-from .isolation import signal_name
+from autotuned.offline.workers.process import signal_name
 
 log = logging.getLogger("autotuned")
 # Not by `-m`: see `isolation`.
 _START = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[2]); from autotuned.cli.compile_server import main; main()"
+    "import json, sys; sys.path[:] = json.loads(sys.argv[2]); "
+    "from autotuned.offline.workers.compile_server import main; main()"
 )
 # Compiling needs no GPU, and what sees none cannot disturb one, nor take memory of it.
 _BLIND = {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": "", "ROCR_VISIBLE_DEVICES": ""}
