@@ -11,23 +11,23 @@ import autotuned
 from autotuned.errors import AutotunedError
 
 from . import terminal
-from .check import check
-from .clear import clear
-from .diff import diff
-from .doctor import doctor
-from .explain import explain_
-from .export import export
-from .gc import gc
-from .import_ import import_
-from .list import list_
-from .merge import merge
-from .record import record
-from .report import report
-from .run import run
-from .show import show
-from .tune import tune
+from .commands.check import check
+from .commands.clear import clear
+from .commands.diff import diff
+from .commands.doctor import doctor
+from .commands.explain import explain_
+from .commands.export import export
+from .commands.gc import gc
+from .commands.import_ import import_
+from .commands.list import list_
+from .commands.merge import merge
+from .commands.record import record
+from .commands.report import report
+from .commands.run import run
+from .commands.show import show
+from .commands.tune import tune
+from .commands.warmup import warmup
 from .verbosity import with_levels
-from .warmup import warmup
 
 DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212"  # what word processors make of "-" and "--"
 

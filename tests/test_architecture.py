@@ -240,7 +240,7 @@ def code_of(path: Path) -> str:
         pytest.param(r"\bexec\(", {"autotuned/launch/codegen.py", "autotuned/launch/table.py"}, id="generated code"),
         pytest.param(
             r"zlib\.decompress|json\.load\(|\.read_bytes\(\)|\bopen\([^)]*['\"]rb['\"]",
-            {"autotuned/disk.py", "autotuned/triton_compat/fingerprint.py", "cli/record.py"},
+            {"autotuned/disk.py", "autotuned/triton_compat/fingerprint.py", "cli/commands/record.py"},
             id="reading files: the reader with limits; Triton's own, hashed; whether a line was added",
         ),
         pytest.param(r"\beval\(|\b(pickle|marshal)\b", set(), id="nothing that runs stored data"),

@@ -33,7 +33,7 @@ def test_clear_deletes_what_it_is_told_to(write: Write) -> None:
 
 
 def test_clear_asks_on_a_terminal(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
-    from autotuned.cli import clear
+    from autotuned.cli.commands import clear
 
     _run("tune", _work(write, "1"))
     monkeypatch.setattr(clear, "_has_terminal", lambda: True)
@@ -68,7 +68,7 @@ def test_gc_removes_by_age_and_by_size_and_says_what_is_left():
     [("1", 1), ("1.5k", 1500), ("2KiB", 2048), ("3 M", 3_000_000), ("1gib", 1 << 30), ("2GB", 2 * 10**9)],
 )
 def test_sizes_of_gc(text, size):
-    from autotuned.cli import gc
+    from autotuned.cli.commands import gc
 
     assert gc._size(text) == size
 
@@ -77,7 +77,7 @@ def test_sizes_of_gc(text, size):
     ("text", "seconds"), [("1", 86400), ("90s", 90), ("2h", 7200), ("1.5d", 129600), ("1w", 604800)]
 )
 def test_ages_of_gc(text, seconds):
-    from autotuned.cli import gc
+    from autotuned.cli.commands import gc
 
     assert gc._age(text) == seconds
 

@@ -9,8 +9,8 @@ import typer
 
 from autotuned.resolve import sources
 
-from . import terminal
-from .stored import complete, one
+from .. import terminal
+from ..stored import complete, one
 
 
 def clear(

@@ -14,7 +14,7 @@ from autotuned.resolve import sources
 from autotuned.triton_compat import versions as supported
 from autotuned.typed_json import Json
 
-from . import terminal
+from .. import terminal
 
 T = TypeVar("T")
 

@@ -13,7 +13,7 @@ from autotuned import env
 from autotuned.errors import RecordingError
 from autotuned.recording import file
 
-from . import terminal
+from .. import terminal
 
 
 def record(

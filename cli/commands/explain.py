@@ -16,8 +16,8 @@ from autotuned.resolve.explain import Explanation
 from autotuned.store.lookup import Rung
 from autotuned.typed_json import Json
 
-from . import terminal
-from .stored import complete, kernels, no_key, of_kernel, one
+from .. import terminal
+from ..stored import complete, kernels, no_key, of_kernel, one
 
 
 def explain_(

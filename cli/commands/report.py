@@ -15,9 +15,9 @@ from autotuned.recording.file import Recorded
 from autotuned.resolve import sources
 from autotuned.typed_json import Json
 
-from . import terminal
-from .bought import Case, Coverage, cases, coverage, mean
-from .stored import all_of, complete, kernels
+from .. import terminal
+from ..bought import Case, Coverage, cases, coverage, mean
+from ..stored import all_of, complete, kernels
 
 HEADERS = ("call", "config", "source", "time>", "vs first>", "vs default>", "spread>", "failed>", "quality")
 
@@ -70,7 +70,7 @@ def _names(kernel: str | None) -> list[str]:
 
 
 def _write(out: Path, found: Sequence[Case], covered: Coverage | None) -> None:
-    from . import page
+    from .. import page
 
     try:
         out.parent.mkdir(parents=True, exist_ok=True)

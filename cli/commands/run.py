@@ -10,7 +10,7 @@ import typer
 
 from autotuned import env
 
-from . import terminal
+from .. import terminal
 
 
 def run(

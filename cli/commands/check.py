@@ -12,7 +12,7 @@ from autotuned.configfiles.audit import Audit
 from autotuned.configfiles.file import ConfigFile, Fault
 from autotuned.errors import TargetError
 
-from . import terminal
+from .. import terminal
 
 HEADERS = ("call", "config", "shipped>", "default>", "best other>", "loss>", "")
 

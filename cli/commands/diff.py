@@ -13,7 +13,7 @@ from autotuned.configfiles.exchange import Change
 from autotuned.configfiles.file import Entry
 from autotuned.gpu.device import from_json
 
-from . import terminal
+from .. import terminal
 
 HEADERS = ("call", "config", "", "time>", "vs default>", "toolchain")
 

@@ -9,7 +9,7 @@ import typer
 
 from autotuned.typed_json import Json
 
-from . import terminal
+from .. import terminal
 
 HEADERS = ("kernel", "call", "config")
 

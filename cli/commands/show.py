@@ -11,8 +11,8 @@ from autotuned.key.key import parts
 from autotuned.store.record import Record, Timing, identity_of
 from autotuned.typed_json import Json
 
-from . import terminal
-from .stored import Stored, complete, kernels, no_key, of_kernel, one
+from .. import terminal
+from ..stored import Stored, complete, kernels, no_key, of_kernel, one
 
 
 def show(

@@ -10,7 +10,7 @@ import typer
 from autotuned.resolve import sources
 from autotuned.store import gc as evict
 
-from . import terminal
+from .. import terminal
 
 _SIZES = {
     "": 1,

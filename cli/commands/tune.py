@@ -12,7 +12,7 @@ from autotuned import env
 from autotuned.errors import DeviceChoiceError
 from autotuned.resolve import sources
 
-from . import terminal
+from .. import terminal
 
 EXECUTORS = ("local", "ray")
 

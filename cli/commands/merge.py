@@ -13,7 +13,7 @@ from autotuned.configfiles.exchange import Conflict, Merged
 from autotuned.configfiles.file import ConfigFile
 from autotuned.resolve import sources
 
-from . import terminal
+from .. import terminal
 
 
 def merge(

@@ -9,7 +9,7 @@ import typer
 
 from autotuned.configfiles import exchange
 
-from . import terminal
+from .. import terminal
 
 
 def import_(

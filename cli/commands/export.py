@@ -10,8 +10,8 @@ import typer
 from autotuned.configfiles import exchange
 from autotuned.resolve import sources
 
-from . import terminal
-from .stored import all_of, complete
+from .. import terminal
+from ..stored import all_of, complete
 
 
 def export(
