@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from autotuned.cli import page, terminal
+from autotuned.cli import terminal
+from autotuned.cli.views import page
 from commands import ENTRY
 from fakes import FakeConfig, form, make_key
 from hypothesis import given
@@ -110,6 +111,6 @@ def test_the_log_of_a_command_is_printable(caplog: Any) -> None:
 
 
 def test_a_shell_is_offered_no_name_that_it_would_obey(nasty: Path) -> None:
-    from autotuned.cli import stored
+    from autotuned.cli.views import stored
 
     assert stored.complete("") == []

@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 from importlib.metadata import entry_points
 
 import pytest
-from autotuned.cli import plots
+from autotuned.cli.views import plots
 from fakes import FakeConfig, form, make_key
 from typer.testing import CliRunner
 

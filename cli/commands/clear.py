@@ -10,7 +10,7 @@ import typer
 from autotuned.resolve import sources
 
 from .. import terminal
-from ..stored import complete, one
+from ..views.stored import complete, one
 
 
 def clear(

@@ -17,7 +17,7 @@ from autotuned.store.lookup import Rung
 from autotuned.typed_json import Json
 
 from .. import terminal
-from ..stored import complete, kernels, no_key, of_kernel, one
+from ..views.stored import complete, kernels, no_key, of_kernel, one
 
 
 def explain_(

@@ -11,7 +11,7 @@ from autotuned.configfiles import exchange
 from autotuned.resolve import sources
 
 from .. import terminal
-from ..stored import all_of, complete
+from ..views.stored import all_of, complete
 
 
 def export(

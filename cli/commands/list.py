@@ -14,7 +14,7 @@ from autotuned import env
 from autotuned.resolve import sources
 
 from .. import terminal
-from ..stored import Stored, all_of, complete, kernels, of_kernel
+from ..views.stored import Stored, all_of, complete, kernels, of_kernel
 
 HEADERS = ("call", "config", "device", "toolchain", "source", "time>", "quality", "key")
 TABLE_ROWS = 200  # more are written line by line: a table of them all would need them all at once, and minutes
@@ -63,7 +63,7 @@ def list_(
 
 
 def _compare(kernel: str | None, recorded: Path | None, unused: bool, missing: bool, as_json: bool) -> None:
-    from .. import usage  # what explains a miss is not needed for a listing
+    from ..views import usage  # what explains a miss is not needed for a listing
 
     path = recorded or env.record_path()
     if path is None:

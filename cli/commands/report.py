@@ -16,8 +16,8 @@ from autotuned.resolve import sources
 from autotuned.typed_json import Json
 
 from .. import terminal
-from ..bought import Case, Coverage, cases, coverage, mean
-from ..stored import all_of, complete, kernels
+from ..views.speedups import Case, Coverage, cases, coverage, mean
+from ..views.stored import all_of, complete, kernels
 
 HEADERS = ("call", "config", "source", "time>", "vs first>", "vs default>", "spread>", "failed>", "quality")
 
@@ -70,7 +70,7 @@ def _names(kernel: str | None) -> list[str]:
 
 
 def _write(out: Path, found: Sequence[Case], covered: Coverage | None) -> None:
-    from .. import page
+    from ..views import page
 
     try:
         out.parent.mkdir(parents=True, exist_ok=True)

@@ -12,7 +12,7 @@ from autotuned.store.record import Record, Timing, identity_of
 from autotuned.typed_json import Json
 
 from .. import terminal
-from ..stored import Stored, complete, kernels, no_key, of_kernel, one
+from ..views.stored import Stored, complete, kernels, no_key, of_kernel, one
 
 
 def show(

@@ -11,9 +11,10 @@ from importlib import resources
 import autotuned
 from autotuned.typed_json import Json
 
-from . import plots, terminal
-from .bought import Case, Coverage, Measured, mean
+from .. import terminal
+from . import plots
 from .plots import escape
+from .speedups import Case, Coverage, Measured, mean
 from .usage import Missing
 
 MOST_BARS = 40  # of the plot over all cases; the rest is in the tables

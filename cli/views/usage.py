@@ -13,7 +13,7 @@ from autotuned.recording.file import Recorded
 from autotuned.resolve import explain, sources
 from autotuned.typed_json import Json, canonical
 
-from . import terminal
+from .. import terminal
 from .stored import Stored, all_of, kernels, of_kernel
 
 UNUSED_HEADERS = ("kernel", "call", "config", "toolchain", "source", "key")

@@ -19,7 +19,7 @@ from autotuned.store.conditions import Conditions
 from autotuned.store.record import Record
 from autotuned.typed_json import Json
 
-from . import terminal
+from .. import terminal
 
 STORE = "store"
 

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .terminal import printable, ratio_words
+from ..terminal import printable, ratio_words
 
 LETTER, BAR, ROW = 6.4, 420, 22  # pixels: room for a letter of a label, the longest bar, and from one bar to the next
 STRIP_WIDTH, STRIP_HEIGHT, MARGIN = 240, 34, 10

@@ -10,7 +10,7 @@ from autotuned.recording.file import Recorded
 from autotuned.store.record import Timing, identity_of
 from autotuned.typed_json import Json
 
-from . import terminal
+from .. import terminal
 from .stored import Stored, of_kernel
 from .usage import Missing, missing_of, usage
 
