@@ -82,7 +82,7 @@ def test_the_programs_own_sitecustomize_runs(tmp_path, app):
 def test_a_python_without_this_package_runs_as_ever(tmp_path):
     import autotuned
 
-    startup = Path(autotuned.__file__).parent / "startup"
+    startup = Path(autotuned.__file__).parent / "dropin" / "startup"
     code = "import sys; sys.path = [p for p in sys.path]; print('fine')"
     done = run(sys.executable, "-S", "-c", code, path=[startup], env={"AUTOTUNED_INSTALL": "seed"})
     assert done == (0, "fine\n", "")
@@ -98,7 +98,7 @@ def test_a_python_without_this_package_runs_as_ever(tmp_path):
 def test_a_wrong_value_is_said_and_the_program_runs(app):
     import autotuned
 
-    startup = Path(autotuned.__file__).parent / "startup"
+    startup = Path(autotuned.__file__).parent / "dropin" / "startup"
     code, out, err = run(sys.executable, app, path=[startup], env={"AUTOTUNED_INSTALL": "everything"})
     assert (code, out) == (0, "plain triton.runtime.autotuner SourceFileLoader\n")
     assert "AUTOTUNED_INSTALL: expected one of seed, replace, got 'everything'" in err

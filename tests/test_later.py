@@ -13,7 +13,7 @@ from autotuned.triton_compat import ttir
 CODE = """
 import sys
 from autotuned._lazy import later
-ttir = later("ttir")
+ttir = later("triton_compat.ttir")
 assert "autotuned.triton_compat.ttir" not in sys.modules
 ttir.access
 assert "autotuned.triton_compat.ttir" in sys.modules

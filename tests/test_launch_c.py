@@ -20,8 +20,8 @@ from autotuned.launch.table import LIMIT, PyLauncher
 from autotuned.typed_json import canonical
 
 _launch = pytest.importorskip("autotuned._launch")
-LAUNCHER = Path(__file__).resolve().parent.parent / "autotuned" / "_launch.c"
-SOURCE = "\n".join(path.read_text() for path in [LAUNCHER, *sorted(LAUNCHER.parent.glob("_launch*.h"))])
+LAUNCHER = Path(__file__).resolve().parent.parent / "autotuned" / "launch" / "c"
+SOURCE = "\n".join(path.read_text() for path in [LAUNCHER / "module.c", *sorted(LAUNCHER.glob("*.h"))])
 NAMES = ("a", "b", "c")
 SPEC = KeySpec(names=("a", "b"), buckets={"b": pow2}, constexprs=frozenset({"c"}))
 

@@ -110,14 +110,14 @@ def test_source_distribution_holds_every_file_of_the_extension(source_distributi
     """Without one of its headers the extension, which is optional, would not be built, and nobody told."""
     with tarfile.open(source_distribution) as archive:
         names = {name.split("/", 1)[-1] for name in archive.getnames()}
-    files = {path.relative_to(ROOT).as_posix() for path in (ROOT / "autotuned").glob("*.[ch]")}
+    files = {path.relative_to(ROOT).as_posix() for path in (ROOT / "autotuned").rglob("*.[ch]")}
     assert files - names == set()
 
 
 def test_the_extension_is_made_anew_when_any_of_its_headers_changes():
     text = (ROOT / "pyproject.toml").read_text()
     declared = re.findall(r'"([^"]+)"', re.search(r"depends = \[(.*?)\]", text, re.DOTALL)[1])
-    assert declared == sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "autotuned").glob("*.h"))
+    assert declared == sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "autotuned").rglob("*.h"))
 
 
 def test_wheel_holds_every_source_file_and_schema(wheel):

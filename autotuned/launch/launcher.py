@@ -26,8 +26,8 @@ try:
 except ImportError as error:  # built without a C compiler: everything works, launches cost more
     _why_not = f"the C extension is not there ({error})"
 
-_MAX_NAMES = 128  # MAX_ARGS of _launch.c
-_SHAPE, _VALUE, _CONSTEXPR, _INTEGER, _STRIDES = 1, 2, 4, 8, 16  # ROLE_ of _launch_words.h
+_MAX_NAMES = 128  # MAX_ARGS of `launch/c/module.c`
+_SHAPE, _VALUE, _CONSTEXPR, _INTEGER, _STRIDES = 1, 2, 4, 8, 16  # ROLE_ of `launch/c/words.h`
 
 
 class Launcher(Protocol):

@@ -15,7 +15,6 @@ from autotuned.key.key import Key, KeySpec
 from autotuned.store import conditions
 from autotuned.store.conditions import Conditions
 from autotuned.store.lookup import Choice, Rung
-from autotuned.tunable import configs
 from autotuned.tunable.configs import Pruner
 from autotuned.tunable.kernel import Call, Hooks
 from autotuned.typed_json import Json, digest

@@ -30,7 +30,7 @@ def run(
     spec = importlib.util.find_spec("autotuned")
     if spec is None or spec.origin is None:  # only of a package that was deleted while it runs
         raise terminal.fail("autotuned is not installed as files; call autotuned.install() in the program.")
-    startup = os.path.join(os.path.dirname(spec.origin), "startup")
+    startup = os.path.join(os.path.dirname(spec.origin), "dropin", "startup")
     kind = "replace" if replace else "seed"
     environment = env.for_command(kind, startup)
     if as_json:

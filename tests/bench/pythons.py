@@ -24,8 +24,9 @@ def build(folder: Path) -> None:
     """Both extensions for this Python, as setuptools would build them."""
     suffix = sysconfig.get_config_var("EXT_SUFFIX")
     flags = ["-O3", "-DNDEBUG", "-shared", "-fPIC", "-I", sysconfig.get_path("include")]
-    for source in (HERE / "standin.c", HERE.parent.parent / "autotuned" / "_launch.c"):
-        subprocess.run(["cc", *flags, source, "-o", folder / f"{source.stem}{suffix}", "-ldl"], check=True)
+    launcher = HERE.parent.parent / "autotuned" / "launch" / "c" / "module.c"
+    for name, source in (("standin", HERE / "standin.c"), ("_launch", launcher)):
+        subprocess.run(["cc", *flags, source, "-o", folder / f"{name}{suffix}", "-ldl"], check=True)
 
 
 class Compiled:

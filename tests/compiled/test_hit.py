@@ -174,14 +174,14 @@ def test_other_words_of_a_call_launch_the_other_binary(launches):
 # What may run on a hit, with the recording launcher at its end.
 HIT_FUNCTIONS = {
     ("jit.py", "<lambda>"),  # Triton's kernel[grid]
-    ("_launch_py.py", "run"),
-    ("_launch_py.py", "best_config"),
+    ("table.py", "run"),
+    ("table.py", "best_config"),
     ("tuned.py", "_slow_run"),
-    ("compiledkernel.py", "holds"),
+    ("compiled.py", "holds"),
     ("<string>", "written"),
     ("<string>", "find"),
     ("tuner.py", "__call__"),
-    ("compiledkernel.py", "launch"),
+    ("compiled.py", "launch"),
     ("test_hit.py", "grid"),
     ("fake_cuda.py", "<lambda>"),
     ("fake_cuda.py", "__call__"),
@@ -229,7 +229,7 @@ def test_a_hit_is_a_table_lookup_and_a_launch(tensors, launcher):
     assert tuned.cache_info().hits == 2
     functions -= {("test_hit.py", "launch"), ("test_hit.py", "note"), ("jit.py", "__getitem__")}
     assert functions <= HIT_FUNCTIONS
-    assert {("compiledkernel.py", "launch"), ("fake_cuda.py", "__call__")} <= functions
+    assert {("compiled.py", "launch"), ("fake_cuda.py", "__call__")} <= functions
     assert (("<string>", "find") in functions) is (launcher == "python")  # else the look-up is in C
     assert builtins - {"setprofile"} <= HIT_BUILTINS
 

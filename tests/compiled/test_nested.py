@@ -25,6 +25,10 @@ def nested(*shapes):
         return torch.nested.nested_tensor([torch.ones(shape) for shape in shapes], layout=torch.strided)
 
 
+def all_alike(size):
+    return 8
+
+
 @pytest.mark.parametrize(
     "options, searches",
     [
@@ -33,7 +37,7 @@ def nested(*shapes):
         ({"key": []}, 1),
         ({"key": ["x_ptr"], "restore_value": ["x_ptr"]}, 2),
         ({"key": ["x_ptr"], "reset_to_zero": ["x_ptr"]}, 2),
-        ({"key": ["x_ptr"], "bucket": {"x_ptr": lambda size: 8}}, 1),
+        ({"key": ["x_ptr"], "bucket": {"x_ptr": all_alike}}, 1),
         ({"key": ["x_ptr"], "nearest": {"x_ptr": 2}}, 2),
     ],
     ids=str,

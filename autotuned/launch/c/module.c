@@ -65,7 +65,7 @@ static void find_driver(void) {
 
 /* ---- the parts ---------------------------------------------------------------------------------------------- */
 
-#include "python.h"
+#include "python_calls.h"
 #include "tensors.h"
 #include "words.h"
 #include "entries.h"

@@ -1,6 +1,6 @@
 /* What a tensor is: its address, shape, strides, dtype and device, by torch's C shim or by DLPack.
  *
- * Part of `module.c`, after `python.h`; relies on the structures in `abi.h`. */
+ * Part of `module.c`, after `python_calls.h`; relies on the structures in `abi.h`. */
 
 /* What a tensor is; shape and strides are the tensor's own and live as long as it does. */
 typedef struct {
