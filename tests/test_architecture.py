@@ -56,7 +56,7 @@ RANKS = [
             "key.key",
             "search.timers",
             "configfiles.nearest_shape",
-            "key.origin",
+            "key.naming",
         ),
         *("configfiles.policy", "triton_compat.kernel", "gpu.visible", "search.parallelism"),
     },

@@ -205,7 +205,7 @@ def test_a_module_that_cannot_be_imported_says_where_and_why(write: Write, how: 
     stem = "math" if how == "taken name" else "mod_failing"
     path = write(f"{stem}.py", text)
     assert message.format(path=path, stem=stem) in _refusal(stem if how == "module" else str(path))
-    assert targets.origin.BY_PATH_PREFIX + "math" not in sys.modules
+    assert targets.naming.BY_PATH_PREFIX + "math" not in sys.modules
 
 
 def test_a_package_that_fails_is_told_from_a_file_that_does(write: Write) -> None:

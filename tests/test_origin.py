@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from autotuned.key import origin
+from autotuned.key import naming
 
 FUNCTION = """
 from autotuned import Config, autotune
@@ -50,7 +50,7 @@ def run(program: str, cwd: Path, **environment: str) -> Any:
     done = subprocess.run(
         [sys.executable, "-c", program],
         cwd=cwd,
-        env={**os.environ, "PYTHONPATH": str(Path(origin.__file__).parent.parent), **environment},
+        env={**os.environ, "PYTHONPATH": str(Path(naming.__file__).parent.parent), **environment},
         capture_output=True,
         text=True,
     )
@@ -141,7 +141,7 @@ def test_installed_memory_finds_a_kernel_loaded_under_a_hash(tmp_path: Path, ins
     ],
 )  # fmt: skip
 def test_names_that_programs_make_up(word: str, is_made_up: bool) -> None:
-    assert origin._is_made_up(word) is is_made_up
+    assert naming._is_made_up(word) is is_made_up
 
 
 def test_a_recorded_kernel_of_a_file_loaded_by_path_is_found_again(

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from autotuned.errors import EncodingError
-from autotuned.key import origin
+from autotuned.key import naming
 from autotuned.key.source import fingerprint, of_value, public_name, python_function
 
 Load = Callable[..., ModuleType]
@@ -197,7 +197,7 @@ def test_a_script_has_the_name_and_fingerprint_that_its_import_has(
     monkeypatch.syspath_prepend(str(path.parents[module.count(".")]))
     before = set(sys.modules)
     script = runpy.run_path(str(path), run_name="__main__")["kernel"]
-    by_path = runpy.run_path(str(path), run_name=f"{origin.BY_PATH_PREFIX}1")["kernel"]
+    by_path = runpy.run_path(str(path), run_name=f"{naming.BY_PATH_PREFIX}1")["kernel"]
     for name in set(sys.modules) - before:
         del sys.modules[name]
     assert (script.__module__, by_path.__module__) == ("__main__", "autotuned_target_1")
@@ -233,7 +233,7 @@ def test_the_module_of_a_file_is_named_by_the_packages_around_it(
     for package in packages:
         (tmp_path / package).mkdir(parents=True, exist_ok=True)
         (tmp_path / package / "__init__.py").touch()
-    assert origin.module_name(tmp_path / path) == name
+    assert naming.module_name(tmp_path / path) == name
 
 
 # -- what a function uses --------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from types import FunctionType, GetSetDescriptorType, MemberDescriptorType
 from typing import Any
 
-from autotuned.key import origin
+from autotuned.key import naming
 from autotuned.key.reach import stored
 from autotuned.key.source_text import Body, tree
 
@@ -48,7 +48,7 @@ def members(kind: type) -> Iterator[tuple[str, Any]]:
         yield from ((f"member {name}", kind.__members__[name].value) for name in kind.__members__)
         yield from _functions(kind)
         return
-    own = set_by_methods(kind, origin.package_of_class(kind), on_class=True)
+    own = set_by_methods(kind, naming.package_of_class(kind), on_class=True)
     for name, value in sorted(vars(kind).items()):
         if name not in _MADE and name not in own and not _is_generated(kind, name, value):
             yield name, value
@@ -97,7 +97,7 @@ def set_by_methods(kind: type, package: str | None, on_class: bool = False) -> s
     """
     found: set[str] = set()
     for base in kind.__mro__:
-        is_own = origin.package_of_class(base) == package
+        is_own = naming.package_of_class(base) == package
         for name, function in vars(base).items() if is_own else ():
             if isinstance(function, (FunctionType, staticmethod, classmethod)):
                 spares = on_class and isinstance(function, FunctionType)

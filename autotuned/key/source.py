@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from autotuned import env
 from autotuned._lazy import later
 from autotuned.errors import EncodingError
-from autotuned.key import origin
+from autotuned.key import naming
 from autotuned.key.reach import NO_HOLDER, body_of, is_toolchain, is_triton_function, uses
 from autotuned.key.reach import python_function as python_function
 from autotuned.key.source_text import Body, text
@@ -159,7 +159,7 @@ def public_name(value: Any) -> str:
     """The name of a function or kernel that is the same in every process; see `origin.public_name`."""
     body = body_of(value)
     assert body is not None
-    return origin.public_name(body)
+    return naming.public_name(body)
 
 
 def _package(value: Any) -> str:
@@ -171,12 +171,12 @@ def _package(value: Any) -> str:
             break
         function = wrapped
     if function is not None:
-        return origin.package_of(function)
+        return naming.package_of(function)
     kind = value if isinstance(value, type) else type(value)
     top = kind.__module__.partition(".")[0]
     if is_toolchain(top) or top in sys.stdlib_module_names:
         return ""  # nobody's own: its methods reach half of torch, and come with a version
-    return origin.package_of_class(kind) or ""
+    return naming.package_of_class(kind) or ""
 
 
 class _Walk:
@@ -287,11 +287,11 @@ class _Walk:
                 self.value(f"{filled}:", function)
 
     def _is_own(self, value: Any, function: FunctionType) -> bool:
-        return is_triton_function(value) or origin.package_of(function) == self.package
+        return is_triton_function(value) or naming.package_of(function) == self.package
 
     def _foreign(self, name: str, function: FunctionType, holder: Any) -> None:
         """Code of another package by its name, with the values that it was made with."""
-        home = origin.home_of(str(function.__globals__.get("__name__", function.__module__)))
+        home = naming.home_of(str(function.__globals__.get("__name__", function.__module__)))
         if home.partition(".")[0] != "triton":
             for free, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
                 self.value(f"{name}.{free}", _content(cell))
@@ -301,9 +301,9 @@ class _Walk:
 
     def _module(self, name: str, module: ModuleType, whole: bool) -> None:
         """A module of another package by its name; of one's own what is read of it, all where it is passed on."""
-        is_own = origin.package_of_module(module) == self.package or sys.modules.get(module.__name__) is not module
+        is_own = naming.package_of_module(module) == self.package or sys.modules.get(module.__name__) is not module
         if not is_own and module.__name__ not in ("triton", "triton.language"):
-            self.lines.append(f"{name} -> module {origin.home_of(module.__name__)}")
+            self.lines.append(f"{name} -> module {naming.home_of(module.__name__)}")
         elif is_own and whole and id(module) not in self._open:
             self._open[id(module)] = name
             for inner, value in sorted(vars(module).items()):
@@ -312,8 +312,8 @@ class _Walk:
             del self._open[id(module)]
 
     def _class(self, name: str, kind: type, whole: bool) -> None:
-        is_own = origin.package_of_class(kind) in (self.package, None)
-        home = "" if is_own else origin.home_of(kind.__module__) + "."
+        is_own = naming.package_of_class(kind) in (self.package, None)
+        home = "" if is_own else naming.home_of(kind.__module__) + "."
         self.lines.append(f"{name} = {home}{kind.__qualname__}")
         if is_own and whole and kind not in self._classes:
             self._classes.add(kind)

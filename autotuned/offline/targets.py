@@ -19,7 +19,7 @@ from typing import Any
 
 from autotuned.api.function import TunedFunction
 from autotuned.errors import CallError, TargetError
-from autotuned.key import origin
+from autotuned.key import naming
 from autotuned.resolve.tuner import Tuner
 from autotuned.triton_compat import kernel
 from autotuned.tunable.kernel import Call
@@ -188,7 +188,7 @@ def _import_file(path: Path, target: str) -> ModuleType:
         near = difflib.get_close_matches(path.name, [file.name for file in path.parent.glob("*.py")], 1)
         hint = f" Did you mean {str(path.with_name(near[0]))!r}?" if near else ""
         raise _error(target, f"there is no file {path}.{hint}")
-    name = origin.module_name(path)
+    name = naming.module_name(path)
     depth = len(name.split(".")) - (path.stem != "__init__")
     folder = str(path.parents[depth])  # what holds the outermost package, or a lone file
     if folder not in sys.path:
@@ -216,7 +216,7 @@ def _gives(name: str, path: Path) -> bool:
 
 
 def _load_file(path: Path) -> ModuleType:
-    name = origin.BY_PATH_PREFIX + path.stem
+    name = naming.BY_PATH_PREFIX + path.stem
     loaded = sys.modules.get(name)
     if loaded is not None and loaded.__file__ == str(path):
         return loaded

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from autotuned import env
 from autotuned.errors import EncodingError, RecordingError
-from autotuned.key import opaque, origin, source
+from autotuned.key import naming, opaque, source
 from autotuned.launch.bound import Bound
 from autotuned.launch.table import PyLauncher
 from autotuned.recording import arguments, grids
@@ -228,8 +228,8 @@ def describe(chooser: Chooser, call: Call) -> Recorded:
 
 def _place_of(function: Any) -> str:
     """A target of `autotuned tune`: where a function is imported from; of a script and the like the file."""
-    file = origin.file_of(function)
-    is_path = not origin.is_importable(function) and os.path.isfile(file)
+    file = naming.file_of(function)
+    is_path = not naming.is_importable(function) and os.path.isfile(file)
     return f"{os.path.abspath(file) if is_path else function.__module__}:{function.__qualname__}"
 
 
