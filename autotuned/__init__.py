@@ -20,19 +20,19 @@ if TYPE_CHECKING:
     from autotuned.recording.recorder import record as record
     from autotuned.resolve.sources import register_configs as register_configs
     from autotuned.search.check import Check as Check
-    from autotuned.search.do_bench import Fixed as Fixed
+    from autotuned.search.do_bench import FixedLaunches as FixedLaunches
 
 __version__ = "0.1.0"
 __all__ = [
-    "Check", "Config", "Fixed", "autotune", "errors", "freeze", "heuristics", "install", "mode", "pow2", "record",
-    "register_configs", "sync", "uninstall",
+    "Check", "Config", "FixedLaunches", "autotune", "errors", "freeze", "heuristics", "install", "mode", "pow2",
+    "record", "register_configs", "sync", "uninstall",
 ]  # fmt: skip
 
 # Imported at first use: importing this package must cost neither torch (1 s) nor triton (0.24 s).
 _HOMES = {
     "Check": "autotuned.search.check",
     "Config": "triton",
-    "Fixed": "autotuned.search.do_bench",
+    "FixedLaunches": "autotuned.search.do_bench",
     "autotune": "autotuned.api.decorator",
     "freeze": "autotuned.api.freeze",
     "heuristics": "autotuned.api.heuristics",

@@ -8,7 +8,7 @@ from typing import Any
 from fakes import FakeConfig, form, make_key
 
 from autotuned.resolve import sources
-from autotuned.store.record import Record, Timing
+from autotuned.store.record import Timing, TuningRecord
 
 Write = Callable[[str, str], Path]
 BEST = "ms=1"
@@ -54,6 +54,6 @@ def keep(count: int, kernel: str = "app.k") -> list[Any]:
     kept = []
     for n in range(count):
         key = make_key(n, kernel=kernel)
-        assert sources.keep(Record(key, config, 10.0, "ok", (Timing(config, 10.0, 10.0, 10.0, 40),)))
+        assert sources.keep(TuningRecord(key, config, 10.0, "ok", (Timing(config, 10.0, 10.0, 10.0, 40),)))
         kept.append(sources.record_path(key))
     return kept

@@ -13,7 +13,7 @@ from fakes import FakeConfig
 from torch.distributed import distributed_c10d
 
 import autotuned
-from autotuned import Fixed, autotune
+from autotuned import FixedLaunches, autotune
 from autotuned.distributed import agreement
 from autotuned.errors import AutotunedError
 from autotuned.resolve import sources
@@ -59,7 +59,7 @@ class Play:
         self.meeting = dist.PrefixStore(f"meeting/{scenario['number']}", distributed_c10d._get_default_store())
         launched.clear()
         STATE.play = self
-        do_bench = Fixed(rep=4, warmup=2) if scenario.get("communicates") else self.bench
+        do_bench = FixedLaunches(rep=4, warmup=2) if scenario.get("communicates") else self.bench
         steps = [*STEPS, *([RANK] if scenario.get("own_configs") else [])]
         configs = [
             FakeConfig({"step": step, **({"rank": RANK} if index > 5 else {})}) for index, step in enumerate(steps)

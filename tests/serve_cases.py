@@ -23,9 +23,9 @@ def run(kernel, device: str) -> None:
         launch(*case.get("args", ()), **case.get("kwargs", {}))
     info = kernel.cache_info()
     if info.searches:
-        sys.exit(f"{kernel.tuner.target.name}: {info.searches} searches, expected none")
+        sys.exit(f"{kernel.tuner.tunable.name}: {info.searches} searches, expected none")
     print(
-        f"{kernel.tuner.target.name}: {len(cases)} cases, {info.misses} misses, 0 searches, "
+        f"{kernel.tuner.tunable.name}: {len(cases)} cases, {info.misses} misses, 0 searches, "
         f"look-up {info.lookup_s * 1e3:.1f} ms, compile {info.compile_s:.2f} s"
     )
 

@@ -7,10 +7,10 @@ import pytest
 
 from autotuned.resolve import sources
 from autotuned.store.lookup import Choice
-from autotuned.store.record import Record
+from autotuned.store.record import TuningRecord
 
 
-def records() -> list[Record]:
+def records() -> list[TuningRecord]:
     """All that are stored."""
     return [record for _, record in sources.all_records()]
 

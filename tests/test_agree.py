@@ -24,8 +24,8 @@ from autotuned.errors import SyncError
 from autotuned.resolve import hooks
 from autotuned.resolve.request import Question
 from autotuned.store.conditions import Conditions
-from autotuned.store.lookup import Choice, Rung
-from autotuned.store.record import Record, Timing
+from autotuned.store.lookup import Choice, Origin
+from autotuned.store.record import Timing, TuningRecord
 
 SIZE = 4
 HERE = Path(__file__).parent
@@ -279,7 +279,7 @@ class Measures:
     def decide(self, question):
         if self.fails:
             raise ValueError("no room on this rank")
-        return Choice("config", Rung.SEARCH, Record(question.key, None, None, "ok", (timing(0, 1.0),)))
+        return Choice("config", Origin.SEARCH, TuningRecord(question.key, None, None, "ok", (timing(0, 1.0),)))
 
 
 def test_a_rank_that_fails_as_all_measure_together_keeps_none_waiting(store):
@@ -290,7 +290,7 @@ def test_a_rank_that_fails_as_all_measure_together_keeps_none_waiting(store):
     def play(rank):
         agreement = agree.Agreement(ranks.Ranks(store, rank, 2, 30.0, "p"))
         try:
-            agreement.choose(question, Measures(fails=rank == 1), autotuned.Fixed(rep=1, warmup=0))
+            agreement.choose(question, Measures(fails=rank == 1), autotuned.FixedLaunches(rep=1, warmup=0))
         except Exception as error:
             raised[rank] = error
 
@@ -318,7 +318,7 @@ class Chooses:
 
     def decide(self, question):
         self.decided.append(sorted(question.live))
-        return Choice(list(question.live.values())[-1], Rung.SEARCH)
+        return Choice(list(question.live.values())[-1], Origin.SEARCH)
 
 
 def test_calls_of_one_key_with_other_candidates_agree_among_these(store, monkeypatch):
@@ -346,14 +346,14 @@ def timing(step, us=None, **more):
 
 def test_a_config_counts_as_slow_as_its_slowest_rank_and_failed_where_it_failed_once():
     live = {timing(step).identity: step for step in range(3)}
-    first = Record(make_key(), None, None, "ok", (timing(0, 1.0), timing(1, 2.0), timing(2, 3.0)))
-    other = Record(
+    first = TuningRecord(make_key(), None, None, "ok", (timing(0, 1.0), timing(1, 2.0), timing(2, 3.0)))
+    other = TuningRecord(
         make_key(), None, None, "ok", (timing(0, status="failed", error="no room"), timing(1, 9.0), timing(2, 4.0))
     )
     merged = agree.slowest([first, other], live)
     assert [t.median_us for t in merged.timings] == [None, 9.0, 4.0]
     assert merged.winner["kwargs"] == {"step": 2} and merged.provenance["ranks"] == 2
-    alone = Record(make_key(), None, None, "ok", (timing(0, 1.0),))
+    alone = TuningRecord(make_key(), None, None, "ok", (timing(0, 1.0),))
     with pytest.raises(errors.AllConfigsFailedError, match="not measured on every rank"):
         agree.slowest([first, alone], {timing(1).identity: 1})
 

@@ -87,7 +87,7 @@ def test_two_files_of_one_name_are_two_modules(write: Write) -> None:
 
 WHO = """
 if __name__ == "__main__":
-    print(work.tuner.target.name, work.tuner.chooser.key(work.tuner.call((3,), {}, None)).digest)
+    print(work.tuner.tunable.name, work.tuner.chooser.key(work.tuner.call((3,), {}, None)).digest)
 """
 
 
@@ -111,11 +111,11 @@ if __name__ == "__main__":
     import multiprocessing
 
     with multiprocessing.get_context("spawn").Pool(1) as pool:
-        print(work.tuner.target.name, pool.apply(name))
+        print(work.tuner.tunable.name, pool.apply(name))
 
 
 def name():
-    return work.tuner.target.name
+    return work.tuner.tunable.name
 """
 
 

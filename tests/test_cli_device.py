@@ -33,7 +33,7 @@ WHO = """
 if __name__ == "__main__":
     [case] = cases("cpu")
     call = add.tuner.call(case["args"], {}, case["grid"])
-    print(add.tuner.target.name, add.tuner.chooser.key(call).digest)
+    print(add.tuner.tunable.name, add.tuner.chooser.key(call).digest)
 """
 
 

@@ -20,7 +20,7 @@ from fakes import FakeConfig, form, make_key
 
 import autotuned
 from autotuned.resolve import sources
-from autotuned.store.record import Record, Timing
+from autotuned.store.record import Timing, TuningRecord
 
 WORK = """
 from autotuned import autotune
@@ -262,7 +262,7 @@ def test_a_real_shell_completes_commands_kernels_and_options(folder):
 
 def test_a_kernel_is_completed_by_its_end_where_no_name_begins_so(folder):
     best = form(FakeConfig({"BLOCK": 32}))
-    sources.keep(Record(make_key(kernel="app.sub.matmul"), best, 1.0, "ok", (Timing(best, 1.0, 1.0, 1.0, 3),)))
+    sources.keep(TuningRecord(make_key(kernel="app.sub.matmul"), best, 1.0, "ok", (Timing(best, 1.0, 1.0, 1.0, 3),)))
     assert complete("") == ["app.sub.matmul", "work.work"]
     assert complete("app") == ["app.sub.matmul"]
     assert complete("mat") == ["matmul"]

@@ -11,7 +11,7 @@ from autotuned.configfiles import file as configfile
 from autotuned.configfiles.file import ConfigFile, Entry, entry_of, file_name, parse, rounded, split_context
 from autotuned.errors import ConfigFileError
 from autotuned.gpu.device import from_json
-from autotuned.store.record import Record, Timing
+from autotuned.store.record import Timing, TuningRecord
 
 SMALL, LARGE = form(FakeConfig({"BLOCK": 64})), form(FakeConfig({"BLOCK": 128}, num_warps=8))
 PATH = "configs/nvidia-h100/app.k.json"
@@ -149,7 +149,7 @@ def test_three_significant_digits_are_kept(value: float | None, kept: float | No
 def test_an_entry_says_how_much_faster_than_the_default_the_choice_is(default: Any, ratio: float | None) -> None:
     failed = Timing(form(FakeConfig({"BLOCK": 2})), status="failed", error="x")
     timings = (Timing(LARGE, 15.6789), Timing(SMALL, 10.3456), failed)
-    record = Record(make_key(7), SMALL, 10.3456, "ok", timings)
+    record = TuningRecord(make_key(7), SMALL, 10.3456, "ok", timings)
     assert entry_of(record, default) == Entry(make_key(7).call, SMALL, 10.3, ratio)
 
 

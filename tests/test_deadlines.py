@@ -11,8 +11,8 @@ from autotuned import autotune
 from autotuned.errors import AllConfigsFailedError
 from autotuned.search import compile as compiling
 from autotuned.search import gpu_lock, sampling, search, timers
-from autotuned.search.compile import Ahead, Wanted
-from autotuned.tunable.function import HostTarget
+from autotuned.search.compile import CompileStream, Wanted
+from autotuned.tunable.function import TunableFunction
 from autotuned.tunable.kernel import Call
 
 
@@ -187,7 +187,7 @@ def wanted(count, hooked=()):
     return [Wanted(index, str(index), Config({"step": index}), index in hooked) for index in range(count)]
 
 
-class Compiles(HostTarget):
+class Compiles(TunableFunction):
     """Something that is compiled in a pool, a second each."""
 
     compiles_ahead = True
@@ -211,7 +211,7 @@ class Compiles(HostTarget):
 def test_no_compilation_begins_after_the_deadline_once_a_config_has_run(clock, monkeypatch, workers, hooked):
     monkeypatch.setenv("AUTOTUNED_COMPILE_WORKERS", workers)
     target, ran = Compiles(clock), []
-    ahead = Ahead(target, Call((), {}, {}))
+    ahead = CompileStream(target, Call((), {}, {}))
     for ready in ahead.stream(wanted(5, hooked), 2.5, enough=lambda: bool(ran)):
         ready.take()
         ran.append(ready.wanted.index)
@@ -225,7 +225,7 @@ def test_as_long_as_none_has_run_they_are_compiled(clock, monkeypatch):
     monkeypatch.setenv("AUTOTUNED_COMPILE_WORKERS", "0")
     target = Compiles(clock, fails={0, 1, 2})
     ran = []
-    for ready in Ahead(target, Call((), {}, {})).stream(wanted(6), 0.5, enough=lambda: bool(ran)):
+    for ready in CompileStream(target, Call((), {}, {})).stream(wanted(6), 0.5, enough=lambda: bool(ran)):
         try:
             ready.take()
         except ValueError:

@@ -11,7 +11,7 @@ from faults import everything_in, faults
 from autotuned import disk
 from autotuned.resolve import sources
 from autotuned.store import gc, locks, record, records
-from autotuned.store.record import Record, Timing
+from autotuned.store.record import Timing, TuningRecord
 
 CONFIG = FakeConfig({"BLOCK": 64})
 DAY_S = 86400.0
@@ -19,7 +19,7 @@ DAY_S = 86400.0
 
 def keep(n: int, age_days: float = 0.0) -> Path:
     key = make_key(n)
-    assert sources.keep(Record(key, form(CONFIG), 10.0, "ok", (Timing(form(CONFIG), 10.0, 10.0, 10.0, 40),)))
+    assert sources.keep(TuningRecord(key, form(CONFIG), 10.0, "ok", (Timing(form(CONFIG), 10.0, 10.0, 10.0, 40),)))
     return aged(sources.record_path(key), age_days)
 
 
@@ -151,7 +151,7 @@ def test_keeping_bounds_the_store_now_and_then(monkeypatch: pytest.MonkeyPatch) 
     due = [key for key in keys if gc.is_due(key.digest)]
     assert 1 <= len(due) <= 30
     for key in [*due, *keys[:20]]:
-        sources.keep(Record(key, form(CONFIG), 10.0, "ok", ()))
+        sources.keep(TuningRecord(key, form(CONFIG), 10.0, "ok", ()))
     assert set(runs) == {(sources.root(), gc.DEFAULT_MAX_BYTES, gc.DEFAULT_MAX_AGE_S)}
     assert len(runs) == len(due) + sum(gc.is_due(key.digest) for key in keys[:20])
 
@@ -159,7 +159,7 @@ def test_keeping_bounds_the_store_now_and_then(monkeypatch: pytest.MonkeyPatch) 
 def test_b54_the_store_holds_timings_only() -> None:
     configs = [FakeConfig({"BLOCK": n}) for n in range(200)]
     timings = tuple(Timing(form(config), 10.0, 10.0, 10.0, 40) for config in configs)
-    result = Record(make_key(), form(configs[0]), 10.0, "ok", timings)
+    result = TuningRecord(make_key(), form(configs[0]), 10.0, "ok", timings)
     sources.keep(result)
     size = sum(path.stat().st_size for path in sources.root().rglob("*") if path.is_file())
     assert size == len(disk.text(record.dump(result)))

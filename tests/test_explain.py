@@ -114,7 +114,7 @@ def case_other_device(patch, folder):
 
 def case_other_environment(patch, folder):
     variables = {"DISABLE_LLVM_OPT": "1"}
-    patch.setattr("autotuned.tunable.function.HostTarget.environment", lambda self: dict(variables))
+    patch.setattr("autotuned.tunable.function.TunableFunction.environment", lambda self: dict(variables))
     make()(X, 5)
     variables.clear()
     return make(), "search"
@@ -217,7 +217,7 @@ def test_b49_reason(name, monkeypatch, tmp_path):
     assert [step.answered for step in found.steps] == [False] * (len(found.steps) - 1) + [True]
     assert json.loads(json.dumps(found.to_json(), allow_nan=False))["reason"] == found.reason
     first = str(found).splitlines()[0]
-    assert first.startswith(f"`{function.tuner.target.name}`")
+    assert first.startswith(f"`{function.tuner.tunable.name}`")
     assert first.endswith(f"{found.reason}; answered by {answer}")
 
 

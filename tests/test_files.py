@@ -21,8 +21,8 @@ from autotuned.errors import ConfigFileError
 from autotuned.key.key import Key
 from autotuned.resolve import sources
 from autotuned.store.conditions import Conditions
-from autotuned.store.lookup import Choice, Rung
-from autotuned.store.record import Record
+from autotuned.store.lookup import Choice, Origin
+from autotuned.store.record import TuningRecord
 
 # -- folders ---------------------------------------------------------------------------------------------------------
 
@@ -50,8 +50,8 @@ def test_places_are_asked_in_order_and_the_users_record_before_all(folders: dict
     for name in reversed(folders):  # from the last place to the first: each one hides those behind it
         path = write(folders[name], (KEY, configs[name]))
         sources.forget_files()
-        assert sources.find(KEY, live) == Choice(configs[name], Rung.FILE, origin=str(path), conditions=Conditions())
-    sources.keep(Record(KEY, form(SMALL), 10.0, "ok", ()))
+        assert sources.find(KEY, live) == Choice(configs[name], Origin.FILE, where=str(path), conditions=Conditions())
+    sources.keep(TuningRecord(KEY, form(SMALL), 10.0, "ok", ()))
     assert config_of(sources.find(KEY, live)) is SMALL
 
 

@@ -13,7 +13,7 @@ from stored import config_of, lines
 from autotuned.configfiles import file, lookup, nearest_shape
 from autotuned.key.key import Key
 from autotuned.resolve import sources
-from autotuned.store.lookup import Rung
+from autotuned.store.lookup import Origin
 
 SISTER = {**DEVICE, "name": "NVIDIA H200"}
 
@@ -25,7 +25,7 @@ def test_an_entry_of_the_same_minor_version_serves_without_a_warning(tmp_path: P
     path = write(tmp_path, (make_key(triton="3.9.1"), LARGE))
     sources.register_configs(tmp_path)
     found = find(make_key())
-    assert (found.config, found.rung, found.origin) == (LARGE, Rung.LADDER, str(path))
+    assert (found.config, found.origin, found.where) == (LARGE, Origin.LADDER, str(path))
     assert found.note == "Triton 3.9.1, here 3.9.0"
     assert found.key == make_key(triton="3.9.1")
     assert lines(caplog) == []
@@ -71,7 +71,7 @@ def test_the_same_context_comes_before_another_one_whatever_the_folder(tmp_path:
     write(tmp_path / "b", (make_key(), LARGE))
     sources.register_configs(tmp_path / "b")
     sources.register_configs(tmp_path / "a")  # asked first
-    assert find(make_key()).rung is Rung.FILE
+    assert find(make_key()).origin is Origin.FILE
     assert config_of(find(make_key())) is LARGE
 
 

@@ -255,7 +255,7 @@ def test_a_call_runs_on_the_gpu_of_an_array_also_in_a_container(holder, monkeypa
     array = Array(shape=(4,), stride=lambda: (1,), dtype="float32", is_cuda=True, get_device=lambda: 1)
     monkeypatch.setattr(device, "cuda", lambda index: f"GPU {index}")
     monkeypatch.setattr(device, "cpu", lambda: "CPU")
-    target = on_gpu.tuner.target
+    target = on_gpu.tuner.tunable
     assert target.device(on_gpu.tuner.call((1, holder(array)), {}, None)) == "GPU 1"
     assert target.device(on_gpu.tuner.call((1, holder(np.ones(4))), {}, None)) == "CPU"
 

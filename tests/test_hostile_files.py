@@ -21,11 +21,11 @@ from autotuned.configfiles import exchange, file, lookup
 from autotuned.configfiles.audit import Audit
 from autotuned.errors import ConfigFileError, RecordError, RecordingError
 from autotuned.recording import file as calls
-from autotuned.recording.file import Recorded
+from autotuned.recording.file import RecordedCall
 from autotuned.resolve import explain, sources
 from autotuned.store import locks, logbook, record, records
 from autotuned.store.journal import Journal
-from autotuned.store.record import Record, Timing
+from autotuned.store.record import Timing, TuningRecord
 from autotuned.triton_compat import fingerprint
 
 CONFIGS = [FakeConfig({"BLOCK": 64}), FakeConfig({"BLOCK": 128})]
@@ -133,10 +133,10 @@ def test_a_logbook_gives_timings_or_nothing(chance: random.Random, other: Any) -
 # -- records ---------------------------------------------------------------------------------------------------------
 
 
-def a_record(n: int = 1024) -> Record:
+def a_record(n: int = 1024) -> TuningRecord:
     timings = [Timing(form(config), us, us, us, 40) for config, us in zip(CONFIGS, (10.0, 12.0))]
     more = {"written": ["x_ptr"], "seconds": 1.0, "timer": "race-1", "default": form(CONFIGS[1]), "vs_default": 1.5}
-    return Record(make_key(n), form(CONFIGS[0]), 10.0, "ok", tuple(timings), more)
+    return TuningRecord(make_key(n), form(CONFIGS[0]), 10.0, "ok", tuple(timings), more)
 
 
 @every
@@ -227,7 +227,7 @@ def make_strange(path: Path, kind: str) -> None:
 
 # -- recordings ------------------------------------------------------------------------------------------------------
 
-CALL = Recorded("app.k", "app:k", KEY, {"memories": [], "values": {}}, {"sizes": [1]}, 3)
+CALL = RecordedCall("app.k", "app:k", KEY, {"memories": [], "values": {}}, {"sizes": [1]}, 3)
 
 
 @every

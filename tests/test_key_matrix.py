@@ -162,7 +162,7 @@ def on_devices(patch, name, change):
     fields = {"kind": "cuda", "name": name, "arch": "sm_90", "sm_count": 132, "mig": None}
 
     def on(found):
-        patch.setattr(function.HostTarget, "device", lambda self, call: device.Device(**found))
+        patch.setattr(function.TunableFunction, "device", lambda self, call: device.Device(**found))
         return search()
 
     return lambda: on(fields), lambda: on(dict(fields)), lambda: on({**fields, **change})
@@ -369,9 +369,9 @@ def same_index_of_the_device(patch, load, folder):
     """Two of one product: what the one found serves the other."""
     patch.setattr(timers, "CudaTimer", timers.HostTimer)
     products = [device.Device("cuda", "X", "sm_90", 132), device.Device("cuda", "X", "sm_90", 132)]
-    patch.setattr(function.HostTarget, "device", lambda self, call: products[0])
+    patch.setattr(function.TunableFunction, "device", lambda self, call: products[0])
     assert search() == 1
-    patch.setattr(function.HostTarget, "device", lambda self, call: products[1])
+    patch.setattr(function.TunableFunction, "device", lambda self, call: products[1])
     return search
 
 

@@ -7,12 +7,12 @@ from fakes import FakeConfig, form, make_key
 from autotuned import Config, autotune
 from autotuned.search import warm_start
 from autotuned.store import listing
-from autotuned.store.record import Record
+from autotuned.store.record import TuningRecord
 from autotuned.typed_json import canonical
 
 
 def tuned(n, block, **context):
-    return Record(make_key(n, **context), form(FakeConfig({"BLOCK": block})), 1.0, "ok", ())
+    return TuningRecord(make_key(n, **context), form(FakeConfig({"BLOCK": block})), 1.0, "ok", ())
 
 
 def identity(block):
@@ -26,7 +26,7 @@ def test_the_nearest_winner_comes_first_and_each_once():
 
 @pytest.mark.parametrize(
     "known",
-    [[], [tuned(1000, 1, device={"kind": "cpu"})], [Record(make_key(16), None, None, "ok", ())]],
+    [[], [tuned(1000, 1, device={"kind": "cpu"})], [TuningRecord(make_key(16), None, None, "ok", ())]],
     ids=["nothing", "another device", "an unfinished search"],
 )
 def test_where_nothing_is_like_it_nothing_is_likely(known):

@@ -16,7 +16,7 @@ from autotuned.errors import NotTunedError
 from autotuned.resolve import explain, sources
 from autotuned.search import warm_start
 from autotuned.store import listing
-from autotuned.store.record import Record
+from autotuned.store.record import TuningRecord
 
 COUNT = 150
 
@@ -70,7 +70,7 @@ def test_where_nothing_has_changed_the_folder_is_not_looked_through(
 def test_what_was_written_replaced_and_removed_meanwhile_is_seen(reads: list[str]) -> None:
     first, *_, last = keep(20)
     missed(1000)
-    assert sources.keep(Record(make_key(900), form(FakeConfig({"BLOCK": 64})), 1.0, "ok", ()))
+    assert sources.keep(TuningRecord(make_key(900), form(FakeConfig({"BLOCK": 64})), 1.0, "ok", ()))
     reads.clear()
     assert make_key(900).digest[:12] in str(missed(1000))
     assert reads == [f"{make_key(900).digest}.json"]

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from autotuned import disk
 from autotuned.resolve import sources
 from autotuned.store import logbook, record, records
-from autotuned.store.record import Record, Timing
+from autotuned.store.record import Timing, TuningRecord
 
 CONFIGS = [FakeConfig({"BLOCK": n, "PIPE": n > 64}, num_warps=w) for n in (16, 32, 64, 128) for w in (4, 8)]
 LIVE = by_identity(*CONFIGS)
@@ -23,10 +23,12 @@ TIMES_US = [10.0 + 1.5 * i for i in range(len(CONFIGS))]
 KEY = make_key(1024)
 
 
-def good() -> Record:
+def good() -> TuningRecord:
     timings = [Timing(form(config), us, us - 0.5, us + 0.5, 40) for config, us in zip(CONFIGS, TIMES_US, strict=True)]
     timings[5] = Timing(form(CONFIGS[5]), status="failed", error="OutOfResources: 1 > 0")
-    return Record(KEY, form(CONFIGS[0]), TIMES_US[0], "ok", tuple(timings), {"written": ["x_ptr"], "seconds": 1.0})
+    return TuningRecord(
+        KEY, form(CONFIGS[0]), TIMES_US[0], "ok", tuple(timings), {"written": ["x_ptr"], "seconds": 1.0}
+    )
 
 
 Mutation = Callable[[bytes, random.Random], bytes]

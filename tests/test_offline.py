@@ -20,7 +20,7 @@ from autotuned.configfiles import lookup, policy
 from autotuned.errors import DecorationError, NotTunedError
 from autotuned.gpu import device
 from autotuned.resolve import sources
-from autotuned.store.lookup import Rung
+from autotuned.store.lookup import Origin
 
 CONFIGS = [Config({"step": step}) for step in (8, 16, 32, 64)]
 X = np.zeros(4)
@@ -342,4 +342,4 @@ def test_tune_measures_what_only_the_ladder_or_a_neighbour_has(monkeypatch: Any,
     function = make(**NEAR)
     tuner = function.tuner
     _, choice = tuner.tune(tuner.call((X, 5), {}, None))
-    assert choice.rung is Rung.SEARCH
+    assert choice.origin is Origin.SEARCH

@@ -42,7 +42,7 @@ kernel = module.kernel
 TOLD = """
 kernel(3)
 import json
-print(json.dumps([kernel.tuner.target.name, kernel.cache_info().searches]))
+print(json.dumps([kernel.tuner.tunable.name, kernel.cache_info().searches]))
 """
 
 
@@ -127,7 +127,7 @@ def test_installed_memory_finds_a_kernel_loaded_under_a_hash(tmp_path: Path, ins
     program = f"import autotuned; autotuned.{install}; from autotuned.dropin import stock_tuner as stocktuner\n" + BY_HASH.format(
         path=str(tmp_path / "act.py"), name=NAMES["hash of the path"], packages=None,
         register="sys.modules[name] = module",
-    ) + "print(json.dumps([stocktuner.seed_of(kernel).target.name, stocktuner.seed_of(kernel).target.source]))"  # fmt: skip
+    ) + "print(json.dumps([stocktuner.seed_of(kernel).tunable.name, stocktuner.seed_of(kernel).tunable.source]))"  # fmt: skip
     first, second = (run(program, tmp_path, PYTHONHASHSEED=seed) for seed in ("1", "2"))
     assert first == second
 

@@ -23,7 +23,7 @@ from autotuned.offline import targets
 from autotuned.offline.targets import Found
 from autotuned.resolve import sources
 from autotuned.store.conditions import Conditions
-from autotuned.store.lookup import Rung
+from autotuned.store.lookup import Origin
 from autotuned.tunable import configs
 from autotuned.typed_json import canonical
 
@@ -69,7 +69,7 @@ def problems(found: dict[str, Found]) -> list[Problem]:
         patch.setattr(torch, "Generator", NoGenerator)
         patch.setattr(torch, "randn", lambda *size, generator, device: torch.empty(*size, device=device))
         return [
-            problem(found[kernel.tuner.target.name], make_case("meta", *shape))
+            problem(found[kernel.tuner.tunable.name], make_case("meta", *shape))
             for kernel, make_case, made in shapes.TUNED
             for shape in made
         ]
@@ -86,7 +86,7 @@ def problem(kernel: Found, case: dict[str, Any]) -> Problem:
 def stand_in(problems: list[Problem], found: dict[str, Found], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder as `tune --out` writes it, of a GPU that nobody has."""
     folder = tmp_path_factory.mktemp("files")
-    writer.ship_all((entry_of(one, found[one.kernel].tuner.target.source) for one in problems), folder)
+    writer.ship_all((entry_of(one, found[one.kernel].tuner.tunable.source) for one in problems), folder)
     return folder / "nvidia-h200-sm_90-132"
 
 
@@ -132,7 +132,7 @@ def test_every_call_is_served_from_its_own_file(
         key = Key(one.kernel, one.call, contexts[one.kernel])
         choice = sources.find(key, one.live, sources.exact_places(one.needed), strict=True)
         assert choice is not None, f"{one.kernel}: {one.text}"
-        assert (choice.rung, Path(choice.origin).parent) == (Rung.FILE, folder)
+        assert (choice.origin, Path(choice.where).parent) == (Origin.FILE, folder)
 
 
 def latest(file: ConfigFile) -> Any:
@@ -152,7 +152,7 @@ def test_a_variable_that_changes_nothing_keeps_no_call_from_its_file(
         exact = lookup.look_exact(key, one.live, one.needed).choice
         choice = exact or lookup.look_ladder(key, one.live, strict=True, needed=one.needed).choice
         assert choice is not None, f"{one.kernel}: {one.text}"
-        assert Path(choice.origin).parent == folder
+        assert Path(choice.where).parent == folder
 
 
 def test_another_gpu_of_the_architecture_takes_none_of_them(

@@ -17,10 +17,10 @@ from typer.testing import CliRunner
 
 from autotuned import disk
 from autotuned.key.key import Key
-from autotuned.recording.file import Recorded
+from autotuned.recording.file import RecordedCall
 from autotuned.resolve import sources
 from autotuned.store import locks
-from autotuned.store.record import Record, Timing
+from autotuned.store.record import Timing, TuningRecord
 
 # Every control character of C0 and C1, what reorders text, line separators, a lone surrogate, and letters.
 CONTROLS = "".join(map(chr, [*range(1, 32), *range(127, 160)]))
@@ -57,11 +57,11 @@ def nasty(tmp_path: Path) -> Path:
     for n in (1, 2):
         timings = (Timing(CONFIG, 10.0, 10.0, 10.0, 40), Timing(OTHER, status="failed", error=f"E: {NASTY}"))
         provenance = {"host": NASTY, "date": NASTY, "default": OTHER}
-        assert sources.keep(Record(nasty_key(n), CONFIG, 10.0, "ok", timings, provenance))
+        assert sources.keep(TuningRecord(nasty_key(n), CONFIG, 10.0, "ok", timings, provenance))
     path = write_config_file(tmp_path / "files", (nasty_key(3), FakeConfig({"BLOCK": 1})), name=f"app.{NASTY}")
     path.write_text(path.read_text() + " ")
     (path.parent / "broken.json").write_text(json.dumps({"schema": 1, NASTY: NASTY}))
-    call = Recorded(f"app.{NASTY}", f"gone_{NASTY}:k", nasty_key(4), {"memories": [], "values": {}}, None)
+    call = RecordedCall(f"app.{NASTY}", f"gone_{NASTY}:k", nasty_key(4), {"memories": [], "values": {}}, None)
     line = {"id": call.identity, **call.to_json(), "count": 1}
     (tmp_path / "calls.jsonl").write_text(json.dumps(line) + "\n" + json.dumps({"id": NASTY, "schema": 7}))
     damaged = sources.record_path(nasty_key(9))

@@ -9,7 +9,7 @@ from fakes import FakeConfig, drop, form, make_key, put
 from autotuned import json_fields
 from autotuned.errors import RecordError
 from autotuned.store import record
-from autotuned.store.record import Record, Timing
+from autotuned.store.record import Timing, TuningRecord
 
 FAST, SLOW, BROKEN = form(FakeConfig({"BLOCK": 64})), form(FakeConfig({"BLOCK": 32})), form(FakeConfig({"BLOCK": 16}))
 TIMINGS = (
@@ -17,7 +17,7 @@ TIMINGS = (
     Timing(SLOW, 20, 19, 21, 3),
     Timing(BROKEN, status="failed", error="OutOfResources: out of resource: shared memory"),
 )
-FULL = Record(make_key(), FAST, 10.5, "ok", TIMINGS, {"date": "2026-01-01T00:00:00+00:00", "seconds": 0.5})
+FULL = TuningRecord(make_key(), FAST, 10.5, "ok", TIMINGS, {"date": "2026-01-01T00:00:00+00:00", "seconds": 0.5})
 
 
 def through_json(data: Any) -> Any:
@@ -28,14 +28,14 @@ def through_json(data: Any) -> Any:
     "kept",
     [
         pytest.param(FULL, id="full"),
-        pytest.param(Record(make_key(), None, None, "unresolved", (), {}), id="search not finished"),
-        pytest.param(Record(make_key(True), FAST, 0.0, "tied", TIMINGS[:1], {}), id="bool in the key"),
-        *(pytest.param(Record(make_key(), FAST, 1.0, quality, ()), id=quality) for quality in record.QUALITIES),
-        pytest.param(Record(make_key(), form(FakeConfig({"T": (1.5, "é\ud800")}, maxnreg=96, ir_override="x.ttir",
+        pytest.param(TuningRecord(make_key(), None, None, "unresolved", (), {}), id="search not finished"),
+        pytest.param(TuningRecord(make_key(True), FAST, 0.0, "tied", TIMINGS[:1], {}), id="bool in the key"),
+        *(pytest.param(TuningRecord(make_key(), FAST, 1.0, quality, ()), id=quality) for quality in record.QUALITIES),
+        pytest.param(TuningRecord(make_key(), form(FakeConfig({"T": (1.5, "é\ud800")}, maxnreg=96, ir_override="x.ttir",
                                                         pre_hook=print)), 1.0, "ok", ()), id="every field of a config"),
     ],
 )  # fmt: skip
-def test_a_record_survives_json(kept: Record) -> None:
+def test_a_record_survives_json(kept: TuningRecord) -> None:
     assert record.load(through_json(record.dump(kept))) == kept
 
 

@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 from autotuned.configfiles import lookup, policy
 from autotuned.errors import RecordingError
 from autotuned.recording import file
-from autotuned.recording.file import Recorded, Writer
+from autotuned.recording.file import RecordedCall, Writer
 from autotuned.resolve import sources
-from autotuned.store.record import Record, Timing
+from autotuned.store.record import Timing, TuningRecord
 
 [ENTRY] = entry_points(group="console_scripts", name="autotuned")
 FIRST, BEST, DEFAULT, BROKEN, WRONG = (form(FakeConfig({"BLOCK": block})) for block in (16, 32, 64, 128, 256))
@@ -35,7 +35,7 @@ def keep(n=1024, kernel="app.k", quality="ok", best_us=10.0):
         Timing(WRONG, status="wrong", error="out differs by 3"),
     )
     provenance = {"seconds": 1.5, "default": DEFAULT, "written": [], "timer": "race-1"}
-    sources.keep(Record(make_key(n, kernel), BEST, best_us, quality, timings, provenance))
+    sources.keep(TuningRecord(make_key(n, kernel), BEST, best_us, quality, timings, provenance))
 
 
 def run(*args, code=0):
@@ -108,7 +108,7 @@ def test_an_unknown_kernel_is_refused_with_the_nearest():
 
 
 def test_a_search_that_is_not_finished_is_left_out():
-    sources.keep(Record(make_key(), None, None, "unresolved", (Timing(FIRST, 1.0, 1.0, 1.0, 3),), {}))
+    sources.keep(TuningRecord(make_key(), None, None, "unresolved", (Timing(FIRST, 1.0, 1.0, 1.0, 3),), {}))
     assert json.loads(run("app.k", "--json").stdout)["cases"] == []
 
 
@@ -215,7 +215,7 @@ def test_a_page_that_cannot_be_written_is_said(tmp_path):
 def recording(tmp_path, **counts):
     writer = Writer(tmp_path / "calls.jsonl")
     for n, count in counts.items():
-        call = Recorded("app.k", "app:k", make_key(int(n[1:])), {}, None, count)
+        call = RecordedCall("app.k", "app:k", make_key(int(n[1:])), {}, None, count)
         writer.call(call, call.identity)
     writer.close()
     return tmp_path / "calls.jsonl"
@@ -244,7 +244,7 @@ def test_calls_of_one_key_are_counted_together(tmp_path):
     keep(1)
     writer = Writer(tmp_path / "calls.jsonl")
     for grid, count in (([1], 30), ([2], 5)):
-        call = Recorded("app.k", "app:k", make_key(1), {}, {"same": grid}, count)
+        call = RecordedCall("app.k", "app:k", make_key(1), {}, {"same": grid}, count)
         writer.call(call, call.identity)
     writer.close()
     found = json.loads(run("app.k", "--calls", str(tmp_path / "calls.jsonl"), "--json").stdout)
@@ -262,7 +262,7 @@ def test_a_recording_that_is_none_is_refused(tmp_path):
 def test_lines_of_many_writers_are_merged(tmp_path):
     path = recording(tmp_path, n1=1, n2=5)
     recording(tmp_path, n1=1)
-    one = Recorded("app.k", "app:k", make_key(1), {}, None)
+    one = RecordedCall("app.k", "app:k", make_key(1), {}, None)
     writer = Writer(path)
     writer.more({one.identity: 10})
     writer.close()

@@ -137,7 +137,7 @@ def test_b10_a_config_that_writes_and_raises_leaves_nothing(error):
 
 
 MOMENTS = {
-    "a launch": (function.HostTarget, "launch"),
+    "a launch": (function.TunableFunction, "launch"),
     "a copy aside": (snapshots.Snapshot, "__init__"),
     "what was written": (snapshots.Snapshot, "changed"),
     "a restore": (snapshots.Snapshot, "restore"),

@@ -15,7 +15,7 @@ from autotuned import disk
 from autotuned.configfiles import file as configfile
 from autotuned.errors import AutotunedError
 from autotuned.store import record
-from autotuned.store.record import Record, Timing
+from autotuned.store.record import Timing, TuningRecord
 
 CONFIGS = importlib.resources.files("autotuned.configs")
 HOST_CONTEXT = {
@@ -46,11 +46,11 @@ def a_record() -> Any:
         Timing(SLOW, status="failed", error="OutOfResources: shared memory"),
     )
     written = {"date": "2025-01-01T00:00:00+00:00", "seconds": 0.5, "timer": "race-1", "written": ["x_ptr"]}
-    return record.dump(Record(make_key(), FAST, 10.5, "tied", timings, written))
+    return record.dump(TuningRecord(make_key(), FAST, 10.5, "tied", timings, written))
 
 
 def an_unfinished_record() -> Any:
-    return record.dump(Record(make_key(**HOST_CONTEXT), None, None, "unresolved", (Timing(SLOW, 7, 7, 7, 3),)))
+    return record.dump(TuningRecord(make_key(**HOST_CONTEXT), None, None, "unresolved", (Timing(SLOW, 7, 7, 7, 3),)))
 
 
 def a_config_file() -> Any:
@@ -58,7 +58,7 @@ def a_config_file() -> Any:
     file = configfile.ConfigFile("app.k", configfile.from_json(device))
     for number, config in enumerate((FAST, SLOW)):
         key = make_key(number)
-        found = Record(key, config, 10.5, "ok", (Timing(FAST, 10.5, 10.5, 10.5, 3), Timing(SLOW, 21, 21, 21, 3)))
+        found = TuningRecord(key, config, 10.5, "ok", (Timing(FAST, 10.5, 10.5, 10.5, 3), Timing(SLOW, 21, 21, 21, 3)))
         file.add(configfile.split_context(key.context)[0], configfile.entry_of(found, SLOW if number else None))
     return json.loads(file.dump())
 

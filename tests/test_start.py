@@ -34,7 +34,7 @@ configs = [triton.Config({"BLOCK": block}) for block in (64, 128)]
 autotuned.autotune, __import__("autotuned.api.tuned")
 on = True
 tuned = autotuned.autotune(configs, key=["n"], name="start.add")(kernel_file.add)
-target, launch = tuned.tuner.target, tuned.tuner.target.launch
+target, launch = tuned.tuner.tunable, tuned.tuner.tunable.launch
 
 def first(call, config):
     global on
@@ -50,7 +50,7 @@ assert tuned.cache_info().searches == int(sys.argv[1]), tuned.cache_info()
 # Each takes about 0.1 ms, and as much for each 15 KB of its byte code: one more here is a decision.
 MODULES = [
     "_frozen", "_launch", "_lazy", "api", "api.decorator", "api.triton_listener", "api.tuned", "disk", "env",
-    "errors", "gpu", "gpu.device", "json_fields", "key", "key.key", "key.opaque", "key.origin", "key.reach",
+    "errors", "gpu", "gpu.device", "json_fields", "key", "key.key", "key.opaque", "key.naming", "key.reach",
     "key.source", "key.source_text", "key.stored_key", "launch", "launch.codegen", "launch.launcher", "resolve",
     "resolve.chooser", "resolve.context", "resolve.hooks", "resolve.request", "resolve.sources", "resolve.tuner",
     "store", "store.conditions", "store.lookup", "store.record", "store.records", "triton_compat",

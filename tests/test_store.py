@@ -18,14 +18,14 @@ from autotuned.key.key import Key
 from autotuned.resolve import sources
 from autotuned.store import mounts, record
 from autotuned.store.conditions import Conditions
-from autotuned.store.lookup import Choice, Rung
-from autotuned.store.record import Record, Timing
+from autotuned.store.lookup import Choice, Origin
+from autotuned.store.record import Timing, TuningRecord
 
 
 def hook(arguments: Any) -> None: ...
 
 
-def result(key: Key = KEY, winner: FakeConfig | None = SMALL, **times_us: float | None) -> Record:
+def result(key: Key = KEY, winner: FakeConfig | None = SMALL, **times_us: float | None) -> TuningRecord:
     """A record of measured configs by their block, `b64=10.0`; None is a failure."""
     timings = tuple(
         Timing(form(FakeConfig({"BLOCK": int(name[1:])})), *([us] * 3), samples=40)
@@ -34,7 +34,7 @@ def result(key: Key = KEY, winner: FakeConfig | None = SMALL, **times_us: float 
         for name, us in times_us.items()
     )
     median_us = (times_us.get(f"b{winner.kwargs['BLOCK']}") or 10.0) if winner else None
-    return Record(key, form(winner) if winner else None, median_us, "ok", timings)
+    return TuningRecord(key, form(winner) if winner else None, median_us, "ok", timings)
 
 
 # -- records ---------------------------------------------------------------------------------------------------------
@@ -46,7 +46,7 @@ def test_what_is_kept_is_found_with_the_live_config() -> None:
     assert sources.keep(kept)
     found = sources.find(KEY, LIVE)
     where = str(sources.record_path(KEY))
-    assert found == Choice(SMALL, Rung.STORE, kept, complete=False, origin=where, conditions=Conditions())
+    assert found == Choice(SMALL, Origin.STORE, kept, complete=False, where=where, conditions=Conditions())
     assert found is not None
     assert found.config is SMALL
 
@@ -340,8 +340,17 @@ def test_a_head_that_is_damaged_behind_its_call_is_moved_aside(caplog: pytest.Lo
 
 
 def test_a_rung_stays_itself_however_it_is_copied() -> None:
-    rungs = [Rung.TABLE, Rung.STORE, Rung.FILE, Rung.LADDER, Rung.NEAREST, Rung.DEFAULT, Rung.SEARCH, Rung.ONLY]
-    assert len({rung.name for rung in rungs}) == 8
-    for rung in rungs:
-        assert pickle.loads(pickle.dumps(rung)) is copy.deepcopy(rung) is copy.copy(rung) is rung
-        assert repr(rung) == f"Rung.{rung.name}"
+    origins = [
+        Origin.TABLE,
+        Origin.STORE,
+        Origin.FILE,
+        Origin.LADDER,
+        Origin.NEAREST,
+        Origin.DEFAULT,
+        Origin.SEARCH,
+        Origin.ONLY,
+    ]
+    assert len({origin.name for origin in origins}) == 8
+    for origin in origins:
+        assert pickle.loads(pickle.dumps(origin)) is copy.deepcopy(origin) is copy.copy(origin) is origin
+        assert repr(origin) == f"Origin.{origin.name}"

@@ -119,7 +119,7 @@ def test_pruners_of_two_threads_see_the_arguments_of_their_own_calls():
         triton.jit(scale)
     )
 
-    kernel.tuner.target.launch = lambda call, config: None  # Triton's interpreter is one for all threads
+    kernel.tuner.tunable.launch = lambda call, config: None  # Triton's interpreter is one for all threads
 
     def call(n):
         threading.current_thread().n = n

@@ -16,9 +16,9 @@ import autotuned
 from autotuned import autotune
 from autotuned.configfiles.file import Entry
 from autotuned.key.key import Key
-from autotuned.recording.file import Recorded, Writer
+from autotuned.recording.file import RecordedCall, Writer
 from autotuned.resolve import sources
-from autotuned.store.record import Record, Timing
+from autotuned.store.record import Timing, TuningRecord
 
 BEST = form(Config({"BLOCK": 32}))
 CONFIGS = [Config({"step": step}) for step in (8, 16)]
@@ -30,7 +30,7 @@ def wide(monkeypatch):
 
 
 def tuned(key):
-    sources.keep(Record(key, BEST, 10.0, "ok", (Timing(BEST, 10.0, 9.0, 11.0, 12),)))
+    sources.keep(TuningRecord(key, BEST, 10.0, "ok", (Timing(BEST, 10.0, 9.0, 11.0, 12),)))
     return key
 
 
@@ -48,7 +48,7 @@ def called(tmp_path):
         path = tmp_path / "calls.jsonl"
         writer = Writer(path)
         for key, count in calls:
-            recorded = Recorded(key.kernel, "app:k", key, {"memories": [], "values": {}}, None, count)
+            recorded = RecordedCall(key.kernel, "app:k", key, {"memories": [], "values": {}}, None, count)
             writer.call(recorded, recorded.identity)
         writer.close()
         return path

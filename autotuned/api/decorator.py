@@ -20,7 +20,7 @@ from autotuned.triton_compat import kernel as triton_names
 from autotuned.triton_compat import versions
 from autotuned.tunable import configs
 from autotuned.tunable.argument_names import Names, checked_names
-from autotuned.tunable.kernel import Hooks, KernelTarget, Target
+from autotuned.tunable.kernel import Hooks, Tunable, TunableKernel
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -178,96 +178,96 @@ class _Given(Frozen):
         _check_prune(self.prune)
         name = self.name or source.public_name(fn)
         if triton_names.is_kernel(fn):
-            return self._kernel(KernelTarget(fn, function, name, self.name is not None))
+            return self._kernel(TunableKernel(fn, function, name, self.name is not None))
         return self._function(fn, name)
 
-    def _kernel(self, target: KernelTarget) -> Any:
+    def _kernel(self, tunable: TunableKernel) -> Any:
         from autotuned.api.tuned import Decorated
 
-        self._refuse_shared_name(target)
+        self._refuse_shared_name(tunable)
         if self.distributions:
             raise DecorationError(
-                f"`{target.name}`: toolchain: expected none for a kernel, whose key has Triton and ptxas, got "
+                f"`{tunable.name}`: toolchain: expected none for a kernel, whose key has Triton and ptxas, got "
                 f"{list(self.distributions)}. What else the choice depends on goes into version=."
             )
-        listed, names = self._checked_configs(target), self._argument_names(target)
+        listed, names = self._checked_configs(tunable), self._argument_names(tunable)
         return Decorated(
-            target,
+            tunable,
             names,
             listed,
             self.prune,
             self.hooks,
             self.do_bench,
-            lambda configs, pruner: self._options(target, names, configs, pruner),
+            lambda configs, pruner: self._options(tunable, names, configs, pruner),
         )
 
     def _function(self, fn: Any, name: str) -> TunedFunction:
         from autotuned.api.function import TunedFunction
-        from autotuned.tunable.function import HostTarget
+        from autotuned.tunable.function import TunableFunction
 
-        target = HostTarget(fn, name, self.distributions, self.name is not None)
-        self._refuse_shared_name(target)
-        names = self._argument_names(target)
+        tunable = TunableFunction(fn, name, self.distributions, self.name is not None)
+        self._refuse_shared_name(tunable)
+        names = self._argument_names(tunable)
         return TunedFunction(
-            target,
+            tunable,
             names,
-            self._checked_configs(target),
-            lambda configs: self._options(target, names, configs, lambda: _pruner_of(self.prune)),
+            self._checked_configs(tunable),
+            lambda configs: self._options(tunable, names, configs, lambda: _pruner_of(self.prune)),
         )
 
-    def _refuse_shared_name(self, target: Target) -> None:
+    def _refuse_shared_name(self, tunable: Tunable) -> None:
         if self.name is None:
             return
-        new = target.source, _place(target.fn)
+        new = tunable.source, _place(tunable.fn)
         taken, place = _explicit_names.setdefault(self.name, new)
         if place is not None and place == new[1]:
             _explicit_names[self.name] = new
-        elif taken != target.source:
+        elif taken != tunable.source:
             raise DecorationError(
                 f"@autotune: name={self.name!r} is taken by a kernel with different source. Names must be unique: "
                 "records and config files are found by them."
             )
 
-    def _argument_names(self, target: Target) -> Names:
+    def _argument_names(self, tunable: Tunable) -> Names:
         """The lists of names, and the names of `bucket=` and `nearest=`, checked."""
-        known = [parameter.name for parameter in target.parameters]
+        known = [parameter.name for parameter in tunable.parameters]
         lists = (("key", self.key), ("reset_to_zero", self.zero), ("restore_value", self.restore))
-        names = Names(*(checked_names(label, given, known, target.name) for label, given in lists))
-        _refuse_both(names.restore or (), names.zero, target.name, "restore_value", "keeps the caller's data")
+        names = Names(*(checked_names(label, given, known, tunable.name) for label, given in lists))
+        _refuse_both(names.restore or (), names.zero, tunable.name, "restore_value", "keeps the caller's data")
         if self.check is not None:
-            poisoned = checked_names("poison", checks.as_check(self.check, target.name).poisoned, known, target.name)
-            _refuse_both(poisoned or (), names.zero, target.name, "poison", "fills it before a launch")
-        self._check_axes(target)
+            poisoned = checked_names("poison", checks.as_check(self.check, tunable.name).poisoned, known, tunable.name)
+            _refuse_both(poisoned or (), names.zero, tunable.name, "poison", "fills it before a launch")
+        self._check_axes(tunable)
         return names
 
-    def _check_axes(self, target: Target) -> None:
+    def _check_axes(self, tunable: Tunable) -> None:
         """Refuse a bucket, or a factor for neighbours, of what is not in the key."""
         for argument, function in self.bucket.items():
             if not callable(function):
                 raise DecorationError(
-                    f"`{target.name}`: bucket: expected a callable for {argument!r}, such as autotuned.pow2, got "
+                    f"`{tunable.name}`: bucket: expected a callable for {argument!r}, such as autotuned.pow2, got "
                     f"{function!r:.60}."
                 )
             if self.key is None or argument not in self.key:
                 raise DecorationError(
-                    f"`{target.name}`: bucket: {argument!r} must be listed in key=[...]; without a list every exact "
+                    f"`{tunable.name}`: bucket: {argument!r} must be listed in key=[...]; without a list every exact "
                     "shape is in the key and a bucket changes nothing."
                 )
-        in_key = [p.name for p in target.parameters if self.key is None or p.constexpr or p.name in self.key]
-        if self.nearest and (wrong := neighbours.check(self.nearest, in_key, target.name)):
+        in_key = [p.name for p in tunable.parameters if self.key is None or p.constexpr or p.name in self.key]
+        if self.nearest and (wrong := neighbours.check(self.nearest, in_key, tunable.name)):
             raise DecorationError(wrong)
 
-    def _checked_configs(self, target: Target) -> list[Any]:
+    def _checked_configs(self, tunable: Tunable) -> list[Any]:
         if callable(self.configs):
             return []
-        listed = configs.listed(self.configs, target.name) or [_one_config()]
-        configs.check(listed, target)
+        listed = configs.listed(self.configs, tunable.name) or [_one_config()]
+        configs.check(listed, tunable)
         if configs.is_config(self.default):
-            configs.check([self.default], target)
+            configs.check([self.default], tunable)
         return listed
 
     def _options(
-        self, target: Target, names: Names, configs: Callable[[], list[Any]], pruner: Callable[[], configs.Pruner]
+        self, tunable: Tunable, names: Names, configs: Callable[[], list[Any]], pruner: Callable[[], configs.Pruner]
     ) -> Options:
         return Options(
             configs=configs,
@@ -275,7 +275,7 @@ class _Given(Frozen):
                 names=None if self.key is None else tuple(names.key),
                 functions={_function_name(f, i): f for i, f in enumerate(self.key or ()) if callable(f)},
                 buckets=dict(self.bucket),
-                constexprs=frozenset(p.name for p in target.parameters if p.constexpr),
+                constexprs=frozenset(p.name for p in tunable.parameters if p.constexpr),
             ),
             computed=self.configs if callable(self.configs) else None,
             pruner=pruner,
@@ -287,7 +287,7 @@ class _Given(Frozen):
             version=self.version,
             stored=self.stored,
             budget_s=_checked_budget(self.budget_s),
-            check=None if self.check is None else checks.as_check(self.check, target.name),
+            check=None if self.check is None else checks.as_check(self.check, tunable.name),
             max_searches=_checked_searches(self.max_searches),
             nearest=self.nearest,
         )

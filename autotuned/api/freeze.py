@@ -34,7 +34,7 @@ def freeze(kernel: Any, *args: Any, grid: Any = None, **kwargs: Any) -> Any:
     outside, tuned = _parts(kernel)
     if tuned.reset_to_zero:
         raise DecorationError(
-            f"freeze: `{tuned.tuner.target.name}` has reset_to_zero={tuned.reset_to_zero}, and Triton's tuner zeroes "
+            f"freeze: `{tuned.tuner.tunable.name}` has reset_to_zero={tuned.reset_to_zero}, and Triton's tuner zeroes "
             "nothing when it has one config. Zero these arguments before each launch, and decorate without it."
         )
     for layer in outside:

@@ -14,7 +14,7 @@ from autotuned.resolve.request import Options
 from autotuned.resolve.tuner import Tuner
 from autotuned.store.lookup import Choice
 from autotuned.tunable.argument_names import Names
-from autotuned.tunable.function import HostTarget
+from autotuned.tunable.function import TunableFunction
 from autotuned.tunable.kernel import Call
 
 if TYPE_CHECKING:
@@ -27,22 +27,22 @@ class TunedFunction(Named):
 
     def __init__(
         self,
-        target: HostTarget,
+        tunable: TunableFunction,
         names: Names,
         configs: list[Any],
         options: Callable[[Callable[[], list[Any]]], Options],
     ) -> None:
-        functools.update_wrapper(self, target.fn)
-        self.fn = target.fn
+        functools.update_wrapper(self, tunable.fn)
+        self.fn = tunable.fn
         self.configs = configs
         self.keys = names.key
-        self.arg_names = [parameter.name for parameter in target.parameters]
+        self.arg_names = [parameter.name for parameter in tunable.parameters]
         self.restore_value: list[str] = list(names.restore or ())
         self.reset_to_zero = names.zero
         self.cases: list[CaseGenerator] = []
         self._local = threading.local()
         self._seen = (configs, len(configs))
-        self.tuner = Tuner(target, options(lambda: self.configs), self._note, lambda call: None, self._note_written)
+        self.tuner = Tuner(tunable, options(lambda: self.configs), self._note, lambda call: None, self._note_written)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function with the config chosen for these arguments.
@@ -80,7 +80,7 @@ class TunedFunction(Named):
             DecorationError: Always.
         """
         raise DecorationError(
-            f"`{self.tuner.target.name}`: this is a plain callable and takes no grid. If it is a Triton "
+            f"`{self.tuner.tunable.name}`: this is a plain callable and takes no grid. If it is a Triton "
             "kernel, put @triton.jit between @autotune and the function."
         )
 

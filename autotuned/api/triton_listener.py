@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from autotuned.key import opaque
-from autotuned.store.lookup import Choice, Rung
-from autotuned.store.record import Record, Timing
+from autotuned.store.lookup import Choice, Origin
+from autotuned.store.record import Timing, TuningRecord
 from autotuned.triton_compat import kernel as toolchain
 from autotuned.tunable import configs
 from autotuned.typed_json import Json
@@ -26,7 +26,7 @@ def announce(tuner: Any, kernel: str, key: Any, choice: Choice) -> None:
     """
     if choice.record is None:
         return
-    fresh = choice.rung is Rung.SEARCH
+    fresh = choice.origin is Origin.SEARCH
     tuner.configs_timings = timings(choice.record, [*tuner.configs, choice.config], kernel)
     if fresh:
         tuner.bench_time = choice.record.provenance.get("seconds")
@@ -48,7 +48,7 @@ def announce(tuner: Any, kernel: str, key: Any, choice: Choice) -> None:
         )
 
 
-def timings(record: Record, live: Iterable[Any], kernel: str) -> dict[Any, list[float]]:
+def timings(record: TuningRecord, live: Iterable[Any], kernel: str) -> dict[Any, list[float]]:
     """A record in Triton's form: config to median, 20th and 80th percentile in milliseconds, infinite where it failed.
 
     Args:

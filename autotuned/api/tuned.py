@@ -22,7 +22,7 @@ from autotuned.store.lookup import Choice
 from autotuned.triton_compat import kernel
 from autotuned.tunable.argument_names import Names
 from autotuned.tunable.configs import Pruner
-from autotuned.tunable.kernel import Call, Hooks, KernelTarget
+from autotuned.tunable.kernel import Call, Hooks, TunableKernel
 from autotuned.typed_json import is_numpy_scalar
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ class Tuned(launcher.base(), Autotuner, Named):  # type: ignore[misc]  # Triton 
 
     def __init__(
         self,
-        target: KernelTarget,
+        tunable: TunableKernel,
         names: Names,
         configs: list[Any],
         prune: Mapping[str, Any] | None,
@@ -136,8 +136,8 @@ class Tuned(launcher.base(), Autotuner, Named):  # type: ignore[misc]  # Triton 
         self._calls = threading.local()
         # Plain lists always: Triton 3.9 refuses key=None, and others read these attributes.
         super().__init__(
-            fn=target.fn,
-            arg_names=[parameter.name for parameter in target.parameters],
+            fn=tunable.fn,
+            arg_names=[parameter.name for parameter in tunable.parameters],
             configs=configs,
             key=list(names.key),
             reset_to_zero=list(names.zero),
@@ -152,10 +152,10 @@ class Tuned(launcher.base(), Autotuner, Named):  # type: ignore[misc]  # Triton 
         self._seen = (self.configs, len(self.configs))
         self._seen_keys = list(self.keys)
         self._told: weakref.WeakValueDictionary[int, Choice] = weakref.WeakValueDictionary()
-        self.tuner = self._make_tuner(target, options(lambda: self.configs, self._pruner))
+        self.tuner = self._make_tuner(tunable, options(lambda: self.configs, self._pruner))
 
-    def _make_tuner(self, target: KernelTarget, options: Options) -> Tuner:
-        return Tuner(target, options, self._note, self._pinned, self._note_written, self._use_table)
+    def _make_tuner(self, tunable: TunableKernel, options: Options) -> Tuner:
+        return Tuner(tunable, options, self._note, self._pinned, self._note_written, self._use_table)
 
     @property
     def nargs(self) -> Any:
@@ -265,7 +265,7 @@ class Tuned(launcher.base(), Autotuner, Named):  # type: ignore[misc]  # Triton 
             self.cache.note(key, choice.config)
         if self._told.get(id(choice)) is not choice:
             self._told[id(choice)] = choice
-            announce(self, self.tuner.target.name, key, choice)
+            announce(self, self.tuner.tunable.name, key, choice)
 
     def _note_written(self, names: list[str]) -> None:
         self.restore_value[:] = names
@@ -281,7 +281,7 @@ class Tuned(launcher.base(), Autotuner, Named):  # type: ignore[misc]  # Triton 
             question, choice = self.tuner.tune(call)
             if question.launches:
                 return choice.config
-            name, digest = self.tuner.target.name, question.key.digest
+            name, digest = self.tuner.tunable.name, question.key.digest
             raise NotTunedError(
                 f"`{name}`: expected a grid that launches something, got one of no blocks: nothing can be measured.",
                 kernel=name,
@@ -317,9 +317,9 @@ class Tuned(launcher.base(), Autotuner, Named):  # type: ignore[misc]  # Triton 
         """
         if search and grid is None:
             raise CallError(
-                f"`{self.tuner.target.name}`: expected a grid for prepare(search=True), got none. Write "
+                f"`{self.tuner.tunable.name}`: expected a grid for prepare(search=True), got none. Write "
                 ".prepare(..., grid=grid, search=True).",
-                kernel=self.tuner.target.name,
+                kernel=self.tuner.tunable.name,
             )
         return self.tuner.prepare(self.tuner.call(args, kwargs, grid), search)
 
@@ -353,7 +353,7 @@ class Decorated(Tuned):
         Raises:
             CallError: Always.
         """
-        name = self.tuner.target.name
+        name = self.tuner.tunable.name
         raise CallError(
             f"`{name}`: expected a grid, got none. Write kernel[grid](...), or .run(..., grid=grid).", kernel=name
         )
@@ -366,7 +366,7 @@ class Decorated(Tuned):
             TypeError: Always, as `inspect` does for what cannot be called.
         """
         raise TypeError(
-            f"`{self.tuner.target.name}`: expected a function, got a tuned kernel. Put @autotune above @triton.jit."
+            f"`{self.tuner.tunable.name}`: expected a function, got a tuned kernel. Put @autotune above @triton.jit."
         )
 
 

@@ -17,7 +17,7 @@ from autotuned.key import opaque
 from autotuned.key.key import Key
 from autotuned.resolve import sources
 from autotuned.store import conditions
-from autotuned.store.record import Record
+from autotuned.store.record import TuningRecord
 from autotuned.typed_json import Json
 
 IMPORTED = "imported"  # in the provenance of a record: the config file that it is from
@@ -48,7 +48,7 @@ def _exported(kernel: str | None) -> Iterator[tuple[Key, Entry]]:
             yield stored.key, entry_of(stored)
 
 
-def entry_of(stored: Record) -> Entry:
+def entry_of(stored: TuningRecord) -> Entry:
     """The entry for a record, with what the record knows of the config that is used without tuning."""
     if not stored.timings:
         ratio = stored.provenance.get("vs_default")
@@ -97,7 +97,7 @@ def _import(key: Key, entry: Entry, path: Path, result: Imported) -> None:
         result.kept += 1
     else:
         provenance = {IMPORTED: path.name, "vs_default": entry.vs_default}
-        if not sources.keep(Record(key, entry.config, entry.median_us, "ok", (), provenance, entry.conditions)):
+        if not sources.keep(TuningRecord(key, entry.config, entry.median_us, "ok", (), provenance, entry.conditions)):
             raise OSError(f"the record {sources.record_path(key)} cannot be written")
         result.written += 1
 

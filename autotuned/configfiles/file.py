@@ -194,7 +194,7 @@ def rounded(value: float | None) -> float | None:
     return None if value is None else float(f"{value:.3g}")
 
 
-def entry_of(record: record.Record, default: Mapping[str, Json] | None) -> Entry:
+def entry_of(record: record.TuningRecord, default: Mapping[str, Json] | None) -> Entry:
     """The entry for a record.
 
     Args:

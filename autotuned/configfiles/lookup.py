@@ -21,7 +21,7 @@ from autotuned.gpu.device import from_json
 from autotuned.key.key import Key
 from autotuned.store import conditions, records
 from autotuned.store.conditions import BY_DEFAULT, Conditions
-from autotuned.store.lookup import Candidates, Choice, Look, Rung
+from autotuned.store.lookup import Candidates, Choice, Look, Origin
 from autotuned.tunable import mismatch
 from autotuned.typed_json import Json, canonical
 
@@ -298,7 +298,7 @@ def look_exact(key: Key, candidates: Candidates, needed: Conditions = BY_DEFAULT
         elif lack:
             seen = Look(None, "weaker conditions", f"measured {lack}", path)
         else:
-            return seen.replace(choice=Choice(config, Rung.FILE, origin=path, conditions=entry.conditions))
+            return seen.replace(choice=Choice(config, Origin.FILE, where=path, conditions=entry.conditions))
     return seen
 
 
@@ -324,14 +324,14 @@ def find(path: Traversable, key: Key) -> Entry | None:
 
 def look_ladder(key: Key, candidates: Candidates, strict: bool = False, needed: Conditions = BY_DEFAULT) -> Look:
     """The choice for the same call in another context, as far as the policies of the files serve it."""
-    return _best(_ladder(key), candidates, needed, Rung.LADDER, strict)
+    return _best(_ladder(key), candidates, needed, Origin.LADDER, strict)
 
 
 def look_nearest(
     key: Key, candidates: Candidates, factors: nearest_shape.Factors, needed: Conditions = BY_DEFAULT
 ) -> Look:
     """The choice for the nearest shape, in the same context or one that the policies of the files serve."""
-    return _best(_neighbours(key, factors), candidates, needed, Rung.NEAREST, False)
+    return _best(_neighbours(key, factors), candidates, needed, Origin.NEAREST, False)
 
 
 def likely(key: Key, candidates: Candidates, factors: nearest_shape.Factors) -> str | None:
@@ -342,15 +342,15 @@ def likely(key: Key, candidates: Candidates, factors: nearest_shape.Factors) -> 
     return next((identity for identity in found if identity in candidates), None)
 
 
-def _best(offers: Iterable[Offer], candidates: Candidates, needed: Conditions, rung: Rung, strict: bool) -> Look:
+def _best(offers: Iterable[Offer], candidates: Candidates, needed: Conditions, origin: Origin, strict: bool) -> Look:
     serving = ("accept",) if strict else ("accept", "warn")
     refused = ""
     for offer in offers:
         config = candidates.get(offer.entry.identity)
         lack = conditions.lack(offer.entry.conditions, needed)
         if config is not None and offer.verdict.action in serving and not lack:
-            loud = offer.verdict.action == "warn" or rung is Rung.NEAREST
-            choice = Choice(config, rung, origin=offer.path, note=offer.note, key=offer.key, loud=loud)
+            loud = offer.verdict.action == "warn" or origin is Origin.NEAREST
+            choice = Choice(config, origin, where=offer.path, note=offer.note, key=offer.key, loud=loud)
             return Look(choice.replace(conditions=offer.entry.conditions))
         refused = refused or f"{offer.path}: {_why_not(offer, candidates, lack)}"
     return Look(None, "absent", refused)
@@ -451,8 +451,8 @@ def announce(kernel: str, choice: Choice) -> None:
     """Say once a kernel that a choice for another context, or another shape, serves."""
     if choice.note and choice.loud:
         records.warn_once(
-            f"{choice.rung} {kernel}",
+            f"{choice.origin} {kernel}",
             "`%s`: served by %s, which was tuned for another %s (%s). `autotuned tune` measures it here; further ones "
             "of this kernel are logged at level info.",
-            kernel, choice.origin, "context" if choice.rung is Rung.LADDER else "shape", choice.note,
+            kernel, choice.where, "context" if choice.origin is Origin.LADDER else "shape", choice.note,
         )  # fmt: skip

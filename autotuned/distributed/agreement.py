@@ -17,10 +17,10 @@ from autotuned.key.key import Key
 from autotuned.resolve import hooks, sources
 from autotuned.resolve.request import Question
 from autotuned.search import failures, race
-from autotuned.search.do_bench import Fixed
+from autotuned.search.do_bench import FixedLaunches
 from autotuned.store import conditions, record
-from autotuned.store.lookup import Choice, Rung, rung
-from autotuned.store.record import Record, Timing
+from autotuned.store.lookup import Choice, Origin, origin
+from autotuned.store.record import Timing, TuningRecord
 from autotuned.triton_compat import kernel
 from autotuned.tunable import configs
 from autotuned.tunable.kernel import Call
@@ -102,7 +102,7 @@ class Agreement:
                 return self._publish(name, known, question, alone)
             if kernel.capturing():
                 return alone.decide(question)  # nothing may wait; and what only this capture gets binds nobody
-            return self._search(name, question, alone, isinstance(do_bench, Fixed))
+            return self._search(name, question, alone, isinstance(do_bench, FixedLaunches))
         return self._take(name, said, question, alone)
 
     def leave(self, key: Key) -> None:
@@ -208,7 +208,9 @@ class Agreement:
             sources.keep(merged)
         winner = record.identity_of(merged.winner or {})
         tried = frozenset(question.live)
-        return Choice(question.live[winner], Rung.SEARCH, merged, tried=tried, conditions=sources.under(merged, winner))
+        return Choice(
+            question.live[winner], Origin.SEARCH, merged, tried=tried, conditions=sources.under(merged, winner)
+        )
 
     def _too_late(self, question: Question, what: str) -> SyncError:
         return SyncError(
@@ -254,9 +256,9 @@ class Agreement:
         if found is not None and alone.keeps(question.key) and sources.read_of(question.key) is None:
             sources.keep(found)
         under = None if said["conditions"] is None else conditions.load(said["conditions"], "conditions")
-        tried = frozenset(question.live) if said["rung"] == Rung.SEARCH.name else frozenset()
-        origin = f"rank {said['rank']}"
-        return Choice(config, rung(said["rung"]), found, origin=origin, tried=tried, conditions=under)
+        tried = frozenset(question.live) if said["origin"] == Origin.SEARCH.name else frozenset()
+        where = f"rank {said['rank']}"
+        return Choice(config, origin(said["origin"]), found, where=where, tried=tried, conditions=under)
 
 
 class _OtherCandidatesError(Exception):
@@ -267,7 +269,7 @@ def _success(choice: Choice, question: Question, rank: int) -> dict[str, Json]:
     identity = next((name for name, config in question.live.items() if config is choice.config), None)
     found = None if choice.record is None else record.dump(choice.record)
     under = None if choice.conditions is None else choice.conditions.to_json()
-    return {"rank": rank, "config": identity, "rung": choice.rung.name, "record": found, "conditions": under}
+    return {"rank": rank, "config": identity, "origin": choice.origin.name, "record": found, "conditions": under}
 
 
 def _name(question: Question) -> str:
@@ -292,7 +294,7 @@ def _error_of(said: Json, question: Question) -> AutotunedError:
     return SyncError(f"`{kernel}`: expected a choice, got {said['error']}: {message}", kernel=kernel)
 
 
-def slowest(records: list[Record], live: Mapping[str, Any]) -> Record:
+def slowest(records: list[TuningRecord], live: Mapping[str, Any]) -> TuningRecord:
     """One record of many ranks: each config as slow as on its slowest rank, failed where it failed on one.
 
     Raises:
@@ -313,7 +315,7 @@ def slowest(records: list[Record], live: Mapping[str, Any]) -> Record:
     )  # fmt: skip
 
 
-def _slowest_timing(identity: str, records: list[Record]) -> Timing:
+def _slowest_timing(identity: str, records: list[TuningRecord]) -> Timing:
     found = [timing for each in records for timing in each.timings if timing.identity == identity]
     form = disk.parse_json(identity)
     failed = next((timing for timing in found if not timing.usable), None)

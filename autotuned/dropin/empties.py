@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from autotuned.tunable.kernel import Call, KernelTarget
+from autotuned.tunable.kernel import Call, TunableKernel
 
 _NOTHING: Any = object()
 
@@ -17,11 +17,11 @@ class LeftOut:
         self._tuner = tuner
         self._before: Any = _NOTHING
 
-    def left(self, target: KernelTarget, call: Call, pruned: Callable[[], Sequence[Any]]) -> list[Any] | None:
+    def left(self, tunable: TunableKernel, call: Call, pruned: Callable[[], Sequence[Any]]) -> list[Any] | None:
         """The configs of the call that launch something; None where all do, and pruning stays as it is."""
-        if all(target.launches(call, config) for config in self._tuner.configs):
+        if all(tunable.launches(call, config) for config in self._tuner.configs):
             return None
-        left = [config for config in pruned() if target.launches(call, config)]
+        left = [config for config in pruned() if tunable.launches(call, config)]
         if left and not getattr(self._tuner, "prunes_once", False):  # ours asks for the list that is made here
             self._before = vars(self._tuner).get("prune_configs")
             self._tuner.prune_configs = lambda kwargs: list(left)

@@ -10,7 +10,7 @@ from autotuned.api.tuned import Tuned
 from autotuned.dropin import seeded
 from autotuned.dropin.replaced import Given, Replaced
 from autotuned.search import failures
-from autotuned.tunable.kernel import Hooks, KernelTarget
+from autotuned.tunable.kernel import Hooks, TunableKernel
 
 log = logging.getLogger("autotuned")
 _Run = Callable[..., Any]
@@ -24,10 +24,10 @@ class Beside(Replaced):
     """
 
     def __init__(self, theirs: Any, run: _Run, memory: seeded.Memory) -> None:
-        target = KernelTarget.of(theirs.fn)
-        known = [parameter.name for parameter in target.parameters]
+        tunable = TunableKernel.of(theirs.fn)
+        known = [parameter.name for parameter in tunable.parameters]
         keys = [name for name in theirs.keys if name in known]
-        super().__init__(target, Given(theirs.configs, keys, None, (), (), Hooks(None, None), None, False))
+        super().__init__(tunable, Given(theirs.configs, keys, None, (), (), Hooks(None, None), None, False))
         self.configs, self.keys, self._seen_keys = theirs.configs, theirs.keys, list(theirs.keys)
         self._seen = (self.configs, len(self.configs))
         self.early_config_prune, self.perf_model = theirs.early_config_prune, theirs.perf_model

@@ -44,12 +44,12 @@ class _Finder(importlib.abc.MetaPathFinder):
     def __init__(self, kind: str) -> None:
         self._kind = kind
 
-    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> Any:
+    def find_spec(self, name: str, path: Sequence[str] | None, tunable: ModuleType | None = None) -> Any:
         """Triton's spec with our loader around its own; None for any other module."""
         if name != "triton":
             return None
         sys.meta_path.remove(self)
-        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
+        spec = importlib.machinery.PathFinder.find_spec(name, path, tunable)
         if spec is not None and spec.loader is not None:
             spec.loader = _Loader(spec.loader, self._kind)
         return spec

@@ -23,11 +23,11 @@ from autotuned.resolve.explain import Explanation
 from autotuned.resolve.request import Options
 from autotuned.resolve.tuner import Tuner
 from autotuned.search import benchmark
-from autotuned.store.lookup import Choice, Rung
+from autotuned.store.lookup import Choice, Origin
 from autotuned.triton_compat import kernel
 from autotuned.tunable import configs
 from autotuned.tunable.argument_names import Names
-from autotuned.tunable.kernel import Hooks, KernelTarget
+from autotuned.tunable.kernel import Hooks, TunableKernel
 
 log = logging.getLogger("autotuned")
 NOTHING_LEFT = "No valid autotuner configs after pruning. `early_config_prune` should return at least one config."
@@ -70,7 +70,7 @@ def autotune(
 
     def decorate(fn: Any) -> Any:
         try:
-            target = KernelTarget.of(fn)
+            tunable = TunableKernel.of(fn)
         except (AutotunedError, AttributeError, TypeError) as error:
             log.info("%r is decorated by Triton's own autotune: %s", fn, error)
             return Autotuner(
@@ -78,15 +78,15 @@ def autotune(
                 prune_configs_by=prune_configs_by, warmup=warmup, rep=rep, use_cuda_graph=use_cuda_graph,
                 do_bench=do_bench, cache_results=cache_results,
             )  # fmt: skip
-        known = [parameter.name for parameter in target.parameters]
+        known = [parameter.name for parameter in tunable.parameters]
         return Replaced(
-            target,
+            tunable,
             Given(
                 configs or [Config({}, num_warps=4, num_stages=3, num_ctas=1)],
-                _known("key", key, known, target.name),
+                _known("key", key, known, tunable.name),
                 prune_configs_by,
-                _known("reset_to_zero", reset_to_zero or (), known, target.name),
-                _known("restore_value", restore_value or (), known, target.name),
+                _known("reset_to_zero", reset_to_zero or (), known, tunable.name),
+                _known("restore_value", restore_value or (), known, tunable.name),
                 Hooks(pre_hook, post_hook),
                 bench,
                 cache_results,
@@ -115,14 +115,14 @@ class Replaced(Tuned):
 
     prunes_once = True  # what pruning leaves is kept for the call: `seed` need not prune again
 
-    def __init__(self, target: KernelTarget, given: Given) -> None:
+    def __init__(self, tunable: TunableKernel, given: Given) -> None:
         names = Names(list(given.key), list(given.zero), list(given.restore))
-        spec = KeySpec(tuple(names.key), constexprs=frozenset(p.name for p in target.parameters if p.constexpr))
+        spec = KeySpec(tuple(names.key), constexprs=frozenset(p.name for p in tunable.parameters if p.constexpr))
         bench = given.do_bench
-        if bench is None and target.interpreted and not kernel.has_driver():
+        if bench is None and tunable.interpreted and not kernel.has_driver():
             bench = _wall_clock
         super().__init__(
-            target, names, given.configs, given.prune, given.hooks, bench,
+            tunable, names, given.configs, given.prune, given.hooks, bench,
             lambda configs, pruner: Options(configs, spec, pruner=pruner, restore=(), stored=False),
         )  # fmt: skip
         self.cache_results: bool = kernel.caches_results(given.cache_results)
@@ -150,8 +150,8 @@ class Replaced(Tuned):
             arguments[name].copy_(value)
         self.restore_copies = {}
 
-    def _make_tuner(self, target: KernelTarget, options: Options) -> Tuner:
-        return _Through(self, target, options, self._note, lambda call: None, self._note_written, self._use_table)
+    def _make_tuner(self, tunable: TunableKernel, options: Options) -> Tuner:
+        return _Through(self, tunable, options, self._note, lambda call: None, self._note_written, self._use_table)
 
     def tritons_run(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], grid: Any) -> Any:
         """Everything that Triton's own tuner does for a call: look-up, search, launch."""
@@ -173,7 +173,7 @@ class Replaced(Tuned):
                 and all(time is math.inf or time == math.inf for time in times)
             ):
                 return times
-            benchmark.say_left_out(self.tuner.target.name, str(config), error)
+            benchmark.say_left_out(self.tuner.tunable.name, str(config), error)
             return [math.inf] * 3
         return times
 
@@ -254,9 +254,9 @@ class Replaced(Tuned):
         config = self.configs[0] if len(self.configs) == 1 else seeded.known(self, args, kwargs)
         if config is None:
             raise NotTunedError(
-                f"`{self.tuner.target.name}`: expected a tuned choice for these arguments, found none. Launch it once "
+                f"`{self.tuner.tunable.name}`: expected a tuned choice for these arguments, found none. Launch it once "
                 "with them, or give grid=...",
-                kernel=self.tuner.target.name,
+                kernel=self.tuner.tunable.name,
                 digest="",
             )
         return config
@@ -266,7 +266,7 @@ class Replaced(Tuned):
 
         Nothing is searched, measured or launched; a pruner is called as for the call.
         """
-        name, mode, known = self.tuner.target.name, env.current_mode(), stock_tuner.Seed(self)
+        name, mode, known = self.tuner.tunable.name, env.current_mode(), stock_tuner.Seed(self)
         own = self.key_of(args, kwargs)
         self.nargs = dict(zip(self.arg_names, args))
         try:
@@ -274,14 +274,14 @@ class Replaced(Tuned):
         finally:
             self.nargs = None
         if self.cache.has(own) or len(left) == 1:
-            choice = Choice(self.cache.get(own, left[0]), Rung.TABLE if self.cache.has(own) else Rung.ONLY)
+            choice = Choice(self.cache.get(own, left[0]), Origin.TABLE if self.cache.has(own) else Origin.ONLY)
             return explain.without_key(name, mode, choice, known.label(choice.config))
         key = known.key(self.keys, self.configs, known.call(args, kwargs))
         if key is None:
             raise EncodingError(
                 f"`{name}`: a value in its key has no JSON form: choices for it are kept in .cache only."
             )
-        ending = {"strict": None, "serve": Rung.DEFAULT}.get(mode, Rung.SEARCH)
+        ending = {"strict": None, "serve": Origin.DEFAULT}.get(mode, Origin.SEARCH)
         places = [] if mode in ("off", "search") else known.places()
         return explain.of_call(key, known.identities(left), mode, places, ending, None, known.label, {})
 
@@ -293,9 +293,9 @@ class Replaced(Tuned):
 class _Through(Tuner):
     """The miss path that asks Triton, and binds what it has launched."""
 
-    def __init__(self, tuned: Replaced, target: KernelTarget, options: Options, *told: Any) -> None:
+    def __init__(self, tuned: Replaced, tunable: TunableKernel, options: Options, *told: Any) -> None:
         self._tuned = tuned
-        super().__init__(target, options, *told)
+        super().__init__(tunable, options, *told)
 
     def _check_configs(self, configs: Sequence[Any]) -> None:
         """As Triton: not at all."""
@@ -314,7 +314,7 @@ class _Through(Tuner):
 
     def _bind_launched(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], grid: Any, result: Any) -> None:
         config = self._tuned.best_config
-        tuned = self.tuned | frozenset(self.target.settings(config))
+        tuned = self.tuned | frozenset(self.tunable.settings(config))
         if tuned != self.tuned:  # a pruner's own config, which sets more than the listed ones do
             self._rebuild(tuned)
         try:

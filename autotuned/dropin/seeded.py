@@ -70,7 +70,7 @@ class Asked:
             found = self._stored(mode)
         except (AutotunedError, OSError) as error:
             why = failures.describe(error)
-            log.warning("`%s`: no choice is looked up or stored (%s); Triton tunes it.", seed.target.name, why)
+            log.warning("`%s`: no choice is looked up or stored (%s); Triton tunes it.", seed.tunable.name, why)
             self.missed, found = None, None
         if found is None:
             found = self._unmeasured(mode)
@@ -93,7 +93,7 @@ class Asked:
 
     def _launches(self, seed: Seed) -> bool:
         """Whether any config launches anything for this call; those that do not are left out of its list."""
-        left = self._left_out.left(seed.target, seed.call(self.args, self.kwargs), self._left)
+        left = self._left_out.left(seed.tunable, seed.call(self.args, self.kwargs), self._left)
         if left:
             self.pruned = left
         return left is None or bool(left)
@@ -106,7 +106,7 @@ class Asked:
 
     def _unmeasured(self, mode: str) -> Any:
         """What is launched where nothing may be measured: under stream capture, and in the modes that forbid it."""
-        name = self._seed.target.name
+        name = self._seed.tunable.name
         capturing = kernel.capturing()
         if mode == "strict":
             why = "a CUDA graph is being captured" if capturing else "mode 'strict' allows no search"
@@ -152,7 +152,7 @@ class Asked:
             seconds = self.tuner.__dict__.get("bench_time")
             self._seed.keep(self.key, timings, memory.get(self.missed), seconds, restore)
         except AutotunedError as error:
-            name, why = self._seed.target.name, failures.describe(error)
+            name, why = self._seed.tunable.name, failures.describe(error)
             log.warning("`%s`: its choice is not stored (%s); the next process tunes again.", name, why)
 
 

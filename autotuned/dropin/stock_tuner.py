@@ -18,16 +18,16 @@ from autotuned.resolve.request import trial_part
 from autotuned.search import benchmark, failures
 from autotuned.store import conditions
 from autotuned.store.conditions import Conditions
-from autotuned.store.lookup import Place, Rung
-from autotuned.store.record import Record, Timing
+from autotuned.store.lookup import Origin, Place
+from autotuned.store.record import Timing, TuningRecord
 from autotuned.triton_compat import kernel
 from autotuned.tunable import configs as candidates
-from autotuned.tunable.kernel import Call, Hooks, KernelTarget
+from autotuned.tunable.kernel import Call, Hooks, TunableKernel
 from autotuned.typed_json import Json, digest, encode
 
 log = logging.getLogger("autotuned")
 # Exact answers only: nothing of another shape or another context may change what a program chose before.
-_EXACT = (Rung.STORE, Rung.FILE)
+_EXACT = (Origin.STORE, Origin.FILE)
 TIMER = "triton"
 _FAILED = "Triton counted it as failed"
 
@@ -36,17 +36,19 @@ class Seed:
     """What is known of one of Triton's tuners: its kernel's identity, and the keys of its calls."""
 
     def __init__(self, tuner: Any) -> None:
-        self.target = KernelTarget.of(tuner.fn)
-        self._defaults = {p.name: p.default for p in self.target.parameters if p.default is not inspect.Parameter.empty}
+        self.tunable = TunableKernel.of(tuner.fn)
+        self._defaults = {
+            p.name: p.default for p in self.tunable.parameters if p.default is not inspect.Parameter.empty
+        }
         how = kernel.measured_by(tuner)
         trial = trial_part(how.do_bench, how.zero, Hooks(how.before, how.after))
         self.needed = Conditions(conditions.names(how.restore))
-        self._context = Context(self.target, None, trial)
+        self._context = Context(self.tunable, None, trial)
         self._warned: set[str] = set()
 
     def call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call:
         """The call, with arguments in the kernel's order: what is left out and has a default is filled in."""
-        names = [parameter.name for parameter in self.target.parameters]
+        names = [parameter.name for parameter in self.tunable.parameters]
         given = {**self._defaults, **dict(zip(names, args)), **kwargs}
         arguments = {name: given[name] for name in names if name in given}
         return Call(args, kwargs, arguments, {}, kwargs.get("grid"))
@@ -57,7 +59,7 @@ class Seed:
         By name and with its type each, so that 1 and True are two, and an argument left out is its default. The list
         of configs is part of it: two tuners may share one kernel, and each keeps its own choices.
         """
-        name = self.target.name
+        name = self.tunable.name
         where = f"`{name}`"
         values = {at: encode(call.arguments[at], where, _spell) for at in keys if at in call.arguments}
         dtypes: dict[str, Json] = {
@@ -78,19 +80,19 @@ class Seed:
         """Live configs by identity; of two that are equal, the first."""
         found: dict[str, Any] = {}
         for config in configs:
-            found.setdefault(candidates.identity(config, self.target.name, opaque.spell), config)
+            found.setdefault(candidates.identity(config, self.tunable.name, opaque.spell), config)
         return found
 
     def label(self, config: Any) -> str:
         """A config in a few words."""
-        return candidates.label(candidates.to_json(config, self.target.name, opaque.spell))
+        return candidates.label(candidates.to_json(config, self.tunable.name, opaque.spell))
 
     def stored(self, key: Key, configs: Sequence[Any]) -> Any:
         """The stored choice among these configs, every one of which was measured; None without one."""
         choice = sources.find(key, self.identities(configs), self.places())
         if choice is None or not choice.complete:
             return None
-        log.info("`%s` %s: %s (%s)", key.kernel, key.digest[:12], choice.config, choice.origin)
+        log.info("`%s` %s: %s (%s)", key.kernel, key.digest[:12], choice.config, choice.where)
         return choice.config
 
     def places(self) -> list[Place]:
@@ -109,11 +111,11 @@ class Seed:
         Args:
             restore: What was put back around trials.
         """
-        name = self.target.name
+        name = self.tunable.name
         made = [timing_of(candidates.to_json(config, name, opaque.spell), times) for config, times in timings.items()]
         self._say_wrong_times(made)
         winner = candidates.to_json(chosen, name, opaque.spell)
-        kept = Record(key, winner, None, "ok", tuple(made), _provenance(seconds))
+        kept = TuningRecord(key, winner, None, "ok", tuple(made), _provenance(seconds))
         won = kept.timing_of(winner)
         if won is None or won.median_us is None:
             return
@@ -139,9 +141,9 @@ class Seed:
         """The first config whose code compiles and loads; the first of all if none does: its launch says why."""
         for config in configs:
             try:
-                self.target.compile(_plain(call), config)
+                self.tunable.compile(_plain(call), config)
             except Exception as error:
-                log.info("`%s`: %s does not compile here (%s)", self.target.name, config, failures.describe(error))
+                log.info("`%s`: %s does not compile here (%s)", self.tunable.name, config, failures.describe(error))
             else:
                 return config
         return configs[0]
@@ -150,7 +152,7 @@ class Seed:
         """Say something about this kernel, once."""
         if about not in self._warned:
             self._warned.add(about)
-            log.warning(message, self.target.name, *more)
+            log.warning(message, self.tunable.name, *more)
 
 
 def _spell(value: Any, where: str) -> Json:

@@ -10,7 +10,7 @@ from autotuned._lazy import later
 from autotuned.launch import codegen, launcher
 from autotuned.recording import grids
 from autotuned.triton_compat import compiled as compiledkernel
-from autotuned.tunable.kernel import Target, is_empty_grid
+from autotuned.tunable.kernel import Tunable, is_empty_grid
 
 if TYPE_CHECKING:
     from autotuned.key import tensors
@@ -89,15 +89,15 @@ class Prologue:
             self._hook(arguments)
 
 
-def through_triton(target: Target, names: Sequence[str], config: Any) -> Run:
+def through_triton(tunable: Tunable, names: Sequence[str], config: Any) -> Run:
     """Launch by Triton's own look-up with the chosen config: always right, and as slow as Triton."""
-    kernel = target.fn
+    kernel = tunable.fn
 
     def launch(**arguments: Any) -> Any:
         try:
             return kernel.run(**arguments)  # looked up at each launch: others replace `JITFunction.run` at any time
         except Exception as error:
-            grids.refuse(arguments.pop("grid"), arguments, target.name, error)
+            grids.refuse(arguments.pop("grid"), arguments, tunable.name, error)
             raise
 
     return codegen.by_name(launch, names, (), {**config.all_kwargs(), "warmup": False}, takes_grid=True)
@@ -122,14 +122,14 @@ def launching(run: Run, again: Run | None) -> Run:
     return launch
 
 
-def host_call(target: Target, names: Sequence[str], config: Any) -> Run:
+def host_call(tunable: Tunable, names: Sequence[str], config: Any) -> Run:
     """Call a plain callable with the config's values as keywords."""
-    nameless = [parameter.name for parameter in target.parameters if not parameter.has_name]
-    return codegen.by_name(target.fn, names, nameless, dict(config.kwargs))
+    nameless = [parameter.name for parameter in tunable.parameters if not parameter.has_name]
+    return codegen.by_name(tunable.fn, names, nameless, dict(config.kwargs))
 
 
 def direct(
-    target: Target,
+    tunable: Tunable,
     names: Sequence[str],
     values: tuple[Any, ...],
     config: Any,
@@ -149,12 +149,12 @@ def direct(
         EvictedError: Triton's cache no longer holds it.
         UnbindableError: This kernel cannot be launched this way.
     """
-    order = [parameter.name for parameter in target.parameters]
-    constants, is_hooked = _constants(target, names, config), before is not None or asks
-    fallback, memory = through_triton(target, names, config), compiledkernel.memory_test(names, values)
+    order = [parameter.name for parameter in tunable.parameters]
+    constants, is_hooked = _constants(tunable, names, config), before is not None or asks
+    fallback, memory = through_triton(tunable, names, config), compiledkernel.memory_test(names, values)
 
     def plan(kernel: Any) -> tuple[Run, tuple[Any, ...] | None, driver_call.Twin | None]:
-        found = compiledkernel.handle(target.fn, kernel, device)
+        found = compiledkernel.handle(tunable.fn, kernel, device)
         launcher.watch(found.watched)
         parts = before.parts if before else (None, {}, ())
         straight = compiledkernel.direct_launch(
@@ -167,7 +167,7 @@ def direct(
 
     def otherwise(values: tuple[Any, ...], grid: Any) -> Any:
         launched = fallback(values, grid)
-        if not compiledkernel.is_hooked(target.fn):
+        if not compiledkernel.is_hooked(tunable.fn):
             # A knob or an evicted kernel: from now on what Triton has just chosen.
             with contextlib.suppress(compiledkernel.EvictedError, compiledkernel.UnbindableError):
                 made.launch_by(*plan(launched))
@@ -178,11 +178,11 @@ def direct(
     return made
 
 
-def _constants(target: Target, names: Sequence[str], config: Any) -> Mapping[str, Any]:
+def _constants(tunable: Tunable, names: Sequence[str], config: Any) -> Mapping[str, Any]:
     """Values of the parameters that are tuned; one that this config leaves out keeps the kernel's default."""
     values = config.all_kwargs()
     return {
         parameter.name: values.get(parameter.name, parameter.default)
-        for parameter in target.parameters
+        for parameter in tunable.parameters
         if parameter.name not in names
     }

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     from autotuned.launch.bound import Bound
-    from autotuned.tunable.kernel import Target
+    from autotuned.tunable.kernel import Tunable
 else:
     Protocol = object
 
@@ -17,7 +17,7 @@ else:
 class Launched(Protocol):
     """Whose launches are compared: a `Tuner`."""
 
-    target: Target
+    tunable: Tunable
     names: tuple[str, ...]
 
     def turn_c_off(self, wrong: Sequence[str]) -> None:
@@ -46,6 +46,6 @@ class Judge:
         return not wrong
 
     def _looked_up(self, config: Any, values: tuple[Any, ...], sizes: Sequence[int]) -> Any:
-        run: Callable[..., Any] = self._kernel.target.fn.run
+        run: Callable[..., Any] = self._kernel.tunable.fn.run
         arguments = dict(zip(self._kernel.names, values))
         return run(**arguments, **config.all_kwargs(), grid=tuple(sizes), warmup=True)

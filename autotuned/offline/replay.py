@@ -13,8 +13,8 @@ from autotuned.key import opaque
 from autotuned.offline import targets
 from autotuned.offline.targets import Found
 from autotuned.recording import arguments, file, grids
-from autotuned.recording.file import Recorded
-from autotuned.tunable.function import HostTarget
+from autotuned.recording.file import RecordedCall
+from autotuned.tunable.function import TunableFunction
 from autotuned.tunable.kernel import Call
 
 
@@ -29,7 +29,7 @@ class Replayed(Found):
     """
 
     kernel: str = ""
-    calls: tuple[Recorded, ...] = ()
+    calls: tuple[RecordedCall, ...] = ()
     reason: str = ""
 
     @property
@@ -56,13 +56,13 @@ def load(path: Path, files: Iterable[str] = ()) -> list[Replayed]:
         RecordingError: There is no such file, or no call in it.
     """
     may_run = {os.path.realpath(place) for place in map(targets.file_of, files) if place}
-    groups: dict[tuple[str, str], list[Recorded]] = {}
+    groups: dict[tuple[str, str], list[RecordedCall]] = {}
     for call in file.read(path):
         groups.setdefault((call.kernel, call.target), []).append(call)
     return [_replayed(kernel, target, group, may_run) for (kernel, target), group in groups.items()]
 
 
-def _replayed(kernel: str, target: str, group: Sequence[Recorded], may_run: Set[str]) -> Replayed:
+def _replayed(kernel: str, target: str, group: Sequence[RecordedCall], may_run: Set[str]) -> Replayed:
     try:
         file = targets.file_of(target)
         if file and os.path.realpath(file) not in may_run:
@@ -90,7 +90,7 @@ def _imported(kernel: str, target: str) -> Found:
     return found
 
 
-def call_of(found: Found, recorded: Recorded, device: str) -> tuple[Call, list[str]]:
+def call_of(found: Found, recorded: RecordedCall, device: str) -> tuple[Call, list[str]]:
     """A call like the recorded one, and the configs, as text, that have no grid in the recording.
 
     Args:
@@ -104,14 +104,14 @@ def call_of(found: Found, recorded: Recorded, device: str) -> tuple[Call, list[s
     places = sorted((name for name in built if name.isdigit()), key=int)
     args, kwargs = tuple(built[name] for name in places), {n: v for n, v in built.items() if not n.isdigit()}
     call = found.tuner.call(args, kwargs, None)
-    if isinstance(found.tuner.target, HostTarget):
+    if isinstance(found.tuner.tunable, TunableFunction):
         return call, []
     grid, lost = _grid(found, call, recorded)
     return found.tuner.call(args, kwargs, grid), lost
 
 
-def _grid(found: Found, call: Call, recorded: Recorded) -> tuple[Any, list[str]]:
-    target = found.tuner.target
+def _grid(found: Found, call: Call, recorded: RecordedCall) -> tuple[Any, list[str]]:
+    target = found.tuner.tunable
     names = {parameter.name for parameter in target.parameters}
     rebuilt, known, lost = grids.Rebuilt(recorded.grid, opaque.spell), [], []
     for config in found.tuner.chooser.candidates(call).values():

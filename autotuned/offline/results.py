@@ -9,7 +9,7 @@ from pathlib import Path
 from autotuned.cli import terminal
 from autotuned.configfiles.file import Entry
 from autotuned.key.key import Key
-from autotuned.store.record import Record
+from autotuned.store.record import TuningRecord
 from autotuned.typed_json import Json
 
 HEADERS = ("call", "config", "source", "time>", "vs first>", "vs default>", "quality")
@@ -83,7 +83,7 @@ class Result:
     row: Row
     key: Key | None = None
     entry: Entry | None = None
-    record: Record | None = None
+    record: TuningRecord | None = None
 
 
 def cells(row: Row) -> list[str]:

@@ -48,7 +48,7 @@ class Found:
     @property
     def name(self) -> str:
         """Its public name."""
-        return self.tuner.target.name
+        return self.tuner.tunable.name
 
 
 def load(target: str) -> list[Found]:

@@ -33,11 +33,11 @@ from autotuned.offline.workers import process
 from autotuned.offline.workers.local import Local
 from autotuned.offline.workers.pool import Pool, check_files
 from autotuned.offline.workers.slots import Executor
-from autotuned.recording.file import SUFFIX, Recorded
+from autotuned.recording.file import SUFFIX, RecordedCall
 from autotuned.resolve import sources
 from autotuned.resolve.request import Question
-from autotuned.store.lookup import Choice, Rung
-from autotuned.store.record import Record, Timing
+from autotuned.store.lookup import Choice, Origin
+from autotuned.store.record import Timing, TuningRecord
 from autotuned.tunable import configs
 from autotuned.tunable.kernel import Call
 from autotuned.typed_json import Json
@@ -195,7 +195,7 @@ class Session:
 
     def _bound(self, found: Found, case: Any) -> tuple[Call, list[str]]:
         """The call of a case, and the configs that cannot be launched for it."""
-        if not isinstance(case, Recorded):
+        if not isinstance(case, RecordedCall):
             return cases.bind(found, case), []
         call, lost = replay.call_of(found, case, tensors_on(self._device))
         if lost and found.name not in self._lost:  # once a kernel: its calls were mostly recorded with one list
@@ -240,7 +240,7 @@ class Session:
 
     def _leave_out(self, unit: Unit, result: Result) -> None:
         """No time is left for a unit; its row says which call it is."""
-        if isinstance(unit.case, Recorded):  # known without making the tensors of each of thousands
+        if isinstance(unit.case, RecordedCall):  # known without making the tensors of each of thousands
             result.row.call = unit.case.key.call
         else:
             self._identified(unit, result)
@@ -251,7 +251,7 @@ class Session:
         result = Result(Row(unit.found.name, "skipped"))
         try:
             call, _ = self._identified(unit, result)
-            return result, unit.found.tuner.target.compile_class(call)
+            return result, unit.found.tuner.tunable.compile_class(call)
         except Exception:  # the row that says so comes when it is its turn
             return result, None
 
@@ -278,7 +278,7 @@ class Session:
         if not question.launches:
             row.status, row.reason = "empty", "its grid launches nothing: nothing is measured or stored"
             return
-        if choice.rung is Rung.DEFAULT:
+        if choice.origin is Origin.DEFAULT:
             row.reason = "every config failed (the log says why); calls use default="
             return
         row.status = "done"
@@ -292,8 +292,8 @@ class Session:
         result.record = choice.record if result.entry is not None else None
 
     def _note_entry(self, row: Row, key: Key, choice: Choice) -> Entry | None:
-        row.source = choice.origin
-        found = (entry for path, other, entry in sources.shipped(key.kernel) if path == choice.origin and other == key)
+        row.source = choice.where
+        found = (entry for path, other, entry in sources.shipped(key.kernel) if path == choice.where and other == key)
         entry = next(found, None)
         if entry is not None:
             row.median_us, row.vs_default = entry.median_us, entry.vs_default
@@ -371,7 +371,7 @@ def _form(question: Question, choice: Choice) -> dict[str, Json]:
     return form
 
 
-def _note_record(row: Row, record: Record, form: Json, question: Question, default: Any) -> Entry | None:
+def _note_record(row: Row, record: TuningRecord, form: Json, question: Question, default: Any) -> Entry | None:
     """Fill a row from a record; returns the entry for a config file, None where only this process can read it."""
     forms = {identity: json.loads(identity) for identity in question.live}
     first = next(iter(forms.values()))

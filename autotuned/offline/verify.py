@@ -50,7 +50,7 @@ def find_kernel(name: str) -> Found:
 def stale(file: ConfigFile, found: Found) -> Iterator[str]:
     """The entries of a file that its kernel cannot use, or uses by a policy only, each in a line."""
     tuner = found.tuner
-    source = tuner.target.source
+    source = tuner.tunable.source
     for group in file.groups():
         if group.context.get("source") != source:
             yield f"tuned for another source of the kernel (its policy decides): {_short(group.context)}."
@@ -60,7 +60,7 @@ def stale(file: ConfigFile, found: Found) -> Iterator[str]:
 
 
 def _problem(entry: Entry, tuner: Tuner) -> str:
-    target = tuner.target
+    target = tuner.tunable
     names = {parameter.name for parameter in target.parameters}
     unknown = sorted(name for name in passed(entry.call) if not name.endswith("()") and not target.allows(name))
     if unknown:
@@ -165,7 +165,7 @@ def _median(timing: Timing) -> float:
 def _default(tuner: Tuner, call: Call, live: Mapping[str, Any]) -> str:
     """What is used without tuning, as far as it is a candidate; else the first."""
     default = fallback.given(tuner.chooser, call, live)
-    name = configs.identity(default, tuner.target.name, opaque.spell) if configs.is_config(default) else ""
+    name = configs.identity(default, tuner.tunable.name, opaque.spell) if configs.is_config(default) else ""
     return name if name in live else next(iter(live))
 
 
@@ -184,7 +184,7 @@ def _retime(tuner: Tuner, call: Call, live: Mapping[str, Any]) -> list[Timing]:
         AllConfigsFailedError: None of them runs.
         DeviceLostError: A config left the device in an error state.
     """
-    options, target = tuner.options, tuner.target
+    options, target = tuner.options, tuner.tunable
     job = Job(
         target, call, live, timer_of(target, call, options.do_bench),
         restore=options.restore, zero=options.zero, hooks=options.hooks, check=options.check,

@@ -23,7 +23,7 @@ _FIELDS = {"schema": int, "kernel": str, "target": str, "key": dict, "arguments"
 
 
 @dataclass
-class Recorded:
+class RecordedCall:
     """A distinct call.
 
     Attributes:
@@ -72,7 +72,7 @@ class Writer:
         if os.fstat(self._descriptor).st_size:  # a torn line of a killed process may be the last
             disk.write_all(self._descriptor, b"\n")
 
-    def call(self, recorded: Recorded, identity: str) -> None:
+    def call(self, recorded: RecordedCall, identity: str) -> None:
         """Write a call that was made once."""
         self._write({"id": identity, **recorded.to_json(), "count": recorded.count})
 
@@ -89,13 +89,13 @@ class Writer:
         os.close(self._descriptor)
 
 
-def read(path: Path) -> list[Recorded]:
+def read(path: Path) -> list[RecordedCall]:
     """The distinct calls of a file, most often made first; lines that are torn or strange are left out, which is said.
 
     Raises:
         RecordingError: There is no such file, it cannot be read, or no line in it is a call.
     """
-    found: dict[str, Recorded] = {}
+    found: dict[str, RecordedCall] = {}
     more: dict[str, int] = {}
     strange = 0
     schemas: set[int] = set()
@@ -139,7 +139,7 @@ def _lines(path: Path) -> Iterator[bytes]:
         raise RecordingError(str(error), path=str(path)) from error
 
 
-def _add(line: Json, found: dict[str, Recorded], more: dict[str, int], schemas: set[int]) -> None:
+def _add(line: Json, found: dict[str, RecordedCall], more: dict[str, int], schemas: set[int]) -> None:
     """Take in a line; ValueError if it is none of ours; another schema goes into `schemas`."""
     identity = typed(typed(line, dict, "line").get("id"), str, "id")
     schema = integer(line.get("schema", SCHEMA), "schema")
@@ -156,9 +156,9 @@ def _add(line: Json, found: dict[str, Recorded], more: dict[str, int], schemas: 
     found[identity] = recorded
 
 
-def _loaded(line: Json) -> Recorded:
+def _loaded(line: Json) -> RecordedCall:
     for name, kind in _FIELDS.items():
         typed(line.get(name), kind, name)
     key = stored_key.load(line["kernel"], line["key"].get("call"), line["key"].get("context"))
     count = integer(line.get("count"), "count")
-    return Recorded(line["kernel"], line["target"], key, line["arguments"], line.get("grid"), count)
+    return RecordedCall(line["kernel"], line["target"], key, line["arguments"], line.get("grid"), count)

@@ -20,7 +20,7 @@ from autotuned.key import naming, opaque, source
 from autotuned.launch.bound import Bound
 from autotuned.launch.table import PyLauncher
 from autotuned.recording import arguments, grids
-from autotuned.recording.file import Recorded, Writer
+from autotuned.recording.file import RecordedCall, Writer
 from autotuned.resolve import hooks
 from autotuned.resolve.chooser import Chooser
 from autotuned.triton_compat import kernel
@@ -150,7 +150,7 @@ class Recorder:
         Returns:
             What counts further calls like it; None if it cannot be described now, and may be later.
         """
-        what = f"a call of `{tuner.chooser.target.name}` is left out"
+        what = f"a call of `{tuner.chooser.tunable.name}` is left out"
         try:
             return self._note(tuner, call)
         except EncodingError as error:
@@ -176,7 +176,7 @@ class Recorder:
             counter.total += 1
         return counter
 
-    def _counter(self, recorded: Recorded) -> Counter:
+    def _counter(self, recorded: RecordedCall) -> Counter:
         """The counter of a call, which is written if it is new, and counted if not."""
         identity = recorded.identity
         with self._lock:
@@ -211,19 +211,19 @@ def _grid_key(grid: Any) -> Any:
     return None if grid is None or callable(grid) else tuple(grid)
 
 
-def describe(chooser: Chooser, call: Call) -> Recorded:
+def describe(chooser: Chooser, call: Call) -> RecordedCall:
     """A call as it goes into the file."""
-    target, options = chooser.target, chooser.options
-    name, function = target.name, source.python_function(target.fn)
+    tunable, options = chooser.tunable, chooser.options
+    name, function = tunable.name, source.python_function(tunable.fn)
     if kernel.capturing():
         raise RecordingError("integers cannot be read while a CUDA graph is captured; call it once before", path="")
     described = arguments.describe({**{str(n): value for n, value in enumerate(call.args)}, **call.kwargs})
     configs = options.configs() if options.computed is None else list(options.computed(**call.arguments))
-    known = {parameter.name for parameter in target.parameters}
-    settings = [{n: v for n, v in target.settings(config).items() if n in known} for config in configs]
-    defaults = {p.name: p.default for p in target.parameters if p.default is not EMPTY}
+    known = {parameter.name for parameter in tunable.parameters}
+    settings = [{n: v for n, v in tunable.settings(config).items() if n in known} for config in configs]
+    defaults = {p.name: p.default for p in tunable.parameters if p.default is not EMPTY}
     grid = grids.describe(call.grid, {**defaults, **call.arguments, **call.options}, settings, opaque.spell)
-    return Recorded(name, _place_of(function), chooser.key(call), described, grid)
+    return RecordedCall(name, _place_of(function), chooser.key(call), described, grid)
 
 
 def _place_of(function: Any) -> str:

@@ -17,18 +17,18 @@ from autotuned.resolve import hooks, sources
 from autotuned.resolve.context import Context
 from autotuned.resolve.request import Options, Question, Seconds
 from autotuned.store import conditions
-from autotuned.store.lookup import Candidates, Choice, Live, Look, Place, Rung
+from autotuned.store.lookup import Candidates, Choice, Live, Look, Origin, Place
 from autotuned.triton_compat import kernel
 from autotuned.tunable import configs as candidates
 from autotuned.tunable.configs import Pruner
-from autotuned.tunable.kernel import Call, Target, refuse_conflicts
+from autotuned.tunable.kernel import Call, Tunable, refuse_conflicts
 
 if TYPE_CHECKING:
     from autotuned.resolve import advice, explain, fallback, searcher
     from autotuned.resolve.explain import Explanation
     from autotuned.search import failures
     from autotuned.store import locks
-    from autotuned.store.record import Record
+    from autotuned.store.record import TuningRecord
     from autotuned.tunable import readers
 else:
     explain, failures, fallback = map(later, ("resolve.explain", "search.failures", "resolve.fallback"))
@@ -56,12 +56,12 @@ class Chooser:
 
     def __init__(
         self,
-        target: Target,
+        tunable: Tunable,
         options: Options,
         on_configs: Callable[[list[Any]], None],
         on_written: Callable[[list[str]], None],
     ) -> None:
-        self.target = target
+        self.tunable = tunable
         self.options = options
         self.searches = 0
         self.seconds = Seconds()
@@ -70,14 +70,14 @@ class Chooser:
         self.seen: set[str] = set()
         self._choices: dict[Key, Choice] = {}
         self._said: set[str] = set()
-        self._context = Context(target, options.version, options.trial)
+        self._context = Context(tunable, options.version, options.trial)
 
     # -- key and candidates --------------------------------------------------------------------------------------
 
     def key(self, call: Call) -> Key:
         """The key of a call in its present context."""
-        part = call_part(self.options.spec, call.arguments, call.options, self.target.name, opaque.spell)
-        return Key(self.target.name, part, *self._context.of(call))
+        part = call_part(self.options.spec, call.arguments, call.options, self.tunable.name, opaque.spell)
+        return Key(self.tunable.name, part, *self._context.of(call))
 
     def candidates(self, call: Call) -> Live:
         """The live configs of a call, by identity and in order: what its pruner leaves, and its grid launches.
@@ -92,35 +92,35 @@ class Chooser:
         if pruner.early is not None:
             self._on_configs(left)
         for config in left:  # computed ones, and a pruner's own, were not known when the call was bound
-            refuse_conflicts(self.target, call.args, call.kwargs, self.target.settings(config))
+            refuse_conflicts(self.tunable, call.args, call.kwargs, self.tunable.settings(config))
         return self._launching(call, Live((self.identity(config), config) for config in left))
 
     def _launching(self, call: Call, live: Live) -> Live:
         """Those that launch something, as `32 // BLOCK` blocks do for some only; all where none does."""
         if not callable(call.grid) or len(live) < 2:
             return live
-        left = Live((name, config) for name, config in live.items() if self.target.launches(call, config))
+        left = Live((name, config) for name, config in live.items() if self.tunable.launches(call, config))
         left.whole = len(left) == len(live)
         return left or live
 
     def launches(self, call: Call) -> bool:
         """Whether a call launches anything with any of its configs."""
-        return any(self.target.launches(call, config) for config in self.candidates(call).values())
+        return any(self.tunable.launches(call, config) for config in self.candidates(call).values())
 
     def question(self, call: Call, live: Candidates, mode: str, **more: Any) -> Question:
         """What is asked for a call among its candidates."""
         narrowed = self.narrows or len(live) < len(self.options.configs())
-        launches = self.target.launches(call, next(iter(live.values()))) if live else True
-        needed = self.options.needs(self.target.name, live)
+        launches = self.tunable.launches(call, next(iter(live.values()))) if live else True
+        needed = self.options.needs(self.tunable.name, live)
         return Question(call, self.key(call), live, mode, needed=needed, launches=launches, narrowed=narrowed, **more)
 
     def identity(self, config: Any) -> str:
         """The text that says which config this is."""
-        return candidates.identity(config, self.target.name, opaque.spell)
+        return candidates.identity(config, self.tunable.name, opaque.spell)
 
     def _pruned(self, call: Call, configs: list[Any], pruner: Pruner) -> list[Any]:
-        named = dict(zip((parameter.name for parameter in self.target.parameters), call.args))
-        return candidates.prune(configs, pruner, named, call.kwargs, self.target.name, self.seen)
+        named = dict(zip((parameter.name for parameter in self.tunable.parameters), call.args))
+        return candidates.prune(configs, pruner, named, call.kwargs, self.tunable.name, self.seen)
 
     def _listed(self, call: Call) -> list[Any]:
         """The configs of a call before pruning."""
@@ -158,11 +158,11 @@ class Chooser:
 
     def _computed(self, call: Call, computed: Callable[..., Any]) -> list[Any]:
         self.seen |= readers.read_by(computed, call.arguments)
-        configs = candidates.listed(computed(**call.arguments), self.target.name)
+        configs = candidates.listed(computed(**call.arguments), self.tunable.name)
         if not configs:
             raise ConfigError(
-                f"`{self.target.name}`: configs: the callable returned none for this call; return at least one.",
-                kernel=self.target.name,
+                f"`{self.tunable.name}`: configs: the callable returned none for this call; return at least one.",
+                kernel=self.tunable.name,
             )
         self._on_configs(configs)
         return configs
@@ -182,13 +182,13 @@ class Chooser:
             NotTunedError: Nothing is stored and the mode, a graph capture or the caller forbids a search.
             AllConfigsFailedError, DeviceLostError: The search failed.
         """
-        self.target.device(call)  # a kernel without a GPU fails here, with an error that says what to do
+        self.tunable.device(call)  # a kernel without a GPU fails here, with an error that says what to do
         start = time.perf_counter()
         pinned = self._allowed(call, pinned, self.say_once)
         live = self.candidates(call) if pinned is None else Live()
         mode = mode or env.current_mode()
         if mode == "off" and len(live) > 1 and self.options.default is None:
-            return fallback.first_that_compiles(self.target, call, live)
+            return fallback.first_that_compiles(self.tunable, call, live)
         known = self._without_key(call, live, mode, pinned)
         if known is not None:
             return known if live.whole else known.replace(lasting=False)
@@ -213,32 +213,32 @@ class Chooser:
     def _without_key(self, call: Call, live: Candidates, mode: str, pinned: Any) -> Choice | None:
         """The choice of a call for which nothing is looked up."""
         if pinned is not None:
-            return Choice(pinned, Rung.TABLE, origin="pinned in .cache")
+            return Choice(pinned, Origin.TABLE, where="pinned in .cache")
         if len(live) == 1:
-            return Choice(next(iter(live.values())), Rung.ONLY)
+            return Choice(next(iter(live.values())), Origin.ONLY)
         return self.default(call, live) if mode == "off" else None
 
     def _places(self, question: Question) -> list[Place]:
         """Where a known choice may come from, in the order in which the places are asked."""
-        own: Place = (Rung.TABLE, lambda key, live: self._look_at_own(question))
+        own: Place = (Origin.TABLE, lambda key, live: self._look_at_own(question))
         if question.fresh or not self.keeps(question.key):
             return [own]
         strict = question.mode == "strict"
         return [own, *sources.places(strict, question.must_search, self.options.nearest, question.needed)]
 
-    def _ending(self, question: Question) -> Rung | None:
+    def _ending(self, question: Question) -> Origin | None:
         """What a call gets for which nothing is known: a search, an untuned config, or (None) an error."""
         if not question.launches:
-            return Rung.DEFAULT
+            return Origin.DEFAULT
         if not self._may_search(question):
-            return None if question.mode == "strict" else Rung.DEFAULT
+            return None if question.mode == "strict" else Origin.DEFAULT
         if question.search and not kernel.capturing():
-            return Rung.SEARCH
-        return None if self.options.default is None else Rung.DEFAULT
+            return Origin.SEARCH
+        return None if self.options.default is None else Origin.DEFAULT
 
     def explain(self, call: Call, pinned: Any = None) -> Explanation:
         """Which place answers a call and why those before it do not; nothing is searched, launched or moved."""
-        mode, name = env.current_mode(), self.target.name
+        mode, name = env.current_mode(), self.tunable.name
         pinned = self._allowed(call, pinned)
         live = self.candidates(call) if pinned is None else {}
         known = self._without_key(call, live, mode, pinned)
@@ -252,7 +252,7 @@ class Chooser:
 
     def label(self, config: Any) -> str:
         """A config in a few words, for people."""
-        return candidates.label(candidates.to_json(config, self.target.name, opaque.spell), self.target.has_options)
+        return candidates.label(candidates.to_json(config, self.tunable.name, opaque.spell), self.tunable.has_options)
 
     def answer(self, question: Question) -> Choice:
         """The choice for a question; under `autotuned.sync` the same on all ranks."""
@@ -263,14 +263,14 @@ class Chooser:
         return self._remember(question.key, choice)
 
     def decide(self, question: Question) -> Choice:
-        """The choice made here: remembered, stored, shipped, default, or searched for; see `Rung`."""
+        """The choice made here: remembered, stored, shipped, default, or searched for; see `Origin`."""
         known = self.known(question)
         ending = self._ending(question)
-        if known is not None and (ending is not Rung.SEARCH or self.is_enough(known, question)):
+        if known is not None and (ending is not Origin.SEARCH or self.is_enough(known, question)):
             return self._remember(question.key, known)
         if not question.launches:  # as with no tokens for an expert: a later call of the key is measured
             return fallback.for_now(self, question)
-        if ending is not Rung.SEARCH:
+        if ending is not Origin.SEARCH:
             return (self._search_forbidden if self._may_search(question) else self._without_search)(question)
         with sources.locked(question.key, self.keeps(question.key) and not hooks.agreements) as lock:
             # Again: another process or thread may have finished while this one waited for the lock.
@@ -303,13 +303,13 @@ class Chooser:
             Exception: `error`, if this was noted before: asking again would not end.
         """
         key = self.key(call)
-        self.unfit.note(key.digest, candidates.identity(choice.config, self.target.name, opaque.spell), error)
+        self.unfit.note(key.digest, candidates.identity(choice.config, self.tunable.name, opaque.spell), error)
         self._choices.pop(key, None)
         if hooks.agreements:
             hooks.agreements[-1].leave(key)
         log.warning(
             "`%s`: the config %s (%s) does not compile or launch here (%s); it is not used for calls like this.",
-            key.kernel, choice.config, choice.origin or choice.rung.name, failures.describe(error),
+            key.kernel, choice.config, choice.where or choice.origin.name, failures.describe(error),
         )  # fmt: skip
 
     def forget(self) -> None:
@@ -334,11 +334,11 @@ class Chooser:
             self._take_in(found.record)
         return found
 
-    def records(self) -> list[Record]:
+    def records(self) -> list[TuningRecord]:
         """The records behind the choices of this process."""
         return [choice.record for choice in list(self._choices.values()) if choice.record is not None]
 
-    def _take_in(self, found: Record) -> None:
+    def _take_in(self, found: TuningRecord) -> None:
         """What a record says besides its winner."""
         if self.options.restore is None:
             self.on_written([str(name) for name in found.provenance.get("written", ())])
@@ -347,7 +347,7 @@ class Chooser:
         choice = self.own(question.key)
         if choice is None:
             return Look(None, "absent")
-        if question.force or (question.mode == "search" and choice.rung is not Rung.SEARCH):
+        if question.force or (question.mode == "search" and choice.origin is not Origin.SEARCH):
             return Look(None, "mode", "what is known is measured again")
         if choice.conditions is not None and (lack := conditions.lack(choice.conditions, question.needed)):
             return Look(None, "weaker conditions", f"measured {lack}")
@@ -373,7 +373,7 @@ class Chooser:
         return choice.replace(config=live[best], complete=complete, conditions=under)
 
     def _remember(self, key: Key, choice: Choice) -> Choice:
-        if choice.rung is Rung.DEFAULT:
+        if choice.origin is Origin.DEFAULT:
             return choice  # the launch table holds it; another mode, or the next process, may do better
         if self._choices.get(key) is not choice:
             log.info("`%s` %s: %s (%s)", key.kernel, key.digest[:12], choice.config, choice.why)
@@ -400,7 +400,7 @@ class Chooser:
         if question.mode == "auto":
             message = "`%s`: key %s and later ones run untuned: there were %d searches, as max_searches= allows."
             self.say_once("used up", message, key, self.searches)
-        return fallback.first_that_compiles(self.target, question.call, question.live)
+        return fallback.first_that_compiles(self.tunable, question.call, question.live)
 
     def _search_forbidden(self, question: Question) -> Choice:
         stored = self.known(question.replace(mode="auto", force=False))  # what mode "search" would measure again
@@ -425,7 +425,7 @@ class Chooser:
             why = opaque.why_not_portable(key.to_json())
             self.say_once(f"object: {why}", message, key, why)
             return False
-        if self.options.stored and not opaque.portable(self.options.needs(self.target.name, {}).to_json()):
+        if self.options.stored and not opaque.portable(self.options.needs(self.tunable.name, {}).to_json()):
             message = (
                 "`%s`: the reference of check= has no source that could be compared: choices are kept in memory only."
             )

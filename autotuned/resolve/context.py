@@ -8,7 +8,7 @@ from typing import Any
 
 from autotuned.key import opaque
 from autotuned.resolve import sources
-from autotuned.tunable.kernel import Call, Target
+from autotuned.tunable.kernel import Call, Tunable
 from autotuned.typed_json import Json, canonical, encode
 
 
@@ -21,28 +21,28 @@ class Context:
         trial: What makes times another quantity than by default (`question.trial_part`).
     """
 
-    def __init__(self, target: Target, version: Any, trial: Mapping[str, Json] = MappingProxyType({})) -> None:
-        self._target = target
+    def __init__(self, tunable: Tunable, version: Any, trial: Mapping[str, Json] = MappingProxyType({})) -> None:
+        self._tunable = tunable
         self._trial = {"trial": dict(trial)} if trial else {}
-        self._version = encode(version, f"version of '{target.name}'", opaque.spell)
+        self._version = encode(version, f"version of '{tunable.name}'", opaque.spell)
         self._latest: tuple[Any, dict[str, Json], str] = (None, {}, "")
 
     def of(self, call: Call) -> tuple[dict[str, Json], str]:
         """The context part of a call's key, and its canonical text."""
-        target = self._target
-        where = target.device(call)
-        now = (where, target.toolchain(where, sources.root()), target.environment(), target.source, _ids(target))
+        tunable = self._tunable
+        where = tunable.device(call)
+        now = (where, tunable.toolchain(where, sources.root()), tunable.environment(), tunable.source, _ids(tunable))
         latest = self._latest  # read once: a thread on another device may replace it
         if now != latest[0]:
             if latest[0] is not None and now[2] != latest[0][2]:
-                target.environment_changed()
+                tunable.environment_changed()
             context = {"device": where.to_json(), **now[1], "environment": now[2], "source": now[3]}
             context |= {"version": self._version, **self._trial}
-            if self._version is None and target.opaque:  # with a version the user says what of them matters
-                context["process"] = {name: opaque.this_very(value) for name, value in target.opaque}
+            if self._version is None and tunable.opaque:  # with a version the user says what of them matters
+                context["process"] = {name: opaque.this_very(value) for name, value in tunable.opaque}
             latest = self._latest = (now, context, canonical(context))
         return latest[1], latest[2]
 
 
-def _ids(target: Target) -> list[int]:
-    return [id(value) for _, value in target.opaque]
+def _ids(tunable: Tunable) -> list[int]:
+    return [id(value) for _, value in tunable.opaque]

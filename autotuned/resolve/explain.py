@@ -15,7 +15,7 @@ from autotuned.key.nearest_key import Alike
 from autotuned.resolve import sources
 from autotuned.store import listing
 from autotuned.store.conditions import Conditions
-from autotuned.store.lookup import Candidates, Choice, Look, Place, Rung
+from autotuned.store.lookup import Candidates, Choice, Look, Origin, Place
 from autotuned.tunable import configs
 from autotuned.typed_json import Json, canonical
 
@@ -34,14 +34,14 @@ CONTEXT_REASONS = {
 REASONS = ("hit", "absent", *dict.fromkeys(CONTEXT_REASONS.values()), "damaged", "unreadable", "newer schema",
            "config gone", "weaker conditions", "new configs", "disabled", "mode")  # fmt: skip
 WORDS = {
-    Rung.TABLE: "this process",
-    Rung.STORE: "store",
-    Rung.FILE: "config files",
-    Rung.LADDER: "config files, other context",
-    Rung.NEAREST: "config files, nearest shape",
-    Rung.DEFAULT: "default",
-    Rung.SEARCH: "search",
-    Rung.ONLY: "only config",
+    Origin.TABLE: "this process",
+    Origin.STORE: "store",
+    Origin.FILE: "config files",
+    Origin.LADDER: "config files, other context",
+    Origin.NEAREST: "config files, nearest shape",
+    Origin.DEFAULT: "default",
+    Origin.SEARCH: "search",
+    Origin.ONLY: "only config",
 }
 
 
@@ -189,19 +189,19 @@ def ask(places: Sequence[Place], key: Key, live: Candidates) -> tuple[Choice | N
     The problem is the first that is more than absence; "" if there is none.
     """
     steps, problem = [], ""
-    for rung, look in places:
+    for origin, look in places:
         seen = look(key, live)
         if seen.choice is not None:
-            steps.append(Step(WORDS[rung], True, _origin(seen.choice)))
+            steps.append(Step(WORDS[origin], True, _origin(seen.choice)))
             return seen.choice, steps, ""
-        steps.append(Step(WORDS[rung], False, ": ".join(word for word in (seen.problem, seen.detail) if word)))
+        steps.append(Step(WORDS[origin], False, ": ".join(word for word in (seen.problem, seen.detail) if word)))
         if not problem and seen.problem not in ("", "absent"):
             problem = seen.problem
     return None, steps, problem
 
 
 def _origin(choice: Choice) -> str:
-    return f"{choice.origin}: {choice.note}" if choice.note else choice.origin
+    return f"{choice.where}: {choice.note}" if choice.note else choice.where
 
 
 def reason_of(key: Key, other: Key | None) -> str:
@@ -231,8 +231,8 @@ def nearest_words(key: Key) -> str:
 
 def without_key(kernel: str, mode: str, known: Choice, config: str) -> Explanation:
     """Explain a call for which nothing is looked up: a pin, the only config, or mode "off"."""
-    reason = "mode" if known.rung is Rung.DEFAULT else "hit"
-    step = Step(WORDS[known.rung], True, known.origin or (f"mode {mode} reads nothing" if reason == "mode" else ""))
+    reason = "mode" if known.origin is Origin.DEFAULT else "hit"
+    step = Step(WORDS[known.origin], True, known.where or (f"mode {mode} reads nothing" if reason == "mode" else ""))
     return Explanation(kernel, None, mode, reason, step.place, config, (step,))
 
 
@@ -241,7 +241,7 @@ def of_call(
     live: Candidates,
     mode: str,
     places: Sequence[Place],
-    ending: Rung | None,
+    ending: Origin | None,
     why_nothing: str | None,
     label: Callable[[Any], str],
     buckets: Mapping[str, Any],
@@ -257,7 +257,7 @@ def of_call(
     choice, steps, problem = ask(places, key, live)
     notes = remarks(key, buckets)
     missing = 0 if choice is None or choice.record is None or choice.complete else _unmeasured(choice, live)
-    if choice is not None and not (missing and ending is Rung.SEARCH):
+    if choice is not None and not (missing and ending is Origin.SEARCH):
         words, place = label(choice.config), steps[-1].place
         return Explanation(key.kernel, key, mode, "hit", place, words, tuple(steps), choice.key, notes)
     if choice is not None:
@@ -300,7 +300,7 @@ def _any_record(key: Key, live: Candidates) -> Look:
         return seen
     if found.winner is None:
         return Look(None, "absent", f"{seen.path} is of a search that was not finished")
-    return Look(Choice(_label(found.winner, key), Rung.STORE, found, origin=seen.path))
+    return Look(Choice(_label(found.winner, key), Origin.STORE, found, where=seen.path))
 
 
 def _label(form: Mapping[str, Json], key: Key) -> str:
@@ -326,9 +326,9 @@ class _Whatever(Mapping[str, Any]):
 NOTHING = Conditions(())  # asked: neither a check nor protection
 # `store.places` where no live configs are at hand: whatever was chosen counts, whatever it was measured under.
 PLACES_WITHOUT_A_PROGRAM: Sequence[Place] = [
-    (Rung.STORE, _any_record),
-    (Rung.FILE, lambda key, live: lookup.look_exact(key, _Whatever(key), NOTHING)),
-    (Rung.LADDER, lambda key, live: lookup.look_ladder(key, _Whatever(key), needed=NOTHING)),
+    (Origin.STORE, _any_record),
+    (Origin.FILE, lambda key, live: lookup.look_exact(key, _Whatever(key), NOTHING)),
+    (Origin.LADDER, lambda key, live: lookup.look_ladder(key, _Whatever(key), needed=NOTHING)),
 ]
 
 

@@ -14,7 +14,7 @@ from autotuned.key import opaque
 from autotuned.key.key import Key, KeySpec
 from autotuned.store import conditions
 from autotuned.store.conditions import Conditions
-from autotuned.store.lookup import Choice, Rung
+from autotuned.store.lookup import Choice, Origin
 from autotuned.tunable.configs import Pruner
 from autotuned.tunable.kernel import Call, Hooks
 from autotuned.typed_json import Json, digest
@@ -140,7 +140,7 @@ class Question(Frozen):
         """Whether every candidate has been measured; where a search is wanted, what crashed once is tried again."""
         timings = known.record.timings if known.record is not None and self.must_search else ()
         doubts = any(timing.status == "crashed" and timing.identity in self.live for timing in timings)
-        return known.complete and not (doubts and known.rung is Rung.STORE)
+        return known.complete and not (doubts and known.origin is Origin.STORE)
 
     @property
     def fresh(self) -> bool:

@@ -19,8 +19,8 @@ from autotuned.search.job import Job, Outcome
 from autotuned.store import conditions, locks
 from autotuned.store.conditions import Checked, Conditions, Restore
 from autotuned.store.journal import Journal
-from autotuned.store.lookup import Candidates, Choice, Rung
-from autotuned.store.record import Record, Timing
+from autotuned.store.lookup import Candidates, Choice, Origin
+from autotuned.store.record import Timing, TuningRecord
 from autotuned.tunable import configs
 from autotuned.typed_json import canonical
 
@@ -43,7 +43,7 @@ class _Left(NamedTuple):
     """
 
     saved: bool
-    earlier: Record | None
+    earlier: TuningRecord | None
     restore: Restore
     known: Mapping[str, Timing]
     incumbent: str | None
@@ -59,7 +59,7 @@ class Searcher:
 
     def __init__(self, chooser: Chooser) -> None:
         self._chooser = chooser
-        self.target = chooser.target
+        self.tunable = chooser.tunable
         self._memory = failures.Backoff()
         self._storm = Storm()
 
@@ -75,7 +75,7 @@ class Searcher:
             AllConfigsFailedError: None can be used, and there is no `default=`.
         """
         key = question.key
-        tensors.refuse_aliases(question.call.arguments, self.options.zero, self.target.name)
+        tensors.refuse_aliases(question.call.arguments, self.options.zero, self.tunable.name)
         if not self._memory.is_due(key.digest):
             return fallback.for_now(self._chooser, question)
         left = self._left(question)
@@ -99,7 +99,7 @@ class Searcher:
         winner, own = outcome.winner or "", self._chooser.own(question.key)
         tried = frozenset(question.live) | (own.tried if own else frozenset())
         under = sources.under(result, winner)
-        return Choice(question.live[winner], Rung.SEARCH, result, complete, tried=tried, conditions=under)
+        return Choice(question.live[winner], Origin.SEARCH, result, complete, tried=tried, conditions=under)
 
     def _after_failure(self, question: Question, error: AllConfigsFailedError) -> Choice:
         message = "`%s`: the search for key %s failed; its default= is used, untuned. %s"
@@ -140,7 +140,7 @@ class Searcher:
         return _Left(saved, earlier, restore, known, incumbent if is_one else None, journal)
 
     def _known(
-        self, question: Question, earlier: Record | None, restore: Restore, is_stored: bool
+        self, question: Question, earlier: TuningRecord | None, restore: Restore, is_stored: bool
     ) -> dict[str, Timing]:
         """What earlier searches measured under all that is put back now, as this call's check sees it."""
         enough = earlier if earlier is not None and earlier.conditions.restore == restore else None
@@ -148,7 +148,7 @@ class Searcher:
         seen = ((name, as_seen(timing, question.needed)) for name, timing in found.items())
         return {name: timing for name, timing in seen if timing is not None}
 
-    def _earlier(self, question: Question, is_stored: bool) -> Record | None:
+    def _earlier(self, question: Question, is_stored: bool) -> TuningRecord | None:
         """The record of the key; where none is kept, what this process remembers of it."""
         if is_stored:
             return sources.read_of(question.key)
@@ -159,9 +159,9 @@ class Searcher:
         """Run the search, each timing into the logbook, binaries into the scratch folder, the winner's out of it."""
         logged = sources.logged(question.key, question.fresh, left.restore)
         writer = logged if left.saved else nullcontext(lambda timing: None)
-        with writer as write, self.target.trials(folder := sources.scratch_folder()):
+        with writer as write, self.tunable.trials(folder := sources.scratch_folder()):
             search.run(self._job(question, left, write), outcome)
-            self.target.settle(question.call, question.live[outcome.winner or ""], folder)
+            self.tunable.settle(question.call, question.live[outcome.winner or ""], folder)
 
     def _say_what_is_cut(self, question: Question) -> None:
         for name, value in question.call.arguments.items():
@@ -180,13 +180,13 @@ class Searcher:
     def _job(self, question: Question, left: _Left, on_timing: Callable[[Timing], None]) -> Job:
         options, call, key = self.options, question.call, question.key
         budgets = [seconds for seconds in (options.budget_s, question.budget_s) if seconds is not None]
-        words = None if question.fresh else self.target.compile_class(call)
+        words = None if question.fresh else self.tunable.compile_class(call)
         checked = next((check.replace(restore=left.restore) for check in question.needed.checks), None)
         return Job(
-            self.target,
+            self.tunable,
             call,
             self._in_order(question) if budgets else question.live,
-            job.timer_of(self.target, call, options.do_bench),
+            job.timer_of(self.tunable, call, options.do_bench),
             restore=left.restore,
             named=options.restore,
             zero=options.zero,
@@ -211,7 +211,7 @@ class Searcher:
         first = sources.likely(question.key, question.live, self.options.nearest)
         return {first: question.live[first], **question.live} if first is not None else question.live
 
-    def _finish(self, question: Question, left: _Left, outcome: Outcome, seconds: float) -> Record:
+    def _finish(self, question: Question, left: _Left, outcome: Outcome, seconds: float) -> TuningRecord:
         """Count the search and store what it measured, also after Ctrl-C: it is not measured again."""
         self._chooser.searches += 1
         self._chooser.seconds.search += seconds
@@ -228,7 +228,7 @@ class Searcher:
             self._keep(result, question)
         return result
 
-    def _of_all_calls(self, result: Record, question: Question) -> Record:
+    def _of_all_calls(self, result: TuningRecord, question: Question) -> TuningRecord:
         """The record with the winner of all calls of its key: some of these have candidates that this one has not."""
         won = result.timing_of(result.winner) if result.winner is not None else None
         if won is None or (won.status == "ok" and not question.narrowed):
@@ -246,7 +246,7 @@ class Searcher:
         under = result.conditions.replace(checks=chosen.passed)
         return result.replace(winner=chosen.config, median_us=chosen.median_us, quality=quality, conditions=under)
 
-    def _keep(self, result: Record, question: Question) -> None:
+    def _keep(self, result: TuningRecord, question: Question) -> None:
         if question.lock is locks.Lock.BUSY and not sources.may_save(result.key):
             log.info("`%s`: another process or thread tunes the same key and saves it.", result.key.kernel)
         elif opaque.portable(*(timing.config for timing in result.timings)):
@@ -257,10 +257,10 @@ class Searcher:
             )
 
     def _provenance(self) -> dict[str, Any]:
-        default = configs.stored_form(self.options.default, self.target.name, opaque.spell)
+        default = configs.stored_form(self.options.default, self.tunable.name, opaque.spell)
         return {"timer": self.options.timer, "default": default}
 
-    def _announce(self, result: Record, outcome: Outcome) -> None:
+    def _announce(self, result: TuningRecord, outcome: Outcome) -> None:
         if self.options.restore is None:
             self._chooser.on_written(outcome.written)
         for about, text in outcome.advice(result.key.kernel, self.options.restore is None):
@@ -270,7 +270,7 @@ class Searcher:
         log.info(
             "`%s`: measured %d configs (%d failed) in %.2f s; chosen %s, %.1f us, %s",
             result.key.kernel, len(result.timings), failed, result.provenance["seconds"],
-            configs.label(won.config, self.target.has_options), won.median_us, outcome.quality,
+            configs.label(won.config, self.tunable.has_options), won.median_us, outcome.quality,
         )  # fmt: skip
 
 
@@ -287,7 +287,7 @@ def as_seen(timing: Timing, needed: Conditions) -> Timing | None:
 REFUSED = "Wrong: an earlier search found that it differs from this reference"
 
 
-def _stricter(checked: Checked | None, earlier: Record | None) -> Checked | None:
+def _stricter(checked: Checked | None, earlier: TuningRecord | None) -> Checked | None:
     """The check that also covers what was asked of the same reference before; None where that is no more."""
     found = checked
     for timing in earlier.timings if earlier is not None else ():
@@ -296,7 +296,7 @@ def _stricter(checked: Checked | None, earlier: Record | None) -> Checked | None
     return None if found == checked else found
 
 
-def with_verdicts_of(earlier: Record | None, result: Record) -> Record:
+def with_verdicts_of(earlier: TuningRecord | None, result: TuningRecord) -> TuningRecord:
     """A record with what earlier searches know of its configs' results; what the new one found comes first."""
     if earlier is None:
         return result
@@ -319,5 +319,5 @@ def _with_verdicts(timing: Timing, before: Timing | None) -> Timing:
     )
 
 
-def _timings(earlier: Record | None) -> dict[str, Timing]:
+def _timings(earlier: TuningRecord | None) -> dict[str, Timing]:
     return {timing.identity: timing for timing in earlier.timings} if earlier is not None else {}

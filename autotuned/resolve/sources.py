@@ -10,8 +10,8 @@ from autotuned._lazy import later
 from autotuned.key.key import Key
 from autotuned.store import conditions, record, records
 from autotuned.store.conditions import BY_DEFAULT, Conditions
-from autotuned.store.lookup import Candidates, Choice, Look, Place, Rung
-from autotuned.store.record import Record
+from autotuned.store.lookup import Candidates, Choice, Look, Origin, Place
+from autotuned.store.record import TuningRecord
 
 # The rest of the package knows one store: what it asks of the user's records is asked for here too.
 from autotuned.store.records import is_newer as is_newer
@@ -87,16 +87,16 @@ def find(
         ConfigFileError: If `strict`, the first fault of a file that was asked.
     """
     fit = {identity: config for identity, config in candidates.items() if identity not in unfit}
-    for rung, look in exact_places() if places is None else places:
+    for origin, look in exact_places() if places is None else places:
         seen = look(key, fit)
         if not unfit or seen.problem != "config gone":  # what was left out has been said already
             records.react(seen)
-        if rung in (Rung.FILE, Rung.LADDER):  # where files are read
+        if origin in (Origin.FILE, Origin.LADDER):  # where files are read
             lookup.report(key.kernel, strict)
         if seen.choice is not None:
-            if rung is Rung.STORE:
-                records.note_use(Path(seen.choice.origin))
-            elif rung is not Rung.TABLE:
+            if origin is Origin.STORE:
+                records.note_use(Path(seen.choice.where))
+            elif origin is not Origin.TABLE:
                 lookup.announce(key.kernel, seen.choice)
             return seen.choice
     return None
@@ -115,17 +115,17 @@ def _look_at_record(key: Key, candidates: Candidates, needed: Conditions) -> Loo
         return Look(
             None, "config gone" if found.winner else "absent", f"{seen.path} has none of the configs of this call"
         )
-    chosen = Choice(candidates[winner], Rung.STORE, found, origin=seen.path, conditions=under(found, winner))
+    chosen = Choice(candidates[winner], Origin.STORE, found, where=seen.path, conditions=under(found, winner))
     return Look(chosen.replace(complete=is_complete(found, candidates, winner, needed)))
 
 
-def under(found: Record, identity: str) -> Conditions:
+def under(found: TuningRecord, identity: str) -> Conditions:
     """What one of a record's configs was measured under."""
     timing = next((timing for timing in found.timings if timing.identity == identity), None)
     return found.conditions if timing is None else found.conditions.replace(checks=timing.passed)
 
 
-def is_complete(found: Record, candidates: Candidates, winner: str, needed: Conditions) -> bool:
+def is_complete(found: TuningRecord, candidates: Candidates, winner: str, needed: Conditions) -> bool:
     """Whether every candidate was measured, and none that may be better waits for this call's check."""
     if not found.timings:  # one that was taken from a config file has none: it is as good as the file
         return True
@@ -139,7 +139,7 @@ def is_complete(found: Record, candidates: Candidates, winner: str, needed: Cond
     return not any(timing.usable and (timing.median_us or 0.0) < limit_us for timing in waiting)
 
 
-def best(found: Record, candidates: Candidates, needed: Conditions) -> str | None:
+def best(found: TuningRecord, candidates: Candidates, needed: Conditions) -> str | None:
     """Identity of the record's winner if it serves; else of the fastest measured candidate that does."""
     if found.winner is None:
         return None
@@ -156,8 +156,8 @@ def best(found: Record, candidates: Candidates, needed: Conditions) -> str | Non
 def exact_places(needed: Conditions = BY_DEFAULT) -> tuple[Place, ...]:
     """The places that are asked where no policy and no shape is in question, in their order; see `places`."""
     return (
-        (Rung.STORE, lambda key, candidates: _look_at_record(key, candidates, needed)),
-        (Rung.FILE, lambda key, candidates: lookup.look_exact(key, candidates, needed)),
+        (Origin.STORE, lambda key, candidates: _look_at_record(key, candidates, needed)),
+        (Origin.FILE, lambda key, candidates: lookup.look_exact(key, candidates, needed)),
     )
 
 
@@ -174,6 +174,6 @@ def places(
     """
     yield from exact_places(needed)
     if not exact:
-        yield Rung.LADDER, lambda key, candidates: lookup.look_ladder(key, candidates, strict, needed)
+        yield Origin.LADDER, lambda key, candidates: lookup.look_ladder(key, candidates, strict, needed)
     if factors and not exact and not strict:
-        yield Rung.NEAREST, lambda key, candidates: lookup.look_nearest(key, candidates, factors, needed)
+        yield Origin.NEAREST, lambda key, candidates: lookup.look_nearest(key, candidates, factors, needed)

@@ -20,10 +20,10 @@ from autotuned.launch import codegen, launcher
 from autotuned.resolve import hooks, sources
 from autotuned.resolve.chooser import Chooser
 from autotuned.resolve.request import Options, Question
-from autotuned.store.lookup import Choice, Rung
+from autotuned.store.lookup import Choice, Origin
 from autotuned.triton_compat import fingerprint, kernel
 from autotuned.tunable import configs as candidates
-from autotuned.tunable.kernel import Call, KernelTarget, Target, bind
+from autotuned.tunable.kernel import Call, Tunable, TunableKernel, bind
 
 if TYPE_CHECKING:
     from autotuned.key import tensors
@@ -61,21 +61,21 @@ class Tuner:
 
     def __init__(
         self,
-        target: Target,
+        tunable: Tunable,
         options: Options,
         on_choice: Callable[[Call, Choice], None],
         pinned: Callable[[Call], Any],
         on_written: Callable[[list[str]], None],
         on_table: Callable[[launcher.Launcher], None] = lambda table: None,
     ) -> None:
-        self.target = target
+        self.tunable = tunable
         self.options = options
         self._on_table = on_table
-        self.chooser = Chooser(target, options, self._learn, on_written)
+        self.chooser = Chooser(tunable, options, self._learn, on_written)
         self._on_choice, self._pinned = on_choice, pinned
         self._bind_failed = False
         self._misses = 0
-        self._rebuild(_tuned_names(options.configs(), target))
+        self._rebuild(_tuned_names(options.configs(), tunable))
         _tuners.add(self)
         if env.record_path() is not None:
             recorder.begin_if_asked()
@@ -85,21 +85,21 @@ class Tuner:
     def _rebuild(self, tuned: frozenset[str]) -> None:
         """Write the binder and an empty launch table for a set of tuned parameters."""
         self.tuned, self._exact = tuned, frozenset(self.chooser.seen)
-        taken = tuned | self.target.filled
-        free = [parameter for parameter in self.target.parameters if parameter.name not in taken]
+        taken = tuned | self.tunable.filled
+        free = [parameter for parameter in self.tunable.parameters if parameter.name not in taken]
         self.names = tuple(parameter.name for parameter in free)
         defaults = {p.name: p.default for p in free if p.default is not inspect.Parameter.empty}
         # The binder checks nothing: what it cannot place is bound again, with words, on the miss path.
         # Positions count the parameters that are not free too: behind the first of these only names are clear.
-        places = len(list(takewhile(lambda p: p.has_place and p.name not in taken, self.target.parameters)))
+        places = len(list(takewhile(lambda p: p.has_place and p.name not in taken, self.tunable.parameters)))
         self._places = places
         self.order = codegen.binder(self.names, defaults, places, sum(not p.has_name for p in free))
-        compiled = isinstance(self.target, KernelTarget) and not self.target.interpreted
+        compiled = isinstance(self.tunable, TunableKernel) and not self.tunable.interpreted
         self.launcher = launcher.make(
             self.names,
             self.options.spec.exactly(self._exact),
             _LazyDevice() if compiled else None,
-            launcher.Shape(places, defaults) if isinstance(self.target, KernelTarget) else None,
+            launcher.Shape(places, defaults) if isinstance(self.tunable, TunableKernel) else None,
         )
         if launcher.verifies():
             launcher.judge_by(self.launcher, verify.Judge(self))
@@ -107,8 +107,8 @@ class Tuner:
 
     def _learn(self, configs: list[Any]) -> None:
         """Take in what a computed list of configs sets."""
-        candidates.check(configs, self.target)
-        tuned = _tuned_names(configs, self.target)
+        candidates.check(configs, self.tunable)
+        tuned = _tuned_names(configs, self.tunable)
         if not tuned <= self.tuned:
             self._rebuild(self.tuned | tuned)
 
@@ -128,10 +128,10 @@ class Tuner:
         """
         configs = self.options.configs()
         self._check_configs(configs)
-        self._rebuild(_tuned_names(configs, self.target))
+        self._rebuild(_tuned_names(configs, self.tunable))
 
     def _check_configs(self, configs: Sequence[Any]) -> None:
-        candidates.check(candidates.listed(configs, self.target.name), self.target)
+        candidates.check(candidates.listed(configs, self.tunable.name), self.tunable)
 
     def call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], grid: Any) -> Call:
         """Bind a call's arguments.
@@ -141,7 +141,7 @@ class Tuner:
             ValueError: They set what the configs set.
         """
         made = self.options.computed is not None or self.options.pruner().early is not None  # configs may set more
-        return bind(self.target, self.tuned, args, kwargs, grid, lenient=made)
+        return bind(self.tunable, self.tuned, args, kwargs, grid, lenient=made)
 
     def keys_changed(self, names: Sequence[str]) -> None:
         """Start over with other key arguments: the user edited the list of them."""
@@ -190,7 +190,7 @@ class Tuner:
             except Exception as error:
                 if not isinstance(error, AutotunedError):  # those say what there is to say
                     where = self.chooser.label(choice.config), choice.why
-                    failures.note(error, "`{}`: raised with config {} ({}).".format(self.target.name, *where))
+                    failures.note(error, "`{}`: raised with config {} ({}).".format(self.tunable.name, *where))
                 raise
 
     def _refuse_without_tensor(self, call: Call) -> None:
@@ -198,7 +198,7 @@ class Tuner:
         if lists := self.options.named:
             plain = (name for names in lists.values() for name in names if not is_tensor(call.arguments.get(name)))
             if any(True for _ in plain):  # asked here, so that what tensors alone do not need is not imported
-                tensors.refuse_without_tensor(call.arguments, lists, self.target.name)
+                tensors.refuse_without_tensor(call.arguments, lists, self.tunable.name)
 
     def tune(
         self,
@@ -245,8 +245,8 @@ class Tuner:
 
     def _compiled_for(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
         """What a direct launch relies on, and code of the user's may change within the first launch."""
-        target = self.target
-        if not isinstance(target, KernelTarget) or not target.bindable:
+        tunable = self.tunable
+        if not isinstance(tunable, TunableKernel) or not tunable.bindable:
             return ()
         return compiled.compiled_for(values), compiled.surroundings()
 
@@ -266,12 +266,12 @@ class Tuner:
         """What must happen before every launch of the config; None if nothing must."""
         if not self.options.zero and config.pre_hook is None:
             return None  # asked here, so that what is for binding is imported after the first launch and not before
-        return bound.Prologue(self.target.name, config, tuple(call.arguments), self.options.zero)
+        return bound.Prologue(self.tunable.name, config, tuple(call.arguments), self.options.zero)
 
     def _bind(self, call: Call, choice: Choice, before: bound.Prologue | None, result: Any, start: float) -> None:
         """Put the launch into the table; `start` is when compiling began, on the clock of `time.perf_counter`."""
         launched = time.perf_counter()
-        if isinstance(self.target, KernelTarget):
+        if isinstance(self.tunable, TunableKernel):
             _watch_environment()
         if choice.lasting and not call.options and tuple(call.arguments) == self.names:
             self._count_exactly()
@@ -305,7 +305,7 @@ class Tuner:
         log.error(
             "`%s` is launched through Triton from now on: the C launcher would launch it otherwise than the Python "
             "twin (%s). Please report this, with the kernel's signature.",
-            self.target.name,
+            self.tunable.name,
             "; ".join(wrong),
         )
 
@@ -316,9 +316,9 @@ class Tuner:
             _RefusedError: Another config is to be found.
         """
         try:
-            return self.target.compile(call, choice.config)
+            return self.tunable.compile(call, choice.config)
         except Exception as error:
-            if failures.is_passing(error) or choice.rung not in MEASURED:
+            if failures.is_passing(error) or choice.origin not in MEASURED:
                 raise
             raise _RefusedError(error) from error
 
@@ -328,11 +328,11 @@ class Tuner:
         Raises:
             _RefusedError: Another config is to be found. A fault after it ran is raised as it is.
         """
-        if choice.rung not in MEASURED:
-            return self.target.launch(call, choice.config)
+        if choice.origin not in MEASURED:
+            return self.tunable.launch(call, choice.config)
         self._compiled(call, choice)
         try:
-            return self.target.launch(call, choice.config)
+            return self.tunable.launch(call, choice.config)
         except Exception as error:
             if failures.is_refusal(error):
                 raise _RefusedError(error) from error
@@ -340,27 +340,27 @@ class Tuner:
 
     def _bound(self, call: Call, config: Any, before: bound.Prologue | None, result: Any) -> bound.Bound:
         """The launch to put into the table."""
-        target = self.target
-        if not isinstance(target, KernelTarget):
-            return bound.Bound(config, bound.host_call(target, self.names, config), before)
+        tunable = self.tunable
+        if not isinstance(tunable, TunableKernel):
+            return bound.Bound(config, bound.host_call(tunable, self.names, config), before)
         again = self._again if self.options.computed is not None or len(self.options.configs()) > 1 else None
-        if self._binds_directly(target) and not call.has_descriptors:  # of which the words do not say all
+        if self._binds_directly(tunable) and not call.has_descriptors:  # of which the words do not say all
             try:
                 values, device, spec = tuple(call.arguments.values()), kernel.current_device(), self.options.spec
                 asks = bool(spec.buckets or spec.functions)
-                return bound.direct(target, self.names, values, config, before, result, device, asks, again)
+                return bound.direct(tunable, self.names, values, config, before, result, device, asks, again)
             except compiled.UnbindableError as error:
                 self._bind_failed = True
                 log.warning(
                     "`%s` cannot be launched directly (%s); Triton's own launch is used from now on.",
-                    target.name,
+                    tunable.name,
                     error,
                 )
-        run = bound.launching(bound.through_triton(target, self.names, config), again)
+        run = bound.launching(bound.through_triton(tunable, self.names, config), again)
         return bound.Bound(config, run, before)
 
-    def _binds_directly(self, target: KernelTarget) -> bool:
-        return target.bindable and not self._bind_failed and launcher.binds_directly()
+    def _binds_directly(self, tunable: TunableKernel) -> bool:
+        return tunable.bindable and not self._bind_failed and launcher.binds_directly()
 
     # -- what users ask ------------------------------------------------------------------------------------------
 
@@ -378,7 +378,7 @@ class Tuner:
         self.launcher.clear()
 
 
-MEASURED = (Rung.STORE, Rung.FILE, Rung.LADDER, Rung.NEAREST, Rung.SEARCH)
+MEASURED = (Origin.STORE, Origin.FILE, Origin.LADDER, Origin.NEAREST, Origin.SEARCH)
 
 
 class _RefusedError(Exception):
@@ -406,8 +406,8 @@ class _LazyDevice:
         return self._get
 
 
-def _tuned_names(configs: Sequence[Any], target: Target) -> frozenset[str]:
-    return frozenset(name for config in configs for name in target.settings(config))
+def _tuned_names(configs: Sequence[Any], tunable: Tunable) -> frozenset[str]:
+    return frozenset(name for config in configs for name in tunable.settings(config))
 
 
 def _drop_bound() -> None:

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from autotuned.search.check import Checker, Output, outputs_of
-from autotuned.search.compile import Ahead
+from autotuned.search.compile import CompileStream
 from autotuned.search.job import Job
 from autotuned.search.poison import Poison
 from autotuned.search.protection import Guard
@@ -30,10 +30,10 @@ class Launches(NamedTuple):
 class Comparison:
     """The checks of one search."""
 
-    def __init__(self, job: Job, board: Board, ahead: Ahead, guard: Guard, launches: Launches) -> None:
+    def __init__(self, job: Job, board: Board, ahead: CompileStream, guard: Guard, launches: Launches) -> None:
         assert job.check is not None
         self._job, self._board, self._guard, self._launch = job, board, guard, launches.once
-        self._checker = Checker(job.check, job.target.name, job.call.arguments)
+        self._checker = Checker(job.check, job.tunable.name, job.call.arguments)
         tries = any(check is not None and check.poison is True for check in (job.check, job.stricter))
         self._poison = Poison(self._checker, job, ahead, guard, launches.runs, tries)
 

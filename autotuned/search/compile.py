@@ -26,7 +26,7 @@ from autotuned.store.journal import Journal
 from autotuned.triton_compat import cache
 from autotuned.triton_compat import compiled as compiledkernel
 from autotuned.tunable import configs
-from autotuned.tunable.kernel import Call, Target
+from autotuned.tunable.kernel import Call, Tunable
 
 log = logging.getLogger("autotuned")
 TICK_S = 0.25  # how often one who waits for the compilers is told that it still waits
@@ -78,21 +78,21 @@ class Ready:
     take: Callable[[], int]
 
 
-class Ahead:
+class CompileStream:
     """What compiling the configs of one call has shown.
 
     Attributes:
         refused: Why a config does not compile, by identity; passing reasons, such as a full memory, are left out.
     """
 
-    def __init__(self, target: Target, call: Call, journal: Journal | None = None) -> None:
-        self._target, self._call = target, call
+    def __init__(self, tunable: Tunable, call: Call, journal: Journal | None = None) -> None:
+        self._tunable, self._call = tunable, call
         self._journal = journal or Journal(None)
         self._found: list[compiledkernel.Access | None] = []
         self._binaries: dict[Hashable, int] = {}
         self._pool: _Pool | None = None
         self._memory = shared_memory.SharedMemory(
-            compiledkernel.shared_memory_limit() if target.compiles_ahead else None
+            compiledkernel.shared_memory_limit() if tunable.compiles_ahead else None
         )
         self.refused: dict[str, str] = {}
 
@@ -123,7 +123,7 @@ class Ahead:
         if any(one.hooked for one in wanted):
             self._found.append(None)
         pooled = [one for one in wanted if not one.suspect]
-        count = parallelism.count(len(pooled)) if self._target.compiles_ahead else 0
+        count = parallelism.count(len(pooled)) if self._tunable.compiles_ahead else 0
         alone = [one for one in wanted if one.suspect or not count]
         stream = self._pooled(pooled, count, deadline, tick, enough) if count else iter(())
         for ready in itertools.chain(stream, self._serial(alone, tick)):
@@ -148,7 +148,7 @@ class Ahead:
             return None  # its launch compiles it, after the hook
         self._memory.refuse(one.config)
         with self._journal.compiling(one.identity):
-            compiled = self._target.compile(self._call, one.config)
+            compiled = self._tunable.compile(self._call, one.config)
         self._memory.note(one.config, compiled)
         return compiled
 
@@ -170,7 +170,7 @@ class Ahead:
         def over() -> bool:
             return time.monotonic() > deadline and enough()
 
-        with _Pool(count, self._target.name, self._journal, self._memory, over) as pool:
+        with _Pool(count, self._tunable.name, self._journal, self._memory, over) as pool:
             self._pool = pool
             started = {one.index: self._start(pool, one) for one in order}
             for _ in wanted:
@@ -193,7 +193,7 @@ class Ahead:
         """Give one to the pool; the function that waits for it, loads it, and raises what went wrong."""
         slot = _Slot(pool, one)
         try:
-            finish = self._target.compile_in(slot, self._call, one.config)
+            finish = self._tunable.compile_in(slot, self._call, one.config)
         except Exception as error:
             finish = partial(_throw, error)
         if not slot.used:

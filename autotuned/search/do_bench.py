@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 
-class Fixed:
+class FixedLaunches:
     """A `do_bench=` that launches each config a fixed number of times, whatever the clock says.
 
     For kernels that wait for other ranks: a number of launches that depends on measured times would differ from rank

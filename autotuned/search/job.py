@@ -15,9 +15,9 @@ from autotuned.search.check import Check
 from autotuned.search.timers import GivenTimer, Timer
 from autotuned.store.conditions import Checked, Conditions, Restore
 from autotuned.store.journal import Journal
-from autotuned.store.record import Record, Timing
+from autotuned.store.record import Timing, TuningRecord
 from autotuned.tunable import configs
-from autotuned.tunable.kernel import Call, Hooks, Target
+from autotuned.tunable.kernel import Call, Hooks, Tunable
 from autotuned.typed_json import Json
 
 log = logging.getLogger("autotuned")
@@ -72,7 +72,7 @@ class Job:
         condemned: Configs that are not to be tried, and why, by identity.
     """
 
-    target: Target
+    tunable: Tunable
     call: Call
     configs: Mapping[str, Any]
     timer: Timer
@@ -97,13 +97,13 @@ class Job:
     @cached_property
     def forms(self) -> dict[str, dict[str, Json]]:
         """Canonical form of each candidate, by identity, in list order."""
-        kernel = self.target.name
+        kernel = self.tunable.name
         return {name: configs.to_json(config, kernel, opaque.spell) for name, config in self.configs.items()}
 
 
-def timer_of(target: Target, call: Call, do_bench: Callable[..., Any] | None) -> Timer:
+def timer_of(tunable: Tunable, call: Call, do_bench: Callable[..., Any] | None) -> Timer:
     """What measures a call: the user's benchmark, else the timer of the device that the call runs on."""
-    timer = target.timer(target.device(call))
+    timer = tunable.timer(tunable.device(call))
     return timer if do_bench is None else GivenTimer(do_bench, timer)
 
 
@@ -129,7 +129,7 @@ class Outcome:
     compile_s: float = 0.0
     regime: dict[str, Json] = field(default_factory=dict)
 
-    def record(self, key: Key, seconds: float, provenance: Mapping[str, Any], restore: Restore = None) -> Record:
+    def record(self, key: Key, seconds: float, provenance: Mapping[str, Any], restore: Restore = None) -> TuningRecord:
         """What is kept of it.
 
         Args:
@@ -146,7 +146,7 @@ class Outcome:
             "regime": dict(self.regime),
             **provenance,
         }
-        return Record(
+        return TuningRecord(
             key, won.config if won else None, won.median_us if won else None, self.quality, tuple(self.timings), how,
             Conditions(restore, won.passed if won else ()),
         )  # fmt: skip

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from autotuned.search.check import Checker, is_all_nan, outputs_of
 
 if TYPE_CHECKING:
-    from autotuned.search.compile import Ahead
+    from autotuned.search.compile import CompileStream
     from autotuned.search.job import Job
     from autotuned.search.protection import Guard
     from autotuned.search.race import Trial
@@ -30,7 +30,7 @@ class Poison:
         self,
         checker: Checker,
         job: Job,
-        ahead: Ahead,
+        ahead: CompileStream,
         guard: Guard,
         runs: Callable[[Trial, Sequence[Any]], bool],
         tries: bool,

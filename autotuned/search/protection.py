@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from autotuned.key import tensors
 from autotuned.search import failures
-from autotuned.search.compile import Ahead
+from autotuned.search.compile import CompileStream
 from autotuned.search.job import Job, Outcome
 from autotuned.search.snapshots import Protection
 
@@ -23,7 +23,7 @@ class Guard:
         is_short: Whether the device has been short of memory: then what can be spared is not kept.
     """
 
-    def __init__(self, job: Job, ahead: Ahead) -> None:
+    def __init__(self, job: Job, ahead: CompileStream) -> None:
         self._job, self._ahead = job, ahead
         self._protection = Protection({}, [], [])  # made for the first launch, and anew where more may be written
         self._made_for: object = _NOTHING_YET

@@ -72,7 +72,7 @@ class Sampling:
         try:
             return self._job.timer.sample(trial, count)
         except AnswerError as error:
-            name, config = self._job.target.name, self._board.label(trial)
+            name, config = self._job.tunable.name, self._board.label(trial)
             benchmark.say_left_out(name, config, error)
             raise AnswerError(f"`{name}`: do_bench for {config}: {error}") from None
 

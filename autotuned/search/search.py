@@ -14,7 +14,7 @@ from typing import Any
 from autotuned.errors import CheckError
 from autotuned.search import benchmark, failures, gpu_lock, race, snapshots
 from autotuned.search.comparison import Comparison, Launches
-from autotuned.search.compile import Ahead, Ready, Wanted
+from autotuned.search.compile import CompileStream, Ready, Wanted
 from autotuned.search.failures import describe
 from autotuned.search.job import Job, Outcome
 from autotuned.search.protection import Guard
@@ -43,7 +43,7 @@ def run(job: Job, outcome: Outcome) -> None:
     """
     search = _Search(job, outcome)
     try:
-        with snapshots.without_gradients(), contextlib.closing(search), failures.no_room_for(job.target.name):
+        with snapshots.without_gradients(), contextlib.closing(search), failures.no_room_for(job.tunable.name):
             search.measure()
             search.raise_if_all_failed()
             search.choose(outcome)
@@ -59,7 +59,7 @@ class _Search:
 
     def __init__(self, job: Job, outcome: Outcome) -> None:
         self._job, self._outcome = job, outcome
-        self._ahead = Ahead(job.target, job.call, job.journal)
+        self._ahead = CompileStream(job.tunable, job.call, job.journal)
         self._guard = Guard(job, self._ahead)
         self.board = Board(job)
         fresh = sorted((name for name in job.configs if name not in job.known), key=lambda name: name not in job.likely)
@@ -114,7 +114,7 @@ class _Search:
 
         def launch() -> None:
             try:
-                job.target.launch(job.call, config)
+                job.tunable.launch(job.call, config)
             except Exception as error:
                 finish(error)
                 raise
@@ -301,7 +301,7 @@ class _Search:
                 trial.error = difference
                 self.board.wrong.add(trial.index)
                 self.board.tell(trial)
-                log.warning("`%s`: %s is dropped. %s", self._job.target.name, self.board.label(trial), difference)
+                log.warning("`%s`: %s is dropped. %s", self._job.tunable.name, self.board.label(trial), difference)
 
     def _runs(self, trial: Trial, poisoned: Sequence[Any]) -> bool:
         """Whether a config runs on poison; one that reads what was there may raise."""
@@ -355,7 +355,7 @@ class _Search:
             if trial is not None:
                 self._job.journal.died(self.board.identity(trial))
                 label = self.board.label(trial)
-            raise failures.device_lost(self._job.target.name, error, label) from error
+            raise failures.device_lost(self._job.tunable.name, error, label) from error
 
     def _out_of_time(self) -> bool:
         return self._sampling.left_s < 0
@@ -379,8 +379,8 @@ class _Search:
         if list(self.board.usable()) or len(failed) + len(self.board.twins) < len(self.board.trials):
             return
         if not failed:  # every config of this list failed in an earlier search
-            raise failures.all_failed(self._job.target.name, self.board.reasons())
-        first, kernel = self._first_error, self._job.target.name
+            raise failures.all_failed(self._job.tunable.name, self.board.reasons())
+        first, kernel = self._first_error, self._job.tunable.name
         launched = [trial for trial in failed if self.board.identity(trial) not in self._ahead.refused]
         if launched and all(trial.index in self.board.transient for trial in launched):
             raise failures.no_room(kernel, failed[-1].error or "")
@@ -436,9 +436,9 @@ class _Search:
         """Raise if the check has left nothing."""
         unchecked = [trial.error for trial in self.board.trials if trial.index in self.board.transient]
         if not left and unchecked:
-            raise failures.no_room(self._job.target.name, unchecked[-1] or "")
+            raise failures.no_room(self._job.tunable.name, unchecked[-1] or "")
         if not left:
-            raise failures.all_failed(self._job.target.name, self.board.reasons())
+            raise failures.all_failed(self._job.tunable.name, self.board.reasons())
 
 
 def _nothing() -> None:

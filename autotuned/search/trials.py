@@ -68,7 +68,7 @@ class Board:
                 trial.error = failures.refused(self._job.compile_class, identity)
 
     def _say_skipped(self, trial: Trial, why: str) -> None:
-        log.warning("`%s`: %s is skipped: %s.", self._job.target.name, self.label(trial), why)
+        log.warning("`%s`: %s is skipped: %s.", self._job.tunable.name, self.label(trial), why)
 
     def identity(self, trial: Trial) -> str:
         """The text that says which config this is."""
@@ -79,7 +79,7 @@ class Board:
         return self._words(self._job.forms[self.identity(trial)])
 
     def _words(self, form: Mapping[str, Any]) -> str:
-        return configs.label(form, self._job.target.has_options)
+        return configs.label(form, self._job.tunable.has_options)
 
     def is_hooked(self, trial: Trial) -> bool:
         """Whether user code runs before a launch: it may write, and may change what is compiled."""
@@ -193,7 +193,7 @@ class Board:
             return
         lead = _lead(self.trials)
         self._job.observer(Progress(
-            self._job.target.name, self.launched, len(self.trials), self.label(trial),
+            self._job.tunable.name, self.launched, len(self.trials), self.label(trial),
             self.label(lead) if lead else None, lead.median_us if lead else None, stage, self.identity(trial),
             compiling or {},
         ))  # fmt: skip

@@ -8,7 +8,7 @@ from itertools import chain
 
 from autotuned.key.key import Key
 from autotuned.store import listing
-from autotuned.store.record import Record, identity_of
+from autotuned.store.record import TuningRecord, identity_of
 from autotuned.typed_json import Json
 
 MOST = 3
@@ -16,7 +16,7 @@ MOST_READ = 100  # of the records on disk, in the order of their names, which sa
 OTHER = 8.0  # how far apart two values are that are no numbers; as far as numbers that differ 256 times
 
 
-def nearest(key: Key, known: Iterable[Record | None], stored: bool = False) -> list[str]:
+def nearest(key: Key, known: Iterable[TuningRecord | None], stored: bool = False) -> list[str]:
     """Identities of the winners of the nearest calls, the nearest first, each once.
 
     Near is little difference in the logarithms of sizes and other integers. Calls of another context do not count.

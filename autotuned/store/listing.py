@@ -15,7 +15,7 @@ from autotuned import disk
 from autotuned.gpu.device import file_stem
 from autotuned.store import logbook, record, records
 from autotuned.store.lookup import Look
-from autotuned.store.record import Record
+from autotuned.store.record import TuningRecord
 
 BLOCK = 1000  # records that are put in order at a time: a listing of any number must not hold all names
 HEAD_BYTES = 4096  # most keys end before; if not, the file is read as a whole
@@ -24,7 +24,7 @@ MOST_FOLDERS = 16  # kernels of which some are; of more, the one that was first 
 _SETTLED_NS = 2_000_000_000  # network file systems tell times by the second
 
 
-def all_records(kernel: str | None = None, quietly: bool = False) -> Iterator[tuple[Path, Record]]:
+def all_records(kernel: str | None = None, quietly: bool = False) -> Iterator[tuple[Path, TuningRecord]]:
     """Every readable record of the user's store, or of one kernel in it.
 
     By kernel and digest; of a kernel with more than `BLOCK` of them, each block of so many is in order.
@@ -46,7 +46,7 @@ def unreadable(kernel: str) -> Iterator[tuple[Path, Look]]:
             yield path, seen
 
 
-def _read(path: Path, quietly: bool) -> Record | None:
+def _read(path: Path, quietly: bool) -> TuningRecord | None:
     return records.inspect(path)[0] if quietly else records.read(path)
 
 
@@ -57,7 +57,7 @@ def kernels(quietly: bool = False) -> set[str]:
     return {found.key.kernel for _, found in filter(None, firsts)}
 
 
-def all_heads(kernel: str | None = None, quietly: bool = False) -> Iterator[tuple[str, Record]]:
+def all_heads(kernel: str | None = None, quietly: bool = False) -> Iterator[tuple[str, TuningRecord]]:
     """Like `all_records`, without timings and provenance: of each file only the first bytes are read.
 
     Paths are text: of 100,000 records a tenth of the time went into making `Path` of them.
@@ -67,7 +67,7 @@ def all_heads(kernel: str | None = None, quietly: bool = False) -> Iterator[tupl
         yield from _heads_in(schema / folder, quietly)
 
 
-def _heads_in(folder: Path, quietly: bool) -> Iterator[tuple[str, Record]]:
+def _heads_in(folder: Path, quietly: bool) -> Iterator[tuple[str, TuningRecord]]:
     for path in _paths_in(folder):
         if (found := _head(path) or _read(Path(path), quietly)) is not None:
             yield path, found
@@ -82,15 +82,15 @@ class _Known:
     """
 
     def __init__(self) -> None:
-        self.heads: dict[str, tuple[_Stamp, Record | None]] = {}
-        self.found: dict[int, tuple[_Stamp | None, tuple[Record, ...]]] = {}
+        self.heads: dict[str, tuple[_Stamp, TuningRecord | None]] = {}
+        self.found: dict[int, tuple[_Stamp | None, tuple[TuningRecord, ...]]] = {}
 
 
 _Stamp = tuple[int, int, int]  # inode, time in nanoseconds, size: a record is never written in place
 _known: dict[str, _Known] = {}  # by folder
 
 
-def known_heads(kernel: str, most: int = MOST_KNOWN) -> tuple[Record, ...]:
+def known_heads(kernel: str, most: int = MOST_KNOWN) -> tuple[TuningRecord, ...]:
     """The heads of a kernel's records, each file read once in this process for as long as it is as it was.
 
     A folder in which nothing changed is not looked through again: then this is the very same tuple.
@@ -113,8 +113,8 @@ def known_heads(kernel: str, most: int = MOST_KNOWN) -> tuple[Record, ...]:
     return found
 
 
-def _heads_of(folder: str, known: _Known, most: int) -> tuple[Record, ...]:
-    now: dict[str, tuple[_Stamp, Record | None]] = {}
+def _heads_of(folder: str, known: _Known, most: int) -> tuple[TuningRecord, ...]:
+    now: dict[str, tuple[_Stamp, TuningRecord | None]] = {}
     for path in islice(_paths_in(Path(folder)), most):
         if (stamp := _stamp(path)) is not None:
             before = known.heads.get(path)
@@ -124,7 +124,7 @@ def _heads_of(folder: str, known: _Known, most: int) -> tuple[Record, ...]:
     return tuple(record for _, record in now.values() if record is not None)
 
 
-def _are_same(some: Sequence[Record], others: Sequence[Record]) -> bool:
+def _are_same(some: Sequence[TuningRecord], others: Sequence[TuningRecord]) -> bool:
     return len(some) == len(others) and all(map(operator.is_, some, others))
 
 
@@ -136,7 +136,7 @@ def _stamp(path: str) -> _Stamp | None:
     return info.st_ino, info.st_mtime_ns, info.st_size
 
 
-def _head(path: str) -> Record | None:
+def _head(path: str) -> TuningRecord | None:
     try:
         content = disk.read_head(path, HEAD_BYTES)
         fields = _fields_of(content) or disk.json_head(content, "timings")

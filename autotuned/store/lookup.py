@@ -8,42 +8,42 @@ from typing import Any, ClassVar
 from autotuned._frozen import Frozen
 from autotuned.key.key import Key
 from autotuned.store.conditions import Conditions
-from autotuned.store.record import Record
+from autotuned.store.record import TuningRecord
 
 
-class Rung:
+class Origin:
     """Where a choice came from: one of eight objects, in the order in which the places are asked.
 
     No `enum`: each process would spend 0.2 ms on making it before its first launch, as on reading two modules.
     """
 
-    TABLE: ClassVar[Rung]  # this process's own table
-    STORE: ClassVar[Rung]  # the user's records
-    FILE: ClassVar[Rung]  # config files: same call, same context
-    LADDER: ClassVar[Rung]  # config files: same call, another context
-    NEAREST: ClassVar[Rung]  # config files: nearest shape
-    DEFAULT: ClassVar[Rung]  # `default=`, or the first config where a mode says so
-    SEARCH: ClassVar[Rung]  # measured now
-    ONLY: ClassVar[Rung]  # the one config there is
+    TABLE: ClassVar[Origin]  # this process's own table
+    STORE: ClassVar[Origin]  # the user's records
+    FILE: ClassVar[Origin]  # config files: same call, same context
+    LADDER: ClassVar[Origin]  # config files: same call, another context
+    NEAREST: ClassVar[Origin]  # config files: nearest shape
+    DEFAULT: ClassVar[Origin]  # `default=`, or the first config where a mode says so
+    SEARCH: ClassVar[Origin]  # measured now
+    ONLY: ClassVar[Origin]  # the one config there is
 
     def __init__(self, name: str) -> None:
         self.name = name
 
     def __repr__(self) -> str:
-        return f"Rung.{self.name}"
+        return f"Origin.{self.name}"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return rung, (self.name,)  # copies are compared by identity too
+        return origin, (self.name,)  # copies are compared by identity too
 
 
-RUNGS = {name: Rung(name) for name in Rung.__annotations__}
-for _name, _rung in RUNGS.items():
-    setattr(Rung, _name, _rung)
+ORIGINS = {name: Origin(name) for name in Origin.__annotations__}
+for _name, _rung in ORIGINS.items():
+    setattr(Origin, _name, _rung)
 
 
-def rung(name: str) -> Rung:
-    """The rung with this name."""
-    return RUNGS[name]
+def origin(name: str) -> Origin:
+    """The origin with this name."""
+    return ORIGINS[name]
 
 
 class Choice(Frozen):
@@ -51,11 +51,11 @@ class Choice(Frozen):
 
     Attributes:
         config: The live `Config` object, its hook included.
-        rung: Where it came from.
+        origin: Where it came from.
         record: The stored record, where there is one.
         complete: Whether every candidate of the call has been measured already.
         lasting: Whether later calls may use it without asking again.
-        origin: The file it came from, for people.
+        where: The file it came from, for people.
         key: The key it was tuned for, where that is another than the call's; `note` says in what they differ.
         loud: Whether that is worth a warning.
         conditions: What it was measured under; None for what was not measured.
@@ -64,10 +64,10 @@ class Choice(Frozen):
     """
 
     config: Any
-    rung: Rung
-    record: Record | None = None
+    origin: Origin
+    record: TuningRecord | None = None
     complete: bool = True
-    origin: str = ""
+    where: str = ""
     lasting: bool = True
     key: Key | None = None
     note: str = ""
@@ -78,7 +78,7 @@ class Choice(Frozen):
     @property
     def why(self) -> str:
         """Where it came from, in a line."""
-        return f"{self.origin or self.rung.name} ({self.note})" if self.note else self.origin or self.rung.name
+        return f"{self.where or self.origin.name} ({self.note})" if self.note else self.where or self.origin.name
 
 
 class Look(Frozen):
@@ -107,4 +107,4 @@ class Live(dict[str, Any]):
 
 
 Candidates = Mapping[str, Any]  # a config's identity -> the live Config
-Place = tuple[Rung, Callable[[Key, Candidates], Look]]
+Place = tuple[Origin, Callable[[Key, Candidates], Look]]

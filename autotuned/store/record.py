@@ -87,7 +87,7 @@ class Timing(Frozen):
         return [us for us in (self.low_us or self.median_us, self.median_us, self.high_us or self.median_us) if us]
 
 
-class Record(Frozen):
+class TuningRecord(Frozen):
     """The stored answer for one key; `winner` is None while a search is not finished.
 
     Attributes:
@@ -107,13 +107,13 @@ class Record(Frozen):
         wanted = identity_of(config)
         return next((timing for timing in self.timings if timing.identity == wanted), None)
 
-    def extended(self, timings: Sequence[Timing]) -> Record:
+    def extended(self, timings: Sequence[Timing]) -> TuningRecord:
         """This record with the timings of configs that it has none of."""
         known = {timing.identity for timing in self.timings}
         return self.replace(timings=self.timings + tuple(one for one in timings if one.identity not in known))
 
 
-def dump(record: Record) -> dict[str, Json]:
+def dump(record: TuningRecord) -> dict[str, Json]:
     """A record as JSON, the small fields first so that a listing can stop reading early."""
     return {
         "schema": SCHEMA,
@@ -128,7 +128,7 @@ def dump(record: Record) -> dict[str, Json]:
     }
 
 
-def load(data: Json) -> Record:
+def load(data: Json) -> TuningRecord:
     """Check JSON read from a file and return the record in it.
 
     Raises:
@@ -145,7 +145,7 @@ def load(data: Json) -> Record:
     timings = tuple(
         load_timing(entry, f"timings[{i}]") for i, entry in enumerate(typed(fields["timings"], list, "timings"))
     )
-    return Record(
+    return TuningRecord(
         key,
         winner,
         _us(fields["median_us"], "median_us"),
@@ -189,7 +189,7 @@ def check_config(data: Json, where: str) -> dict[str, Json]:
     return form
 
 
-def check_winner(record: Record) -> None:
+def check_winner(record: TuningRecord) -> None:
     """Check that the winner is one of the record's timings, so that a damaged field cannot name another config.
 
     Raises:

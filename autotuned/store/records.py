@@ -18,7 +18,7 @@ from autotuned.key.key import Key
 from autotuned.store import record
 from autotuned.store.conditions import Restore
 from autotuned.store.lookup import Look
-from autotuned.store.record import Record, Timing
+from autotuned.store.record import Timing, TuningRecord
 
 if TYPE_CHECKING:
     from autotuned.store import gc, locks, logbook, mounts
@@ -85,14 +85,14 @@ def _say_network() -> None:
             )
 
 
-def read(path: Path) -> Record | None:
+def read(path: Path) -> TuningRecord | None:
     """The record in a file; None if there is none, or it cannot be read, is damaged or of a newer schema."""
     found, seen = inspect(path)
     react(seen)
     return found
 
 
-def inspect(path: Path) -> tuple[Record | None, Look]:
+def inspect(path: Path) -> tuple[TuningRecord | None, Look]:
     """The record in a file, or why there is none; nothing is moved, and nothing is said."""
     where = str(path)
     try:
@@ -117,7 +117,7 @@ def inspect(path: Path) -> tuple[Record | None, Look]:
         return None, Look(None, "damaged", str(error), where)
 
 
-def look_up(key: Key) -> tuple[Record | None, Look]:
+def look_up(key: Key) -> tuple[TuningRecord | None, Look]:
     """The record of a key, or why there is none; nothing is moved, and nothing is said."""
     found, seen = inspect(record_path(key))
     if found is not None and found.key != key:
@@ -125,7 +125,7 @@ def look_up(key: Key) -> tuple[Record | None, Look]:
     return found, seen
 
 
-def read_of(key: Key) -> Record | None:
+def read_of(key: Key) -> TuningRecord | None:
     """The record of a key; None if there is none, or its file cannot be read, is damaged or holds another key's."""
     found, seen = look_up(key)
     react(seen)
@@ -168,7 +168,7 @@ def damaged(path: Path, why: str) -> None:
         warn_once(str(path), message, path, why.rstrip("."), "it will be replaced")
 
 
-def keep(result: Record) -> bool:
+def keep(result: TuningRecord) -> bool:
     """Write a record; where that fails, the choice lives in memory only and one warning says so.
 
     Returns:
@@ -220,7 +220,7 @@ def may_save(key: Key) -> bool:
     return found is None or found.winner is None
 
 
-def resumable(key: Key, before: Record | None = None, restore: Restore = None) -> dict[str, Timing]:
+def resumable(key: Key, before: TuningRecord | None = None, restore: Restore = None) -> dict[str, Timing]:
     """Timings of earlier searches for the key, by identity: of its record, and of a search that was not finished.
 
     Args:

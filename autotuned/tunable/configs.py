@@ -240,7 +240,7 @@ def _without_duplicates(configs: Sequence[Config], kernel: str) -> list[Config]:
     return list(seen.values())
 
 
-class Tunable(Protocol):
+class HasParameters(Protocol):
     """What configs are checked against: a target."""
 
     name: str
@@ -251,7 +251,7 @@ class Tunable(Protocol):
         """Whether a config may set a parameter, or an option of the back end, of this name."""
 
 
-def check(configs: Iterable[Config], target: Tunable) -> None:
+def check(configs: Iterable[Config], tunable: HasParameters) -> None:
     """Refuse configs that cannot be launched as they say, and make plain numbers of their options.
 
     Raises:
@@ -260,34 +260,34 @@ def check(configs: Iterable[Config], target: Tunable) -> None:
     """
     for config in configs:
         for name in config.kwargs:
-            _check_name(name, target)
-        if target.has_options:
-            _make_plain(config, target)
+            _check_name(name, tunable)
+        if tunable.has_options:
+            _make_plain(config, tunable)
 
 
-def _check_name(name: Any, target: Tunable) -> None:
-    if name in (*OPTIONS, "pre_hook") and (target.has_options or not target.allows(name)):
+def _check_name(name: Any, tunable: HasParameters) -> None:
+    if name in (*OPTIONS, "pre_hook") and (tunable.has_options or not tunable.allows(name)):
         raise ConfigError(
-            f"`{target.name}`: a config sets {name!r} among its parameters: expected it beside them, got it inside, "
+            f"`{tunable.name}`: a config sets {name!r} among its parameters: expected it beside them, got it inside, "
             f"where Triton overrides it or nothing reads it. Write Config({{...}}, {name}=...).",
-            kernel=target.name,
+            kernel=tunable.name,
         )
-    if not target.allows(name):
-        known = [parameter.name for parameter in target.parameters]
+    if not tunable.allows(name):
+        known = [parameter.name for parameter in tunable.parameters]
         raise ConfigError(
-            f"`{target.name}`: a config sets {name!r}, which is no parameter of the kernel."
+            f"`{tunable.name}`: a config sets {name!r}, which is no parameter of the kernel."
             + suggestion(str(name), known),
-            kernel=target.name,
+            kernel=tunable.name,
         )
 
 
-def _make_plain(config: Config, target: Tunable) -> None:
+def _make_plain(config: Config, tunable: HasParameters) -> None:
     """Options of NumPy's numbers become Python's: Triton writes them into JSON."""
     for name in OPTIONS:
         given = getattr(config, name, None)
-        if (value := _option(name, given, target.name)) is not given:
+        if (value := _option(name, given, tunable.name)) is not given:
             setattr(config, name, value)
-    parameters = {parameter.name for parameter in target.parameters}
+    parameters = {parameter.name for parameter in tunable.parameters}
     options = {name: plain(value) for name, value in config.kwargs.items() if name not in parameters}
     if any(value is not config.kwargs[name] for name, value in options.items()):
         config.kwargs = {**config.kwargs, **options}

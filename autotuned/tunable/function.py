@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from autotuned.search.timers import Timer
 
 
-class HostTarget:
+class TunableFunction:
     """A plain callable: CPU code, or a function that launches CuPy, CUDA or other kernels."""
 
     filled: frozenset[str] = frozenset()

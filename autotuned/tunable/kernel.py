@@ -75,7 +75,7 @@ class Hooks(Frozen):
     after: Callable[..., Any] | None = None
 
 
-class Target(Protocol):
+class Tunable(Protocol):
     """What the miss path needs to know of the thing that is tuned."""
 
     fn: Any
@@ -145,7 +145,7 @@ def make_timer(where: Device) -> Timer:
 
 
 def bind(
-    target: Target,
+    tunable: Tunable,
     tuned: frozenset[str],
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
@@ -162,18 +162,18 @@ def bind(
         CallError: An argument is missing, given twice, or one too many.
         ValueError: The caller passes what the configs set.
     """
-    refuse_conflicts(target, args, kwargs, tuned)
-    given = _given(target, args, kwargs)
+    refuse_conflicts(tunable, args, kwargs, tuned)
+    given = _given(tunable, args, kwargs)
     arguments = {}
-    for parameter in target.parameters:
+    for parameter in tunable.parameters:
         value = given.pop(parameter.name, parameter.default)
-        if parameter.name in tuned or parameter.name in target.filled:
+        if parameter.name in tuned or parameter.name in tunable.filled:
             continue
         if value is EMPTY and lenient:
             continue
         if value is EMPTY:
-            free = [p.name for p in target.parameters if p.name not in tuned and p.name not in target.filled]
-            raise _call_error(target, f"argument {parameter.name!r} is missing. Expected: {', '.join(free)}.")
+            free = [p.name for p in tunable.parameters if p.name not in tuned and p.name not in tunable.filled]
+            raise _call_error(tunable, f"argument {parameter.name!r} is missing. Expected: {', '.join(free)}.")
         arguments[parameter.name] = value
     if given:  # options of NumPy's numbers become Python's, which Triton can write down
         given = {name: plain(value) for name, value in given.items()}
@@ -181,27 +181,27 @@ def bind(
     return Call(args, kwargs, arguments, given, grid)
 
 
-def _given(target: Target, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+def _given(tunable: Tunable, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """What the caller gave, by name."""
-    places = [parameter.name for parameter in target.parameters if parameter.has_place]
+    places = [parameter.name for parameter in tunable.parameters if parameter.has_place]
     if len(args) > len(places):
-        raise _call_error(target, f"expected at most {len(places)} positional arguments, got {len(args)}.")
+        raise _call_error(tunable, f"expected at most {len(places)} positional arguments, got {len(args)}.")
     given = dict(zip(places, args))
-    names = [parameter.name for parameter in target.parameters if parameter.has_name]
-    nameless = [parameter.name for parameter in target.parameters if not parameter.has_name]
+    names = [parameter.name for parameter in tunable.parameters if parameter.has_name]
+    nameless = [parameter.name for parameter in tunable.parameters if not parameter.has_name]
     for name in kwargs:
         if name in given:
-            raise _call_error(target, f"argument {name!r} came twice, by position and by name.")
-        if name in nameless or not target.allows(name):
-            raise _call_error(target, f"got an unexpected argument {name!r} by name." + suggestion(name, names))
+            raise _call_error(tunable, f"argument {name!r} came twice, by position and by name.")
+        if name in nameless or not tunable.allows(name):
+            raise _call_error(tunable, f"got an unexpected argument {name!r} by name." + suggestion(name, names))
     return {**given, **kwargs}
 
 
-def _call_error(target: Target, message: str) -> CallError:
-    return CallError(f"`{target.name}`: {message}", kernel=target.name)
+def _call_error(tunable: Tunable, message: str) -> CallError:
+    return CallError(f"`{tunable.name}`: {message}", kernel=tunable.name)
 
 
-def refuse_conflicts(target: Target, args: Sequence[Any], kwargs: Mapping[str, Any], tuned: Container[str]) -> None:
+def refuse_conflicts(tunable: Tunable, args: Sequence[Any], kwargs: Mapping[str, Any], tuned: Container[str]) -> None:
     """Refuse a call that passes what its configs set.
 
     Args:
@@ -210,12 +210,12 @@ def refuse_conflicts(target: Target, args: Sequence[Any], kwargs: Mapping[str, A
     Raises:
         ValueError: In Triton's own words, which callers may match on.
     """
-    places = [parameter.name for parameter in target.parameters if parameter.has_place]
+    places = [parameter.name for parameter in tunable.parameters if parameter.has_place]
     conflicts = [name for name in (*places[: len(args)], *kwargs) if name in tuned]
     if conflicts:
         raise ValueError(
             f"Conflicting meta-parameters: {', '.join(conflicts)}. Make sure that you don't re-define "
-            f"auto-tuned symbols. (`{target.name}`: its configs set them.)"
+            f"auto-tuned symbols. (`{tunable.name}`: its configs set them.)"
         )
 
 
@@ -232,7 +232,7 @@ def is_empty_grid(sizes_of: Callable[[], Any]) -> bool:
         return False
 
 
-class KernelTarget:
+class TunableKernel:
     """A Triton kernel, with or without `heuristics` under the tuner."""
 
     has_options = True
@@ -251,7 +251,7 @@ class KernelTarget:
         self._names = frozenset(parameter.name for parameter in self.parameters)
 
     @classmethod
-    def of(cls, fn: Any) -> KernelTarget:
+    def of(cls, fn: Any) -> TunableKernel:
         """A kernel that another decorator than ours has, under the name of its function."""
         function: Any = source.python_function(fn)
         return cls(fn, function, source.public_name(fn))

@@ -13,7 +13,7 @@ from autotuned.gpu import device
 from autotuned.key.key import Key
 from autotuned.resolve import explain, sources
 from autotuned.resolve.explain import Explanation
-from autotuned.store.lookup import Rung
+from autotuned.store.lookup import Origin
 from autotuned.typed_json import Json
 
 from .. import terminal
@@ -68,7 +68,7 @@ def _of_name(wanted: str) -> tuple[str, list[Explanation]]:
 def _damaged(kernel: str) -> Iterator[Explanation]:
     """Records that cannot be read: of their keys only the digest is left."""
     for path, seen in sources.unreadable(kernel):
-        step = explain.Step(explain.WORDS[Rung.STORE], False, f"{seen.problem}: {seen.detail}")
+        step = explain.Step(explain.WORDS[Origin.STORE], False, f"{seen.problem}: {seen.detail}")
         notes = (f"the record {path} cannot be used",)
         yield Explanation(kernel, None, "auto", seen.problem, "search", None, (step,), remarks=notes)
 

@@ -11,7 +11,7 @@ import typer
 
 from autotuned import disk
 from autotuned.recording import file
-from autotuned.recording.file import Recorded
+from autotuned.recording.file import RecordedCall
 from autotuned.resolve import sources
 from autotuned.typed_json import Json
 
@@ -56,7 +56,7 @@ def report(
         _print(found, covered)
 
 
-def _counts(made: Sequence[Recorded]) -> Counter[str]:
+def _counts(made: Sequence[RecordedCall]) -> Counter[str]:
     """How often each key was called: several recorded calls, of other alignment or grids, may have one."""
     counts: Counter[str] = Counter()
     for call in made:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from autotuned.key.key import parts
-from autotuned.store.record import Record, Timing, identity_of
+from autotuned.store.record import Timing, TuningRecord, identity_of
 from autotuned.typed_json import Json
 
 from .. import terminal
@@ -56,7 +56,7 @@ def _timing_json(timing: Timing) -> dict[str, Json]:
     return {**timing.to_json(), "config": dict(timing.config)}
 
 
-def _sorted(record: Record) -> list[Timing]:
+def _sorted(record: TuningRecord) -> list[Timing]:
     """Fastest first; then those without a time, in the order of the list."""
     return sorted(record.timings, key=lambda timing: float("inf") if timing.median_us is None else timing.median_us)
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from autotuned.recording.file import Recorded
+from autotuned.recording.file import RecordedCall
 from autotuned.store.record import Timing, identity_of
 from autotuned.typed_json import Json
 
@@ -146,7 +146,7 @@ def mean(ratios: Iterable[float | None]) -> float | None:
     return math.exp(math.fsum(map(math.log, known)) / len(known)) if known else None
 
 
-def coverage(recorded: Sequence[Recorded]) -> Coverage:
+def coverage(recorded: Sequence[RecordedCall]) -> Coverage:
     """How much of a recording the store or the config files answer."""
     found = usage(recorded)
     tuned = [call for call in recorded if call.key.digest in found.answers]

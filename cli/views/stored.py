@@ -16,7 +16,7 @@ from autotuned.gpu.device import from_json
 from autotuned.key.key import Key
 from autotuned.resolve import sources
 from autotuned.store.conditions import Conditions
-from autotuned.store.record import Record
+from autotuned.store.record import TuningRecord
 from autotuned.typed_json import Json
 
 from .. import terminal
@@ -41,7 +41,7 @@ class Stored:
     quality: str | None
     vs_default: float | None
     path: str
-    record: Record | None = None
+    record: TuningRecord | None = None
     conditions: Conditions | None = None
 
     @property

@@ -9,7 +9,7 @@ from pathlib import Path
 from autotuned.key.key import Difference, Key
 from autotuned.key.nearest_key import Alike
 from autotuned.recording import file
-from autotuned.recording.file import Recorded
+from autotuned.recording.file import RecordedCall
 from autotuned.resolve import explain, sources
 from autotuned.typed_json import Json, canonical
 
@@ -69,7 +69,7 @@ class Usage:
     missing: list[Key] = field(default_factory=list)
 
 
-def usage(recorded: Iterable[Recorded]) -> Usage:
+def usage(recorded: Iterable[RecordedCall]) -> Usage:
     """Ask the store and the config files for each key of a recording, in the context in which it was called.
 
     Kernels are not imported: whether a choice is still among a kernel's configs, and `nearest=`, are left to the call.

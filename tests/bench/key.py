@@ -60,7 +60,7 @@ def rows():
         chooser = tuned.tuner.chooser
         yield f"key and digest, 8 tensors, {what}", best_us(lambda: chooser.key(call).digest)
         yield f"  of this the context part, {what}", best_us(lambda: chooser._context.of(call))
-        yield f"  of this the source, {what}", best_us(lambda: tuned.tuner.target.source)
+        yield f"  of this the source, {what}", best_us(lambda: tuned.tuner.tunable.source)
     with tempfile.TemporaryDirectory() as folder:
         fingerprint.of("sm_90", Path(folder))
 

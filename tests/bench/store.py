@@ -25,7 +25,7 @@ from fakes import FakeConfig, by_identity, form, make_key
 from autotuned import disk
 from autotuned.resolve import sources
 from autotuned.store import gc, record
-from autotuned.store.record import Record, Timing
+from autotuned.store.record import Timing, TuningRecord
 
 CONFIGS = [FakeConfig({"BLOCK": 2**n}, num_warps=warps) for n in range(4, 14) for warps in (4, 8)]
 LIVE = by_identity(*CONFIGS)
@@ -44,11 +44,11 @@ autotuned.autotune
 clocks.append((time.perf_counter(), time.process_time()))
 tuned = autotuned.autotune(configs, key=["n"], name="bench.add")(kernel_file.add)
 clocks.append((time.perf_counter(), time.process_time()))
-launch = tuned.tuner.target.launch
+launch = tuned.tuner.tunable.launch
 def stop(call, config):
     clocks.append((time.perf_counter(), time.process_time()))
     return launch(call, config)
-tuned.tuner.target.launch = stop
+tuned.tuner.tunable.launch = stop
 tuned[(1,)](x, 64)
 del clocks[4:]
 assert tuned.cache_info().searches == SEARCHES, tuned.cache_info()
@@ -67,7 +67,7 @@ def add(x_ptr, n, BLOCK: tl.constexpr):
 
 def fill(start: int, stop: int) -> None:
     """Records of as many keys, each with 20 timings."""
-    whole = record.dump(Record(make_key(0), form(CONFIGS[0]), 10.0, "ok", TIMINGS, {"written": ["x_ptr"]}))
+    whole = record.dump(TuningRecord(make_key(0), form(CONFIGS[0]), 10.0, "ok", TIMINGS, {"written": ["x_ptr"]}))
     disk.make_folder(sources.record_path(make_key(0)).parent)
     for n in range(start, stop):
         key = make_key(n)

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from autotuned.configfiles import nearest_shape
 from autotuned.gpu.device import from_json
 from autotuned.resolve import sources
-from autotuned.store.record import Record, Timing
+from autotuned.store.record import Timing, TuningRecord
 
 AXES = {
     "autotuned.kernels.matmul.matmul_kernel": "M",
@@ -40,7 +40,7 @@ class Loss(NamedTuple):
     untuned: float
 
 
-def losses(records: list[Record], axis: str, band: tuple[bool, float, float]) -> Iterator[Loss]:
+def losses(records: list[TuningRecord], axis: str, band: tuple[bool, float, float]) -> Iterator[Loss]:
     """The loss of every call that has a neighbour in a band of distances."""
     above, least, most = band
     shapes = [nearest_shape.shape_of(record.key.call, [axis]) for record in records]
@@ -56,7 +56,7 @@ def losses(records: list[Record], axis: str, band: tuple[bool, float, float]) ->
             yield loss(record, min(found, key=lambda one: one[:2])[2])
 
 
-def loss(record: Record, neighbour: Record) -> Loss:
+def loss(record: TuningRecord, neighbour: TuningRecord) -> Loss:
     """What a call loses with the choice of another, and with the first config of its list."""
     best = min(timing.median_us for timing in record.timings if timing.usable)
     assert neighbour.winner is not None
@@ -72,7 +72,7 @@ def geomean(values: Iterable[float]) -> float:
     return math.exp(sum(logs) / len(logs)) if logs else math.nan
 
 
-def print_table(device: str, by_kernel: dict[str, list[Record]]) -> None:
+def print_table(device: str, by_kernel: dict[str, list[TuningRecord]]) -> None:
     """One table: kernels and bands down, losses across."""
     print(f"\n{device}\n")
     print("| kernel, axis | neighbour | calls | geomean | worst | not usable | untuned, geomean |")
@@ -96,7 +96,7 @@ def main() -> None:
     parser.add_argument("--cache", help="the folder of the store, AUTOTUNED_CACHE_DIR of the run that tuned")
     if (cache := parser.parse_args().cache) is not None:
         os.environ["AUTOTUNED_CACHE_DIR"] = cache
-    found: dict[str, dict[str, list[Record]]] = defaultdict(lambda: defaultdict(list))
+    found: dict[str, dict[str, list[TuningRecord]]] = defaultdict(lambda: defaultdict(list))
     for kernel in AXES:
         for _, record in sources.all_records(kernel):
             if record.winner is not None and any(timing.usable for timing in record.timings):

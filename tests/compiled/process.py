@@ -34,6 +34,6 @@ if __name__ == "__main__":
         info = add.cache_info()
         launched = [launch.arguments["BLOCK"] for launch in fake_cuda.Launcher.launches]
         print(json.dumps({
-            "benchmarks": len(bench.calls), "compiled": compiled, "launched": launched, "name": add.tuner.target.name,
+            "benchmarks": len(bench.calls), "compiled": compiled, "launched": launched, "name": add.tuner.tunable.name,
             "searches": info.searches, "hits": info.hits,
         }))  # fmt: skip

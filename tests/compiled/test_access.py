@@ -172,11 +172,11 @@ OWN = {
 }
 
 
-@pytest.mark.parametrize("kernel", OWN, ids=lambda kernel: kernel.tuner.target.name.rpartition(".")[2])
+@pytest.mark.parametrize("kernel", OWN, ids=lambda kernel: kernel.tuner.tunable.name.rpartition(".")[2])
 def test_our_own_kernels(kernel):
     case = next(iter(kernel.cases[0](torch.device("cpu"))))
     call = kernel.tuner.call(case["args"], case.get("kwargs", {}), case["grid"])
-    found = compiledkernel.accesses(kernel.tuner.target.compile(call, kernel.configs[0]))
+    found = compiledkernel.accesses(kernel.tuner.tunable.compile(call, kernel.configs[0]))
     assert found is not None
     names = {name for name in kernel.arg_names if name in found.written}
     assert names == OWN[kernel]

@@ -151,7 +151,7 @@ def test_a_worker_that_is_killed_from_outside_says_nothing_of_its_config(workers
     monkeypatch.setattr(compilers, "_take", lambda: worker)
     monkeypatch.setattr(worker, "ask", lambda *rest: os.kill(worker.pid, 9))
     with pytest.raises(MemoryError, match="was killed, as it is for want of memory"):
-        compilers.compile(tuned.tuner.target.name, (), None, lambda: None)
+        compilers.compile(tuned.tuner.tunable.name, (), None, lambda: None)
 
 
 def test_an_error_of_a_config_is_the_one_that_a_thread_would_raise(workers, caplog):

@@ -94,13 +94,13 @@ def test_the_hook_of_the_config_is_called_before_it_is_compiled(x):
 
 def test_a_stored_config_that_does_not_compile_is_passed_over(stored, launches, monkeypatch, caplog, x):
     tuned = kernel(default=CONFIGS[0])
-    compile_ = tuned.tuner.target.compile
+    compile_ = tuned.tuner.tunable.compile
 
     def refuse(call, config):
         if config.kwargs["BLOCK"] == 32:
             raise ValueError("too large here")
         return compile_(call, config)
 
-    monkeypatch.setattr(tuned.tuner.target, "compile", refuse)
+    monkeypatch.setattr(tuned.tuner.tunable, "compile", refuse)
     assert tuned.prepare(x, 100).kwargs == {"BLOCK": 16}
     assert "does not compile or launch here" in caplog.text and launches == []

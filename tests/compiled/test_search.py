@@ -69,13 +69,13 @@ def restored(monkeypatch):
 @pytest.fixture
 def compiles(monkeypatch):
     """The BLOCK of each config that a search or a first launch compiles."""
-    blocks, compile_ = [], target.KernelTarget.compile
+    blocks, compile_ = [], target.TunableKernel.compile
 
     def noted(self, call, config):
         blocks.append(config.kwargs["BLOCK"])
         return compile_(self, call, config)
 
-    monkeypatch.setattr(target.KernelTarget, "compile", noted)
+    monkeypatch.setattr(target.TunableKernel, "compile", noted)
     return blocks
 
 
@@ -190,7 +190,7 @@ def test_b36_what_cannot_compile_is_tried_once_for_all_shapes(compiles):
     ("error", "each_time"), [(MemoryError("no room"), 2), (TimeoutError("too long"), 1)], ids=["memory", "time"]
 )
 def test_b36_a_passing_failure_is_not_remembered(monkeypatch, error, each_time):
-    tries, compile_ = [], target.KernelTarget.compile
+    tries, compile_ = [], target.TunableKernel.compile
 
     def failing(self, call, config):
         tries.append(config.kwargs["BLOCK"])
@@ -198,7 +198,7 @@ def test_b36_a_passing_failure_is_not_remembered(monkeypatch, error, each_time):
             raise error
         return compile_(self, call, config)
 
-    monkeypatch.setattr(target.KernelTarget, "compile", failing)
+    monkeypatch.setattr(target.TunableKernel, "compile", failing)
     tuned = autotune(CONFIGS, key=["n"])(triton.jit(add))
     for n in (16, 32):
         tuned[grid](torch.zeros(n), torch.zeros(n), n)
@@ -222,14 +222,14 @@ def test_an_option_of_another_vendor_fails_here_with_its_name():
 
 
 def refuse_block(monkeypatch, block, error):
-    compile_ = target.KernelTarget.compile
+    compile_ = target.TunableKernel.compile
 
     def failing(self, call, config):
         if config.kwargs["BLOCK"] == block:
             raise error
         return compile_(self, call, config)
 
-    monkeypatch.setattr(target.KernelTarget, "compile", failing)
+    monkeypatch.setattr(target.TunableKernel, "compile", failing)
 
 
 @pytest.mark.parametrize("source", ["record", "file"])
@@ -258,14 +258,14 @@ def test_a_launch_that_is_refused_asks_the_next_source(monkeypatch, launches):
     kernel, times = triton.jit(add), fake_cuda.by_config({16: 2.0, 32: 1.0})
     args = torch.zeros(100), torch.zeros(100), 100
     autotune(CONFIGS, key=["n"], do_bench=times)(kernel)[grid](*args)
-    launch = target.KernelTarget.launch
+    launch = target.TunableKernel.launch
 
     def failing(self, call, config):
         if config.kwargs["BLOCK"] == 32:
             raise RuntimeError(text)
         return launch(self, call, config)
 
-    monkeypatch.setattr(target.KernelTarget, "launch", failing)
+    monkeypatch.setattr(target.TunableKernel, "launch", failing)
     text = "Triton Error [CUDA]: invalid argument"
     tuned = autotune(CONFIGS, key=["n"], do_bench=times)(kernel)
     tuned[grid](*args)
@@ -282,7 +282,7 @@ def test_a_fault_after_a_stored_config_ran_is_raised(monkeypatch, tmp_path, laun
     autotune(CONFIGS, key=["n"], do_bench=times)(kernel)[grid](*args)
     if source == "file":
         ship(tmp_path / "shipped", monkeypatch)
-    launch = target.KernelTarget.launch
+    launch = target.TunableKernel.launch
 
     def failing(self, call, config):
         launch(self, call, config)
@@ -291,7 +291,7 @@ def test_a_fault_after_a_stored_config_ran_is_raised(monkeypatch, tmp_path, laun
     launches.clear()
     tuned = autotune(CONFIGS, key=["n"], do_bench=times)(kernel)
     with monkeypatch.context() as patch:
-        patch.setattr(target.KernelTarget, "launch", failing)
+        patch.setattr(target.TunableKernel, "launch", failing)
         for _ in range(2):
             with pytest.raises(RuntimeError, match="illegal memory access"):
                 tuned[grid](*args)
@@ -346,6 +346,6 @@ def test_a_search_goes_without_the_garbage_collector(options, monkeypatch):
     try:
         kernel[(7,)](x, y, 100)
         assert kernel.cache_info().searches == 2
-        assert [one for one in gc.get_objects() if type(one) in (search._Search, compiling.Ahead)] == []
+        assert [one for one in gc.get_objects() if type(one) in (search._Search, compiling.CompileStream)] == []
     finally:
         gc.enable()

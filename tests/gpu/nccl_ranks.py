@@ -207,7 +207,9 @@ def all_reduce(place: Place) -> dict[str, Any]:
     import autotuned
 
     configs = [Config({"chunks": chunks}) for chunks in CHUNKS]
-    tuned = autotuned.autotune(configs, do_bench=autotuned.Fixed(rep=10, warmup=3), name="nccl.chunked")(chunked)
+    tuned = autotuned.autotune(configs, do_bench=autotuned.FixedLaunches(rep=10, warmup=3), name="nccl.chunked")(
+        chunked
+    )
     chosen = []
     start = time.perf_counter()
     with autotuned.sync(timeout_s=100):

@@ -19,7 +19,7 @@ from autotuned import disk
 from autotuned.errors import AutotunedError
 from autotuned.resolve import sources
 from autotuned.store import logbook, record, records
-from autotuned.store.record import Record
+from autotuned.store.record import TuningRecord
 
 TESTS = Path(__file__).resolve().parent.parent
 
@@ -127,7 +127,7 @@ class Stress:
                 self.counts["moved while looking"] += 1
 
     def _check_end(self) -> None:
-        found: list[Record] = [each for _, each in sources.all_records()]
+        found: list[TuningRecord] = [each for _, each in sources.all_records()]
         assert len(found) == len({each.key.digest for each in found}) == self.keys
         for each in found:
             assert len(each.timings) == 10

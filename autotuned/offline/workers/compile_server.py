@@ -37,7 +37,7 @@ def main() -> None:
 
 def _kernels(targets: list[str]) -> dict[str, Any]:
     """What is compiled for each tuned kernel of the targets, by name."""
-    targets_of = (found.tuner.target for found in tuning.load(targets))
+    targets_of = (found.tuner.tunable for found in tuning.load(targets))
     return {target.name: kernel.innermost(target.fn) for target in targets_of if target.compiles_ahead}
 
 

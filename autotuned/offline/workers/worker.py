@@ -126,7 +126,7 @@ def _key(key: Key) -> dict[str, Json]:
     return {"kernel": key.kernel, **key.to_json()}
 
 
-def _take_in(known: record.Record) -> None:
+def _take_in(known: record.TuningRecord) -> None:
     """Store what was measured on another host, unless it was measured here too, under conditions as strong."""
     mine = sources.read_of(known.key)
     unfinished = mine is not None and mine.winner is None and len(mine.timings) < len(known.timings)
@@ -134,7 +134,7 @@ def _take_in(known: record.Record) -> None:
         sources.keep(known)
 
 
-def _is_more(known: record.Record, mine: record.Record) -> bool:
+def _is_more(known: record.TuningRecord, mine: record.TuningRecord) -> bool:
     return known.winner is not None and conditions.is_more(known.conditions, mine.conditions)
 
 
