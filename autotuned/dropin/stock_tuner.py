@@ -16,7 +16,7 @@ from autotuned.resolve import sources
 from autotuned.resolve.context import Context
 from autotuned.resolve.request import trial_part
 from autotuned.search import benchmark, failures
-from autotuned.store import conditions
+from autotuned.store import conditions, records
 from autotuned.store.conditions import Conditions
 from autotuned.store.lookup import Origin, Place
 from autotuned.store.record import Timing, TuningRecord
@@ -128,7 +128,7 @@ class Seed:
             message = "`%s`: expected do_bench to tell configs apart, got %g ms for each; Triton takes the first."
             self.warn_once(message, "one answer", ran[0][0] / 1e3)
         under = Conditions(conditions.names(restore))
-        sources.keep(kept.replace(median_us=won.median_us, quality=quality, conditions=under))
+        records.keep(kept.replace(median_us=won.median_us, quality=quality, conditions=under))
 
     def _say_wrong_times(self, made: Sequence[Timing]) -> None:
         """Warn of answers of a benchmark that are no times; the infinite ones are Triton's own word for a failure."""

@@ -17,9 +17,10 @@ from autotuned._lazy import later
 from autotuned.errors import AutotunedError
 from autotuned.key.key import is_tensor
 from autotuned.launch import codegen, launcher
-from autotuned.resolve import hooks, sources
+from autotuned.resolve import hooks
 from autotuned.resolve.chooser import Chooser
 from autotuned.resolve.request import Options, Question
+from autotuned.store import records
 from autotuned.store.lookup import Choice, Origin
 from autotuned.triton_compat import fingerprint, kernel
 from autotuned.tunable import configs as candidates
@@ -401,7 +402,7 @@ class _LazyDevice:
     def getter(self) -> Callable[[], int]:
         """What tells the index, for those who ask often."""
         if self._get is None:
-            fingerprint.begin(sources.root())
+            fingerprint.begin(records.root())
             self._get = kernel.current_device_getter()
         return self._get
 

@@ -14,7 +14,7 @@ from triton import Config, knobs
 import autotuned
 from autotuned import autotune
 from autotuned.launch import bound, driver_call, launcher
-from autotuned.resolve import sources
+from autotuned.store import listing
 from autotuned.triton_compat import compiled, fingerprint, frontend, versions
 
 CONFIGS = [Config({"BLOCK": block}, num_warps=warps) for block in (16, 32) for warps in (1, 2)]
@@ -61,7 +61,7 @@ def test_it_is_tuned_once_stored_and_launched_as_triton_does(launches, lines):
             assert fake_cuda.same(launches[-2], launches[-1])
             assert launches[-1].arguments["BLOCK"] == 32
     assert kernel.cache_info().searches == 2
-    assert [record.key.context["triton"] for _, record in sources.all_records()] == ["3.10.0"] * 2
+    assert [record.key.context["triton"] for _, record in listing.all_records()] == ["3.10.0"] * 2
     again = tuned()  # as in another process
     again[(4,)](x, 100)
     assert again.cache_info().searches == 0
