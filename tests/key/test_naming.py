@@ -50,7 +50,7 @@ def run(program: str, cwd: Path, **environment: str) -> Any:
     done = subprocess.run(
         [sys.executable, "-c", program],
         cwd=cwd,
-        env={**os.environ, "PYTHONPATH": str(Path(naming.__file__).parent.parent), **environment},
+        env={**os.environ, "PYTHONPATH": str(Path(naming.__file__).parents[2]), **environment},
         capture_output=True,
         text=True,
     )
