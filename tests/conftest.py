@@ -148,6 +148,20 @@ def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, objec
         session.config.getini("filterwarnings").remove("error")
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_report_to_serializable() -> Generator[None, object, object]:
+    """Escape what no UTF-8 can carry: pytest-xdist would end the run at a report with a lone surrogate."""
+    return _escaped((yield))
+
+
+def _escaped(data: object) -> object:
+    if isinstance(data, str):
+        return data.encode("utf-8", "backslashreplace").decode()
+    if isinstance(data, dict):
+        return {_escaped(name): _escaped(value) for name, value in data.items()}
+    return type(data)(map(_escaped, data)) if isinstance(data, list | tuple) else data
+
+
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Do not even import files of which no test would be left."""
     return True if config.option.markexpr == QUICK and _name(collection_path) in _SLOW_FILES else None

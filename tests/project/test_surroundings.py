@@ -1,5 +1,6 @@
 """The tests themselves beside other packages: their config files, and plug-ins of pytest that warn or change the order."""
 
+import json
 import os
 import subprocess
 import sys
@@ -87,6 +88,25 @@ def test_a_part_of_the_tests_passes_beside_other_packages(beside: dict[str, str]
     done = subprocess.run([*command, *paths], cwd=TESTS.parent, env=beside, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "passed" in done.stdout
+
+
+def test_a_report_with_a_lone_surrogate_reaches_the_process_that_prints_it(request: pytest.FixtureRequest) -> None:
+    def fail() -> None:
+        raise AssertionError("a text with \ud800")
+
+    try:
+        fail()
+    except AssertionError:
+        failure = pytest.ExceptionInfo.from_current().getrepr()
+    report = pytest.TestReport(
+        "a", ("a", 1, "a"), {}, "failed", failure, "call", sections=[("Captured stdout", "\udcff")]
+    )
+    hook = request.config.hook
+    data = hook.pytest_report_to_serializable(config=request.config, report=report)
+    sent = json.dumps(data, ensure_ascii=False).encode()
+    assert rb"a text with \\ud800" in sent and rb"\\udcff" in sent
+    there = hook.pytest_report_from_serializable(config=request.config, data=json.loads(sent))
+    assert r"AssertionError: a text with \ud800" in there.longreprtext
 
 
 def test_a_warning_in_a_test_is_an_error() -> None:
