@@ -204,5 +204,6 @@ def test_a_gpu_that_is_handed_on_by_index_is_the_one_that_a_program_would_count_
     assert gpu.settings == {"CUDA_VISIBLE_DEVICES": "0"}
 
 
-def test_a_whole_gpu_is_its_first_slice_on_either_way():
-    assert visible.chosen("GPU-aa", MIG, {}) == visible.visible(MIG, {"CUDA_VISIBLE_DEVICES": "GPU-aa"}) == MIG[:1]
+def test_a_gpu_in_slices_is_not_named_by_its_own_uuid():
+    with pytest.raises(DeviceChoiceError, match="'GPU-aa11' fits none"):
+        visible.chosen("GPU-aa11", MIG, {})

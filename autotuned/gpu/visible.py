@@ -49,7 +49,7 @@ def chosen(text: str, table: list[Gpu], variables: Mapping[str, str]) -> list[Gp
 
 
 def _named(name: str, found: list[Gpu], text: str) -> Gpu:
-    fitting = _fitting(name, found) if not name.isdecimal() else found[int(name) :][:1]
+    fitting = found[int(name) :][:1] if name.isdecimal() else _fitting(name, {gpu.uuid: gpu for gpu in found})
     if len(fitting) == 1:
         return fitting[0]
     offered = ", ".join(f"{index}: {gpu}" for index, gpu in enumerate(found))
@@ -61,16 +61,13 @@ def _named(name: str, found: list[Gpu], text: str) -> Gpu:
     )
 
 
-def _fitting(name: str, gpus: list[Gpu]) -> list[Gpu]:
-    """The GPUs whose UUID begins with a name, in either case; a whole UUID fits one GPU only.
-
-    The name of a GPU that is cut into slices stands for its first slice, which is all that CUDA shows of it.
-    """
+def _fitting(name: str, offered: Mapping[str, Gpu]) -> list[Gpu]:
+    """The GPUs whose UUID begins with a name, in either case; a whole UUID fits one GPU only."""
     lower = name.lower()
     if not lower.startswith(("gpu-", "mig-")):
         return []
-    offered = {(_whole(gpu) if lower.startswith("gpu-") else gpu.uuid).lower(): gpu for gpu in reversed(gpus)}
-    return [offered[lower]] if lower in offered else [gpu for uuid, gpu in offered.items() if uuid.startswith(lower)]
+    exact = [gpu for uuid, gpu in offered.items() if uuid.lower() == lower]
+    return exact or [gpu for uuid, gpu in offered.items() if uuid.lower().startswith(lower)]
 
 
 def _whole(gpu: Gpu) -> str:
@@ -96,10 +93,12 @@ def _left(table: list[Gpu], counted: list[Gpu], text: str | None) -> list[Gpu]:
     """What a variable leaves of GPUs; `counted` are those that its indices stand for."""
     if text is None:
         return table
+    # The name of a GPU in slices stands for the first one, which is all that CUDA shows of it.
+    offered = {_whole(gpu): gpu for gpu in reversed(table)} | {gpu.uuid: gpu for gpu in table}
     left: list[Gpu] = []
     for name in map(str.strip, text.split(",")):
         digits = re.match(r"\+?(\d+)", name)  # as the C library reads numbers: "1x" is 1
-        fitting = counted[int(digits[1]) :][:1] if digits else _fitting(name, table)
+        fitting = counted[int(digits[1]) :][:1] if digits else _fitting(name, offered)
         if len(fitting) != 1:
             break
         left += fitting
