@@ -115,7 +115,7 @@ def test_config_files_can_be_shown(write: Write, monkeypatch: pytest.MonkeyPatch
 
 def test_a_long_listing_is_whole_and_read_from_heads_only(monkeypatch):
     monkeypatch.setattr("autotuned.store.listing.BLOCK", 10)
-    monkeypatch.setattr("autotuned.resolve.listing.BLOCK", 10)
+    monkeypatch.setattr("autotuned.store.listing.BLOCK", 10)
     monkeypatch.setattr("autotuned.cli.commands.list.TABLE_ROWS", 5)
     paths = _keep(37) + _keep(3, "app.other")
     monkeypatch.setattr(listing, "all_records", lambda kernel=None: pytest.fail("whole records were read"))
