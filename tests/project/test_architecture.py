@@ -68,6 +68,12 @@ def test_the_top_of_the_package_is_a_few_files_and_the_packages():
     assert {path.stem for path in PACKAGE.glob("*.py")} | folders == {*RANK, "kernels"}
 
 
+def test_the_design_page_lists_the_packages_in_this_order():
+    listed = re.findall(r"^\| `(\w+)/` \|", (ROOT / "docs" / "design.md").read_text(), re.MULTILINE)
+    ranks = [RANK[name] for name in listed if name in RANK]
+    assert ranks == sorted(ranks) and set(listed) - RANK.keys() == {"kernels", "cli"}
+
+
 @pytest.mark.parametrize("path", LIBRARY, ids=name_of)
 def test_imports_point_down(path):
     own = name_of(path).split(".")[0]

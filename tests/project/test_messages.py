@@ -45,8 +45,6 @@ REVIEWED = {
         "recorded kernel {}: {} is now {}. Record again, or give the kernel its old name with @autotune(name=...).",
         "Triton was imported before TRITON_INTERPRET=1 was set: set it before the first import.",
         "{} Set it in the environment.",
-        "{}={}: expected UUIDs, since this host has GPUs of several kinds ({}) and CUDA counts the fastest first. Name "
-        "them by UUID, or set {}=PCI_BUS_ID to count as nvidia-smi does.",
         "the targets have no case {} any more: their generators must yield the same cases whenever they are called.",
         "--out {}: a file holds one kernel on one device, and these are {}. Name a folder.",
         "--out: {} is an input, and inputs are never written. Name another place.",
