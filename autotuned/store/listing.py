@@ -10,8 +10,7 @@ from itertools import islice
 from pathlib import Path
 
 from autotuned import disk
-from autotuned.gpu.device import file_stem
-from autotuned.store import logbook, record, records
+from autotuned.store import layout, record, records
 from autotuned.store.lookup import Look
 from autotuned.store.record import TuningRecord
 
@@ -50,8 +49,7 @@ def _read(path: Path, quietly: bool) -> TuningRecord | None:
 
 def kernels(quietly: bool = False) -> set[str]:
     """Names of the kernels that have records: each folder holds those of one, so its first record says which."""
-    schema = records.schema_folder()
-    firsts = (next(_heads_in(schema / folder, quietly), None) for folder in _folders(schema))
+    firsts = (next(_heads_in(folder, quietly), None) for folder in _folders())
     return {found.key.kernel for _, found in filter(None, firsts)}
 
 
@@ -60,9 +58,8 @@ def all_heads(kernel: str | None = None, quietly: bool = False) -> Iterator[tupl
 
     Paths are text: of 100,000 records a tenth of the time went into making `Path` of them.
     """
-    schema = records.schema_folder()
-    for folder in _folders(schema) if kernel is None else [file_stem(kernel)]:
-        yield from _heads_in(schema / folder, quietly)
+    for folder in _folders(kernel):
+        yield from _heads_in(folder, quietly)
 
 
 def _heads_in(folder: Path, quietly: bool) -> Iterator[tuple[str, TuningRecord]]:
@@ -96,7 +93,7 @@ def known_heads(kernel: str, most: int = MOST_KNOWN) -> tuple[TuningRecord, ...]
     Args:
         most: How many; of more, those whose names come first, which says nothing of them.
     """
-    folder = str(records.schema_folder() / file_stem(kernel))
+    folder = str(layout.kernel_folder(kernel))
     if folder not in _known and len(_known) >= MOST_FOLDERS:
         _known.pop(next(iter(_known)))
     known = _known.setdefault(folder, _Known())
@@ -147,13 +144,16 @@ def _head(path: str) -> TuningRecord | None:
 
 
 def _record_paths(kernel: str | None) -> Iterator[str]:
-    schema = records.schema_folder()
-    for folder in _folders(schema) if kernel is None else [file_stem(kernel)]:
-        yield from _paths_in(schema / folder)
+    for folder in _folders(kernel):
+        yield from _paths_in(folder)
 
 
-def _folders(schema: Path) -> list[str]:
-    return sorted(name for name in _names(schema) if not name.startswith("."))
+def _folders(kernel: str | None = None) -> list[Path]:
+    """The folder of one kernel, or those of all."""
+    if kernel is not None:
+        return [layout.kernel_folder(kernel)]
+    schema = layout.schema_folder()
+    return sorted(schema / name for name in _names(schema) if not name.startswith("."))
 
 
 def _paths_in(folder: Path) -> Iterator[str]:
@@ -174,6 +174,6 @@ def clear(kernel: str | None = None) -> int:
     """Delete the records of one kernel, or of all; returns how many."""
     count = 0
     for path in (Path(path) for path, _ in all_heads(kernel)):
-        disk.remove(logbook.path_beside(path))
+        disk.remove(layout.logbook_path(path))
         count += disk.remove(path)
     return count
