@@ -13,7 +13,7 @@ from given import work as _work
 
 from autotuned.configfiles import lookup
 from autotuned.gpu import device
-from autotuned.store import listing, records
+from autotuned.store import layout, listing
 
 pytestmark = pytest.mark.usefixtures("wide_output")
 
@@ -22,8 +22,8 @@ def test_an_empty_store_says_where_it_looked(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(lookup, "config_folders", lambda: iter([Path("somewhere")]))
     for args in (["list"], ["list", "any"]):
         text = _run(*args).stdout
-        assert f"Nothing is stored in {records.root()}" in text and "somewhere" in text
-    assert _json("list") == {"cache": str(records.root()), "choices": []}
+        assert f"Nothing is stored in {layout.root()}" in text and "somewhere" in text
+    assert _json("list") == {"cache": str(layout.root()), "choices": []}
 
 
 def test_list_shows_records_and_files(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -36,7 +36,7 @@ def test_list_shows_records_and_files(write: Write, monkeypatch: pytest.MonkeyPa
     }  # fmt: skip
     if record["source"] != "store":
         file, record = record, file
-    assert record["path"].startswith(str(records.root())) and record["quality"] == "ok"
+    assert record["path"].startswith(str(layout.root())) and record["quality"] == "ok"
     assert file["source"] == file["path"] == f"tuned/{device.cpu().slug}/mod_work.work.json"
     assert file["vs_default"] == 4 and file["digest"] == record["digest"]
     assert file["config"] == record["config"] and file["device"] == device.cpu().slug
