@@ -307,8 +307,8 @@ class _Through(Tuner):
         start = time.perf_counter()
         result = self._tuned.tritons_run(args, kwargs, grid)
         if self._tuned.__dict__.get("configs_timings") is not before:
-            self.chooser.searches += 1
-            self.chooser.seconds.search += time.perf_counter() - start
+            self.chooser.state.searches += 1
+            self.chooser.state.seconds.search += time.perf_counter() - start
         self._bind_launched(args, kwargs, grid, result)
         return result
 
@@ -326,7 +326,7 @@ class _Through(Tuner):
         start = time.perf_counter()
         ready = self._bound(call, config, self._prologue(call, config), result)
         self.launcher.bind(tuple(call.arguments.values()), ready)
-        self.chooser.seconds.bind += time.perf_counter() - start
+        self.chooser.state.seconds.bind += time.perf_counter() - start
 
 
 def _wall_clock(call: Callable[[], Any], quantiles: Sequence[float]) -> list[float]:

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
+from autotuned import env
 from autotuned.key import opaque
 from autotuned.key.key import Key, dtypes_in, is_tensor
 from autotuned.resolve import sources
@@ -150,9 +151,7 @@ class Seed:
 
     def warn_once(self, message: str, about: str = "untuned", *more: Any) -> None:
         """Say something about this kernel, once."""
-        if about not in self._warned:
-            self._warned.add(about)
-            log.warning(message, self.tunable.name, *more)
+        env.warn_once(about, message, self.tunable.name, *more, said=self._warned)
 
 
 def _spell(value: Any, where: str) -> Json:

@@ -147,7 +147,7 @@ class Tuner:
     def keys_changed(self, names: Sequence[str]) -> None:
         """Start over with other key arguments: the user edited the list of them."""
         spec = self.options.spec.replace(names=tuple(names))
-        self.options = self.chooser.options = self.options.replace(spec=spec)
+        self.options = self.chooser.state.options = self.options.replace(spec=spec)
         self.forget()
         self._rebuild(self.tuned)
 
@@ -277,8 +277,8 @@ class Tuner:
         if choice.lasting and not call.options and tuple(call.arguments) == self.names:
             self._count_exactly()
             self._put(call, choice.config, before, result)
-        self.chooser.seconds.compile += launched - start
-        self.chooser.seconds.bind += time.perf_counter() - launched
+        self.chooser.state.seconds.compile += launched - start
+        self.chooser.state.seconds.bind += time.perf_counter() - launched
 
     def _put(self, call: Call, config: Any, before: bound.Prologue | None, result: Any) -> None:
         try:
@@ -367,15 +367,15 @@ class Tuner:
 
     def cache_info(self) -> CacheInfo:
         """The counters."""
-        launcher, chooser, seconds = self.launcher, self.chooser, self.chooser.seconds
+        launcher, state, seconds = self.launcher, self.chooser.state, self.chooser.state.seconds
         return counters.CacheInfo(
-            launcher.hits, self._misses, len(launcher), launcher.evictions, chooser.searches,
+            launcher.hits, self._misses, len(launcher), launcher.evictions, state.searches,
             seconds.lookup, seconds.search, seconds.compile, seconds.bind,
         )  # fmt: skip
 
     def forget(self) -> None:
         """Drop this process's choices; records on disk stay."""
-        self.chooser.forget()
+        self.chooser.state.forget()
         self.launcher.clear()
 
 

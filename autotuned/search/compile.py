@@ -82,7 +82,7 @@ class CompileStream:
     """What compiling the configs of one call has shown.
 
     Attributes:
-        refused: Why a config does not compile, by identity; passing reasons, such as a full memory, are left out.
+        excluded: Why a config does not compile, by identity; passing reasons, such as a full memory, are left out.
     """
 
     def __init__(self, tunable: Tunable, call: Call, journal: Journal | None = None) -> None:
@@ -94,7 +94,7 @@ class CompileStream:
         self._memory = shared_memory.SharedMemory(
             compiledkernel.shared_memory_limit() if tunable.compiles_ahead else None
         )
-        self.refused: dict[str, str] = {}
+        self.excluded: dict[str, str] = {}
 
     @property
     def access(self) -> compiledkernel.Access | None:
@@ -212,7 +212,7 @@ class CompileStream:
                 failures.let_go(error)
                 return one.index  # the hook may mend it
             if not failures.is_passing(error):
-                self.refused[one.identity] = failures.describe(error)
+                self.excluded[one.identity] = failures.describe(error)
             raise
         return one.index if one.hooked else self._note(one, compiled)
 

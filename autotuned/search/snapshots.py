@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import math
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
+from autotuned import env
 from autotuned.key import walk
 from autotuned.key.key import strides_of
 from autotuned.key.tensors import address, bytes_in, elements, is_torch, refuse_without_tensor, tensors_in
 from autotuned.search.failures import is_memory_error
-
-log = logging.getLogger("autotuned")
 
 
 class Snapshot:
@@ -51,7 +49,6 @@ class Snapshot:
 
 # Copies and comparisons across memories go in parts of this size, so that what they need beside the copies is small.
 CHUNK_BYTES, SMALLEST_CHUNK_BYTES = 8 << 20, 64 << 10
-_said: set[str] = set()
 
 
 def _copy_of(view: Any, on_host: bool) -> Any:
@@ -72,9 +69,8 @@ def _copy_of(view: Any, on_host: bool) -> Any:
 
 def _to_host(view: Any) -> Any:
     """A copy in pinned host memory, in pageable memory where that is short, made part by part."""
-    if "host" not in _said:
-        _said.add("host")
-        log.warning("device memory is short: what trials may change is kept in host memory, and a search takes longer.")
+    message = "device memory is short: what trials may change is kept in host memory, and a search takes longer."
+    env.warn_once("host copies", message)
     saved = _host_memory(view)
     _across(saved, view, CHUNK_BYTES)
     return saved
