@@ -9,7 +9,7 @@ from autotuned.errors import ConfigError
 from autotuned.search import failures
 from autotuned.store.lookup import Candidates, Choice, Origin
 from autotuned.tunable import configs
-from autotuned.tunable.kernel import Call, Tunable
+from autotuned.tunable.call import Call, Tunable
 
 log = logging.getLogger("autotuned")
 

@@ -17,8 +17,8 @@ from autotuned.store import conditions
 from autotuned.store.conditions import Conditions
 from autotuned.store.lookup import Choice, Origin
 from autotuned.tunable import configs
+from autotuned.tunable.call import Call, Hooks, Tunable
 from autotuned.tunable.configs import Pruner
-from autotuned.tunable.kernel import Call, Hooks, Tunable
 from autotuned.typed_json import Json, digest
 
 if TYPE_CHECKING:

@@ -25,8 +25,7 @@ from autotuned.offline.cases import Unit
 from autotuned.offline.results import Result, Wishes
 from autotuned.offline.workers import process
 from autotuned.offline.workers.process import LOST
-from autotuned.resolve import hooks
-from autotuned.search import exclusions
+from autotuned.search import compile, exclusions
 from autotuned.search.exclusions import Reason
 from autotuned.search.job import Progress
 from autotuned.store import conditions, record, records
@@ -188,7 +187,7 @@ def _serve(commands: _Commands, reporter: Reporter) -> None:
         from autotuned.offline.workers import compile_pool
 
         if compile_pool.are_wanted():
-            hooks.compilers.append(compile_pool.Compilers(wishes["targets"], wishes["timeout_s"]))
+            compile.compilers.append(compile_pool.Compilers(wishes["targets"], wishes["timeout_s"]))
     kind = tuning.use_device()
     mine = _Session(wishes["targets"], wishes, kind, reporter)
     model = (device.cuda() if kind == "cuda" else device.cpu()).slug  # CPUs of two kinds are two kinds as well
