@@ -14,13 +14,13 @@ from triton.runtime.autotuner import Autotuner, AutotunerError, Config
 
 from autotuned import env
 from autotuned.api.decorator import measured_by
-from autotuned.api.tuned import Tuned
+from autotuned.api.tuned import Decoration, Tuned
 from autotuned.dropin import seeded, stock_tuner
 from autotuned.errors import AutotunedError, DecorationError, EncodingError, NotTunedError
 from autotuned.key.key import KeySpec
 from autotuned.resolve import explain
 from autotuned.resolve.explain import Explanation
-from autotuned.resolve.request import Options
+from autotuned.resolve.request import Options, Question
 from autotuned.resolve.tuner import Tuner
 from autotuned.search import benchmark
 from autotuned.store.lookup import Choice, Origin
@@ -123,7 +123,7 @@ class Replaced(Tuned):
         if bench is None and tunable.interpreted and not kernel.has_driver():
             bench = _wall_clock
         super().__init__(
-            tunable, names, given.configs, given.prune, given.hooks, bench,
+            tunable, Decoration(names, given.configs, given.prune, given.hooks, bench),
             lambda configs, pruner: Options(configs, spec, pruner=pruner, restore=(), stored=False),
         )  # fmt: skip
         self.cache_results: bool = kernel.caches_results(given.cache_results)
@@ -277,14 +277,14 @@ class Replaced(Tuned):
         if self.cache.has(own) or len(left) == 1:
             choice = Choice(self.cache.get(own, left[0]), Origin.TABLE if self.cache.has(own) else Origin.ONLY)
             return explain.without_key(name, mode, choice, known.label(choice.config))
-        key = known.key(self.keys, self.configs, known.call(args, kwargs))
+        key = known.key(self.keys, self.configs, call := known.call(args, kwargs))
         if key is None:
             raise EncodingError(
                 f"`{name}`: a value in its key has no JSON form: choices for it are kept in .cache only."
             )
         ending = {"strict": None, "serve": Origin.DEFAULT}.get(mode, Origin.SEARCH)
         places = [] if mode in ("off", "search") else known.places()
-        return explain.of_call(key, known.identities(left), mode, places, ending, None, known.label, {})
+        return explain.of_call(Question(call, key, known.identities(left), mode), places, ending, True, {})
 
     def is_chosen(self, config: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
         """Whether calls like this one will have this config too: it is in the cache, or the only one."""

@@ -240,10 +240,8 @@ class Chooser:
         if known is not None:
             return explain.without_key(name, mode, known, self.label(known.config))
         question = self.question(call, live, mode)
-        return explain.of_call(
-            question.key, live, mode, self._places(question), self._ending(question),
-            None if self.keeps(question.key) else "disabled", self.label, self.options.spec.buckets,
-        )  # fmt: skip
+        places, ending = self._places(question), self._ending(question)
+        return explain.of_call(question, places, ending, self.keeps(question.key), self.options.spec.buckets)
 
     def label(self, config: Any) -> str:
         """A config in a few words, for people."""

@@ -343,11 +343,12 @@ class Tuner:
         if not isinstance(tunable, TunableKernel):
             return entry.Bound(config, bound.host_call(tunable, self.names, config), before)
         again = self._again if self.options.computed is not None or len(self.options.configs()) > 1 else None
+        by_triton = bound.through_triton(tunable, self.names, config)
         if self._binds_directly(tunable) and not call.has_descriptors:  # of which the words do not say all
             try:
-                values, device, spec = tuple(call.arguments.values()), kernel.current_device(), self.options.spec
-                asks = bool(spec.buckets or spec.functions)
-                return direct.direct(tunable, self.names, values, config, before, result, device, asks, again)
+                asks = bool(self.options.spec.buckets or self.options.spec.functions)
+                made = entry.Bound(config, by_triton, before, by_triton, again)
+                return direct.direct(made, tunable, call.arguments, result, asks)
             except compiled.UnbindableError as error:
                 self._bind_failed = True
                 log.warning(
@@ -355,8 +356,7 @@ class Tuner:
                     tunable.name,
                     error,
                 )
-        run = bound.launching(bound.through_triton(tunable, self.names, config), again)
-        return entry.Bound(config, run, before)
+        return entry.Bound(config, bound.launching(by_triton, again), before)
 
     def _binds_directly(self, tunable: TunableKernel) -> bool:
         return tunable.bindable and not self._bind_failed and launcher.binds_directly()
