@@ -30,21 +30,6 @@ class Filled(Frozen):
     constants: Mapping[str, Any]
 
 
-class Instead(Frozen):
-    """What is called in place of a direct launch.
-
-    Attributes:
-        otherwise: When something that the launch relies on has changed, since then Triton's own launch must decide; a
-            callable grid is evaluated before. What it relies on is listed in `docs/launcher.md`.
-        fallback: When the user's code changed what the kernel was looked up for.
-        again: When the grid launches nothing, as another config's may; None where there is no other.
-    """
-
-    otherwise: Run
-    fallback: Run
-    again: Run | None
-
-
 def direct(made: Bound, tunable: Tunable, arguments: Mapping[str, Any], binary: Any, asks: bool) -> Bound:
     """Launch the compiled kernel itself, and through Triton whenever its guards say that something changed.
 
@@ -66,7 +51,7 @@ def direct(made: Bound, tunable: Tunable, arguments: Mapping[str, Any], binary: 
         found = compiled.handle(tunable.fn, kernel, device)
         _native.watch(found.watched)
         parts = before.parts if before else (None, {}, ())
-        straight = direct_launch(found, filled, memory, is_hooked, Instead(otherwise, fallback, made.again))
+        straight = direct_launch(found, filled, memory, is_hooked, made, otherwise)
         fields = driver_call.fields(found, names, constants, parts)
         if fields is None:
             return straight, None, None
@@ -110,7 +95,8 @@ def direct_launch(
     filled: Filled,
     memory_holds: Callable[[tuple[Any, ...]], bool],
     is_hooked: bool,
-    instead: Instead,
+    made: Bound,
+    otherwise: Run,
 ) -> Run:
     """A function of values and grid that launches a loaded kernel without looking it up again, and returns it.
 
@@ -118,9 +104,14 @@ def direct_launch(
         found: The kernel.
         memory_holds: Whether the memory of values is what it was compiled for.
         is_hooked: Whether code of the user's runs between the look-up and each launch.
+        made: Its `fallback` is called instead when the user's code changed what the kernel was looked up for, and its
+            `again` when the grid launches nothing, as another config's may.
+        otherwise: Called instead when something that the launch relies on has changed, since then Triton's own launch
+            must decide; a callable grid is evaluated before. What it relies on is listed in `docs/launcher.md`.
     """
     names, order, constants = filled.names, filled.order, filled.constants
-    otherwise, fallback, again = instead.otherwise, instead.fallback, instead.again
+    fallback, again = made.fallback, made.again
+    assert fallback is not None
     in_cache, cache_key, alive, holds = found.cache.get, found.cache_key, found.kernel, found.holds
     pre_run, entering, leaving, enter, leave = found.pre_run, found.entering, found.leaving, found.enter, found.leave
     run, function, packed, stream_of, device = found.run, found.function, found.packed, found.stream_of, found.device

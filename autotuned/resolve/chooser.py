@@ -182,12 +182,12 @@ class Chooser:
         live = self.candidates(call) if pinned is None else Live()
         mode = mode or env.current_mode()
         if mode == "off" and len(live) > 1 and self.options.default is None:
-            return fallback.first_that_compiles(self.tunable, call, live)
+            return self._first_that_compiles(call, live)
         known = self._without_key(call, live, mode, pinned)
         if known is not None:
             return known if live.whole else known.replace(lasting=False)
         question = self.question(call, live, mode, search=search)
-        self.state.seconds.lookup += time.perf_counter() - start
+        self.state.lookup_s += time.perf_counter() - start
         choice = self.answer(question)
         # No word of a call tells what its grid left out: a later one, with another grid, is to be asked anew.
         return choice if live.whole else choice.replace(lasting=False)
@@ -216,7 +216,7 @@ class Chooser:
     def _places(self, question: Question) -> list[Place]:
         """Where a known choice may come from, in the order in which the places are asked."""
         own: Place = (Origin.TABLE, lambda key, live: self._look_at_own(question))
-        if question.fresh or not self.keeps(question.key):
+        if question.fresh or not self.state.keeps(question.key):
             return [own]
         strict = question.mode == "strict"
         return [own, *sources.places(strict, question.must_search, self.options.nearest, question.needed)]
@@ -241,7 +241,7 @@ class Chooser:
             return explain.without_key(name, mode, known, self.label(known.config))
         question = self.question(call, live, mode)
         places, ending = self._places(question), self._ending(question)
-        return explain.of_call(question, places, ending, self.keeps(question.key), self.options.spec.buckets)
+        return explain.of_call(question, places, ending, self.state.keeps(question.key), self.options.spec.buckets)
 
     def label(self, config: Any) -> str:
         """A config in a few words, for people."""
@@ -265,7 +265,7 @@ class Chooser:
             return self._for_now(question)
         if ending is not Origin.SEARCH:
             return (self._search_forbidden if self._may_search(question) else self._without_search)(question)
-        with records.locked(question.key, self.keeps(question.key) and not hooks.agreements) as lock:
+        with records.locked(question.key, self.state.keeps(question.key) and not hooks.agreements) as lock:
             # Again: another process or thread may have finished while this one waited for the lock.
             known = self.known(question)
             if known is None or not self.is_enough(known, question):
@@ -319,7 +319,7 @@ class Chooser:
         start = time.perf_counter()
         excluded, strict = self.state.excluded_for(question.key), question.mode == "strict"
         found = sources.find(question.key, question.live, self._places(question), excluded, strict)
-        self.state.seconds.lookup += time.perf_counter() - start
+        self.state.lookup_s += time.perf_counter() - start
         if found is not None and found.record is not None:
             self._take_in(found.record)
         return found
@@ -381,10 +381,11 @@ class Chooser:
 
     def _for_now(self, question: Question) -> Choice:
         """What runs while nothing can be measured: there is no room, or nothing to launch; nothing of it lasts."""
-        call, live = question.call, question.live
-        if self.options.default is not None:
-            return self.default(call, live).replace(lasting=False)
-        return fallback.first_that_compiles(self.tunable, call, live).replace(lasting=False)
+        untuned = self._first_that_compiles if self.options.default is None else self.default
+        return untuned(question.call, question.live).replace(lasting=False)
+
+    def _first_that_compiles(self, call: Call, live: Candidates) -> Choice:
+        return Choice(fallback.first_that_compiles(self.tunable, call, live.values()), Origin.DEFAULT)
 
     def _searched(self, question: Question) -> Choice:
         """The choice of a search, or an untuned one where there is no room for it, or nothing works but `default=`."""
@@ -410,7 +411,7 @@ class Chooser:
         if question.mode == "auto":
             message = "`%s`: key %s and later ones run untuned: there were %d searches, as max_searches= allows."
             self.state.warn_once("used up", message, key.kernel, key.digest[:12], self.state.searches)
-        return fallback.first_that_compiles(self.tunable, question.call, question.live)
+        return self._first_that_compiles(question.call, question.live)
 
     def _search_forbidden(self, question: Question) -> Choice:
         stored = self.known(question.replace(mode="auto", force=False))  # what mode "search" would measure again
@@ -425,7 +426,3 @@ class Chooser:
     def _lack(self, question: Question) -> str:
         """What the stored choice of a call that may not be searched for lacks; "" if there is none."""
         return explain.weaker(self._places(question), question.key, question.live)
-
-    def keeps(self, key: Key) -> bool:
-        """Whether this key's results are kept on disk."""
-        return self.state.keeps(key)

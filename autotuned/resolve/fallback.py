@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from typing import Any
 
 from autotuned.errors import ConfigError
@@ -36,17 +37,14 @@ def default(tunable: Tunable, found: Any, call: Call, live: Candidates) -> Choic
     return Choice(found, Origin.DEFAULT)
 
 
-def first_that_compiles(tunable: Tunable, call: Call, live: Candidates) -> Choice:
+def first_that_compiles(tunable: Tunable, call: Call, live: Iterable[Any]) -> Any:
     """The first config that compiles here; where none does, the first, whose launch raises the compiler's own error."""
-    return Choice(_first_that_compiles(tunable, call, live), Origin.DEFAULT)
-
-
-def _first_that_compiles(tunable: Tunable, call: Call, live: Candidates) -> Any:
-    for config in live.values():
+    given = list(live)
+    for config in given:
         try:
             tunable.compile(call, config)
         except Exception as error:
             log.info("`%s`: %s does not compile here (%s)", tunable.name, config, failures.describe(error))
         else:
             return config
-    return next(iter(live.values()))
+    return given[0]

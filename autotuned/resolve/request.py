@@ -152,13 +152,6 @@ class Question(Frozen):
         return self.force or self.mode == "search"
 
 
-class Seconds:
-    """Where the time of misses went."""
-
-    def __init__(self) -> None:
-        self.lookup = self.search = self.compile = self.bind = 0.0
-
-
 class State:
     """What a process knows of one tuned function, for its chooser and its searcher.
 
@@ -173,7 +166,8 @@ class State:
 
     def __init__(self, tunable: Tunable, options: Options, on_written: Callable[[list[str]], None]) -> None:
         self.tunable, self.options, self.on_written = tunable, options, on_written
-        self.searches, self.seconds = 0, Seconds()
+        self.searches = 0
+        self.lookup_s = self.search_s = self.compile_s = self.bind_s = 0.0  # where the time of misses went
         self.choices: dict[Key, Choice] = {}
         self._said: set[str] = set()
 

@@ -14,7 +14,7 @@ from autotuned.key import opaque, tensors, walk
 from autotuned.key.key import Key
 from autotuned.resolve import explain, sources
 from autotuned.resolve.advice import Storm
-from autotuned.resolve.request import Options, Question, State
+from autotuned.resolve.request import Question, State
 from autotuned.search import exclusions, failures, job, race, search, warm_start
 from autotuned.search.job import Job, Outcome
 from autotuned.store import conditions, locks, records
@@ -60,11 +60,6 @@ class Searcher:
         self._memory = failures.Backoff()
         self._storm = Storm()
 
-    @property
-    def options(self) -> Options:
-        """The decorator's, as they are now: the user may edit the list of keys."""
-        return self._state.options
-
     def search(self, question: Question) -> Choice | None:
         """Measure what is not known yet and store it; the choice, or None where there is no room now.
 
@@ -72,7 +67,7 @@ class Searcher:
             AllConfigsFailedError: None can be used.
         """
         key = question.key
-        tensors.refuse_aliases(question.call.arguments, self.options.zero, self.tunable.name)
+        tensors.refuse_aliases(question.call.arguments, self._state.options.zero, self.tunable.name)
         if not self._memory.is_due(key.digest):
             return None
         left = self._left(question)
@@ -161,11 +156,11 @@ class Searcher:
         """In the log, what a key differs in from the nearest stored one, and a storm of keys."""
         if log.isEnabledFor(logging.INFO):
             log.info("`%s` %s: %s", key.kernel, key.digest[:12], explain.nearest_words(key))
-        if advice := self._storm.note(key, time.monotonic() - self._state.seconds.search):
+        if advice := self._storm.note(key, time.monotonic() - self._state.search_s):
             log.warning(advice)
 
     def _job(self, question: Question, left: _Left, on_timing: Callable[[Timing], None]) -> Job:
-        options, call, key = self.options, question.call, question.key
+        options, call, key = self._state.options, question.call, question.key
         budgets = [seconds for seconds in (options.budget_s, question.budget_s) if seconds is not None]
         words = None if question.fresh else self.tunable.compile_class(call)
         compile_class = (canonical(dict(key.context)), words) if words is not None else None
@@ -196,14 +191,14 @@ class Searcher:
 
     def _in_order(self, question: Question) -> Candidates:
         """The candidates of a search that may not get to all of them: first what config files have for elsewhere."""
-        first = lookup.likely(question.key, question.live, self.options.nearest)
+        first = lookup.likely(question.key, question.live, self._state.options.nearest)
         return {first: question.live[first], **question.live} if first is not None else question.live
 
     def _finish(self, question: Question, left: _Left, outcome: Outcome, seconds: float) -> TuningRecord:
         """Count the search and store what it measured, also after Ctrl-C: it is not measured again."""
         self._state.searches += 1
-        self._state.seconds.search += seconds
-        self._state.seconds.compile += outcome.compile_s
+        self._state.search_s += seconds
+        self._state.compile_s += outcome.compile_s
         key = question.key
         made = outcome.record(key, seconds, self._provenance(), left.restore)
         result = self._of_all_calls(with_verdicts_of(left.earlier, made), question)
@@ -244,13 +239,13 @@ class Searcher:
             self._state.warn_once("config", message, result.key.kernel)
 
     def _provenance(self) -> dict[str, Any]:
-        default = configs.stored_form(self.options.default, self.tunable.name, opaque.spell)
-        return {"timer": self.options.timer, "default": default}
+        default = configs.stored_form(self._state.options.default, self.tunable.name, opaque.spell)
+        return {"timer": self._state.options.timer, "default": default}
 
     def _announce(self, result: TuningRecord, outcome: Outcome) -> None:
-        if self.options.restore is None:
+        if self._state.options.restore is None:
             self._state.on_written(outcome.written)
-        for about, text in outcome.advice(result.key.kernel, self.options.restore is None):
+        for about, text in outcome.advice(result.key.kernel, self._state.options.restore is None):
             self._state.warn_once(about, "%s", text)
         won = next(timing for timing in result.timings if timing.identity == outcome.winner)
         failed = sum(timing.status == "failed" for timing in result.timings)

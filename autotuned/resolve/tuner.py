@@ -275,8 +275,8 @@ class Tuner:
         if choice.lasting and not call.options and tuple(call.arguments) == self.names:
             self._count_exactly()
             self._put(call, choice.config, before, result)
-        self.chooser.state.seconds.compile += launched - start
-        self.chooser.state.seconds.bind += time.perf_counter() - launched
+        self.chooser.state.compile_s += launched - start
+        self.chooser.state.bind_s += time.perf_counter() - launched
 
     def _put(self, call: Call, config: Any, before: entry.Prologue | None, result: Any) -> None:
         try:
@@ -365,10 +365,10 @@ class Tuner:
 
     def cache_info(self) -> CacheInfo:
         """The counters."""
-        launcher, state, seconds = self.launcher, self.chooser.state, self.chooser.state.seconds
+        launcher, state = self.launcher, self.chooser.state
         return counters.CacheInfo(
             launcher.hits, self._misses, len(launcher), launcher.evictions, state.searches,
-            seconds.lookup, seconds.search, seconds.compile, seconds.bind,
+            state.lookup_s, state.search_s, state.compile_s, state.bind_s,
         )  # fmt: skip
 
     def forget(self) -> None:

@@ -26,7 +26,8 @@ else:
     Protocol = object
 
 from autotuned.errors import LeftOutError
-from autotuned.search import failures, parallelism, shared_memory
+from autotuned.search import failures, parallelism
+from autotuned.search.exclusions import SharedMemory
 from autotuned.store.journal import Journal
 from autotuned.triton_compat import cache
 from autotuned.triton_compat import compiled as compiledkernel
@@ -111,9 +112,7 @@ class CompileStream:
         self._found: list[compiledkernel.Access | None] = []
         self._binaries: dict[Hashable, int] = {}
         self._pool: _Pool | None = None
-        self._memory = shared_memory.SharedMemory(
-            compiledkernel.shared_memory_limit() if tunable.compiles_ahead else None
-        )
+        self._memory = SharedMemory(compiledkernel.shared_memory_limit() if tunable.compiles_ahead else None)
         self.excluded: dict[str, str] = {}
 
     @property
@@ -302,7 +301,7 @@ class _Pool:
     """Threads that compile; `done` has the index of each config that is ready, in that order."""
 
     def __init__(
-        self, count: int, kernel: str, journal: Journal, memory: shared_memory.SharedMemory, over: Callable[[], bool]
+        self, count: int, kernel: str, journal: Journal, memory: SharedMemory, over: Callable[[], bool]
     ) -> None:
         self._kernel = kernel
         self._threads = ThreadPoolExecutor(count, "autotuned-compile")

@@ -26,7 +26,6 @@ from autotuned.offline.results import Result, Wishes
 from autotuned.offline.workers import process
 from autotuned.offline.workers.process import LOST
 from autotuned.search import compile, exclusions
-from autotuned.search.exclusions import Reason
 from autotuned.search.job import Progress
 from autotuned.store import conditions, record, records
 from autotuned.typed_json import Json, digest
@@ -88,7 +87,7 @@ class _Session(tuning.Session):
     def do(self, command: Mapping[str, Json]) -> None:
         """Measure one unit, and say what came of it."""
         for identity, why in command["excluded"].items():
-            exclusions.process.add(command["digest"], identity, Reason.BLAMED, why)
+            exclusions.process.add(command["digest"], identity, exclusions.Reason.BLAMED, why)
         if command["seen"]:
             self._seen.add(command["digest"])
         if command["known"] is not None:
