@@ -289,7 +289,7 @@ class Chooser:
             known = self.known(self.question(call, live, "serve"))
         return (known or self.default(call, live)).config
 
-    def refuse(self, call: Call, choice: Choice, error: Exception) -> None:
+    def exclude(self, call: Call, choice: Choice, error: Exception) -> None:
         """Take note that a choice cannot be launched here, so that the next source is asked from now on.
 
         Raises:

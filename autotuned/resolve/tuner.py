@@ -185,7 +185,7 @@ class Tuner:
             try:
                 return act(call, choice)
             except _RefusedError as refused:
-                self.chooser.refuse(call, choice, refused.error)
+                self.chooser.exclude(call, choice, refused.error)
             except Exception as error:
                 if not isinstance(error, AutotunedError):  # those say what there is to say
                     where = self.chooser.label(choice.config), choice.why
