@@ -12,7 +12,7 @@ from fakes import FakeConfig, by_identity, form, make_key
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from autotuned import disk
+from autotuned import disk, env
 from autotuned.resolve import sources
 from autotuned.store import layout, listing, record, records
 from autotuned.store.record import Timing, TuningRecord
@@ -109,7 +109,7 @@ def test_b47_a_mutated_record_is_served_right_or_moved_aside_with_one_warning_an
     path = layout.record_path(KEY)
     disk.make_folder(path.parent)
     path.write_bytes(text)
-    records._warned.clear()
+    env._said.clear()
     said = Collected()
     with said:
         choices = [sources.find(KEY, LIVE) for _ in range(2)]

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from shipped import SLUG
 from shipped import write as write_config_file
 
-from autotuned import disk
+from autotuned import disk, env
 from autotuned.configfiles import exchange, file, lookup
 from autotuned.configfiles.audit import Audit
 from autotuned.errors import ConfigFileError, RecordError, RecordingError
@@ -59,7 +59,7 @@ def test_a_journal_says_texts_or_nothing(chance: random.Random, other: Any) -> N
     for data in (changed(JOURNAL, chance), other):
         found = Journal(put(path, data), KEY)
         assert all(type(name) is str for name in [*found.lost, *found.crashed, *found.suspects])
-        assert found.judged({}, again=True) == {}
+        assert exclusions.measured({}, found, again=True) == {}
 
 
 @pytest.mark.parametrize("pid", [10**30, -(10**30), 1 << 31, 1 << 63, 0, -1, True, "1", 1.0, None])
@@ -117,7 +117,7 @@ def a_record(n: int = 1024) -> TuningRecord:
 @every
 @given(hostile)
 def test_a_record_answers_or_is_none_for_whoever_reads_it(chance: random.Random) -> None:
-    records._warned.clear()
+    env._said.clear()
     path = layout.record_path(KEY)
     put(path, changed(record.dump(a_record()), chance))
     for _, found in [*listing.all_records(), *listing.all_heads()]:
@@ -153,7 +153,7 @@ def test_a_config_file_serves_or_has_faults_for_whoever_reads_it(tmp_path_factor
     path = a_config_file(folder)
     data = changed(json.loads(path.read_text()), chance)
     path.write_text(json.dumps(data, indent=chance.choice([None, 1])))
-    records._warned.clear()
+    env._said.clear()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("AUTOTUNED_CONFIG_PATH", str(folder))
         lookup.forget_files()

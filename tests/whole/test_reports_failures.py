@@ -267,7 +267,7 @@ def device(monkeypatch):
     return Device
 
 
-def test_b62_whoever_goes_on_after_a_lost_device_condemns_nobody_else(device):
+def test_b62_whoever_goes_on_after_a_lost_device_excludes_nobody_else(device):
     """A server that catches every exception, and calls again: the next process has all configs but the one."""
     device.step = 16
     tuned = autotune(CONFIGS, restore_value=[])(on_device)

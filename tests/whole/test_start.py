@@ -38,7 +38,7 @@ target, launch = tuned.tuner.tunable, tuned.tuner.tunable.launch
 
 def first(call, config):
     global on
-    if on and tuned.tuner.chooser.searches == 0:
+    if on and tuned.tuner.chooser.state.searches == 0:
         on = False
         print(json.dumps([sorted(set(sys.modules) - before), events]))
     return launch(call, config)

@@ -46,7 +46,7 @@ class Pool:
         self._seats: list[Seat] = []
         self._interrupts = Interrupts()
         self._queues: dict[str, Queue] = {}
-        self._condemned: dict[str, dict[str, str]] = {}
+        self._excluded: dict[str, dict[str, str]] = {}
         self._seen: set[tuple[str, str]] = set()  # model and digest: with --force, what is not to be forced again
         self._kernels: set[str] = set()
         self._unshipped: list[tuple[Key, Entry]] = []
@@ -175,7 +175,7 @@ class Pool:
         seen = (seat.model or "", task.digest)
         seat.process.send({
             "do": "measure", "number": task.number, "digest": task.digest, "seen": seen in self._seen,
-            "condemned": self._condemned.get(task.digest, {}), "known": self._known(task),
+            "excluded": self._excluded.get(task.digest, {}), "known": self._known(task),
             "budget_s": None if left_s is None else min(left_s, left_s * together * share(task.count, open_count)),
         })  # fmt: skip
         self._display.begin(task.row["kernel"], Row(**task.row).words, seat.name)
@@ -301,14 +301,14 @@ class Pool:
     # -- when one ends -------------------------------------------------------------------------------------------
 
     def _ended(self, seat: Seat, ending: Ending) -> None:
-        """Condemn what ended a process, let its unit go on elsewhere, and start another one.
+        """Exclude what ended a process, let its unit go on elsewhere, and start another one.
 
         Raises:
             AutotunedError: No device is left.
         """
         assert seat.process is not None
         seat.process.kill()
-        self._condemned.setdefault(seat.doing.digest, {}).update(ending.blamed)
+        self._excluded.setdefault(seat.doing.digest, {}).update(ending.blamed)
         for line in process.left_out(ending):
             self._display.keep(self._said(seat, line))
         # Several were compiled at once: the journal has their names, and the next process compiles them one by one.
