@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Union
 
 from autotuned import env
 from autotuned._frozen import Frozen
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     from autotuned.launch import table
+
+    Launcher = Union["Joined", table.PyLauncher]
 else:
     Protocol = object  # defining a protocol takes as long as importing a module
     table = later("launch.table")  # the C extension makes it unnecessary
@@ -28,31 +30,6 @@ except ImportError as error:  # built without a C compiler: everything works, la
 
 _MAX_NAMES = 128  # MAX_ARGS of `launch/c/module.c`
 _SHAPE, _VALUE, _CONSTEXPR, _INTEGER, _STRIDES = 1, 2, 4, 8, 16  # ROLE_ of `launch/c/words.h`
-
-
-class Launcher(Protocol):
-    """A launch table; `PyLauncher` is its specification."""
-
-    name: str
-
-    @property
-    def evictions(self) -> int:
-        """How many entries made room."""
-
-    @property
-    def hits(self) -> int:
-        """How many calls were answered."""
-
-    def find(self, values: tuple[Any, ...]) -> Any:
-        """What is bound for these argument values, or None."""
-
-    def bind(self, values: tuple[Any, ...], bound: Any) -> bool:
-        """Bind these argument values; False if they have no words."""
-
-    def clear(self) -> None:
-        """Forget everything bound."""
-
-    def __len__(self) -> int: ...
 
 
 class Shape(Frozen):
@@ -82,7 +59,7 @@ def make(names: Sequence[str], spec: KeySpec, device: Device | None, shape: Shap
         shape: How the kernel may be called; None for plain callables, which the Python twin serves.
     """
 
-    def python() -> Launcher:
+    def python() -> table.PyLauncher:
         return table.PyLauncher(names, spec, device.getter if device else None, places=shape is None)
 
     if shape is None or len(names) > _MAX_NAMES or not uses_c():
@@ -108,10 +85,10 @@ class Joined:
 
     name = "c"
 
-    def __init__(self, in_c: Any, in_python: Callable[[], Launcher]) -> None:
+    def __init__(self, in_c: Any, in_python: Callable[[], table.PyLauncher]) -> None:
         self.in_c = in_c
         self._make = in_python
-        self._rest: Launcher | None = None
+        self._rest: table.PyLauncher | None = None
 
     @property
     def hits(self) -> int:
@@ -144,7 +121,7 @@ class Joined:
     def __len__(self) -> int:
         return sum(map(len, self._tables()))
 
-    def _tables(self) -> list[Launcher]:
+    def _tables(self) -> list[Any]:
         return [self.in_c] if self._rest is None else [self.in_c, self._rest]
 
 
