@@ -12,13 +12,13 @@ if TYPE_CHECKING:
     from autotuned.api.decorator import autotune as autotune
     from autotuned.api.freeze import freeze as freeze
     from autotuned.api.heuristics import heuristics as heuristics
+    from autotuned.configfiles.lookup import register_configs as register_configs
     from autotuned.distributed.agreement import sync as sync
     from autotuned.dropin.install import install as install
     from autotuned.dropin.install import uninstall as uninstall
     from autotuned.env import mode as mode
     from autotuned.key.key import pow2 as pow2
     from autotuned.recording.recorder import record as record
-    from autotuned.resolve.sources import register_configs as register_configs
     from autotuned.search.check import Check as Check
     from autotuned.search.do_bench import FixedLaunches as FixedLaunches
 
@@ -40,7 +40,7 @@ _HOMES = {
     "mode": "autotuned.env",
     "pow2": "autotuned.key.key",
     "record": "autotuned.recording.recorder",
-    "register_configs": "autotuned.resolve.sources",
+    "register_configs": "autotuned.configfiles.lookup",
     "uninstall": "autotuned.dropin.install",
     "sync": "autotuned.distributed.agreement",
 }

@@ -13,6 +13,7 @@ from given import work as _work
 
 from autotuned.gpu import device
 from autotuned.resolve import sources
+from autotuned.store import listing, records
 
 pytestmark = pytest.mark.usefixtures("wide_output")
 
@@ -21,8 +22,8 @@ def test_an_empty_store_says_where_it_looked(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(sources, "config_folders", lambda: iter([Path("somewhere")]))
     for args in (["list"], ["list", "any"]):
         text = _run(*args).stdout
-        assert f"Nothing is stored in {sources.root()}" in text and "somewhere" in text
-    assert _json("list") == {"cache": str(sources.root()), "choices": []}
+        assert f"Nothing is stored in {records.root()}" in text and "somewhere" in text
+    assert _json("list") == {"cache": str(records.root()), "choices": []}
 
 
 def test_list_shows_records_and_files(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -35,7 +36,7 @@ def test_list_shows_records_and_files(write: Write, monkeypatch: pytest.MonkeyPa
     }  # fmt: skip
     if record["source"] != "store":
         file, record = record, file
-    assert record["path"].startswith(str(sources.root())) and record["quality"] == "ok"
+    assert record["path"].startswith(str(records.root())) and record["quality"] == "ok"
     assert file["source"] == file["path"] == f"tuned/{device.cpu().slug}/mod_work.work.json"
     assert file["vs_default"] == 4 and file["digest"] == record["digest"]
     assert file["config"] == record["config"] and file["device"] == device.cpu().slug
@@ -114,10 +115,10 @@ def test_config_files_can_be_shown(write: Write, monkeypatch: pytest.MonkeyPatch
 
 def test_a_long_listing_is_whole_and_read_from_heads_only(monkeypatch):
     monkeypatch.setattr("autotuned.store.listing.BLOCK", 10)
-    monkeypatch.setattr("autotuned.resolve.sources.BLOCK", 10)
+    monkeypatch.setattr("autotuned.resolve.listing.BLOCK", 10)
     monkeypatch.setattr("autotuned.cli.commands.list.TABLE_ROWS", 5)
     paths = _keep(37) + _keep(3, "app.other")
-    monkeypatch.setattr(sources, "all_records", lambda kernel=None: pytest.fail("whole records were read"))
+    monkeypatch.setattr(listing, "all_records", lambda kernel=None: pytest.fail("whole records were read"))
     said = json.loads(_run("list", "--json").stdout)
     assert {each["path"] for each in said["choices"]} == {str(path) for path in paths}
     lines = _run("list").stdout.splitlines()
@@ -158,7 +159,7 @@ def test_explain_of_a_target_asks_as_its_cases_would(write: Write) -> None:
 
 def test_explain_leaves_a_damaged_record_where_it_is(write: Write) -> None:
     _run("tune", _work(write, "1 2"))
-    path = next(path for path, _ in sources.all_records())
+    path = next(path for path, _ in listing.all_records())
     path.write_text("{")
     assert sorted(key["reason"] for key in _json("explain", "work")["keys"]) == ["damaged", "hit"]
     assert path.read_text() == "{"

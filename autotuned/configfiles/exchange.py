@@ -15,8 +15,7 @@ from autotuned.gpu.device import Device, from_json
 from autotuned.json_fields import is_finite
 from autotuned.key import opaque
 from autotuned.key.key import Key
-from autotuned.resolve import sources
-from autotuned.store import conditions
+from autotuned.store import conditions, listing, records
 from autotuned.store.record import TuningRecord
 from autotuned.typed_json import Json
 
@@ -43,7 +42,7 @@ def export(folder: Path, kernels: Iterable[str] | None = None) -> list[Path]:
 
 
 def _exported(kernel: str | None) -> Iterator[tuple[Key, Entry]]:
-    for _, stored in sources.all_records(kernel):
+    for _, stored in listing.all_records(kernel):
         if stored.winner is not None and opaque.portable(stored.key.to_json(), stored.winner):
             yield stored.key, entry_of(stored)
 
@@ -88,7 +87,7 @@ def import_files(paths: Iterable[Path]) -> Imported:
 
 
 def _import(key: Key, entry: Entry, path: Path, result: Imported) -> None:
-    there = sources.read_of(key)
+    there = records.read_of(key)
     if there is not None and there.timings:
         result.kept += 1
     elif there is not None and there.winner is not None and entry_of(there) == entry:
@@ -97,8 +96,8 @@ def _import(key: Key, entry: Entry, path: Path, result: Imported) -> None:
         result.kept += 1
     else:
         provenance = {IMPORTED: path.name, "vs_default": entry.vs_default}
-        if not sources.keep(TuningRecord(key, entry.config, entry.median_us, "ok", (), provenance, entry.conditions)):
-            raise OSError(f"the record {sources.record_path(key)} cannot be written")
+        if not records.keep(TuningRecord(key, entry.config, entry.median_us, "ok", (), provenance, entry.conditions)):
+            raise OSError(f"the record {records.record_path(key)} cannot be written")
         result.written += 1
 
 

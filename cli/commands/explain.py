@@ -11,8 +11,9 @@ import typer
 from autotuned.errors import NoDeviceError
 from autotuned.gpu import device
 from autotuned.key.key import Key
-from autotuned.resolve import explain, sources
+from autotuned.resolve import explain
 from autotuned.resolve.explain import Explanation
+from autotuned.store import listing, records
 from autotuned.store.lookup import Origin
 from autotuned.typed_json import Json
 
@@ -67,7 +68,7 @@ def _of_name(wanted: str) -> tuple[str, list[Explanation]]:
 
 def _damaged(kernel: str) -> Iterator[Explanation]:
     """Records that cannot be read: of their keys only the digest is left."""
-    for path, seen in sources.unreadable(kernel):
+    for path, seen in listing.unreadable(kernel):
         step = explain.Step(explain.WORDS[Origin.STORE], False, f"{seen.problem}: {seen.detail}")
         notes = (f"the record {path} cannot be used",)
         yield Explanation(kernel, None, "auto", seen.problem, "search", None, (step,), remarks=notes)
@@ -89,7 +90,7 @@ def _present(context: Mapping[str, Json]) -> dict[str, Json]:
     if "triton" in context:
         from autotuned.triton_compat import fingerprint, kernel
 
-        now |= {**fingerprint.of(where.arch, sources.root()), "environment": kernel.environment()}
+        now |= {**fingerprint.of(where.arch, records.root()), "environment": kernel.environment()}
     for distribution in context.get("distributions", {}):
         now.setdefault("distributions", {})[distribution] = _installed(distribution)
     return now

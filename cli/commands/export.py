@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from autotuned.configfiles import exchange
-from autotuned.resolve import sources
+from autotuned.configfiles import exchange, writer
+from autotuned.store import listing, records
 
 from .. import terminal
 from ..views.stored import all_of, complete
@@ -29,13 +29,13 @@ def export(
 
     JSON: `files`, the paths.
     """
-    known = sources.kernels()
+    known = listing.kernels()
     wanted = sorted(known)
     if kernels:
         wanted = [name for kernel in kernels for name in all_of(known, kernel)]
     if not wanted:
-        raise terminal.fail(f"nothing is stored in {sources.root()}: tune something first.")
-    if reason := sources.unwritable(out):
+        raise terminal.fail(f"nothing is stored in {records.root()}: tune something first.")
+    if reason := writer.unwritable(out):
         raise terminal.cannot_write(out, reason)
     written = [str(path) for path in exchange.export(out, wanted)]
     if as_json:

@@ -11,7 +11,8 @@ from typing import Annotated
 import typer
 
 from autotuned import env
-from autotuned.resolve import sources
+from autotuned.configfiles import lookup
+from autotuned.store import records
 
 from .. import terminal
 from ..views.stored import Stored, all_of, complete, kernels, of_kernel
@@ -58,8 +59,8 @@ def list_(
         for name in names:
             _print(name, of_kernel(name, heads=True, own=own))
     else:
-        terminal.say(f"Nothing is stored in {sources.root()}, and there are no config files in:")
-        terminal.say("\n".join(f"  {folder}" for folder in sources.config_folders()))
+        terminal.say(f"Nothing is stored in {records.root()}, and there are no config files in:")
+        terminal.say("\n".join(f"  {folder}" for folder in lookup.config_folders()))
 
 
 def _compare(kernel: str | None, recorded: Path | None, unused: bool, missing: bool, as_json: bool) -> None:
@@ -75,7 +76,7 @@ def _compare(kernel: str | None, recorded: Path | None, unused: bool, missing: b
 
 def _print_json(found: Iterable[Stored]) -> None:
     """One document, written as it is read: there may be more choices than fit into memory."""
-    terminal.write(f'{{\n "cache": {json.dumps(str(sources.root()))},\n "choices": [\n')
+    terminal.write(f'{{\n "cache": {json.dumps(str(records.root()))},\n "choices": [\n')
     lines = (f"  {json.dumps(stored.to_json(), allow_nan=False)}" for stored in found)
     comma = ""
     while some := list(itertools.islice(lines, TABLE_ROWS)):

@@ -11,7 +11,6 @@ from autotuned import disk
 from autotuned.configfiles import exchange, writer
 from autotuned.configfiles.exchange import Conflict, Merged
 from autotuned.configfiles.file import ConfigFile
-from autotuned.resolve import sources
 
 from .. import terminal
 
@@ -73,7 +72,7 @@ def _refuse_inputs(targets: dict[Path, ConfigFile], paths: list[Path]) -> None:
         if path.exists() and not _holds(path, file):
             raise terminal.fail(f"--out: {path} is there already. Name it as an input too, or name another place.")
     folder = next(iter(targets)).parent
-    if reason := sources.unwritable(folder):
+    if reason := writer.unwritable(folder):
         raise terminal.cannot_write(folder, reason)
 
 

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import typer
 
+from autotuned.configfiles import lookup
 from autotuned.gpu.device import from_json
 from autotuned.key.key import Key
-from autotuned.resolve import sources
+from autotuned.store import listing, records
 from autotuned.store.conditions import Conditions
 from autotuned.store.record import TuningRecord
 from autotuned.typed_json import Json
@@ -112,7 +113,7 @@ _contexts: dict[int, tuple[Mapping[str, Json], str, str]] = {}  # by id, which i
 
 def kernels(quietly: bool = False, own: bool = True) -> list[str]:
     """The names of all kernels with a record or an entry in a config file; without `own`, not those of this package."""
-    return sorted({key.kernel for _, key, _ in sources.shipped(own=own)} | sources.kernels(quietly=quietly))
+    return sorted({key.kernel for _, key, _ in lookup.shipped(own=own)} | listing.kernels(quietly=quietly))
 
 
 def of_kernel(kernel: str, heads: bool = False, quietly: bool = False, own: bool = True) -> Iterator[Stored]:
@@ -127,7 +128,7 @@ def of_kernel(kernel: str, heads: bool = False, quietly: bool = False, own: bool
         own: With what the config files of this package have.
     """
     found = itertools.chain(_entries(kernel, own), _records(kernel, heads, quietly))
-    while block := list(itertools.islice(found, sources.BLOCK)):
+    while block := list(itertools.islice(found, listing.BLOCK)):
         places = [_place(stored) for stored in block]
         in_order = sorted((n for n in range(len(block)) if places[n]), key=places.__getitem__)
         yield from (block[n] for n in in_order)
@@ -144,7 +145,7 @@ def _place(stored: Stored) -> tuple[Json, ...]:
 
 
 def _records(kernel: str, heads: bool, quietly: bool) -> Iterator[Stored]:
-    for path, record in (sources.all_heads if heads else sources.all_records)(kernel, quietly):
+    for path, record in (listing.all_heads if heads else listing.all_records)(kernel, quietly):
         if record.key.digest != Path(path).stem:
             terminal.remark(
                 f"left out: {path} is not as it was written (its key is another than its file's name says)."
@@ -163,13 +164,13 @@ def _records(kernel: str, heads: bool, quietly: bool) -> Iterator[Stored]:
 
 
 def _entries(kernel: str, own: bool) -> Iterator[Stored]:
-    for path, key, entry in sources.shipped(kernel, own=own):
+    for path, key, entry in lookup.shipped(kernel, own=own):
         yield Stored(key, entry.config, entry.median_us, None, entry.vs_default, path, conditions=entry.conditions)
 
 
 def complete(incomplete: str) -> list[str]:
     """Names of kernels for a shell to complete: those of the store, of which a record each is looked at."""
-    names = sorted(filter(str.isprintable, sources.kernels(quietly=True)))  # a shell shows them as they are
+    names = sorted(filter(str.isprintable, listing.kernels(quietly=True)))  # a shell shows them as they are
     whole = [name for name in names if name.startswith(incomplete)]
     ends = {name.rpartition(".")[2] for name in names}
     return whole or sorted(end for end in ends if end.startswith(incomplete))
@@ -185,7 +186,7 @@ def _unknown(names: Iterable[str], wanted: str) -> str:
     """Why a kernel cannot be shown, with the nearest names."""
     known = sorted(set(names))
     if not known:
-        return f"no kernel {wanted!r}: nothing is stored in {sources.root()}, and there are no config files."
+        return f"no kernel {wanted!r}: nothing is stored in {records.root()}, and there are no config files."
     short = {name.rpartition(".")[2]: name for name in known}
     near = [short.get(name, name) for name in difflib.get_close_matches(wanted, [*known, *short], 3)]
     hint = f"Did you mean {' or '.join(map(repr, dict.fromkeys(near)))}?" if near else f"Known are {', '.join(known)}."
