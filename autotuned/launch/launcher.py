@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Union
+from typing import TYPE_CHECKING, Any
 
 from autotuned import _native, env
 from autotuned._frozen import Frozen
@@ -13,11 +13,11 @@ from autotuned.key.key import KeySpec
 from autotuned.triton_compat import versions
 
 if TYPE_CHECKING:
-    from typing import Protocol
+    from typing import Protocol, TypeAlias
 
     from autotuned.launch import table
 
-    Launcher = Union["Joined", table.PyLauncher]
+    Launcher: TypeAlias = "Joined | table.PyLauncher"
 else:
     Protocol = object  # defining a protocol takes as long as importing a module
     table = later("launch.table")  # the C extension makes it unnecessary
