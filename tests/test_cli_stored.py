@@ -11,18 +11,19 @@ from given import BEST, WORK, Write
 from given import keep as _keep
 from given import work as _work
 
+from autotuned.configfiles import lookup
 from autotuned.gpu import device
-from autotuned.resolve import sources
+from autotuned.store import listing, records
 
 pytestmark = pytest.mark.usefixtures("wide_output")
 
 
 def test_an_empty_store_says_where_it_looked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "config_folders", lambda: iter([Path("somewhere")]))
+    monkeypatch.setattr(lookup, "config_folders", lambda: iter([Path("somewhere")]))
     for args in (["list"], ["list", "any"]):
         text = _run(*args).stdout
-        assert f"Nothing is stored in {sources.root()}" in text and "somewhere" in text
-    assert _json("list") == {"cache": str(sources.root()), "choices": []}
+        assert f"Nothing is stored in {records.root()}" in text and "somewhere" in text
+    assert _json("list") == {"cache": str(records.root()), "choices": []}
 
 
 def test_list_shows_records_and_files(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -35,7 +36,7 @@ def test_list_shows_records_and_files(write: Write, monkeypatch: pytest.MonkeyPa
     }  # fmt: skip
     if record["source"] != "store":
         file, record = record, file
-    assert record["path"].startswith(str(sources.root())) and record["quality"] == "ok"
+    assert record["path"].startswith(str(records.root())) and record["quality"] == "ok"
     assert file["source"] == file["path"] == f"tuned/{device.cpu().slug}/mod_work.work.json"
     assert file["vs_default"] == 4 and file["digest"] == record["digest"]
     assert file["config"] == record["config"] and file["device"] == device.cpu().slug
@@ -61,7 +62,7 @@ def test_options_of_a_launch_are_not_shown_for_a_plain_callable(write: Write, ar
     assert "ms=1" in said.stdout and "num_warps" not in said.stdout + said.stderr
 
 
-def test_a_record_that_somebody_edited_is_listed_as_it_stands(write: Write) -> None:
+def test_a_record_that_somebody_edited_is_listed_as_it_stands(write: Write, caplog: pytest.LogCaptureFixture) -> None:
     _run("tune", _work(write))
     [first, _] = [Path(choice["path"]) for choice in _json("list")["choices"]]
     record = json.loads(first.read_text())
@@ -69,7 +70,7 @@ def test_a_record_that_somebody_edited_is_listed_as_it_stands(write: Write) -> N
     first.write_text(json.dumps(record))
     result = _run("list", "--json")
     assert len(json.loads(result.stdout)["choices"]) == 1
-    assert f"left out: {first} is not as it was written (its key is another " in result.stderr
+    assert f"left out: {first} is not as it was written (its key is another " in caplog.text
 
 
 def test_list_of_an_unknown_kernel_names_the_nearest(write: Write) -> None:
@@ -114,10 +115,9 @@ def test_config_files_can_be_shown(write: Write, monkeypatch: pytest.MonkeyPatch
 
 def test_a_long_listing_is_whole_and_read_from_heads_only(monkeypatch):
     monkeypatch.setattr("autotuned.store.listing.BLOCK", 10)
-    monkeypatch.setattr("autotuned.resolve.sources.BLOCK", 10)
     monkeypatch.setattr("autotuned.cli.commands.list.TABLE_ROWS", 5)
     paths = _keep(37) + _keep(3, "app.other")
-    monkeypatch.setattr(sources, "all_records", lambda kernel=None: pytest.fail("whole records were read"))
+    monkeypatch.setattr(listing, "all_records", lambda kernel=None: pytest.fail("whole records were read"))
     said = json.loads(_run("list", "--json").stdout)
     assert {each["path"] for each in said["choices"]} == {str(path) for path in paths}
     lines = _run("list").stdout.splitlines()
@@ -158,7 +158,7 @@ def test_explain_of_a_target_asks_as_its_cases_would(write: Write) -> None:
 
 def test_explain_leaves_a_damaged_record_where_it_is(write: Write) -> None:
     _run("tune", _work(write, "1 2"))
-    path = next(path for path, _ in sources.all_records())
+    path = next(path for path, _ in listing.all_records())
     path.write_text("{")
     assert sorted(key["reason"] for key in _json("explain", "work")["keys"]) == ["damaged", "hit"]
     assert path.read_text() == "{"

@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from autotuned.resolve import sources
+from autotuned.store import listing, records
 
 from .. import terminal
-from ..views.stored import complete, one
+from ..views.names import complete
 
 
 def clear(
@@ -27,15 +27,15 @@ def clear(
 
     JSON: `kernel` (null: all), `deleted` (how many records) and `cache` (the store's folder).
     """
-    names = sources.kernels()
-    name = one(names, kernel) if kernel is not None and names else kernel
-    count = sum(1 for _ in sources.all_heads(name)) if names else 0
-    where = f"of {name or 'all kernels'} in {sources.root()}"
+    names = listing.kernels()
+    name = listing.one_named(names, kernel) if kernel is not None and names else kernel
+    count = sum(1 for _ in listing.all_heads(name)) if names else 0
+    where = f"of {name or 'all kernels'} in {records.root()}"
     if count and not yes:
         _ask(f"Delete {terminal.counted(count, 'record')} {where}?")
-    deleted = sources.clear(name) if count else 0
+    deleted = listing.clear(name) if count else 0
     if as_json:
-        terminal.print_json({"kernel": name, "deleted": deleted, "cache": str(sources.root())})
+        terminal.print_json({"kernel": name, "deleted": deleted, "cache": str(records.root())})
     else:
         terminal.say(f"deleted {terminal.counted(deleted, 'record')} {where}")
 

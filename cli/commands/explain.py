@@ -11,13 +11,15 @@ import typer
 from autotuned.errors import NoDeviceError
 from autotuned.gpu import device
 from autotuned.key.key import Key
-from autotuned.resolve import explain, sources
+from autotuned.resolve import explain
 from autotuned.resolve.explain import Explanation
+from autotuned.resolve.stored import kernels, of_kernel
+from autotuned.store import listing, records
 from autotuned.store.lookup import Origin
 from autotuned.typed_json import Json
 
 from .. import terminal
-from ..views.stored import complete, kernels, no_key, of_kernel, one
+from ..views.names import complete, no_key
 
 
 def explain_(
@@ -55,7 +57,7 @@ def explain_(
 
 
 def _of_name(wanted: str) -> tuple[str, list[Explanation]]:
-    name = one(kernels(quietly=True), wanted)
+    name = listing.one_named(kernels(quietly=True), wanted)
     found: dict[str, Explanation] = {}
     with explain.reading_once():
         for stored in of_kernel(name, heads=True, quietly=True):
@@ -67,7 +69,7 @@ def _of_name(wanted: str) -> tuple[str, list[Explanation]]:
 
 def _damaged(kernel: str) -> Iterator[Explanation]:
     """Records that cannot be read: of their keys only the digest is left."""
-    for path, seen in sources.unreadable(kernel):
+    for path, seen in listing.unreadable(kernel):
         step = explain.Step(explain.WORDS[Origin.STORE], False, f"{seen.problem}: {seen.detail}")
         notes = (f"the record {path} cannot be used",)
         yield Explanation(kernel, None, "auto", seen.problem, "search", None, (step,), remarks=notes)
@@ -89,7 +91,7 @@ def _present(context: Mapping[str, Json]) -> dict[str, Json]:
     if "triton" in context:
         from autotuned.triton_compat import fingerprint, kernel
 
-        now |= {**fingerprint.of(where.arch, sources.root()), "environment": kernel.environment()}
+        now |= {**fingerprint.of(where.arch, records.root()), "environment": kernel.environment()}
     for distribution in context.get("distributions", {}):
         now.setdefault("distributions", {})[distribution] = _installed(distribution)
     return now
@@ -105,9 +107,9 @@ def _installed(distribution: str) -> str | None:
 def _of_target(target: str, as_json: bool) -> tuple[str, list[Explanation]]:
     from autotuned.offline import targets
     from autotuned.offline.cases import tensors_on
-    from autotuned.offline.tuning import CASE_HINT, use_device, users_output
+    from autotuned.offline.tuning import CASE_HINT, use_device
 
-    with users_output(as_json):
+    with terminal.users_output(as_json):
         where = tensors_on(use_device())
         found = targets.load(target)
         explanations = [

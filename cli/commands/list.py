@@ -11,10 +11,12 @@ from typing import Annotated
 import typer
 
 from autotuned import env
-from autotuned.resolve import sources
+from autotuned.configfiles import lookup
+from autotuned.resolve.stored import Stored, kernels, of_kernel
+from autotuned.store import listing, records
 
 from .. import terminal
-from ..views.stored import Stored, all_of, complete, kernels, of_kernel
+from ..views.names import complete
 
 HEADERS = ("call", "config", "device", "toolchain", "source", "time>", "quality", "key")
 TABLE_ROWS = 200  # more are written line by line: a table of them all would need them all at once, and minutes
@@ -51,31 +53,31 @@ def list_(
     own = kernel is not None
     names = kernels(own=own)
     if kernel is not None and names:
-        names = all_of(names, kernel)
+        names = listing.named(names, kernel)
     if as_json:
         _print_json(stored for name in names for stored in of_kernel(name, heads=True, own=own))
     elif names:
         for name in names:
             _print(name, of_kernel(name, heads=True, own=own))
     else:
-        terminal.say(f"Nothing is stored in {sources.root()}, and there are no config files in:")
-        terminal.say("\n".join(f"  {folder}" for folder in sources.config_folders()))
+        terminal.say(f"Nothing is stored in {records.root()}, and there are no config files in:")
+        terminal.say("\n".join(f"  {folder}" for folder in lookup.config_folders()))
 
 
 def _compare(kernel: str | None, recorded: Path | None, unused: bool, missing: bool, as_json: bool) -> None:
-    from ..views import usage  # what explains a miss is not needed for a listing
+    from ..views import comparison  # what explains a miss is not needed for a listing
 
     path = recorded or env.record_path()
     if path is None:
         raise typer.BadParameter("expected a recording: give --calls CALLS.jsonl", param_hint="--unused, --missing")
     if not unused and not missing:
         raise typer.BadParameter("expected --unused, --missing or both beside it", param_hint="--calls")
-    usage.list_usage(kernel, path, unused, missing, as_json)
+    comparison.print_usage(kernel, path, unused, missing, as_json)
 
 
 def _print_json(found: Iterable[Stored]) -> None:
     """One document, written as it is read: there may be more choices than fit into memory."""
-    terminal.write(f'{{\n "cache": {json.dumps(str(sources.root()))},\n "choices": [\n')
+    terminal.write(f'{{\n "cache": {json.dumps(str(records.root()))},\n "choices": [\n')
     lines = (f"  {json.dumps(stored.to_json(), allow_nan=False)}" for stored in found)
     comma = ""
     while some := list(itertools.islice(lines, TABLE_ROWS)):

@@ -9,24 +9,26 @@ from collections.abc import Iterable, Sequence
 from importlib import resources
 
 import autotuned
+from autotuned.key.words import call_words
+from autotuned.offline.report import Coverage, Measured, Report, ReportCase, mean
+from autotuned.offline.usage import Missing
 from autotuned.typed_json import Json
 
 from .. import terminal
 from . import plots
 from .plots import escape
-from .speedups import Case, Coverage, Measured, mean
-from .usage import Missing
 
 MOST_BARS = 40  # of the plot over all cases; the rest is in the tables
 MISSING_ROWS = 50
 
 
-def of(cases: Sequence[Case], covered: Coverage | None, totals: Json) -> str:
+def of(found: Report) -> str:
     """The page as text."""
+    cases, covered = found.cases, found.coverage
     style = resources.files(__package__).joinpath("page.css").read_text(encoding="utf-8")
     names = list(dict.fromkeys(case.stored.key.kernel for case in cases))
     body = [
-        _head(totals, covered),
+        _head(found.totals, covered),
         _contents(names) if len(names) > 1 else "",
         _overview(cases),
         *(_kernel(name, [case for case in cases if case.stored.key.kernel == name]) for name in names),
@@ -55,8 +57,7 @@ def _head(totals: Json, covered: Coverage | None) -> str:
         (f"{totals['tied']} / {totals['noisy']}", "ties / noisy choices"),
     ]
     if covered is not None:
-        share = covered.tuned_calls / covered.calls if covered.calls else 0.0
-        tiles.append((f"{share:.1%}", f"of {covered.calls} recorded calls are tuned"))
+        tiles.append((f"{covered.share:.1%}", f"of {covered.calls} recorded calls are tuned"))
     made = time.strftime("%Y-%m-%d %H:%M")
     cells = "".join(
         f'<div class="tile"><b>{escape(number)}</b><span>{escape(text)}</span></div>\n' for number, text in tiles
@@ -76,7 +77,7 @@ def _anchor(name: str) -> str:
     return "kernel-" + "".join(letter if letter.isalnum() else "-" for letter in name)
 
 
-def _overview(cases: Sequence[Case]) -> str:
+def _overview(cases: Sequence[ReportCase]) -> str:
     """Bars of the speed-up of each case, the largest first."""
     known = sorted((case for case in cases if case.vs_first), key=lambda case: -(case.vs_first or 0.0))
     if not known:
@@ -92,7 +93,7 @@ def _short(kernel: str) -> str:
     return kernel.rpartition(".")[2]
 
 
-def _kernel(name: str, cases: Sequence[Case]) -> str:
+def _kernel(name: str, cases: Sequence[ReportCase]) -> str:
     average = mean(case.vs_first for case in cases)
     facts = [terminal.counted(len(cases), "case"), *sorted({case.stored.device for case in cases})]
     facts += sorted({case.stored.toolchain for case in cases} - {"n/a"})
@@ -109,7 +110,7 @@ def _kernel(name: str, cases: Sequence[Case]) -> str:
     )
 
 
-def _row(case: Case, alike: bool) -> str:
+def _row(case: ReportCase, alike: bool) -> str:
     """The row of a case; `alike`: another has the same words, in another context."""
     stored = case.stored
     notes = [f"key {stored.digest[:12]}"] * alike + [_called(case.count)] * (case.count is not None)
@@ -146,12 +147,12 @@ def _dot(config: Measured) -> plots.Dot:
     return plots.Dot(config.median_us or math.nan, words, config.roles)
 
 
-def _failed_words(case: Case) -> str:
+def _failed_words(case: ReportCase) -> str:
     words = [f"{len(found)} {status}" for status in ("failed", "wrong") if (found := case.failures(status))]
     return ", ".join(words)
 
 
-def _details(case: Case) -> str:
+def _details(case: ReportCase) -> str:
     """Every config of a case, fastest first, then those that failed."""
     ordered = sorted(case.configs, key=lambda config: config.median_us or math.inf)
     fastest = case.times_us[0] if case.times_us else 0.0
@@ -194,7 +195,7 @@ def _missing(covered: Coverage) -> str:
 
 
 def _missing_row(one: Missing) -> str:
-    call, kernel = terminal.call_words(one.key.call), one.key.kernel
+    call, kernel = call_words(one.key.call), one.key.kernel
     return (
         f"<tr><td>{escape(kernel)}</td><td>{escape(call)}</td><td>{escape(one.words)}</td>"
         f'<td class="number">{one.count}</td></tr>\n'

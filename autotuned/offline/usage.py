@@ -4,20 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from autotuned.key.key import Difference, Key
 from autotuned.key.nearest_key import Alike
-from autotuned.recording import file
+from autotuned.key.words import change_words
 from autotuned.recording.file import RecordedCall
-from autotuned.resolve import explain, sources
+from autotuned.resolve import explain, stored
+from autotuned.resolve.stored import Stored
 from autotuned.typed_json import Json, canonical
-
-from .. import terminal
-from .stored import Stored, all_of, kernels, of_kernel
-
-UNUSED_HEADERS = ("kernel", "call", "config", "toolchain", "source", "key")
-MISSING_HEADERS = ("kernel", "call", "tuned != used, from the nearest", "calls>", "key")
 
 
 @dataclass(frozen=True)
@@ -39,7 +33,7 @@ class Missing:
         """In what the nearest key differs, in few words."""
         if self.nearest is None:
             return "nothing of this kernel is tuned"
-        return ", ".join(terminal.change_words(change) for change in self.changes)
+        return ", ".join(change_words(change) for change in self.changes)
 
     def to_json(self) -> dict[str, Json]:
         """What `list --missing --json` prints of it."""
@@ -86,69 +80,23 @@ def usage(recorded: Iterable[RecordedCall]) -> Usage:
     return found
 
 
-def list_usage(kernel: str | None, path: Path, unused: bool, missing: bool, as_json: bool) -> None:
-    """Print what `list --unused --missing` does."""
-    recorded = file.read(path)
-    wanted = _wanted(kernel, {call.kernel for call in recorded})
-    found = usage(call for call in recorded if wanted is None or call.kernel in wanted)
-    never = _unused(kernels(own=False) if wanted is None else wanted, found) if unused else None
-    wanting = list(missing_of(found)) if missing else None
-    if as_json:
-        terminal.print_json({
-            "cache": str(sources.root()),
-            "calls": str(path),
-            "unused": None if never is None else [stored.to_json() for stored in never],
-            "missing": None if wanting is None else [one.to_json() for one in wanting],
-        })  # fmt: skip
-        return
-    if never is not None:
-        _print("tuned, not used", "all that is tuned is used", UNUSED_HEADERS, [_unused_cells(one) for one in never])
-    if wanting is not None:
-        rows = [_missing_cells(one) for one in wanting]
-        _print("used, not tuned", "all that is used is tuned", MISSING_HEADERS, rows)
-
-
-def _wanted(kernel: str | None, recorded: set[str]) -> list[str] | None:
-    """The kernels that are meant, of those that are stored, shipped or recorded; None for all."""
-    if kernel is None:
-        return None
-    return all_of({*kernels(), *recorded}, kernel)
-
-
-def _unused(names: Iterable[str], found: Usage) -> list[Stored]:
+def unused(names: Iterable[str], found: Usage) -> list[Stored]:
     """Choices for the devices of the recording that answer none of its calls."""
     used = {key.digest for key in found.answers.values()} | found.answers.keys()
     devices = {canonical(key.context["device"]) for key in found.counts}
     return [
-        stored
+        choice
         for name in names
-        for stored in of_kernel(name, heads=True)
-        if stored.config is not None
-        and canonical(stored.key.context["device"]) in devices
-        and stored.key.digest not in used
+        for choice in stored.of_kernel(name, heads=True)
+        if choice.config is not None
+        and canonical(choice.key.context["device"]) in devices
+        and choice.key.digest not in used
     ]
 
 
 def missing_of(found: Usage) -> Iterator[Missing]:
     """What was used and is not tuned, each with the nearest key that is."""
-    stored = {name: Alike(explain.stored_keys(name)) for name in {key.kernel for key in found.missing}}
+    known = {name: Alike(explain.stored_keys(name)) for name in {key.kernel for key in found.missing}}
     for key in found.missing:
-        other = stored[key.kernel].nearest(key)
+        other = known[key.kernel].nearest(key)
         yield Missing(key, found.counts[key], other, explain.changes(key, other) if other is not None else ())
-
-
-def _print(heading: str, otherwise: str, headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    if rows:
-        terminal.print_heading(heading)
-        terminal.print_table(headers, rows, stack=(1, 1, 1))
-    else:
-        terminal.say(otherwise)
-
-
-def _unused_cells(stored: Stored) -> list[str]:
-    words = [stored.key.kernel, stored.call_words, stored.config_words, stored.toolchain]
-    return [*words, stored.place, stored.digest[:12]]
-
-
-def _missing_cells(one: Missing) -> list[str]:
-    return [one.key.kernel, terminal.call_words(one.key.call), one.words, str(one.count), one.key.digest[:12]]
