@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from autotuned.configfiles.exchange import export as export
     from autotuned.configfiles.exchange import import_configs as import_configs
     from autotuned.configfiles.exchange import merge as merge
+    from autotuned.configfiles.lookup import register_configs as register_configs
     from autotuned.distributed.agreement import sync as sync
     from autotuned.dropin.install import install as install
     from autotuned.dropin.install import uninstall as uninstall
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from autotuned.offline.check import check as check
     from autotuned.offline.report import report as report
     from autotuned.recording.recorder import record as record
-    from autotuned.resolve.sources import register_configs as register_configs
     from autotuned.search.check import Check as Check
     from autotuned.search.do_bench import FixedLaunches as FixedLaunches
 
@@ -51,7 +51,7 @@ _HOMES = {
     "mode": "autotuned.env",
     "pow2": "autotuned.key.key",
     "record": "autotuned.recording.recorder",
-    "register_configs": "autotuned.resolve.sources",
+    "register_configs": "autotuned.configfiles.lookup",
     "report": "autotuned.offline.report",
     "uninstall": "autotuned.dropin.install",
     "sync": "autotuned.distributed.agreement",

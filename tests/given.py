@@ -7,7 +7,7 @@ from typing import Any
 
 from fakes import FakeConfig, form, make_key
 
-from autotuned.resolve import sources
+from autotuned.store import records
 from autotuned.store.record import Timing, TuningRecord
 
 Write = Callable[[str, str], Path]
@@ -54,6 +54,6 @@ def keep(count: int, kernel: str = "app.k") -> list[Any]:
     kept = []
     for n in range(count):
         key = make_key(n, kernel=kernel)
-        assert sources.keep(TuningRecord(key, config, 10.0, "ok", (Timing(config, 10.0, 10.0, 10.0, 40),)))
-        kept.append(sources.record_path(key))
+        assert records.keep(TuningRecord(key, config, 10.0, "ok", (Timing(config, 10.0, 10.0, 10.0, 40),)))
+        kept.append(records.record_path(key))
     return kept

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from autotuned.configfiles import file
-from autotuned.resolve import sources
+from autotuned.configfiles import file, writer
+from autotuned.store import listing
 
 PATHS = ["cold", "table", "disk", "cleared", "file", "default", "off", "single"]
 
@@ -50,8 +50,8 @@ def on_path(
 
 def ship(folder: Path, patch: pytest.MonkeyPatch) -> None:
     """Make config files of all records, and go on with an empty store."""
-    for _, record in sources.all_records():
-        sources.ship(record.key, file.entry_of(record, None), folder)
+    for _, record in listing.all_records():
+        writer.ship(record.key, file.entry_of(record, None), folder)
     patch.setenv("AUTOTUNED_CONFIG_PATH", str(folder))
     patch.setenv("AUTOTUNED_CACHE_DIR", str(folder.parent / "empty"))
 

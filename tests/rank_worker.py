@@ -16,7 +16,7 @@ import autotuned
 from autotuned import FixedLaunches, autotune
 from autotuned.distributed import agreement
 from autotuned.errors import AutotunedError
-from autotuned.resolve import sources
+from autotuned.store import listing
 
 RANK, SIZE, PORT = map(int, sys.argv[1:4])
 STEPS = range(6)
@@ -104,7 +104,7 @@ class Play:
             "searches": self.tuned.cache_info().searches - before,
             "hits": self.tuned.cache_info().hits,
             "launched": list(launched),
-            "stored": [record.winner["kwargs"]["step"] for _, record in sources.all_records() if record.winner],
+            "stored": [record.winner["kwargs"]["step"] for _, record in listing.all_records() if record.winner],
         }
 
     def call(self):

@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-from autotuned.resolve import sources
+from autotuned.store import listing
 from autotuned.store.lookup import Choice
 from autotuned.store.record import TuningRecord
 
 
 def records() -> list[TuningRecord]:
     """All that are stored."""
-    return [record for _, record in sources.all_records()]
+    return [record for _, record in listing.all_records()]
 
 
 def config_of(choice: Choice | None) -> Any:

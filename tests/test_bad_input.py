@@ -28,7 +28,7 @@ from autotuned.errors import (
     PruningError,
 )
 from autotuned.key.key import KeySpec, call_part, pow2
-from autotuned.resolve import sources
+from autotuned.store import listing
 from autotuned.triton_compat import kernel as toolchain
 from autotuned.tunable import configs
 
@@ -205,7 +205,7 @@ def test_a_pruner_may_yield_duplicates_and_new_configs(xy):
     tuned = autotune(CONFIGS, do_bench=quick, prune_configs_by={"early_config_prune": prune})(double)
     tuned[(4,)](*xy, 50)
     assert torch.equal(xy[1], 2 * xy[0])
-    ((_, record),) = sources.all_records()
+    ((_, record),) = listing.all_records()
     assert [timing.config["kwargs"]["BLOCK"] for timing in record.timings] == [16, 64]
 
 

@@ -11,7 +11,7 @@ from stepped import STEPS, halve
 from stored import lines
 
 from autotuned import autotune, disk
-from autotuned.resolve import sources
+from autotuned.store import listing
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ DAMAGE = {
 def test_a_damaged_record_is_tuned_again_with_one_warning(content, warnings):
     make = lambda: autotune(STEPS, do_bench=quick)(halve)
     make()(np.ones(3), 3)
-    ((path, record),) = sources.all_records()
+    ((path, record),) = listing.all_records()
     path.write_bytes(content)
     function, x = make(), np.ones(3)
     function(x, 3)
@@ -48,7 +48,7 @@ def test_a_damaged_record_is_tuned_again_with_one_warning(content, warnings):
     (line,) = warnings()
     assert f"record {path} is damaged (" in line
     assert "the kernel is tuned again" in line
-    ((_, again),) = sources.all_records()
+    ((_, again),) = listing.all_records()
     assert again.winner == record.winner
     healed = make()
     healed(np.ones(3), 3)
@@ -60,7 +60,7 @@ def test_a_damaged_record_is_tuned_again_with_one_warning(content, warnings):
 def test_something_else_in_the_place_of_a_record(thing, warnings):
     make = lambda: autotune(STEPS, do_bench=quick)(halve)
     make()(np.ones(3), 3)
-    ((path, _),) = sources.all_records()
+    ((path, _),) = listing.all_records()
     path.unlink()
     path.mkdir() if thing == "folder" else path.symlink_to(path.parent / "nowhere")
     for searches in (1, 0):
@@ -75,7 +75,7 @@ def test_a_record_of_another_key_is_not_believed(warnings):
     function = make()
     function(np.ones(3), 3)
     function(np.ones(4), 4)
-    (one, _), (other, _) = sources.all_records()
+    (one, _), (other, _) = listing.all_records()
     other.write_bytes(one.read_bytes())
     fresh = make()
     for n in (3, 4):
@@ -88,7 +88,7 @@ def test_a_record_of_another_key_is_not_believed(warnings):
 def test_a_newer_record_is_left_alone(warnings):
     make = lambda: autotune(STEPS, do_bench=quick)(halve)
     make()(np.ones(3), 3)
-    ((path, _),) = sources.all_records()
+    ((path, _),) = listing.all_records()
     text = path.read_text().replace('"schema": 2', '"schema": 999')
     path.write_text(text)
     make()(np.ones(3), 3)

@@ -10,9 +10,9 @@ from paths import quick
 
 from autotuned import Check, autotune
 from autotuned.errors import AllConfigsFailedError, CheckError, DecorationError
-from autotuned.resolve import sources
 from autotuned.search import race
 from autotuned.search.check import Checker
+from autotuned.store import listing
 
 CONFIGS = [Config({"step": step}) for step in (8, 16, 4)]
 nan, inf = float("nan"), float("inf")
@@ -112,7 +112,7 @@ def test_a_reference_returns_or_writes(reference):
     function(x, out, total)
     assert (out == 2 * x).all()
     assert total == 28
-    (record,) = [record for _, record in sources.all_records()]
+    (record,) = [record for _, record in listing.all_records()]
     assert [timing.status for timing in record.timings] == ["ok", "wrong", "ok"]
     assert record.timings[1].error.startswith("Wrong: total: 1 of 1 elements differ")
 
@@ -134,7 +134,7 @@ def test_a_bad_reference_stops_the_search_and_judges_nobody(reference, text):
     with pytest.raises(CheckError, match=text):
         tuned(reference)(x, out, total)
     assert (out == 5).all()
-    assert list(sources.all_records()) == []
+    assert list(listing.all_records()) == []
 
 
 def test_a_config_that_writes_nothing_is_found_by_poison_alone_where_the_data_is_right_already():
@@ -147,7 +147,7 @@ def test_a_config_that_writes_nothing_is_found_by_poison_alone_where_the_data_is
             fill
         )
         function.tuner.chooser.forget()
-        sources.clear()
+        listing.clear()
         out = np.ones(8)
         if poison:
             function(out)
@@ -174,13 +174,13 @@ def test_a_stored_timing_is_checked_before_it_wins():
 
     with pytest.raises(KeyboardInterrupt):
         autotune(CONFIGS, do_bench=interrupted_once)(run)(np.zeros(8))
-    (before,) = [record for _, record in sources.all_records()]
+    (before,) = [record for _, record in listing.all_records()]
     assert before.winner is None
     function = autotune(CONFIGS, check=lambda: {"out": np.zeros(8)}, do_bench=interrupted_once)(run)
     out = np.ones(8)
     function(out)
     assert (out == 0).all()
-    (after,) = [record for _, record in sources.all_records()]
+    (after,) = [record for _, record in listing.all_records()]
     assert after.timings[0].status in ("wrong", "ok")
     assert function.best_config.kwargs["step"] != 8
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from autotuned.key import opaque, words
 from autotuned.key.key import Key
-from autotuned.resolve import sources
+from autotuned.store import records
 from autotuned.store.record import Timing, TuningRecord
 from autotuned.typed_json import encode
 
@@ -94,7 +94,7 @@ def keep(index: int, value: Any) -> Key:
     spelled = encode(value, "argument 'v'", opaque.spell)
     call = {"tensors": {}, "values": {"n": index, "v": spelled}, "none": [], "options": {"o": spelled}}
     key, config = Key("app.k", call, {**CONTEXT, "version": spelled}), form(FakeConfig({"BLOCK": 64}))
-    assert sources.keep(TuningRecord(key, config, 10.0, "ok", (Timing(config, 10.0, 10.0, 10.0, 40),)))
+    assert records.keep(TuningRecord(key, config, 10.0, "ok", (Timing(config, 10.0, 10.0, 10.0, 40),)))
     return key
 
 

@@ -19,7 +19,7 @@ from commands import ENTRY, run, run_json
 from fakes import FakeConfig, form, make_key
 
 import autotuned
-from autotuned.resolve import sources
+from autotuned.store import records
 from autotuned.store.record import Timing, TuningRecord
 
 WORK = """
@@ -262,7 +262,7 @@ def test_a_real_shell_completes_commands_kernels_and_options(folder):
 
 def test_a_kernel_is_completed_by_its_end_where_no_name_begins_so(folder):
     best = form(FakeConfig({"BLOCK": 32}))
-    sources.keep(TuningRecord(make_key(kernel="app.sub.matmul"), best, 1.0, "ok", (Timing(best, 1.0, 1.0, 1.0, 3),)))
+    records.keep(TuningRecord(make_key(kernel="app.sub.matmul"), best, 1.0, "ok", (Timing(best, 1.0, 1.0, 1.0, 3),)))
     assert complete("") == ["app.sub.matmul", "work.work"]
     assert complete("app") == ["app.sub.matmul"]
     assert complete("mat") == ["matmul"]

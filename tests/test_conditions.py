@@ -14,8 +14,7 @@ from autotuned import Check, autotune, disk
 from autotuned.configfiles import exchange
 from autotuned.errors import CheckError, NotTunedError, RecordError
 from autotuned.key.key import Key
-from autotuned.resolve import sources
-from autotuned.store import conditions
+from autotuned.store import conditions, listing
 from autotuned.store.conditions import Checked, Conditions
 
 WRONG = [Config({"WRONG": wrong}) for wrong in (False, True)]
@@ -53,7 +52,7 @@ def call(function):
 
 
 def record():
-    [(_, found)] = sources.all_records()
+    [(_, found)] = listing.all_records()
     return found
 
 
@@ -126,7 +125,7 @@ def test_another_kind_of_trial_is_another_key():
         assert call(tuned(**options))[1] == 1
     for options in kinds:
         assert call(tuned(**options))[1] == 0
-    assert len(list(sources.all_records())) == len(kinds)
+    assert len(list(listing.all_records())) == len(kinds)
 
 
 def test_another_trial_is_a_reason_by_name():
@@ -163,7 +162,7 @@ def test_a_reference_without_source_keeps_the_choice_in_memory(caplog):
 
     function = tuned(check=Opaque())
     assert call(function) == (False, 1)
-    assert list(sources.all_records()) == [] and "reference of check=" in caplog.text
+    assert list(listing.all_records()) == [] and "reference of check=" in caplog.text
     function.tuner.launcher.clear()
     assert call(function) == (False, 1)  # of one process
 
@@ -211,7 +210,7 @@ def test_another_timer_is_another_key_and_an_equal_one_is_not():
         for timer in timers():
             function = autotune(WRONG, do_bench=timer, name="app.timed")(dbl)
             assert call(function)[1] == searches, timer
-    assert len(list(sources.all_records())) == 9
+    assert len(list(listing.all_records())) == 9
 
 
 @pytest.mark.parametrize(
@@ -246,7 +245,7 @@ def shipped(folder, **options):
     """What was measured with these options, as a file; the store is empty then."""
     call(tuned(**options))
     exchange.export(folder)
-    sources.clear()
+    listing.clear()
     autotuned.register_configs(folder)
 
 
@@ -271,7 +270,7 @@ def test_conditions_survive_export_and_import(tmp_path):
     call(tuned(check=double))
     before = record().conditions
     exchange.export(tmp_path)
-    sources.clear()
+    listing.clear()
     exchange.import_configs([tmp_path])
     assert record().conditions == before and not record().timings
     with autotuned.mode("strict"):
@@ -427,7 +426,7 @@ def passes(check, step):
 @settings(max_examples=60, deadline=None)
 @given(st.lists(demands, min_size=2, max_size=8))
 def test_programs_that_share_a_store_search_as_often_as_they_ask_for_more_and_never_in_turns(programs):
-    sources.clear()
+    listing.clear()
     configs = [Config({"step": step}) for step in GRADES]
     asked_before = None
     for options in [*programs, *programs]:

@@ -13,7 +13,7 @@ import pytest
 from fake_gpus import MEET, command, environment, interrupted, log
 
 from autotuned.offline.workers import pool
-from autotuned.resolve import sources
+from autotuned.store import listing
 
 
 @pytest.fixture
@@ -185,7 +185,7 @@ def test_ctrl_c_ends_all_processes_and_keeps_what_was_measured(tmp_path, fake):
     found = json.loads(out)
     assert found["interrupted"]
     assert 0 < len(found["cases"]) < 2000
-    assert len(list(sources.all_records())) >= len(found["cases"])
+    assert len(list(listing.all_records())) >= len(found["cases"])
     [file] = found["files"]
     assert len(re.findall(r'"median_us"', Path(file).read_text())) == len(found["cases"])
     assert not [pid for pid in {line[1] for line in log(tmp_path)} if Path(f"/proc/{pid}").exists()]

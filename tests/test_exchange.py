@@ -19,6 +19,7 @@ from autotuned.configfiles.file import ConfigFile, Entry, split_context
 from autotuned.gpu.device import from_json
 from autotuned.key.key import Key
 from autotuned.resolve import sources
+from autotuned.store import records
 from autotuned.store.record import Timing, TuningRecord
 
 SMALL, LARGE = FakeConfig({"BLOCK": 64}), FakeConfig({"BLOCK": 128}, num_warps=8)
@@ -29,7 +30,7 @@ DTYPES = sorted({str(value).removeprefix("torch.") for value in vars(torch).valu
 def keep(key: Key, config: FakeConfig = LARGE, us: float = 10.4567, first_us: float = 20.0, **more: Any) -> None:
     """A record of a search in which the first config of the list lost."""
     timings = (Timing(form(SMALL), first_us, first_us, first_us, 40), Timing(form(config), us, us, us, 40))
-    assert sources.keep(TuningRecord(key, form(config), us, "ok", timings, more))
+    assert records.keep(TuningRecord(key, form(config), us, "ok", timings, more))
 
 
 def write(folder: Path, *found: tuple[Key, FakeConfig, float | None, float | None]) -> Path:
@@ -80,7 +81,7 @@ def test_an_exported_entry_has_three_digits_and_the_gain_over_what_runs_untuned(
 def test_only_finished_searches_of_the_named_kernels_are_exported(tmp_path: Path) -> None:
     keep(make_key(1))
     keep(make_key(2, kernel="app.other"))
-    sources.keep(TuningRecord(make_key(3), None, None, "unresolved", (Timing(form(SMALL), 1.0, 1.0, 1.0, 3),)))
+    records.keep(TuningRecord(make_key(3), None, None, "unresolved", (Timing(form(SMALL), 1.0, 1.0, 1.0, 3),)))
     [path] = run_json("export", "k", "--out", tmp_path)["files"]
     assert [entry.call for entry in entries(Path(path))] == [make_key(1).call]
     assert "Did you mean" in run("export", "othr", "--out", tmp_path, code=1).stderr
@@ -104,7 +105,7 @@ def test_what_was_measured_here_stays(tmp_path: Path) -> None:
     keep(make_key(1), LARGE)
     write(tmp_path, (make_key(1), SMALL, 1.0, 9.0), (make_key(2), SMALL, 1.0, 9.0))
     assert run_json("import", tmp_path) == {"written": 1, "same": 0, "kept": 1, "faults": []}
-    there = sources.read(sources.record_path(make_key(1)))
+    there = records.read(records.record_path(make_key(1)))
     assert there is not None
     assert there.winner == form(LARGE)
 

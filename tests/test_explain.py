@@ -14,7 +14,8 @@ import autotuned
 from autotuned import autotune, disk, env
 from autotuned.errors import CallError
 from autotuned.gpu import device
-from autotuned.resolve import explain, sources
+from autotuned.resolve import explain
+from autotuned.store import listing, records
 
 CONFIGS = [Config({"step": 8}), Config({"step": 16})]
 ran = []
@@ -45,7 +46,7 @@ def tuned(**options):
 
 def files():
     """Every file below the cache folder, with its content and its time."""
-    return {path: (path.stat().st_mtime_ns, path.is_file() and path.read_bytes()) for path in sources.root().rglob("*")}
+    return {path: (path.stat().st_mtime_ns, path.is_file() and path.read_bytes()) for path in records.root().rglob("*")}
 
 
 def rename_device(name):
@@ -137,14 +138,14 @@ def case_weaker_conditions(patch, folder):
 
 def case_damaged(patch, folder):
     function = tuned()
-    for path, _ in list(sources.all_records()):
+    for path, _ in list(listing.all_records()):
         path.write_text(path.read_text()[:100])
     return function, "search"
 
 
 def case_newer_schema(patch, folder):
     function = tuned()
-    for path, _ in list(sources.all_records()):
+    for path, _ in list(listing.all_records()):
         path.write_text(json.dumps({**json.loads(path.read_text()), "schema": 3}))
     return function, "search"
 
@@ -291,7 +292,7 @@ def test_a_miss_names_the_nearest_stored_key_and_what_differs_old_against_new(mo
     assert [(c.path, c.theirs, c.ours) for c in found.changes] == [("context.distributions.tool", "1", "2")]
     assert 'context.distributions.tool: "1" -> "2"' in str(found)
     assert found.to_json()["changes"] == [{"path": "context.distributions.tool", "stored": "1", "now": "2"}]
-    assert found.nearest == next(record.key for _, record in sources.all_records())
+    assert found.nearest == next(record.key for _, record in listing.all_records())
 
 
 def test_the_key_of_the_same_call_is_nearer_than_any_other(monkeypatch, tmp_path):
@@ -342,7 +343,7 @@ def test_a_call_that_does_not_fit_is_refused():
 
 def test_a_stored_call_without_its_program():
     make()(X, 5)
-    [record] = [record for _, record in sources.all_records()]
+    [record] = [record for _, record in listing.all_records()]
     assert explain.of_stored(record.key, {}).reason == "hit"
     other = explain.of_stored(record.key, {"device": {**record.key.context["device"], "sm_count": 1}})
     assert (other.reason, other.answer) == ("other device", "search")

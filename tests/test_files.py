@@ -20,6 +20,7 @@ from autotuned.configfiles import lookup
 from autotuned.errors import ConfigFileError
 from autotuned.key.key import Key
 from autotuned.resolve import sources
+from autotuned.store import records
 from autotuned.store.conditions import Conditions
 from autotuned.store.lookup import Choice, Origin
 from autotuned.store.record import TuningRecord
@@ -35,8 +36,8 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
     for path in paths.values():
         path.mkdir()
     monkeypatch.setenv("AUTOTUNED_CONFIG_PATH", f"{paths['env first']}{os.pathsep}{paths['env second']}")
-    sources.register_configs(paths["registered first"])
-    sources.register_configs(str(paths["registered last"]))
+    lookup.register_configs(paths["registered first"])
+    lookup.register_configs(str(paths["registered last"]))
     packaged = {"autotuned.configs": paths["packaged"]}
     lookup._packages.clear()
     monkeypatch.setattr(importlib.resources, "files", packaged.__getitem__)
@@ -44,20 +45,20 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
 
 
 def test_places_are_asked_in_order_and_the_users_record_before_all(folders: dict[str, Path]) -> None:
-    assert list(sources.config_folders()) == list(folders.values())
+    assert list(lookup.config_folders()) == list(folders.values())
     configs = {name: FakeConfig({"BLOCK": n}) for n, name in enumerate(folders)}
     live = by_identity(SMALL, *configs.values())
     for name in reversed(folders):  # from the last place to the first: each one hides those behind it
         path = write(folders[name], (KEY, configs[name]))
-        sources.forget_files()
+        lookup.forget_files()
         assert sources.find(KEY, live) == Choice(configs[name], Origin.FILE, where=str(path), conditions=Conditions())
-    sources.keep(TuningRecord(KEY, form(SMALL), 10.0, "ok", ()))
+    records.keep(TuningRecord(KEY, form(SMALL), 10.0, "ok", ()))
     assert config_of(sources.find(KEY, live)) is SMALL
 
 
 def test_the_files_of_this_package_are_found_by_its_name() -> None:
     lookup._packages.clear()
-    assert (list(sources.config_folders())[-1] / "__init__.py").is_file()
+    assert (list(lookup.config_folders())[-1] / "__init__.py").is_file()
 
 
 @pytest.mark.parametrize(
@@ -76,7 +77,7 @@ def test_a_file_is_read_once_until_files_are_forgotten(folders: dict[str, Path])
     assert config_of(sources.find(KEY, LIVE)) is SMALL
     path.unlink()
     assert config_of(sources.find(KEY, LIVE)) is SMALL
-    sources.forget_files()
+    lookup.forget_files()
     assert sources.find(KEY, LIVE) is None
 
 
@@ -143,7 +144,7 @@ def test_the_config_files_of_a_package_are_served(
 ) -> None:
     make(tmp_path, name, LARGE)
     monkeypatch.syspath_prepend(str(tmp_path / entry))
-    sources.register_configs(name)
+    lookup.register_configs(name)
     sys.modules.pop(name)
     assert config_of(sources.find(KEY, LIVE)) is LARGE
     assert config_of(sources.find(make_key(2), LIVE)) is None
@@ -152,14 +153,14 @@ def test_the_config_files_of_a_package_are_served(
 @pytest.mark.parametrize("source", ["no_such_package_at_all", "./no/such/folder", "no/such"])
 def test_a_source_of_config_files_that_is_none_is_refused(source: str) -> None:
     with pytest.raises(ConfigFileError, match="register_configs: expected a package or an existing folder") as caught:
-        sources.register_configs(source)
+        lookup.register_configs(source)
     assert caught.value.path == source
 
 
 def test_registering_serves_at_once(tmp_path: Path) -> None:
     assert sources.find(KEY, LIVE) is None
     write(tmp_path, (KEY, LARGE))
-    sources.register_configs(tmp_path)
+    lookup.register_configs(tmp_path)
     assert config_of(sources.find(KEY, LIVE)) is LARGE
 
 
@@ -175,7 +176,7 @@ def test_packages_that_an_entry_point_names_are_asked_by_name_after_those_regist
     publish(monkeypatch, "tuned_one", "tuned_two")
     assert config_of(find(make_key())) is SMALL
     write(tmp_path / "mine", (make_key(), OTHER))
-    sources.register_configs(tmp_path / "mine")
+    lookup.register_configs(tmp_path / "mine")
     assert config_of(find(make_key())) is OTHER
     for name in ("tuned_one", "tuned_two"):
         sys.modules.pop(name)

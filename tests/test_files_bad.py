@@ -10,10 +10,9 @@ from fakes import FakeConfig, by_identity, form, make_key
 from shipped import LARGE, SMALL, find, write
 from stored import config_of, lines
 
-from autotuned.configfiles import file, lookup, policy
+from autotuned.configfiles import file, lookup, policy, writer
 from autotuned.configfiles.file import Entry
 from autotuned.errors import ConfigFileError
-from autotuned.resolve import sources
 
 
 def ten(folder: Path, change: Any) -> Path:
@@ -63,7 +62,7 @@ def test_one_bad_entry_among_ten_is_named_by_its_line_and_the_others_serve_b94(
 ) -> None:
     change, problem = ILLEGAL[kind]
     path = ten(tmp_path, change)
-    sources.register_configs(tmp_path)
+    lookup.register_configs(tmp_path)
     for _ in range(2):
         assert [n for n in range(10, 20) if find(make_key(n)) is None] == [14]
     [line] = lines(caplog)
@@ -74,7 +73,7 @@ def test_one_bad_entry_among_ten_is_named_by_its_line_and_the_others_serve_b94(
 @pytest.mark.parametrize("kind", ILLEGAL)
 def test_strict_raises_what_is_otherwise_a_warning(tmp_path: Path, kind: str) -> None:
     path = ten(tmp_path, ILLEGAL[kind][0])
-    sources.register_configs(tmp_path)
+    lookup.register_configs(tmp_path)
     for _ in range(2):
         with pytest.raises(ConfigFileError, match="line 11") as caught:
             find(make_key(10), strict=True)
@@ -83,10 +82,10 @@ def test_strict_raises_what_is_otherwise_a_warning(tmp_path: Path, kind: str) ->
 
 def test_an_entry_that_is_repeated_to_the_letter_is_nothing_to_speak_of(tmp_path: Path, caplog: Any) -> None:
     path = ten(tmp_path, sets("call", "values", "n", value=10))
-    sources.register_configs(tmp_path)
+    lookup.register_configs(tmp_path)
     assert config_of(find(make_key(10), strict=True)) is LARGE
     assert lines(caplog) == []
-    sources.ship(make_key(14), Entry(make_key(14).call, form(LARGE), 1.0, None), tmp_path)
+    writer.ship(make_key(14), Entry(make_key(14).call, form(LARGE), 1.0, None), tmp_path)
     assert file.read(path.read_text(), str(path))[1] == []  # written anew without it
 
 
@@ -106,7 +105,7 @@ def test_a_config_that_the_kernel_cannot_have_is_not_served_and_said_why_b94(
 ) -> None:
     values, problem = MISFITS[kind]
     write(tmp_path, (make_key(1), FakeConfig(values)), (make_key(2), LARGE))
-    sources.register_configs(tmp_path)
+    lookup.register_configs(tmp_path)
     assert find(make_key(1)) is None
     assert config_of(find(make_key(2))) is LARGE
     assert len(lines(caplog)) == 1
@@ -119,7 +118,7 @@ def hook(arguments: Any) -> None: ...
 def test_hooks_are_attached_by_value_or_the_entry_is_refused(tmp_path: Path, caplog: Any) -> None:
     hooked = FakeConfig({"BLOCK": 64}, pre_hook=hook)
     write(tmp_path, (make_key(1), hooked), (make_key(2), SMALL))
-    sources.register_configs(tmp_path)
+    lookup.register_configs(tmp_path)
     assert config_of(find(make_key(1), live=by_identity(hooked, LARGE))) is hooked
     assert find(make_key(1)) is None
     assert find(make_key(2), live=by_identity(hooked, LARGE)) is None
@@ -133,7 +132,7 @@ def test_a_file_with_gits_marks_is_read_by_its_lines(tmp_path: Path, caplog: Any
     path = write(tmp_path, *((make_key(n), LARGE) for n in (1, 2, 3)))
     rows = path.read_text().splitlines()
     path.write_text("\n".join([*rows[:7], "<<<<<<< ours", rows[7], "=======", *rows[8:], ">>>>>>> theirs"]))
-    sources.register_configs(tmp_path)
+    lookup.register_configs(tmp_path)
     assert [config_of(find(make_key(n))) for n in (1, 2, 3)] == [LARGE] * 3
     first, *marks = lines(caplog)
     assert first.startswith(f"config file {path}: line 8: ")
@@ -144,7 +143,7 @@ def test_a_file_with_gits_marks_is_read_by_its_lines(tmp_path: Path, caplog: Any
 def test_a_file_that_is_cut_off_serves_what_is_whole(tmp_path: Path, caplog: Any) -> None:
     path = write(tmp_path, *((make_key(n), LARGE) for n in (1, 2, 3)))
     path.write_text("\n".join(path.read_text().splitlines()[:8])[:-40])
-    sources.register_configs(tmp_path)
+    lookup.register_configs(tmp_path)
     assert [config_of(find(make_key(n))) for n in (1, 2, 3)] == [LARGE, None, None]
     assert len(lines(caplog)) == 2
 
@@ -164,7 +163,7 @@ def test_a_folder_that_may_not_be_read_is_said_once_and_the_next_one_serves(
 
     monkeypatch.setattr(Path, "stat", refuse)
     monkeypatch.setattr(lookup, "_registered", [lookup.Folder(closed, policy.DEFAULTS)])
-    sources.register_configs(opened)
+    lookup.register_configs(opened)
     assert [config_of(find(make_key())) for _ in range(2)] == [LARGE, LARGE]
     assert [line for line in lines(caplog) if line.startswith("config files in")] == [
         f"config files in {closed} are left out: [Errno 13] Permission denied: '{closed}'."

@@ -23,7 +23,7 @@ SISTER = {**DEVICE, "name": "NVIDIA H200"}
 
 def test_an_entry_of_the_same_minor_version_serves_without_a_warning(tmp_path: Path, caplog: Any) -> None:
     path = write(tmp_path, (make_key(triton="3.9.1"), LARGE))
-    sources.register_configs(tmp_path)
+    lookup.register_configs(tmp_path)
     found = find(make_key())
     assert (found.config, found.origin, found.where) == (LARGE, Origin.LADDER, str(path))
     assert found.note == "Triton 3.9.1, here 3.9.0"
@@ -34,7 +34,7 @@ def test_an_entry_of_the_same_minor_version_serves_without_a_warning(tmp_path: P
 def test_the_nearest_older_version_serves_with_one_line_a_kernel(tmp_path: Path, caplog: Any) -> None:
     for version, config in (("3.1.0", SMALL), ("3.3.0", LARGE)):
         write(tmp_path / version, (make_key(1, triton=version), config), (make_key(2, triton=version), config))
-        sources.register_configs(tmp_path / version)
+        lookup.register_configs(tmp_path / version)
     for n in (1, 2, 1):
         assert config_of(find(make_key(n, triton="3.4.0"))) is LARGE
     [line] = lines(caplog)
@@ -44,33 +44,33 @@ def test_the_nearest_older_version_serves_with_one_line_a_kernel(tmp_path: Path,
 
 def test_a_newer_version_does_not_serve_unless_it_is_allowed(tmp_path: Path) -> None:
     write(tmp_path, (make_key(triton="3.1.0"), LARGE))
-    sources.register_configs(tmp_path)
+    lookup.register_configs(tmp_path)
     assert find(make_key(triton="3.0.0")) is None
-    sources.register_configs(tmp_path, policy={"triton_newer": "warn"})
+    lookup.register_configs(tmp_path, policy={"triton_newer": "warn"})
     assert config_of(find(make_key(triton="3.0.0"))) is LARGE
 
 
 def test_strict_takes_only_what_the_policy_accepts(tmp_path: Path) -> None:
     write(tmp_path, (make_key(1, triton="3.9.1"), LARGE), (make_key(2, triton="3.8.0"), LARGE))
-    sources.register_configs(tmp_path)
+    lookup.register_configs(tmp_path)
     assert config_of(find(make_key(1), strict=True)) is LARGE
     assert find(make_key(2), strict=True) is None
     assert config_of(find(make_key(2))) is LARGE
-    sources.register_configs(tmp_path, policy={"triton": "accept"})
+    lookup.register_configs(tmp_path, policy={"triton": "accept"})
     assert config_of(find(make_key(2), strict=True)) is LARGE
 
 
 def test_the_command_line_tunes_what_only_the_ladder_has(tmp_path: Path) -> None:
     write(tmp_path, (make_key(triton="3.9.1"), LARGE))
-    sources.register_configs(tmp_path)
+    lookup.register_configs(tmp_path)
     assert find(make_key(), exact=True, factors={"n": 2.0}) is None
 
 
 def test_the_same_context_comes_before_another_one_whatever_the_folder(tmp_path: Path) -> None:
     write(tmp_path / "a", (make_key(triton="3.9.1"), SMALL))
     write(tmp_path / "b", (make_key(), LARGE))
-    sources.register_configs(tmp_path / "b")
-    sources.register_configs(tmp_path / "a")  # asked first
+    lookup.register_configs(tmp_path / "b")
+    lookup.register_configs(tmp_path / "a")  # asked first
     assert find(make_key()).origin is Origin.FILE
     assert config_of(find(make_key())) is LARGE
 
@@ -78,14 +78,14 @@ def test_the_same_context_comes_before_another_one_whatever_the_folder(tmp_path:
 def test_every_folder_has_the_policy_it_was_registered_with(tmp_path: Path) -> None:
     write(tmp_path / "mine", (make_key(source="old"), SMALL))
     write(tmp_path / "theirs", (make_key(source="older"), LARGE))
-    sources.register_configs(tmp_path / "mine", policy="refuse")
-    sources.register_configs(tmp_path / "theirs", policy={"source": "warn"})
+    lookup.register_configs(tmp_path / "mine", policy="refuse")
+    lookup.register_configs(tmp_path / "theirs", policy={"source": "warn"})
     assert config_of(find(make_key())) is LARGE
 
 
 def test_a_changed_source_never_serves_by_default(tmp_path: Path) -> None:
     write(tmp_path, (make_key(source="old"), LARGE))
-    sources.register_configs(tmp_path)
+    lookup.register_configs(tmp_path)
     assert find(make_key()) is None
     steps = [look(make_key(), LIVE) for _, look in sources.places(False, False, {})]
     assert steps[2].detail == f"{tmp_path / SLUG / 'app.k.json'}: another source of the kernel; policy 'retune'"
@@ -93,7 +93,7 @@ def test_a_changed_source_never_serves_by_default(tmp_path: Path) -> None:
 
 def test_a_config_of_the_ladder_that_is_gone_leaves_the_next(tmp_path: Path) -> None:
     write(tmp_path, (make_key(triton="3.9.1"), FakeConfig({"BLOCK": 1})), (make_key(triton="3.9.2"), LARGE))
-    sources.register_configs(tmp_path)
+    lookup.register_configs(tmp_path)
     assert config_of(find(make_key())) is LARGE
 
 
@@ -102,30 +102,30 @@ def test_a_config_of_the_ladder_that_is_gone_leaves_the_next(tmp_path: Path) -> 
 
 def test_what_a_sister_product_has_is_likely_and_serves_only_where_the_policy_says_so(tmp_path: Path) -> None:
     write(tmp_path, (make_key(device=SISTER), LARGE))
-    sources.register_configs(tmp_path)
+    lookup.register_configs(tmp_path)
     assert find(make_key()) is None
-    assert sources.likely(make_key(), LIVE, {}) == next(name for name, config in LIVE.items() if config is LARGE)
-    sources.register_configs(tmp_path, policy={"device": "accept"})
+    assert lookup.likely(make_key(), LIVE, {}) == next(name for name, config in LIVE.items() if config is LARGE)
+    lookup.register_configs(tmp_path, policy={"device": "accept"})
     assert config_of(find(make_key(), strict=True)) is LARGE
 
 
 def test_refused_is_not_likely_either(tmp_path: Path) -> None:
     write(tmp_path, (make_key(device=SISTER), LARGE))
-    sources.register_configs(tmp_path, policy="refuse")
-    assert sources.likely(make_key(), LIVE, {}) is None
+    lookup.register_configs(tmp_path, policy="refuse")
+    assert lookup.likely(make_key(), LIVE, {}) is None
 
 
 def test_another_architecture_is_neither(tmp_path: Path) -> None:
     write(tmp_path, (make_key(device={**DEVICE, "name": "NVIDIA B200", "arch": "sm_100"}), LARGE))
-    sources.register_configs(tmp_path, policy="accept")
+    lookup.register_configs(tmp_path, policy="accept")
     assert find(make_key()) is None
-    assert sources.likely(make_key(), LIVE, {}) is None
+    assert lookup.likely(make_key(), LIVE, {}) is None
 
 
 def test_the_devices_own_file_comes_before_a_sisters(tmp_path: Path) -> None:
     write(tmp_path, (make_key(device=SISTER), LARGE))
     write(tmp_path, (make_key(), SMALL))
-    sources.register_configs(tmp_path, policy="accept")
+    lookup.register_configs(tmp_path, policy="accept")
     assert config_of(find(make_key())) is SMALL
     assert config_of(find(make_key(device=SISTER))) is LARGE
 
@@ -136,7 +136,7 @@ def test_the_devices_own_file_comes_before_a_sisters(tmp_path: Path) -> None:
 def table(folder: Path, *sizes: int, **context: Any) -> None:
     """A file with a config of its own for each size."""
     write(folder, *((make_key(n, **context), FakeConfig({"BLOCK": n})) for n in sizes))
-    sources.register_configs(folder)
+    lookup.register_configs(folder)
 
 
 def served(n: int, sizes: tuple[int, ...], strict: bool = False, **context: Any) -> int | None:
@@ -206,7 +206,7 @@ def test_a_file_of_10_000_entries_is_read_once_and_an_answer_costs_what_it_costs
 
 def test_the_nearest_of_10_000_sizes_on_one_axis_is_found(tmp_path: Path) -> None:
     write(tmp_path, *((make_key(3 * n), LARGE) for n in range(1, 10_000)))
-    sources.register_configs(tmp_path)
+    lookup.register_configs(tmp_path)
     found = {n: find(make_key(n), factors={"n": 2.0}) for n in (2, 4, 5000, 29_998, 40_000, 60_000)}
     near = {n: choice and choice.key.call["values"]["n"] for n, choice in found.items()}
     assert near == {2: 3, 4: 3, 5000: 4998, 29_998: 29_997, 40_000: 29_997, 60_000: None}
@@ -226,7 +226,7 @@ def test_a_neighbour_among_10_000_entries_is_found_by_looking_at_a_few(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, axes: str, sizes: list[tuple[int, ...]], most: int
 ) -> None:
     write(tmp_path, *((shaped(**dict(zip(axes, size))), LARGE) for size in sizes))
-    sources.register_configs(tmp_path)
+    lookup.register_configs(tmp_path)
     factors = dict.fromkeys(axes, 2.0)
     absent = [shaped(**dict.fromkeys(axes, 151)), shaped(**dict(zip(axes, (77, 117, 26))))]
     find(absent[0], factors=factors)  # makes the index
@@ -247,7 +247,7 @@ def shaped(**values: int) -> Key:
 def test_neighbours_that_are_no_candidates_leave_the_next_however_many_they_are(tmp_path: Path) -> None:
     gone = [(make_key(n), FakeConfig({"BLOCK": 512})) for n in range(101, 150)]
     write(tmp_path, (make_key(100), LARGE), *gone)
-    sources.register_configs(tmp_path)
+    lookup.register_configs(tmp_path)
     choice = find(make_key(150), factors={"n": 2.0})
     assert choice.key == make_key(100)
     assert choice.note == "nearest shape n=100 for n=150, 0.58 octaves away"
@@ -256,7 +256,7 @@ def test_neighbours_that_are_no_candidates_leave_the_next_however_many_they_are(
 def test_neighbours_among_10_000_entries_are_found_by_an_index_that_is_made_once(tmp_path: Path) -> None:
     calls = [(n, kind) for n in range(1, 101) for kind in range(100)]
     path = write(tmp_path, *((shaped(n=n, kind=kind), LARGE) for n, kind in calls))
-    sources.register_configs(tmp_path)
+    lookup.register_configs(tmp_path)
     other = shaped(n=150, kind=7)
     assert find(other, factors={"n": 2.0}).note.startswith("nearest shape n=100 for n=150")
     [index] = lookup.read(path, "app.k").file.indexes.values()  # type: ignore[union-attr]

@@ -6,7 +6,7 @@ from fakes import FakeConfig as Config
 from stepped import CONFIGS, LAST, by_step, make, scale
 from stored import records
 
-from autotuned.resolve import sources
+from autotuned.store import listing
 
 
 def test_computed_configs():
@@ -159,7 +159,7 @@ def test_the_order_of_the_list_does_not_decide():
     times = {8: 3.0, 16: 1.0, 32: 2.0}
     configs = [*CONFIGS, Config({"step": 32})]
     assert measure_with(configs, times)[1] == 16
-    sources.clear()
+    listing.clear()
     assert measure_with(configs[::-1], times)[1] == 16
 
 
@@ -167,7 +167,7 @@ def test_equal_times_take_the_first_of_the_list():
     times = {8: 1.0, 16: 1.0 + 1e-9}
     assert measure_with(CONFIGS, times)[1] == 8
     assert records()[0].quality == "tied"
-    sources.clear()
+    listing.clear()
     assert measure_with(CONFIGS[::-1], times)[1] == 16
 
 

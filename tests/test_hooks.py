@@ -15,7 +15,7 @@ import autotuned
 from autotuned import autotune
 from autotuned.configfiles import exchange
 from autotuned.key import opaque
-from autotuned.resolve import sources
+from autotuned.store import listing
 
 
 @triton.jit
@@ -147,7 +147,7 @@ def test_a_hook_made_anew_for_each_call_is_one_hook():
 def test_a_shipped_choice_serves_under_the_hook_that_it_was_measured_with(tmp_path, caplog):
     assert measured(autotune, zeroes) == 2
     exchange.export(tmp_path)
-    sources.clear()
+    listing.clear()
     autotuned.register_configs(tmp_path)
     assert measured(autotune, zeroes) == 0
     assert measured(autotune, fills) == 2

@@ -23,7 +23,7 @@ from autotuned.errors import ConfigFileError, RecordError, RecordingError
 from autotuned.recording import file as calls
 from autotuned.recording.file import RecordedCall
 from autotuned.resolve import explain, sources
-from autotuned.store import locks, logbook, record, records
+from autotuned.store import listing, locks, logbook, record, records
 from autotuned.store.journal import Journal
 from autotuned.store.record import Timing, TuningRecord
 from autotuned.triton_compat import fingerprint
@@ -80,7 +80,7 @@ JOURNAL = {"key": {"kernel": KEY.kernel, **KEY.to_json()}, "schema": 1, "launchi
 @every
 @given(hostile, anything)
 def test_a_journal_says_texts_or_nothing(chance: random.Random, other: Any) -> None:
-    path = sources.journal_path(KEY)
+    path = records.journal_path(KEY)
     for data in (changed(JOURNAL, chance), other):
         found = Journal(put(path, data), KEY)
         assert all(type(name) is str for name in [*found.lost, *found.crashed, *found.suspects])
@@ -90,12 +90,12 @@ def test_a_journal_says_texts_or_nothing(chance: random.Random, other: Any) -> N
 @pytest.mark.parametrize("pid", [10**30, -(10**30), 1 << 31, 1 << 63, 0, -1, True, "1", 1.0, None])
 def test_a_journal_of_a_process_that_cannot_be_is_none(pid: Any) -> None:
     """`os.kill` raised OverflowError out of every call of the key, in every process."""
-    assert Journal(put(sources.journal_path(KEY), {**JOURNAL, "pid": pid}), KEY).crashed == []
+    assert Journal(put(records.journal_path(KEY), {**JOURNAL, "pid": pid}), KEY).crashed == []
 
 
 def test_a_journal_of_another_host_or_a_process_that_is_gone_says_what_crashed() -> None:
     for change in ({"host": "elsewhere"}, {"pid": (1 << 22) + 1}):
-        found = Journal(put(sources.journal_path(KEY), {**JOURNAL, **change}), KEY)
+        found = Journal(put(records.journal_path(KEY), {**JOURNAL, **change}), KEY)
         assert (found.crashed, found.suspects) == (["a"], ["b"])
 
 
@@ -107,7 +107,7 @@ HOLDER = {"pid": 12, "host": "h", "start": "s"}
 @every
 @given(hostile, anything)
 def test_the_holder_of_a_lock_is_named_or_another_process(chance: random.Random, other: Any) -> None:
-    path = sources.root() / "a.lock"
+    path = records.root() / "a.lock"
     for data in (changed(HOLDER, chance), other):
         put(locks.holder_path(path), data)
         assert locks._holder_of(path).startswith(("process ", "another process"))
@@ -121,7 +121,7 @@ def test_the_holder_of_a_lock_is_named_or_another_process(chance: random.Random,
 @every
 @given(hostile, anything)
 def test_a_logbook_gives_timings_or_nothing(chance: random.Random, other: Any) -> None:
-    path = logbook.path_beside(sources.record_path(KEY))
+    path = logbook.path_beside(records.record_path(KEY))
     header = {"schema": record.SCHEMA, "kernel": KEY.kernel, "key": KEY.to_json(), "restore": None}
     timing = Timing(form(CONFIGS[0]), 10.0, 9.0, 11.0, 40).fields()
     put(path, None).write_text("\n".join(map(json.dumps, [header, changed(timing, chance), other, timing])))
@@ -143,9 +143,9 @@ def a_record(n: int = 1024) -> TuningRecord:
 @given(hostile)
 def test_a_record_answers_or_is_none_for_whoever_reads_it(chance: random.Random) -> None:
     records._warned.clear()
-    path = sources.record_path(KEY)
+    path = records.record_path(KEY)
     put(path, changed(record.dump(a_record()), chance))
-    for _, found in [*sources.all_records(), *sources.all_heads()]:
+    for _, found in [*listing.all_records(), *listing.all_heads()]:
         explain.remarks(found.key, {}) if "tensors" in found.key.call else None
         exchange.entry_of(found) if found.winner else None
     explain.nearest(make_key(2))
@@ -254,7 +254,7 @@ def test_a_recording_holds_calls_or_is_a_recording_error(
 @every
 @given(hostile, anything)
 def test_a_remembered_toolchain_is_texts_or_is_found_out_anew(chance: random.Random, other: Any) -> None:
-    path = sources.root() / "toolchain" / "a.json"
+    path = records.root() / "toolchain" / "a.json"
     is_ = {"triton": "3.9.0", "triton_key": "k", "ptxas": None}
     data = {"ptxas": None, **fingerprint._parts(), "is": is_}
     with pytest.MonkeyPatch.context() as patch:

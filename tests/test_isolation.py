@@ -14,8 +14,8 @@ import pytest
 
 from autotuned.offline.workers import process
 from autotuned.offline.workers import worker as workers
-from autotuned.resolve import sources
 from autotuned.search.job import Progress
+from autotuned.store import listing
 
 HEAD = """
 import os, signal, subprocess, time
@@ -78,7 +78,7 @@ def test_b62_b63_the_fault_list_ends_with_the_right_winner_names_the_culprits_an
     cases = json.loads(done.stdout)["cases"]
     assert [case["config"]["kwargs"] for case in cases] == [{"how": "fast"}] * 2
     assert [case["status"] for case in cases] == ["done"] * 2
-    for _, record in sources.all_records():
+    for _, record in listing.all_records():
         found = statuses(record)
         assert found["crash"] == ("failed", "Crashed: the process ended by SIGABRT while it was launched")
         assert found["hang"] == ("failed", "TimedOut: did not end within 3 s")
@@ -88,10 +88,10 @@ def test_b62_b63_the_fault_list_ends_with_the_right_winner_names_the_culprits_an
         assert (found["slow"][0], found["fast"][0]) == ("ok", "ok")
     assert "how=crash" in done.stderr
     assert re.search(r"it is left out \(it took [\d.]+ s\)", done.stderr)
-    before = {path: path.read_bytes() for path, _ in sources.all_records()}  # a second run tries none of them again
+    before = {path: path.read_bytes() for path, _ in listing.all_records()}  # a second run tries none of them again
     done = tune(tmp_path, FAULTS, "--timeout", "30", "--json")
     assert [case["source"] for case in json.loads(done.stdout)["cases"]] == ["stored"] * 2
-    assert {path: path.read_bytes() for path, _ in sources.all_records()} == before
+    assert {path: path.read_bytes() for path, _ in listing.all_records()} == before
 
 
 def test_b63_what_a_config_started_is_killed_with_it(tmp_path):
@@ -121,11 +121,11 @@ def test_b62_what_ended_a_program_is_tried_once_more_by_tune_in_a_process_that_i
     assert "how=crash" in runs[1].stderr
     assert "is skipped: an earlier process ended in its first launch" in runs[1].stderr
     assert runs[2].stderr == ""
-    ((_, record),) = sources.all_records()
+    ((_, record),) = listing.all_records()
     assert statuses(record)["crash"][0] == "crashed"
     done = tune(tmp_path, CRASHING + "\nif __name__ == '__main__':\n    work(np.zeros(4), 1)\n")
     assert done.returncode == 0, done.stderr
-    ((_, record),) = sources.all_records()
+    ((_, record),) = listing.all_records()
     twice = "Crashed: two processes ended while this config was launched for the first time"
     assert statuses(record)["crash"] == ("failed", twice)
     assert statuses(record)["fast"][0] == "ok"
@@ -232,7 +232,7 @@ def test_a_reference_may_take_longer_than_a_config(tmp_path):
     done = tune(tmp_path, code, "--timeout", "2", "--json")
     assert done.returncode == 0, done.stderr
     assert "TimedOut" not in done.stderr
-    ((_, record),) = sources.all_records()
+    ((_, record),) = listing.all_records()
     assert set(statuses(record).values()) == {("ok", None)}
 
 

@@ -17,8 +17,8 @@ import autotuned
 from autotuned import autotune
 from autotuned.api.function import TunedFunction
 from autotuned.key import key
-from autotuned.resolve import sources
 from autotuned.resolve.advice import COUNT
+from autotuned.store import listing
 
 CONFIGS = [Config({"step": step}) for step in (8, 16)]
 
@@ -61,7 +61,7 @@ def test_b12_values_in_a_closure_are_in_the_key():
     assert searches(sized(256, 256), (x,)) == [1]
     assert searches(sized(512, 1024), (x,)) == [1]
     assert searches(sized(256, 256), (x,)) == [0]
-    assert len(list(sources.all_records())) == 2
+    assert len(list(listing.all_records())) == 2
 
 
 AXES = {
@@ -166,7 +166,7 @@ def test_b15_memory_and_disk_have_one_key():
     x = np.zeros(4)
     function(x, True)
     assert searches(make(plain, key=["n"]), (x, False), (x, True), (x, 1)) == [1, 0, 1]
-    digests = {record.key.digest for _, record in sources.all_records()}
+    digests = {record.key.digest for _, record in listing.all_records()}
     call = function.tuner.call((x, True), {}, None)
     assert function.tuner.chooser.key(call).digest in digests
 
@@ -269,7 +269,7 @@ def test_b28_max_searches_bounds_a_storm_and_is_said_once(caplog):
     assert len(benchmarks) == 4 * len(configs)
     [line] = caplog.messages
     assert "run untuned: there were 4 searches, as max_searches= allows" in line
-    assert len(list(sources.all_records())) == 4
+    assert len(list(listing.all_records())) == 4
     found = function.explain(np.zeros(4), 500)
     assert (found.reason, found.answer) == ("absent", "default")
     with autotuned.mode("search"):

@@ -20,9 +20,8 @@ from autotuned import autotune
 from autotuned.api import decorator
 from autotuned.gpu import device
 from autotuned.key import key
-from autotuned.resolve import sources
 from autotuned.search import timers
-from autotuned.store import record
+from autotuned.store import listing, record, records
 from autotuned.triton_compat import fingerprint
 from autotuned.tunable import function
 
@@ -304,7 +303,7 @@ AXES = {name.removeprefix("axis_"): axis for name, axis in list(globals().items(
 def test_a_change_of_one_axis_is_a_miss_and_its_control_a_hit(axis, monkeypatch, load):
     first, control, changed = AXES[axis](monkeypatch, load)
     assert [first(), control(), changed(), first(), changed()] == [1, 0, 1, 0, 0]
-    assert len(list(sources.all_records())) == 2
+    assert len(list(listing.all_records())) == 2
 
 
 # -- what is not in a key ------------------------------------------------------------------------------------------------
@@ -391,9 +390,9 @@ SAME = {name.removeprefix("same_"): same for name, same in list(globals().items(
 def test_what_is_not_in_a_key_changes_nothing(what, monkeypatch, load, tmp_path):
     assert search() == 1
     again = SAME[what](monkeypatch, load, tmp_path)
-    known = len(list(sources.all_records()))
+    known = len(list(listing.all_records()))
     assert again() == 0
-    assert len(list(sources.all_records())) == known
+    assert len(list(listing.all_records())) == known
 
 
 def test_hash_seed_and_working_folder_of_a_process_are_in_no_key(tmp_path):
@@ -420,10 +419,10 @@ def test_hash_seed_and_working_folder_of_a_process_are_in_no_key(tmp_path):
 def test_a_choice_of_any_quality_is_served_and_not_searched_again(quality):
     """Configs that cannot be told apart, noise, times below the clock's steps: all are answers."""
     assert search() == 1
-    ((_, found),) = sources.all_records()
-    sources.keep(found.replace(quality=quality))
+    ((_, found),) = listing.all_records()
+    records.keep(found.replace(quality=quality))
     assert [search(), search()] == [0, 0]
-    ((_, again),) = sources.all_records()
+    ((_, again),) = listing.all_records()
     assert again.quality == quality
 
 
@@ -431,7 +430,7 @@ def test_what_cannot_be_encoded_is_tuned_in_memory_and_said_once(caplog):
     odd = object()
     options = {"key": [lambda arguments: odd]}
     assert [search(**options), search(**options)] == [1, 1]  # nothing of it is stored
-    assert list(sources.all_records()) == []
+    assert list(listing.all_records()) == []
     tuned = autotune(CONFIGS, do_bench=bench, name="app.odd", **options)(work)
     caplog.clear()
     for _ in range(3):

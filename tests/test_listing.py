@@ -12,10 +12,11 @@ from given import keep
 from shipped import write
 
 from autotuned import disk
+from autotuned.configfiles import lookup
 from autotuned.errors import NotTunedError
-from autotuned.resolve import explain, sources
+from autotuned.resolve import explain
 from autotuned.search import warm_start
-from autotuned.store import listing
+from autotuned.store import listing, records
 from autotuned.store.record import TuningRecord
 
 COUNT = 150
@@ -37,7 +38,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 
 def settle() -> None:
     """Let the folder of records look as if nothing had been written in it for a while."""
-    folder = sources.record_path(make_key()).parent
+    folder = records.record_path(make_key()).parent
     os.utime(folder, (time.time() - 60,) * 2)
 
 
@@ -70,7 +71,7 @@ def test_where_nothing_has_changed_the_folder_is_not_looked_through(
 def test_what_was_written_replaced_and_removed_meanwhile_is_seen(reads: list[str]) -> None:
     first, *_, last = keep(20)
     missed(1000)
-    assert sources.keep(TuningRecord(make_key(900), form(FakeConfig({"BLOCK": 64})), 1.0, "ok", ()))
+    assert records.keep(TuningRecord(make_key(900), form(FakeConfig({"BLOCK": 64})), 1.0, "ok", ()))
     reads.clear()
     assert make_key(900).digest[:12] in str(missed(1000))
     assert reads == [f"{make_key(900).digest}.json"]
@@ -100,7 +101,7 @@ def test_of_a_large_store_some_are_known(reads: list[str], monkeypatch: pytest.M
     monkeypatch.setattr(listing, "MOST_KNOWN", 5)
     for n in range(5, 25):
         listing.known_heads("app.k", 5)
-        assert len(listing._known[str(sources.record_path(make_key()).parent)].heads) <= 10
+        assert len(listing._known[str(records.record_path(make_key()).parent)].heads) <= 10
     monkeypatch.setattr(listing, "MOST_FOLDERS", 2)
     listing._known.clear()
     for kernel in ("app.a", "app.b", "app.c"):
@@ -113,6 +114,6 @@ def test_config_files_that_are_registered_later_count(tmp_path: Path) -> None:
     keep(1)
     assert make_key(0).digest[:12] in str(missed(1000))
     write(tmp_path, (make_key(999), FakeConfig({"BLOCK": 64})))
-    sources.register_configs(tmp_path)
+    lookup.register_configs(tmp_path)
     assert make_key(999).digest[:12] in str(missed(1000))
     assert json.dumps(explain.nearest(make_key(1000)).call)  # type: ignore[union-attr]

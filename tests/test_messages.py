@@ -91,7 +91,6 @@ REVIEWED = {
         "{} cannot be run: {}",
         "{}: no such command; write autotuned run -- python app.py.",
         "{} begins with a typographic dash; type --{}",
-        "module 'autotuned.resolve.sources' has no attribute {}",
         "{}: field {} is {}.",
         "`{}`: configs: the callable returned none for this call; return at least one.",
     ],

@@ -12,7 +12,7 @@ from paths import quick, ship
 import autotuned
 from autotuned import autotune, pow2
 from autotuned.errors import NotTunedError
-from autotuned.resolve import sources
+from autotuned.store import listing
 
 PAGE = read("docs/migration.md")
 OLD, NEW = "| old line | new line |\n|---|---|\n", r"^\| (.+?) \| (.+) \|$"
@@ -69,7 +69,7 @@ def search_measures_what_is_stored(monkeypatch, tmp_path):
 def config_files_are_found(monkeypatch, tmp_path):
     searched(tuned())
     ship(tmp_path / "configs", monkeypatch)  # and AUTOTUNED_CONFIG_PATH names them
-    assert list(sources.all_records()) == []
+    assert list(listing.all_records()) == []
     assert searched(tuned()) == 0
 
 
@@ -245,7 +245,7 @@ def test_what_a_file_of_another_tuner_says_is_launched_and_not_stored(readers):
 
     kernel = make()
     assert [ran(4096), ran(8)] == [64, 256]
-    assert list(sources.all_records()) == []
+    assert list(listing.all_records()) == []
     with autotuned.mode("search"):
         assert ran(4096) == 32
     kernel = make()

@@ -12,6 +12,7 @@ import autotuned
 from autotuned import autotune, disk
 from autotuned.errors import NotTunedError
 from autotuned.resolve import sources
+from autotuned.store import listing, records
 
 FIRST, BEST, DEFAULT = CONFIGS = [Config({"step": step}) for step in (8, 16, 32)]
 TIMES = {8: 3.0, 16: 1.0, 32: 2.0}
@@ -48,8 +49,8 @@ def count():
 def written(monkeypatch):
     """The records that were written, in order."""
     kept = []
-    keep = sources.keep
-    monkeypatch.setattr(sources, "keep", lambda record: kept.append(record) or keep(record))
+    keep = records.keep
+    monkeypatch.setattr(records, "keep", lambda record: kept.append(record) or keep(record))
     return kept
 
 
@@ -142,7 +143,7 @@ def test_the_users_record_goes_before_a_shipped_file(monkeypatch, tmp_path):
     with autotuned.mode("search"):
         assert call(make()) == 8
     assert call(make()) == 8
-    sources.clear()
+    listing.clear()
     assert call(make()) == 16  # what was shipped
 
 
@@ -174,7 +175,7 @@ def test_a_default_is_not_stored(written):
     function = make(default=DEFAULT)
     call(function)
     assert written == []
-    assert list(sources.all_records()) == []
+    assert list(listing.all_records()) == []
 
 
 def test_one_config_is_never_searched_in_any_mode(written):
@@ -235,7 +236,7 @@ def test_strict_names_the_nearest_key_and_what_differs():
     function = make(key=["n"])
     for n in (50, 60):
         call(function, n)
-    near = {record.key.call["values"]["n"]: record.key.digest for _, record in sources.all_records()}
+    near = {record.key.call["values"]["n"]: record.key.digest for _, record in listing.all_records()}
     with autotuned.mode("strict"), pytest.raises(NotTunedError) as caught:
         function(np.ones(50, np.float32), 50)
     text = str(caught.value)
@@ -285,7 +286,7 @@ def test_search_replaces_what_is_stored(monkeypatch):
     with autotuned.mode("search"):
         assert call(make()) == 8
     assert call(make()) == 8
-    ((_, record),) = sources.all_records()
+    ((_, record),) = listing.all_records()
     assert record.median_us == 500.0
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from autotuned import disk
 from autotuned.resolve import sources
-from autotuned.store import logbook, record, records
+from autotuned.store import listing, logbook, record, records
 from autotuned.store.record import Timing, TuningRecord
 
 CONFIGS = [FakeConfig({"BLOCK": n, "PIPE": n > 64}, num_warps=w) for n in (16, 32, 64, 128) for w in (4, 8)]
@@ -106,14 +106,14 @@ def test_b47_a_mutated_record_is_served_right_or_moved_aside_with_one_warning_an
     mutate: Mutation, seed: int
 ) -> None:
     text = mutate(disk.text(record.dump(good())).encode(), random.Random(seed))
-    path = sources.record_path(KEY)
+    path = records.record_path(KEY)
     disk.make_folder(path.parent)
     path.write_bytes(text)
     records._warned.clear()
     said = Collected()
     with said:
         choices = [sources.find(KEY, LIVE) for _ in range(2)]
-        listed = list(sources.all_heads("app.k"))
+        listed = list(listing.all_heads("app.k"))
     for choice in choices:
         assert choice is None or choice.config is CONFIGS[0]
     assert len(listed) <= 1
@@ -125,9 +125,9 @@ def test_b47_a_mutated_record_is_served_right_or_moved_aside_with_one_warning_an
     assert len(said.lines) == (moved or (newer and json.loads(text)["schema"] > 2))
     assert all(str(path) in line for line in said.lines)
     if newer and json.loads(text)["schema"] > 2:
-        assert not sources.keep(good())
+        assert not records.keep(good())
         path.unlink()
-    assert sources.keep(good())
+    assert records.keep(good())
     with said:
         assert sources.find(KEY, LIVE).config is CONFIGS[0]  # type: ignore[union-attr]
     assert len(said.lines) <= 1
@@ -136,13 +136,13 @@ def test_b47_a_mutated_record_is_served_right_or_moved_aside_with_one_warning_an
 @settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck), database=None)
 @given(st.sampled_from([flip, digit, cut, zero, repeat]), st.integers(0, 2**32))
 def test_a_mutated_logbook_gives_no_exception_and_no_config_that_is_none(mutate: Mutation, seed: int) -> None:
-    path = logbook.path_beside(sources.record_path(KEY))
+    path = logbook.path_beside(records.record_path(KEY))
     disk.remove(path)
-    with sources.logged(KEY, fresh=True) as write:
+    with records.logged(KEY, fresh=True) as write:
         for timing in good().timings:
             write(timing)
     path.write_bytes(mutate(path.read_bytes(), random.Random(seed)))
-    found = sources.resumable(KEY)
+    found = records.resumable(KEY)
     assert len(found) <= len(CONFIGS) + 1
     for identity, timing in found.items():
         assert timing.identity == identity
@@ -179,12 +179,12 @@ class Collected(logging.Handler):
 def test_b52_schemas_of_other_versions(
     text: Callable[[Any], Any], served: bool, warned: bool, kept: bool, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
-    path = sources.record_path(KEY)
+    path = records.record_path(KEY)
     disk.make_folder(path.parent)
     before = json.dumps(text(record.dump(good())))
     path.write_text(before)
     assert (sources.find(KEY, LIVE) is not None) is served
     assert bool(caplog.records) is warned
-    assert sources.keep(good()) is kept
+    assert records.keep(good()) is kept
     if not kept:
         assert path.read_text() == before

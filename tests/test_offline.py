@@ -19,7 +19,7 @@ from autotuned import autotune
 from autotuned.configfiles import lookup, policy
 from autotuned.errors import DecorationError, NotTunedError
 from autotuned.gpu import device
-from autotuned.resolve import sources
+from autotuned.store import listing
 from autotuned.store.lookup import Origin
 
 CONFIGS = [Config({"step": step}) for step in (8, 16, 32, 64)]
@@ -61,7 +61,7 @@ def shipped(patch: pytest.MonkeyPatch, folder: Path, *sizes: int, best: int = 32
     for n in sizes:
         tuned(X, n)
     ship(folder / "files", patch)
-    sources.forget_files()
+    lookup.forget_files()
     Last.step = 0
 
 
@@ -162,7 +162,7 @@ def test_a_sister_is_measured_first_where_time_is_short_b90(monkeypatch: Any, tm
     on(monkeypatch, "Part NVL")
     function = make(best=64, budget_s=1e-9)
     function(X, 5)
-    [(_, record)] = [found for found in sources.all_records() if found[1].key.context["device"]["name"] == "Part NVL"]
+    [(_, record)] = [found for found in listing.all_records() if found[1].key.context["device"]["name"] == "Part NVL"]
     assert [timing.config["kwargs"] for timing in record.timings] == [{"step": 64}]  # the last of the list
     assert function.best_config.kwargs == {"step": 64}
 
@@ -185,14 +185,14 @@ def test_explain_names_the_file_that_answers_and_without_it_that_of_the_next_pla
     monkeypatch.setenv("AUTOTUNED_CONFIG_PATH", os.pathsep.join(map(str, folders[:2])))
     monkeypatch.setitem(lookup._packages, "own", [lookup.Folder(folders[5], policy.DEFAULTS)])
     for folder in (folders[3], folders[2]):
-        sources.register_configs(folder)
+        lookup.register_configs(folder)
     answered = []
     while (found := make().explain(X, 4)).hit:
         assert found.answer == "config files"
         path = Path(found.steps[-1].why)
         answered.append(path.parent.parent.name)
         path.unlink()
-        sources.forget_files()
+        lookup.forget_files()
     assert answered == names
     assert found.answer == "search"
 
@@ -330,7 +330,7 @@ def test_a_bad_line_is_an_error_in_strict_and_a_warning_elsewhere_b94(
 def test_a_stored_choice_is_explained_by_the_ladder_without_its_program(monkeypatch: Any, tmp_path: Path) -> None:
     use(monkeypatch, "3.3.0")
     shipped(monkeypatch, tmp_path, 5, **TOOL)
-    [(_, key, _)] = list(sources.shipped("app.count"))
+    [(_, key, _)] = list(lookup.shipped("app.count"))
     found = autotuned.resolve.explain.of_stored(key, {"distributions": {"tool": "3.3.9"}})
     assert (found.reason, found.answer) == ("hit", "config files, other context")
     assert "tool 3.3.0, here 3.3.9" in str(found)

@@ -164,4 +164,4 @@ def test_another_gpu_of_the_architecture_takes_none_of_them(
         [file] = (file for file in read(stand_in) if file.kernel == one.kernel)
         key = Key(one.kernel, one.call, {**latest(file), "device": sister})
         assert sources.find(key, one.live, list(sources.places(False, False, {}))) is None
-        assert sources.likely(key, one.live, {}) in one.live  # but a search measures it first
+        assert lookup.likely(key, one.live, {}) in one.live  # but a search measures it first

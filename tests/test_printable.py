@@ -18,8 +18,7 @@ from typer.testing import CliRunner
 from autotuned import disk
 from autotuned.key.key import Key
 from autotuned.recording.file import RecordedCall
-from autotuned.resolve import sources
-from autotuned.store import locks
+from autotuned.store import locks, records
 from autotuned.store.record import Timing, TuningRecord
 
 # Every control character of C0 and C1, what reorders text, line separators, a lone surrogate, and letters.
@@ -57,15 +56,15 @@ def nasty(tmp_path: Path) -> Path:
     for n in (1, 2):
         timings = (Timing(CONFIG, 10.0, 10.0, 10.0, 40), Timing(OTHER, status="failed", error=f"E: {NASTY}"))
         provenance = {"host": NASTY, "date": NASTY, "default": OTHER}
-        assert sources.keep(TuningRecord(nasty_key(n), CONFIG, 10.0, "ok", timings, provenance))
+        assert records.keep(TuningRecord(nasty_key(n), CONFIG, 10.0, "ok", timings, provenance))
     path = write_config_file(tmp_path / "files", (nasty_key(3), FakeConfig({"BLOCK": 1})), name=f"app.{NASTY}")
     path.write_text(path.read_text() + " ")
     (path.parent / "broken.json").write_text(json.dumps({"schema": 1, NASTY: NASTY}))
     call = RecordedCall(f"app.{NASTY}", f"gone_{NASTY}:k", nasty_key(4), {"memories": [], "values": {}}, None)
     line = {"id": call.identity, **call.to_json(), "count": 1}
     (tmp_path / "calls.jsonl").write_text(json.dumps(line) + "\n" + json.dumps({"id": NASTY, "schema": 7}))
-    damaged = sources.record_path(nasty_key(9))
-    damaged.write_text(json.dumps({**json.loads(sources.record_path(nasty_key(1)).read_text()), "quality": NASTY}))
+    damaged = records.record_path(nasty_key(9))
+    damaged.write_text(json.dumps({**json.loads(records.record_path(nasty_key(1)).read_text()), "quality": NASTY}))
     return tmp_path
 
 
@@ -102,7 +101,7 @@ def test_the_page_shows_names_and_obeys_none(nasty: Path) -> None:
 
 
 def test_the_log_of_a_command_is_printable(caplog: Any) -> None:
-    path = sources.root() / "k.lock"
+    path = records.root() / "k.lock"
     disk.write_text(locks.holder_path(path), json.dumps({"pid": 1, "host": NASTY, "start": NASTY}))
     with terminal.printable_log():
         locks._say(locks._holder_of(path), path)

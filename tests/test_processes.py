@@ -14,7 +14,7 @@ from fakes import FakeConfig as Config
 from paths import quick
 
 from autotuned import autotune
-from autotuned.resolve import sources
+from autotuned.store import listing
 
 TESTS = Path(__file__).parent
 DEADLINE_S = 30  # of a whole test; nothing here takes a tenth of it
@@ -97,7 +97,7 @@ def test_eight_processes_search_once(tmp_path):
     measured = [line.split() for line in (tmp_path / "log").read_text().splitlines()]
     assert len({number for number, _ in measured}) == 1
     assert sorted(step for _, step in measured) == ["1", "2", "3"]
-    ((_, record),) = sources.all_records()
+    ((_, record),) = listing.all_records()
     assert record.winner["kwargs"] == {"step": 2}
 
 
@@ -162,7 +162,7 @@ def test_threads_at_one_cold_key_search_once(count, stored, bench):
     info = function.cache_info()
     assert (info.searches, info.size) == (1, 1)
     assert info.hits + info.misses == count
-    assert len(list(sources.all_records())) == stored
+    assert len(list(listing.all_records())) == stored
 
 
 def test_threads_at_different_keys_search_each_once(bench):
@@ -205,7 +205,7 @@ def test_a_tuned_call_inside_a_tuned_function():
         assert outer(1) == 2
     assert outer.cache_info().searches == 1
     assert inner.cache_info().searches == 1
-    assert len(list(sources.all_records())) == 2
+    assert len(list(listing.all_records())) == 2
 
 
 class Depth(threading.local):

@@ -19,7 +19,7 @@ from fake_gpus import MEET, environment, interrupted, log
 from fake_gpus import command as write
 from ray_nodes import Node
 
-from autotuned.resolve import sources
+from autotuned.store import listing
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +71,7 @@ def tune(tmp_path: Path, address: str, *options: str, code: int = 0, **made) -> 
 
 
 def test_what_is_measured_on_the_nodes_is_gathered_here(tmp_path, folder, address):
-    assert not list(sources.all_records())
+    assert not list(listing.all_records())
     found = tune(tmp_path, address, "--out", "tuned", count=8, wait=MEET)
     assert [case["call"]["values"]["n"] for case in found["cases"]] == list(range(8))
     assert {(case["status"], case["source"]) for case in found["cases"]} == {("done", "measured")}
@@ -82,7 +82,7 @@ def test_what_is_measured_on_the_nodes_is_gathered_here(tmp_path, folder, addres
     [file] = found["files"]
     assert Path(file).parent.parent == tmp_path / "tuned"
     assert len(re.findall(r'"median_us"', Path(file).read_text())) == 8
-    assert len({record.key.digest for _, record in sources.all_records()}) == 8
+    assert len({record.key.digest for _, record in listing.all_records()}) == 8
     assert len(list((folder / "store").rglob("v2/*/*.json"))) >= 8  # their own stores are others
 
 
@@ -116,7 +116,7 @@ def test_nodes_with_gpus_of_two_kinds_each_tune_every_case_into_files_of_their_o
         text = Path(file).read_text()
         assert len(re.findall(r'"median_us"', text)) == 3
         assert ("A100" in text) != ("H100" in text)
-    kept = {(record.key.context["device"]["name"], record.key.digest) for _, record in sources.all_records()}
+    kept = {(record.key.context["device"]["name"], record.key.digest) for _, record in listing.all_records()}
     assert sorted(name for name, _ in kept) == ["NVIDIA A100"] * 3 + ["NVIDIA H100"] * 3
 
 
@@ -136,7 +136,7 @@ def test_a_killed_worker_loses_nothing(tmp_path, address, who):
     configs = found["cases"][2]["measured_configs"]
     assert configs == 2
     # A process that dies takes the blame to its config; the loss of an actor is nobody's fault.
-    stored = [record for _, record in sources.all_records() if record.key.digest == found["cases"][2]["digest"]]
+    stored = [record for _, record in listing.all_records() if record.key.digest == found["cases"][2]["digest"]]
     statuses = [timing.status for timing in stored[0].timings]
     assert statuses.count("failed") == (who == "process")
 
@@ -204,7 +204,7 @@ def test_a_lost_node_s_keys_are_tuned_elsewhere(tmp_path, folder, head):
     assert [case["status"] for case in found["cases"]] == ["done"] * 6
     assert len(found["devices"]) == 3
     assert all(case["measured_configs"] == 2 for case in found["cases"])
-    assert not [timing for _, record in sources.all_records() for timing in record.timings if timing.status != "ok"]
+    assert not [timing for _, record in listing.all_records() for timing in record.timings if timing.status != "ok"]
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from autotuned.configfiles import lookup, policy
 from autotuned.errors import RecordingError
 from autotuned.recording import file
 from autotuned.recording.file import RecordedCall, Writer
-from autotuned.resolve import sources
+from autotuned.store import listing, records
 from autotuned.store.record import Timing, TuningRecord
 
 [ENTRY] = entry_points(group="console_scripts", name="autotuned")
@@ -35,7 +35,7 @@ def keep(n=1024, kernel="app.k", quality="ok", best_us=10.0):
         Timing(WRONG, status="wrong", error="out differs by 3"),
     )
     provenance = {"seconds": 1.5, "default": DEFAULT, "written": [], "timer": "race-1"}
-    sources.keep(TuningRecord(make_key(n, kernel), BEST, best_us, quality, timings, provenance))
+    records.keep(TuningRecord(make_key(n, kernel), BEST, best_us, quality, timings, provenance))
 
 
 def run(*args, code=0):
@@ -74,7 +74,7 @@ def test_what_comes_with_this_package_is_shown_only_by_a_name(command, tmp_path,
     keep()
     keep(2048)
     CliRunner().invoke(ENTRY.load(), ["export", "--out", str(tmp_path)])
-    sources.clear()
+    listing.clear()
     keep(4096)
     monkeypatch.setitem(lookup._packages, "own", [lookup.Folder(tmp_path, policy.DEFAULTS)])
     counts, rows = {}, {}
@@ -108,7 +108,7 @@ def test_an_unknown_kernel_is_refused_with_the_nearest():
 
 
 def test_a_search_that_is_not_finished_is_left_out():
-    sources.keep(TuningRecord(make_key(), None, None, "unresolved", (Timing(FIRST, 1.0, 1.0, 1.0, 3),), {}))
+    records.keep(TuningRecord(make_key(), None, None, "unresolved", (Timing(FIRST, 1.0, 1.0, 1.0, 3),), {}))
     assert json.loads(run("app.k", "--json").stdout)["cases"] == []
 
 

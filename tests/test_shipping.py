@@ -9,6 +9,7 @@ from shipped import BROKEN, KEY, LARGE, LIVE, OTHER, SLUG, SMALL, write_broken
 from stored import config_of
 
 from autotuned import disk
+from autotuned.configfiles import lookup, writer
 from autotuned.configfiles.file import Entry
 from autotuned.errors import ConfigFileError
 from autotuned.key.key import Key
@@ -22,14 +23,14 @@ def entry_for(key: Key, config: FakeConfig = SMALL) -> Entry:
 def test_shipping_adds_to_the_file_of_kernel_and_device(tmp_path: Path) -> None:
     older = make_key(2, triton="3.6.0")
     for key, config in ((KEY, SMALL), (older, LARGE), (KEY, OTHER)):
-        path = sources.ship(key, entry_for(key, config), tmp_path)
+        path = writer.ship(key, entry_for(key, config), tmp_path)
     assert path == tmp_path / SLUG / "app.k.json"
     written = sorted(each.relative_to(tmp_path).as_posix() for each in tmp_path.rglob("*"))
     assert written == [".gitattributes", SLUG, f"{SLUG}/app.k.json"]
-    sources.register_configs(tmp_path)
+    lookup.register_configs(tmp_path)
     assert config_of(sources.find(KEY, LIVE)) is OTHER  # the later entry in place of the first
     assert config_of(sources.find(older, LIVE)) is LARGE
-    assert [(file, key) for file, key, _ in sources.shipped("app.k") if file == str(path)] == [
+    assert [(file, key) for file, key, _ in lookup.shipped("app.k") if file == str(path)] == [
         (str(path), older),
         (str(path), KEY),
     ]
@@ -39,33 +40,33 @@ def test_shipping_adds_to_the_file_of_kernel_and_device(tmp_path: Path) -> None:
 def test_shipping_into_a_broken_file_is_refused_and_leaves_it(tmp_path: Path, kind: str) -> None:
     path = write_broken(tmp_path, kind)
     with pytest.raises(ConfigFileError, match="It is left as it is: repair it, or move it away"):
-        sources.ship(KEY, entry_for(KEY), tmp_path)
+        writer.ship(KEY, entry_for(KEY), tmp_path)
     assert path.read_text() == BROKEN[kind]
 
 
 def test_two_devices_whose_names_become_one_slug_are_not_mixed(tmp_path: Path) -> None:
     twin = make_key(device={**DEVICE, "name": DEVICE["name"].lower()})
-    path = sources.ship(KEY, entry_for(KEY), tmp_path)
+    path = writer.ship(KEY, entry_for(KEY), tmp_path)
     before = path.read_text()
     with pytest.raises(ConfigFileError, match="expected Device"):
-        sources.ship(twin, entry_for(twin), tmp_path)
+        writer.ship(twin, entry_for(twin), tmp_path)
     assert path.read_text() == before
 
 
 def test_shipped_entries_of_every_kernel_are_listed_by_file(tmp_path: Path) -> None:
     other = make_key(kernel="app.other")
-    first, second = (sources.ship(key, entry_for(key), tmp_path) for key in (KEY, other))
+    first, second = (writer.ship(key, entry_for(key), tmp_path) for key in (KEY, other))
     (tmp_path / "schema").mkdir()
     (tmp_path / "schema" / "config-file.json").write_text("{}")
-    sources.register_configs(tmp_path)
-    assert list(sources.shipped()) == [(str(first), KEY, entry_for(KEY)), (str(second), other, entry_for(other))]
-    assert list(sources.shipped("app.other")) == [(str(second), other, entry_for(other))]
+    lookup.register_configs(tmp_path)
+    assert list(lookup.shipped()) == [(str(first), KEY, entry_for(KEY)), (str(second), other, entry_for(other))]
+    assert list(lookup.shipped("app.other")) == [(str(second), other, entry_for(other))]
 
 
 def test_a_folder_says_why_it_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
-    assert sources.unwritable(tmp_path / "new" / "folder") == ""
-    assert sources.unwritable(tmp_path / "file" / "folder") == f"{tmp_path / 'file'} is not a folder"
+    assert writer.unwritable(tmp_path / "new" / "folder") == ""
+    assert writer.unwritable(tmp_path / "file" / "folder") == f"{tmp_path / 'file'} is not a folder"
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
     monkeypatch.setattr(disk, "write_text", refuse)
-    assert sources.unwritable(tmp_path).endswith("No space left on device")
+    assert writer.unwritable(tmp_path).endswith("No space left on device")

@@ -20,8 +20,7 @@ from faults import everything_in, faults, no_op_flock
 
 import autotuned
 from autotuned import autotune
-from autotuned.resolve import sources
-from autotuned.store import locks, logbook
+from autotuned.store import listing, locks, logbook, records
 
 CONFIGS = 40
 
@@ -122,14 +121,14 @@ def workers(count: int, bench_s: float = 0.005, limit_s: float = 60, mode: str =
 
 
 def only_record() -> Any:
-    [(path, found)] = sources.all_records()
+    [(path, found)] = listing.all_records()
     return path, found
 
 
 def on_disk() -> set[int]:
     """Configs whose timing is in a record or a logbook."""
-    found = {timing.config["kwargs"]["step"] for _, each in sources.all_records() for timing in each.timings}
-    for path in sources.root().rglob(".*.logbook"):
+    found = {timing.config["kwargs"]["step"] for _, each in listing.all_records() for timing in each.timings}
+    for path in records.root().rglob(".*.logbook"):
         lines = [json.loads(line) for line in path.read_text().split("\n")[:-1] if line]
         found |= {line["config"]["kwargs"]["step"] for line in lines if "config" in line}
     return found
@@ -201,7 +200,7 @@ def test_b38_after_the_limit_a_waiter_goes_on_and_nothing_is_saved_twice(
             config, searches = waiter.go().chosen()
         assert (config, searches) == ((3, 0) if mode else (7, 1))
         assert "going on without it" in waiter.stderr
-        assert list(sources.all_records()) == []  # the holder is not done
+        assert list(listing.all_records()) == []  # the holder is not done
         steps = on_disk()
         assert steps <= set(holder.measured) | {step for step in range(CONFIGS) if step in steps}
         assert len(steps) < CONFIGS  # the waiter's are not among them
@@ -393,7 +392,7 @@ def test_b54_b56_where_nothing_can_be_written_the_program_goes_on_with_one_warni
             assert tuned(n) == 2
     assert len(measured) == 8
     assert len([line for line in warned(caplog) if "kept in memory only" in line]) == 1
-    assert [path for path in everything_in(sources.root()) if path.endswith(".tmp")] == []
+    assert [path for path in everything_in(records.root()) if path.endswith(".tmp")] == []
 
 
 def test_b46_a_reader_of_anothers_folder_is_served_and_tunes_new_keys_in_memory(
@@ -448,7 +447,7 @@ def test_an_interrupted_search_anew_leaves_the_complete_record_as_it_was(monkeyp
     again = autotune(last, do_bench=interrupt, name="app.body", version="1")(body)
     with pytest.raises(KeyboardInterrupt), autotuned.mode("search"):
         again(1)
-    if sources.record_path(before.key) == path:
+    if records.record_path(before.key) == path:
         assert only_record()[1].winner == before.winner
         assert only_record()[1].median_us == before.median_us
     assert logbook.path_beside(path).exists() is False

@@ -16,7 +16,7 @@ from stored import config_of, lines
 from autotuned import disk
 from autotuned.key.key import Key
 from autotuned.resolve import sources
-from autotuned.store import mounts, record
+from autotuned.store import listing, mounts, record, records
 from autotuned.store.conditions import Conditions
 from autotuned.store.lookup import Choice, Origin
 from autotuned.store.record import Timing, TuningRecord
@@ -43,30 +43,30 @@ def result(key: Key = KEY, winner: FakeConfig | None = SMALL, **times_us: float 
 def test_what_is_kept_is_found_with_the_live_config() -> None:
     kept = result(b64=10.0, b128=12.0)
     assert sources.find(KEY, LIVE) is None
-    assert sources.keep(kept)
+    assert records.keep(kept)
     found = sources.find(KEY, LIVE)
-    where = str(sources.record_path(KEY))
+    where = str(records.record_path(KEY))
     assert found == Choice(SMALL, Origin.STORE, kept, complete=False, where=where, conditions=Conditions())
     assert found is not None
     assert found.config is SMALL
 
 
 def test_a_record_is_one_file_named_by_schema_kernel_and_digest() -> None:
-    sources.keep(result())
-    path = sources.root() / "v2" / "app.k" / f"{KEY.digest}.json"
-    assert sources.record_path(KEY) == path
+    records.keep(result())
+    path = records.root() / "v2" / "app.k" / f"{KEY.digest}.json"
+    assert records.record_path(KEY) == path
     assert record.load(json.loads(path.read_text())) == result()
-    assert [found.name for found in sources.root().rglob("*") if found.is_file()] == [path.name]
+    assert [found.name for found in records.root().rglob("*") if found.is_file()] == [path.name]
 
 
 def test_kernels_of_one_safe_name_have_folders_of_their_own() -> None:
-    folders = {sources.record_path(make_key(kernel=name)).parent.name for name in ("app.k", "App.K", "app/k", "app:k")}
+    folders = {records.record_path(make_key(kernel=name)).parent.name for name in ("app.k", "App.K", "app/k", "app:k")}
     assert len(folders) == 4
 
 
 @pytest.mark.parametrize("key", [make_key(2), make_key(True), make_key(triton="3.6.0"), make_key(kernel="app.other")])
 def test_another_key_finds_nothing(key: Key) -> None:
-    sources.keep(result(make_key(1)))
+    records.keep(result(make_key(1)))
     assert sources.find(key, LIVE) is None
 
 
@@ -81,7 +81,7 @@ def test_another_key_finds_nothing(key: Key) -> None:
     ids=["all measured", "one failed", "one is new", "some are gone"],
 )
 def test_a_choice_says_whether_every_candidate_was_measured(times_us: Any, live: Any, complete: bool) -> None:
-    sources.keep(result(**times_us))
+    records.keep(result(**times_us))
     found = sources.find(KEY, live)
     assert found is not None
     assert found.complete is complete
@@ -102,21 +102,21 @@ def test_a_choice_says_whether_every_candidate_was_measured(times_us: Any, live:
     ],
 )
 def test_the_best_config_that_is_still_a_candidate_is_served(times_us: Any, live: Any, chosen: Any) -> None:
-    sources.keep(result(**times_us))
+    records.keep(result(**times_us))
     assert config_of(sources.find(KEY, live)) is chosen
 
 
 def test_an_unfinished_search_is_no_choice() -> None:
-    sources.keep(result(winner=None, b64=10.0))
+    records.keep(result(winner=None, b64=10.0))
     assert sources.find(KEY, LIVE) is None
-    kept = sources.read(sources.record_path(KEY))
+    kept = records.read(records.record_path(KEY))
     assert kept is not None
     assert len(kept.timings) == 1
 
 
 def test_a_stored_config_with_a_hook_is_served_with_the_live_hook_or_not_at_all() -> None:
     hooked = FakeConfig({"BLOCK": 64}, pre_hook=hook)
-    sources.keep(result(winner=hooked))
+    records.keep(result(winner=hooked))
     assert config_of(sources.find(KEY, by_identity(SMALL, hooked))) is hooked
     assert sources.find(KEY, by_identity(SMALL, LARGE)) is None
 
@@ -166,7 +166,7 @@ def test_a_damaged_record_is_a_miss_that_is_moved_aside_said_once_and_healed(
     kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     key = make_key(1) if "another key" in kind else KEY
-    path = sources.record_path(key)
+    path = records.record_path(key)
     path.parent.mkdir(parents=True)
     DAMAGE[kind](path)
     assert sources.find(key, LIVE) is None
@@ -175,8 +175,8 @@ def test_a_damaged_record_is_a_miss_that_is_moved_aside_said_once_and_healed(
     moved = next((path.parent / "damaged").iterdir())
     assert lines(caplog)[0].startswith(f"record {path} is damaged (")
     assert lines(caplog)[0].endswith(f"); moved to {moved}; the kernel is tuned again.")
-    assert not list(sources.all_records())
-    assert sources.keep(result(key, b64=10.0))
+    assert not list(listing.all_records())
+    assert records.keep(result(key, b64=10.0))
     assert config_of(sources.find(key, LIVE)) is SMALL
     assert len(lines(caplog)) == 1
 
@@ -185,7 +185,7 @@ def test_a_damaged_record_is_a_miss_that_is_moved_aside_said_once_and_healed(
 def test_a_damaged_record_that_cannot_be_moved_is_said_once_and_replaced(
     kind: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = sources.record_path(KEY)
+    path = records.record_path(KEY)
     path.parent.mkdir(parents=True)
     DAMAGE[kind](path)
     monkeypatch.setattr(disk, "move_aside", lambda path: None)
@@ -193,16 +193,16 @@ def test_a_damaged_record_that_cannot_be_moved_is_said_once_and_replaced(
     assert sources.find(KEY, LIVE) is None
     assert len(lines(caplog)) == 1
     assert "it will be replaced" in lines(caplog)[0]
-    assert sources.keep(result(b64=10.0))
+    assert records.keep(result(b64=10.0))
     assert config_of(sources.find(KEY, LIVE)) is SMALL
 
 
 def test_a_record_of_a_newer_schema_is_left_alone(caplog: pytest.LogCaptureFixture) -> None:
-    path = sources.record_path(KEY)
+    path = records.record_path(KEY)
     path.parent.mkdir(parents=True)
     path.write_text('{"schema": 999, "winners": []}')
     assert sources.find(KEY, LIVE) is None
-    assert not sources.keep(result())
+    assert not records.keep(result())
     assert sources.find(KEY, LIVE) is None
     assert path.read_text() == '{"schema": 999, "winners": []}'
     assert lines(caplog) == [f"record {path} has the newer schema 999; it is left alone."]
@@ -215,7 +215,7 @@ def test_a_record_of_a_newer_schema_is_left_alone(caplog: pytest.LogCaptureFixtu
     ids=repr,
 )  # fmt: skip
 def test_what_is_of_a_newer_schema(data: Any, newer: bool) -> None:
-    assert sources.is_newer(data) is newer
+    assert records.is_newer(data) is newer
 
 
 # -- folders that cannot be used -------------------------------------------------------------------------------------
@@ -225,10 +225,10 @@ def test_where_nothing_can_be_written_choices_live_in_memory_with_one_warning(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(disk, "write_text", refuse)
-    assert not sources.keep(result(make_key(1)))
-    assert not sources.keep(result(make_key(2)))
+    assert not records.keep(result(make_key(1)))
+    assert not records.keep(result(make_key(2)))
     assert len(lines(caplog)) == 1
-    assert f"cannot write to the cache folder {sources.root()} ([Errno 28] No space left on device)" in lines(caplog)[0]
+    assert f"cannot write to the cache folder {records.root()} ([Errno 28] No space left on device)" in lines(caplog)[0]
     assert "AUTOTUNED_CACHE_DIR" in lines(caplog)[0]
 
 
@@ -240,27 +240,27 @@ def test_a_cache_folder_that_cannot_be_made_is_one_warning(
     monkeypatch.setenv("AUTOTUNED_CACHE_DIR", str(tmp_path / "file" / below))
     for n in (1, 2):
         assert sources.find(make_key(n), LIVE) is None
-        with sources.locked(make_key(n)):
-            assert not sources.keep(result(make_key(n)))
+        with records.locked(make_key(n)):
+            assert not records.keep(result(make_key(n)))
     assert len(lines(caplog)) == 1
 
 
 def test_a_record_that_cannot_be_read_is_a_miss_said_once_and_stays(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sources.keep(result())
+    records.keep(result())
 
     with faults("open", errno.EACCES):
         assert sources.find(KEY, LIVE) is None
         assert sources.find(KEY, LIVE) is None
     assert len(lines(caplog)) == 1
-    assert str(sources.record_path(KEY)) in lines(caplog)[0]
+    assert str(records.record_path(KEY)) in lines(caplog)[0]
     assert config_of(sources.find(KEY, LIVE)) is SMALL
 
 
 def test_reading_writes_nothing() -> None:
     sources.find(KEY, LIVE)
-    assert not sources.root().exists()
+    assert not records.root().exists()
 
 
 def test_writers_of_one_key_and_of_many_lose_nothing() -> None:
@@ -268,35 +268,35 @@ def test_writers_of_one_key_and_of_many_lose_nothing() -> None:
 
     def write(part: int) -> None:
         for key in (*keys[part::4], KEY):
-            assert sources.keep(result(key, b64=10.0))
+            assert records.keep(result(key, b64=10.0))
 
     threads = [threading.Thread(target=write, args=(part,)) for part in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert {found.key for _, found in sources.all_records()} == {*keys, KEY}
+    assert {found.key for _, found in listing.all_records()} == {*keys, KEY}
 
 
 def test_records_are_listed_and_cleared_by_kernel() -> None:
     mine, yours = make_key(1), make_key(1, kernel="app.other")
     for key in (mine, make_key(2), yours):
-        sources.keep(result(key))
-    path = sources.record_path(mine)
+        records.keep(result(key))
+    path = records.record_path(mine)
     (path.parent / f".{path.name}.1.tmp").write_text("half a rec")
-    assert {found.key for _, found in sources.all_records("app.k")} == {mine, make_key(2)}
-    assert [each for each, _ in sources.all_records()] == sorted(each for each, _ in sources.all_records())
-    assert sources.clear("app.k") == 2
-    assert [found.key for _, found in sources.all_records()] == [yours]
-    assert sources.clear() == 1
-    assert list(sources.all_records()) == []
-    assert sources.clear() == 0
+    assert {found.key for _, found in listing.all_records("app.k")} == {mine, make_key(2)}
+    assert [each for each, _ in listing.all_records()] == sorted(each for each, _ in listing.all_records())
+    assert listing.clear("app.k") == 2
+    assert [found.key for _, found in listing.all_records()] == [yours]
+    assert listing.clear() == 1
+    assert list(listing.all_records()) == []
+    assert listing.clear() == 0
 
 
 def test_the_lock_of_a_key_lies_beside_its_record() -> None:
-    with sources.locked(KEY):
-        assert (sources.record_path(KEY).parent / "locks" / f"{KEY.digest}.lock").exists()
-    assert list(sources.all_records()) == []
+    with records.locked(KEY):
+        assert (records.record_path(KEY).parent / "locks" / f"{KEY.digest}.lock").exists()
+    assert list(listing.all_records()) == []
 
 
 @pytest.mark.parametrize(("kind", "times"), [("nfs4", 1), ("", 0)], ids=["network", "local"])
@@ -304,15 +304,15 @@ def test_a_network_file_system_is_said_once_and_only_by_who_searches(
     kind: str, times: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(mounts, "network_file_system", lambda path: kind)
-    sources.keep(result(b64=10.0, b128=12.0))
+    records.keep(result(b64=10.0, b128=12.0))
     assert sources.find(KEY, LIVE) is not None
     assert lines(caplog) == []
     for n in range(3):
-        with sources.locked(make_key(n)):
+        with records.locked(make_key(n)):
             pass
     said = lines(caplog)
     assert len(said) == times
-    assert all(str(sources.root()) in line and f"({kind})" in line for line in said)
+    assert all(str(records.root()) in line and f"({kind})" in line for line in said)
 
 
 def test_heads_of_one_context_share_it_and_say_what_whole_records_say() -> None:
@@ -321,9 +321,9 @@ def test_heads_of_one_context_share_it_and_say_what_whole_records_say() -> None:
         Key("app.k", {"tensors": {}, "values": {"context": {"text": 'a, "context": b'}}, "none": []}, KEY.context)
     )
     for key in keys:
-        assert sources.keep(result(key, b64=10.0))
-    heads = dict(sources.all_heads("app.k"))
-    whole = {str(path): found for path, found in sources.all_records("app.k")}
+        assert records.keep(result(key, b64=10.0))
+    heads = dict(listing.all_heads("app.k"))
+    whole = {str(path): found for path, found in listing.all_records("app.k")}
     assert len(heads) == 4 and heads.keys() == whole.keys()
     for path, found in heads.items():
         assert found == whole[path].replace(timings=(), provenance={})
@@ -332,10 +332,10 @@ def test_heads_of_one_context_share_it_and_say_what_whole_records_say() -> None:
 
 
 def test_a_head_that_is_damaged_behind_its_call_is_moved_aside(caplog: pytest.LogCaptureFixture) -> None:
-    assert sources.keep(result(b64=10.0))
-    path = sources.record_path(KEY)
+    assert records.keep(result(b64=10.0))
+    path = records.record_path(KEY)
     path.write_text(path.read_text().replace(', "context": {', ', "context": {{', 1))
-    assert list(sources.all_heads()) == []
+    assert list(listing.all_heads()) == []
     assert not path.exists() and len(caplog.messages) == 1 and str(path) in caplog.text
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from fakes import CONTEXT, FakeConfig, form
 
 from autotuned.key.key import Key
-from autotuned.resolve import sources
+from autotuned.store import records
 from autotuned.store.record import Timing, TuningRecord
 
 SCRIPT = Path(__file__).parent / "bench" / "transfer.py"
@@ -23,7 +23,7 @@ def keep(m: int, **us: float) -> None:
     )
     winner = min((timing for timing in timings if timing.usable), key=lambda timing: timing.median_us)
     key = Key("autotuned.kernels.matmul.matmul_kernel", {"tensors": {}, "values": {"M": m}, "none": []}, dict(CONTEXT))
-    assert sources.keep(TuningRecord(key, winner.config, winner.median_us, "ok", timings, {}))
+    assert records.keep(TuningRecord(key, winner.config, winner.median_us, "ok", timings, {}))
 
 
 def test_the_loss_with_the_nearest_smaller_and_larger_neighbour() -> None:

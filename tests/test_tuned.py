@@ -14,7 +14,7 @@ from triton import Config
 from autotuned import autotune
 from autotuned.errors import DecorationError
 from autotuned.kernels import softmax
-from autotuned.resolve import sources
+from autotuned.store import listing
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 CONFIGS = [Config({"BLOCK": block}) for block in (16, 32)]
@@ -271,7 +271,7 @@ def test_the_own_timer_measures_clean_launches():
     assert torch.equal(x, full(0.5))
     autotune(CONFIGS, reset_to_zero=["out"])(triton.jit(accumulate))[blocks](counting(50), out, 50)
     assert torch.equal(out, counting(50))
-    ((_, first), (_, second)) = sources.all_records()
+    ((_, first), (_, second)) = listing.all_records()
     for record in (first, second):
         assert [timing.status for timing in record.timings] == ["ok", "ok"]
         assert all(timing.samples >= 3 and timing.low_us <= timing.median_us for timing in record.timings)
@@ -320,7 +320,7 @@ def test_a_config_that_writes_and_then_raises(order, restore):
     x = full(1.0)
     kernel[blocks](x, 50)
     assert torch.equal(x, full(0.5))
-    ((_, record),) = sources.all_records()
+    ((_, record),) = listing.all_records()
     failed = {timing.config["kwargs"]["BLOCK"] for timing in record.timings if timing.status == "failed"}
     assert failed == {32}
     assert "not with 32" in next(timing.error for timing in record.timings if timing.error)
@@ -333,7 +333,7 @@ def test_all_configs_write_and_raise(restore):
     with pytest.raises(RuntimeError, match="all 2 failed"):
         kernel[blocks](x, 50)
     assert torch.equal(x, full(1.0))
-    assert list(sources.all_records()) == []
+    assert list(listing.all_records()) == []
 
 
 @pytest.mark.parametrize("launches", [0, 1, 3], ids=lambda n: f"after-{n}-launches")
@@ -372,7 +372,7 @@ def test_what_makes_another_problem(key, searches):
         kernel[blocks](x, n)
         assert torch.equal(x[:n], torch.full_like(x[:n], 0.5))
     assert kernel.cache_info().searches == searches
-    assert len(list(sources.all_records())) == searches
+    assert len(list(listing.all_records())) == searches
 
 
 def test_a_constexpr_that_the_caller_passes_is_in_the_key():

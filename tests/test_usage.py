@@ -14,10 +14,11 @@ from fakes import form, make_key
 
 import autotuned
 from autotuned import autotune
+from autotuned.configfiles import writer
 from autotuned.configfiles.file import Entry
 from autotuned.key.key import Key
 from autotuned.recording.file import RecordedCall, Writer
-from autotuned.resolve import sources
+from autotuned.store import records
 from autotuned.store.record import Timing, TuningRecord
 
 BEST = form(Config({"BLOCK": 32}))
@@ -30,7 +31,7 @@ def wide(monkeypatch):
 
 
 def tuned(key):
-    sources.keep(TuningRecord(key, BEST, 10.0, "ok", (Timing(BEST, 10.0, 9.0, 11.0, 12),)))
+    records.keep(TuningRecord(key, BEST, 10.0, "ok", (Timing(BEST, 10.0, 9.0, 11.0, 12),)))
     return key
 
 
@@ -100,7 +101,7 @@ def test_what_differs_is_said_in_few_words(stored, used, words, reason, called):
 
 def test_what_config_files_answer_from_another_context_is_tuned_and_used(called, tmp_path, monkeypatch):
     shipped = of(triton="3.9.0")
-    sources.ship(shipped, Entry(shipped.call, BEST, 10.0, None), tmp_path / "tuned")
+    writer.ship(shipped, Entry(shipped.call, BEST, 10.0, None), tmp_path / "tuned")
     monkeypatch.setenv("AUTOTUNED_CONFIG_PATH", str(tmp_path / "tuned"))
     path = called((of(triton="3.9.1", triton_key="cc"), 5))
     found = run_json("list", "--unused", "--missing", "--calls", path)

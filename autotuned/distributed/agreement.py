@@ -19,11 +19,12 @@ from autotuned.resolve.request import Question
 from autotuned.search import failures, race
 from autotuned.search.do_bench import FixedLaunches
 from autotuned.store import conditions, record
+from autotuned.store import records as stored_records
 from autotuned.store.lookup import Choice, Origin, origin
 from autotuned.store.record import Timing, TuningRecord
 from autotuned.triton_compat import kernel
 from autotuned.tunable import configs
-from autotuned.tunable.kernel import Call
+from autotuned.tunable.call import Call
 from autotuned.typed_json import Json, digest
 
 log = logging.getLogger("autotuned")
@@ -205,7 +206,7 @@ class Agreement:
             records.append(record.load(disk.parse_json(text)))
         merged = slowest(records, question.live)
         if alone.keeps(question.key):
-            sources.keep(merged)
+            stored_records.keep(merged)
         winner = record.identity_of(merged.winner or {})
         tried = frozenset(question.live)
         return Choice(
@@ -253,8 +254,8 @@ class Agreement:
                 kernel=question.key.kernel,
             )
         found = record.load(said["record"]) if said["record"] else None
-        if found is not None and alone.keeps(question.key) and sources.read_of(question.key) is None:
-            sources.keep(found)
+        if found is not None and alone.keeps(question.key) and stored_records.read_of(question.key) is None:
+            stored_records.keep(found)
         under = None if said["conditions"] is None else conditions.load(said["conditions"], "conditions")
         tried = frozenset(question.live) if said["origin"] == Origin.SEARCH.name else frozenset()
         where = f"rank {said['rank']}"

@@ -16,13 +16,14 @@ from autotuned.resolve import sources
 from autotuned.resolve.context import Context
 from autotuned.resolve.request import trial_part
 from autotuned.search import benchmark, failures
-from autotuned.store import conditions
+from autotuned.store import conditions, records
 from autotuned.store.conditions import Conditions
 from autotuned.store.lookup import Origin, Place
 from autotuned.store.record import Timing, TuningRecord
 from autotuned.triton_compat import kernel
 from autotuned.tunable import configs as candidates
-from autotuned.tunable.kernel import Call, Hooks, TunableKernel
+from autotuned.tunable.call import Call, Hooks
+from autotuned.tunable.kernel import TunableKernel
 from autotuned.typed_json import Json, digest, encode
 
 log = logging.getLogger("autotuned")
@@ -128,7 +129,7 @@ class Seed:
             message = "`%s`: expected do_bench to tell configs apart, got %g ms for each; Triton takes the first."
             self.warn_once(message, "one answer", ran[0][0] / 1e3)
         under = Conditions(conditions.names(restore))
-        sources.keep(kept.replace(median_us=won.median_us, quality=quality, conditions=under))
+        records.keep(kept.replace(median_us=won.median_us, quality=quality, conditions=under))
 
     def _say_wrong_times(self, made: Sequence[Timing]) -> None:
         """Warn of answers of a benchmark that are no times; the infinite ones are Triton's own word for a failure."""

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from autotuned.key.key import Key
-from autotuned.resolve import sources
-from autotuned.store import conditions
+from autotuned.store import conditions, records
 from autotuned.store.conditions import Restore
-from autotuned.tunable.kernel import Call
+from autotuned.tunable.call import Call
 
 
 class Widened:
@@ -20,7 +19,7 @@ class Widened:
     def __init__(self, tuner: Any, key: Key, call: Call, needed: Restore) -> None:
         self._named = tuner.restore_value if needed else None
         self._own = list(needed or ())
-        earlier = sources.read_of(key) if self._named is not None else None
+        earlier = records.read_of(key) if self._named is not None else None
         if earlier is not None and self._named is not None:
             more = conditions.union(earlier.conditions.restore, needed) or ()
             # Triton 3.6 cannot put back None.

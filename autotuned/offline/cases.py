@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from autotuned.api.decorator import CaseGenerator
+from autotuned.api.pickling import CaseGenerator
 from autotuned.errors import AutotunedError
 from autotuned.offline.replay import Replayed
 from autotuned.offline.targets import Found

@@ -18,7 +18,7 @@ import typer
 from autotuned import env
 from autotuned.cli import terminal
 from autotuned.cli.progress import Display
-from autotuned.configfiles import file
+from autotuned.configfiles import file, lookup, writer
 from autotuned.configfiles.file import Entry
 from autotuned.errors import DeviceLostError, NoDeviceError, TargetError
 from autotuned.gpu.device import from_json
@@ -34,12 +34,11 @@ from autotuned.offline.workers.local import Local
 from autotuned.offline.workers.pool import Pool, check_files
 from autotuned.offline.workers.slots import Executor
 from autotuned.recording.file import SUFFIX, RecordedCall
-from autotuned.resolve import sources
 from autotuned.resolve.request import Question
 from autotuned.store.lookup import Choice, Origin
 from autotuned.store.record import Timing, TuningRecord
 from autotuned.tunable import configs
-from autotuned.tunable.kernel import Call
+from autotuned.tunable.call import Call
 from autotuned.typed_json import Json
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells report it
@@ -180,7 +179,7 @@ class Session:
             left_s = None if self._wishes.budget_s is None else self.left_s() * share(unit.count, open_count)
             result = self.measure(unit, left_s)
             if self._wishes.out is not None and result.key is not None and result.entry is not None:
-                self.files.add(str(sources.ship(result.key, result.entry, self._wishes.out)))
+                self.files.add(str(writer.ship(result.key, result.entry, self._wishes.out)))
             self._add(result.row)
             open_count -= unit.count
 
@@ -293,7 +292,7 @@ class Session:
 
     def _note_entry(self, row: Row, key: Key, choice: Choice) -> Entry | None:
         row.source = choice.where
-        found = (entry for path, other, entry in sources.shipped(key.kernel) if path == choice.where and other == key)
+        found = (entry for path, other, entry in lookup.shipped(key.kernel) if path == choice.where and other == key)
         entry = next(found, None)
         if entry is not None:
             row.median_us, row.vs_default = entry.median_us, entry.vs_default

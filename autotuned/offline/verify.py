@@ -12,13 +12,14 @@ from autotuned.key import opaque
 from autotuned.key.key import Key
 from autotuned.offline import targets
 from autotuned.offline.targets import Found
-from autotuned.resolve import fallback, sources
+from autotuned.resolve import fallback
 from autotuned.resolve.tuner import Tuner
 from autotuned.search import search
 from autotuned.search.job import Job, Outcome, timer_of
+from autotuned.store import records
 from autotuned.store.record import Timing
 from autotuned.tunable import configs, mismatch
-from autotuned.tunable.kernel import Call
+from autotuned.tunable.call import Call
 from autotuned.typed_json import Json, canonical
 
 
@@ -186,7 +187,7 @@ def _default(tuner: Tuner, call: Call, live: Mapping[str, Any]) -> str:
 
 def _rivals(key: Key, live: Mapping[str, Any], shipped: str, default: str) -> list[str]:
     """The runner-up of an earlier measurement here; all others where there was none."""
-    record = sources.read_of(key)
+    record = records.read_of(key)
     measured = [t for t in (record.timings if record else ()) if t.usable and t.identity in live]
     ranked = [timing.identity for timing in sorted(measured, key=_median) if timing.identity != shipped]
     return ranked[:1] if ranked else [name for name in live if name not in (shipped, default)]
@@ -205,6 +206,6 @@ def _retime(tuner: Tuner, call: Call, live: Mapping[str, Any]) -> list[Timing]:
         restore=options.restore, zero=options.zero, hooks=options.hooks, check=options.check,
     )  # fmt: skip
     outcome = Outcome()
-    with target.trials(sources.scratch_folder()):
+    with target.trials(records.scratch_folder()):
         search.run(job, outcome)
     return outcome.timings

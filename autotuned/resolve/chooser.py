@@ -16,12 +16,12 @@ from autotuned.key.key import Key, call_part
 from autotuned.resolve import hooks, sources
 from autotuned.resolve.context import Context
 from autotuned.resolve.request import Options, Question, Seconds
-from autotuned.store import conditions
+from autotuned.store import conditions, records
 from autotuned.store.lookup import Candidates, Choice, Live, Look, Origin, Place
 from autotuned.triton_compat import kernel
 from autotuned.tunable import configs as candidates
+from autotuned.tunable.call import Call, Tunable, refuse_conflicts
 from autotuned.tunable.configs import Pruner
-from autotuned.tunable.kernel import Call, Tunable, refuse_conflicts
 
 if TYPE_CHECKING:
     from autotuned.resolve import advice, explain, fallback, searcher
@@ -272,7 +272,7 @@ class Chooser:
             return fallback.for_now(self, question)
         if ending is not Origin.SEARCH:
             return (self._search_forbidden if self._may_search(question) else self._without_search)(question)
-        with sources.locked(question.key, self.keeps(question.key) and not hooks.agreements) as lock:
+        with records.locked(question.key, self.keeps(question.key) and not hooks.agreements) as lock:
             # Again: another process or thread may have finished while this one waited for the lock.
             known = self.known(question)
             if known is None or not self.is_enough(known, question):

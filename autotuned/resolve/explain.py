@@ -12,8 +12,7 @@ from autotuned.configfiles import lookup
 from autotuned.errors import NotTunedError
 from autotuned.key.key import Difference, Key, differences, parts
 from autotuned.key.nearest_key import Alike
-from autotuned.resolve import sources
-from autotuned.store import listing
+from autotuned.store import listing, records
 from autotuned.store.conditions import Conditions
 from autotuned.store.lookup import Candidates, Choice, Look, Origin, Place
 from autotuned.tunable import configs
@@ -135,8 +134,8 @@ def changes_json(changed: Sequence[Difference]) -> list[dict[str, Json]]:
 
 def stored_keys(kernel: str) -> list[Key]:
     """The keys of a kernel for which something is stored or shipped."""
-    stored = [found.key for _, found in sources.all_heads(kernel, quietly=True)]
-    return stored + [shipped for _, shipped, _ in sources.shipped(kernel)]
+    stored = [found.key for _, found in listing.all_heads(kernel, quietly=True)]
+    return stored + [shipped for _, shipped, _ in lookup.shipped(kernel)]
 
 
 _known: dict[str, Alike] | None = None  # by kernel, inside `reading_once`
@@ -168,10 +167,10 @@ def nearest(key: Key) -> Key | None:
 
 
 def _alike(kernel: str) -> Alike:
-    heads, shipped = sources.known_heads(kernel), lookup.state()
+    heads, shipped = listing.known_heads(kernel), lookup.state()
     known = _latest.get(kernel)
     if known is None or known[0] is not heads or known[1] != shipped:
-        keys = [head.key for head in heads] + [key for _, key, _ in sources.shipped(kernel)]
+        keys = [head.key for head in heads] + [key for _, key, _ in lookup.shipped(kernel)]
         known = _latest[kernel] = heads, lookup.state(), Alike(keys)
         while len(_latest) > listing.MOST_FOLDERS:
             _latest.pop(next(iter(_latest)))
@@ -295,7 +294,7 @@ def of_stored(stored: Key, now: Mapping[str, Json]) -> Explanation:
 
 
 def _any_record(key: Key, live: Candidates) -> Look:
-    found, seen = sources.look_up(key)
+    found, seen = records.look_up(key)
     if found is None:
         return seen
     if found.winner is None:

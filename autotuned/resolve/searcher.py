@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from autotuned.configfiles import lookup
 from autotuned.errors import AllConfigsFailedError, OutOfMemoryError
 from autotuned.key import opaque, tensors, walk
 from autotuned.key.key import Key
@@ -16,7 +17,7 @@ from autotuned.resolve.advice import Storm
 from autotuned.resolve.request import Options, Question
 from autotuned.search import failures, job, race, search, warm_start
 from autotuned.search.job import Job, Outcome
-from autotuned.store import conditions, locks
+from autotuned.store import conditions, locks, records
 from autotuned.store.conditions import Checked, Conditions, Restore
 from autotuned.store.journal import Journal
 from autotuned.store.lookup import Candidates, Choice, Origin
@@ -127,7 +128,7 @@ class Searcher:
         others = {name: timing for name, timing in known.items() if name not in question.live}
         if question.fresh:  # of other calls of this key the timings stay
             known = others if question.narrowed else {}
-        journal = Journal(sources.journal_path(key) if is_stored else None, key, saved)
+        journal = Journal(records.journal_path(key) if is_stored else None, key, saved)
         if question.fresh:
             journal.forget()
         known = journal.judged(unfit.without(key.digest, known), again=question.must_search)
@@ -144,22 +145,22 @@ class Searcher:
     ) -> dict[str, Timing]:
         """What earlier searches measured under all that is put back now, as this call's check sees it."""
         enough = earlier if earlier is not None and earlier.conditions.restore == restore else None
-        found = sources.resumable(question.key, enough, restore) if is_stored else _timings(enough)
+        found = records.resumable(question.key, enough, restore) if is_stored else _timings(enough)
         seen = ((name, as_seen(timing, question.needed)) for name, timing in found.items())
         return {name: timing for name, timing in seen if timing is not None}
 
     def _earlier(self, question: Question, is_stored: bool) -> TuningRecord | None:
         """The record of the key; where none is kept, what this process remembers of it."""
         if is_stored:
-            return sources.read_of(question.key)
+            return records.read_of(question.key)
         own = self._chooser.own(question.key)
         return own.record if own else None
 
     def _measure(self, question: Question, left: _Left, outcome: Outcome) -> None:
         """Run the search, each timing into the logbook, binaries into the scratch folder, the winner's out of it."""
-        logged = sources.logged(question.key, question.fresh, left.restore)
+        logged = records.logged(question.key, question.fresh, left.restore)
         writer = logged if left.saved else nullcontext(lambda timing: None)
-        with writer as write, self.tunable.trials(folder := sources.scratch_folder()):
+        with writer as write, self.tunable.trials(folder := records.scratch_folder()):
             search.run(self._job(question, left, write), outcome)
             self.tunable.settle(question.call, question.live[outcome.winner or ""], folder)
 
@@ -208,7 +209,7 @@ class Searcher:
 
     def _in_order(self, question: Question) -> Candidates:
         """The candidates of a search that may not get to all of them: first what config files have for elsewhere."""
-        first = sources.likely(question.key, question.live, self.options.nearest)
+        first = lookup.likely(question.key, question.live, self.options.nearest)
         return {first: question.live[first], **question.live} if first is not None else question.live
 
     def _finish(self, question: Question, left: _Left, outcome: Outcome, seconds: float) -> TuningRecord:
@@ -219,7 +220,7 @@ class Searcher:
         key = question.key
         made = outcome.record(key, seconds, self._provenance(), left.restore)
         result = self._of_all_calls(with_verdicts_of(left.earlier, made), question)
-        before = sources.read_of(key) if result.winner is None and self._chooser.keeps(key) else None
+        before = records.read_of(key) if result.winner is None and self._chooser.keeps(key) else None
         if before is not None and before.conditions.restore != left.restore:
             return result  # what was measured so far is in the logbook
         if before is not None:  # what is complete stays so: the new search only adds to it
@@ -247,10 +248,10 @@ class Searcher:
         return result.replace(winner=chosen.config, median_us=chosen.median_us, quality=quality, conditions=under)
 
     def _keep(self, result: TuningRecord, question: Question) -> None:
-        if question.lock is locks.Lock.BUSY and not sources.may_save(result.key):
+        if question.lock is locks.Lock.BUSY and not records.may_save(result.key):
             log.info("`%s`: another process or thread tunes the same key and saves it.", result.key.kernel)
         elif opaque.portable(*(timing.config for timing in result.timings)):
-            sources.keep(result)
+            records.keep(result)
         else:
             self._chooser.say_once(
                 "config", "`%s`: a config has a value or a pre_hook without JSON form; kept in memory only.", result.key

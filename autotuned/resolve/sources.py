@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from autotuned._lazy import later
 from autotuned.key.key import Key
@@ -13,58 +13,11 @@ from autotuned.store.conditions import BY_DEFAULT, Conditions
 from autotuned.store.lookup import Candidates, Choice, Look, Origin, Place
 from autotuned.store.record import TuningRecord
 
-# The rest of the package knows one store: what it asks of the user's records is asked for here too.
-from autotuned.store.records import is_newer as is_newer
-from autotuned.store.records import journal_path as journal_path
-from autotuned.store.records import keep as keep
-from autotuned.store.records import locked as locked
-from autotuned.store.records import logged as logged
-from autotuned.store.records import look_up as look_up
-from autotuned.store.records import may_save as may_save
-from autotuned.store.records import read as read
-from autotuned.store.records import read_of as read_of
-from autotuned.store.records import record_path as record_path
-from autotuned.store.records import resumable as resumable
-from autotuned.store.records import root as root
-from autotuned.store.records import scratch_folder as scratch_folder
-
 if TYPE_CHECKING:
-    from autotuned.configfiles import lookup, nearest_shape, writer
-    from autotuned.configfiles.lookup import config_folders as config_folders
-    from autotuned.configfiles.lookup import forget_files as forget_files
-    from autotuned.configfiles.lookup import likely as likely
-    from autotuned.configfiles.lookup import register_configs as register_configs
-    from autotuned.configfiles.lookup import shipped as shipped
-    from autotuned.configfiles.writer import ship as ship
-    from autotuned.configfiles.writer import ship_all as ship_all
-    from autotuned.configfiles.writer import shippable as shippable
-    from autotuned.configfiles.writer import unwritable as unwritable
+    from autotuned.configfiles import lookup, nearest_shape
     from autotuned.search import race
-    from autotuned.store import listing
-    from autotuned.store.listing import BLOCK as BLOCK
-    from autotuned.store.listing import all_heads as all_heads
-    from autotuned.store.listing import all_records as all_records
-    from autotuned.store.listing import clear as clear
-    from autotuned.store.listing import kernels as kernels
-    from autotuned.store.listing import known_heads as known_heads
-    from autotuned.store.listing import unreadable as unreadable
 else:
-    lookup, listing, race, writer = map(
-        later, ("configfiles.lookup", "store.listing", "search.race", "configfiles.writer")
-    )
-
-# What is asked of config files and of all records, in the modules that are imported then: a stored choice needs none.
-_ELSEWHERE = {
-    **dict.fromkeys(("config_folders", "forget_files", "likely", "register_configs", "shipped"), lookup),
-    **dict.fromkeys(("BLOCK", "all_heads", "all_records", "clear", "kernels", "known_heads", "unreadable"), listing),
-    **dict.fromkeys(("ship", "ship_all", "shippable", "unwritable"), writer),
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _ELSEWHERE:
-        raise AttributeError(f"module 'autotuned.resolve.sources' has no attribute {name!r}")
-    return getattr(_ELSEWHERE[name], name)
+    lookup, race = later("configfiles.lookup"), later("search.race")
 
 
 def find(
@@ -103,7 +56,7 @@ def find(
 
 
 def _look_at_record(key: Key, candidates: Candidates, needed: Conditions) -> Look:
-    found, seen = look_up(key)
+    found, seen = records.look_up(key)
     if found is None:
         return seen
     if found.winner is not None and not conditions.restore_covers(found.conditions.restore, needed.restore):

@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 
 import autotuned
 from autotuned import env
-from autotuned.configfiles import file
-from autotuned.resolve import sources
+from autotuned.configfiles import file, lookup, writer
+from autotuned.store import records
 from autotuned.triton_compat import versions as supported
 from autotuned.typed_json import Json
 
@@ -79,11 +79,11 @@ class _Report:
         return self._ask("devices", _gpus) or [], self._ask("CUDA", _why_no_gpu)
 
     def _cache(self) -> dict[str, Json]:
-        root = self._ask("cache folder", sources.root)
+        root = self._ask("cache folder", records.root)
         if root is None:
             return {"path": None, "unwritable": None, "records": None, "bytes": None}
         sizes = self._ask("records", lambda: [path.stat().st_size for path in root.glob("v*/*/*.json")])
-        unwritable = self._ask("cache folder", lambda: sources.unwritable(root))
+        unwritable = self._ask("cache folder", lambda: writer.unwritable(root))
         if unwritable:
             self.problems.append(f"cache folder: cannot be written: {unwritable}. Set AUTOTUNED_CACHE_DIR.")
         return {
@@ -117,7 +117,7 @@ def _triton_version() -> str:
 def _ptxas_version(arch: str) -> Json:
     from autotuned.triton_compat import fingerprint
 
-    return fingerprint.of(arch, sources.root())["ptxas"]
+    return fingerprint.of(arch, records.root())["ptxas"]
 
 
 def _launcher() -> tuple[str, str]:
@@ -155,7 +155,7 @@ def _why_no_gpu() -> str | None:
 def _config_folders() -> list[dict[str, Json]]:
     return [
         {"path": str(folder), "files": _count(folder) if folder.is_dir() else None}
-        for folder in sources.config_folders()
+        for folder in lookup.config_folders()
     ]
 
 

@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from autotuned import env
+from autotuned.configfiles import writer
 from autotuned.errors import DeviceChoiceError
-from autotuned.resolve import sources
 
 from .. import terminal
 
@@ -83,7 +83,7 @@ def tune(
             raise typer.BadParameter(f"expected seconds above 0, got {seconds:g}", param_hint=option)
     _check(isolate, devices, executor, ray_address)
     _check_environment()
-    if out is not None and (reason := sources.unwritable(out)):
+    if out is not None and (reason := writer.unwritable(out)):
         raise terminal.cannot_write(out, reason)
     from autotuned.offline import (  # need the measuring half of the library, which the other commands do without
         results,

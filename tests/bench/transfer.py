@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from autotuned.configfiles import nearest_shape
 from autotuned.gpu.device import from_json
-from autotuned.resolve import sources
+from autotuned.store import listing
 from autotuned.store.record import Timing, TuningRecord
 
 AXES = {
@@ -98,7 +98,7 @@ def main() -> None:
         os.environ["AUTOTUNED_CACHE_DIR"] = cache
     found: dict[str, dict[str, list[TuningRecord]]] = defaultdict(lambda: defaultdict(list))
     for kernel in AXES:
-        for _, record in sources.all_records(kernel):
+        for _, record in listing.all_records(kernel):
             if record.winner is not None and any(timing.usable for timing in record.timings):
                 found[from_json(record.key.context["device"]).slug][kernel].append(record)
     for device, by_kernel in sorted(found.items()):

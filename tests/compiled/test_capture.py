@@ -8,9 +8,9 @@ from triton import Config
 
 import autotuned
 from autotuned import autotune
-from autotuned.configfiles import file
+from autotuned.configfiles import file, writer
 from autotuned.errors import NotTunedError
-from autotuned.resolve import sources
+from autotuned.store import listing
 
 CONFIGS = [Config({"BLOCK": 16}), Config({"BLOCK": 32})]
 
@@ -97,8 +97,8 @@ def test_a_choice_of_a_shorter_list_is_served(make, x, capture, launches, bench)
 
 def test_b67_a_shipped_choice_is_served(make, x, capture, launches, monkeypatch, tmp_path):
     make()[(4,)](x, 100)
-    ((_, record),) = sources.all_records()
-    sources.ship(record.key, file.entry_of(record, None), tmp_path)
+    ((_, record),) = listing.all_records()
+    writer.ship(record.key, file.entry_of(record, None), tmp_path)
     monkeypatch.setenv("AUTOTUNED_CONFIG_PATH", str(tmp_path))
     monkeypatch.setenv("AUTOTUNED_CACHE_DIR", str(tmp_path / "empty"))
     capture()

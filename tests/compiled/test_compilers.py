@@ -20,7 +20,8 @@ from triton import knobs
 from autotuned.offline import targets
 from autotuned.offline.workers import compile_server
 from autotuned.offline.workers.compile_pool import Compilers
-from autotuned.resolve import hooks, sources
+from autotuned.search import compile
+from autotuned.store import listing, records
 
 MODULE = """
 import triton, triton.language as tl
@@ -87,7 +88,7 @@ def workers(tmp_path):
         file.write_text(MODULE.replace("{hows}", repr(hows)))
         found = Compilers([str(file)], limit_s)
         started.append(found)
-        hooks.compilers.append(found)
+        compile.compilers.append(found)
         [work] = targets.load(str(file))
         until(lambda: found._knows(work.name) or found._over)
         assert not found._over
@@ -95,7 +96,7 @@ def workers(tmp_path):
 
     yield start
     for one in started:
-        hooks.compilers.remove(one)
+        compile.compilers.remove(one)
         one.close()
 
 
@@ -109,7 +110,7 @@ def until(holds, limit_s=120.0):
 
 def call(tuned):
     tuned[grid](torch.zeros(1000), torch.zeros(1000), 1000)
-    [record] = [record for _, record in sources.all_records()]
+    [record] = [record for _, record in listing.all_records()]
     return {(t.config["kwargs"]["HOW"], t.config["kwargs"]["BLOCK"]): (t.status, t.error) for t in record.timings}
 
 
@@ -119,7 +120,7 @@ def test_what_a_worker_compiles_is_a_hit_here(workers, heard, tmp_path):
     assert compilers.compiled == len(FINE)
     assert heard
     assert all(heard)
-    assert len(list(sources.scratch_folder().rglob("*.cubin"))) == len(FINE)
+    assert len(list(records.scratch_folder().rglob("*.cubin"))) == len(FINE)
     assert len(list((tmp_path / "triton").rglob("*.cubin"))) == 1  # the winner's
 
 
@@ -250,7 +251,7 @@ def test_b63_tune_goes_on_in_the_same_process_when_a_compilation_never_ends(tmp_
     assert done.returncode == 0, done.stderr
     [case] = json.loads(done.stdout)["cases"]
     assert (case["status"], case["config"]["kwargs"]["HOW"]) == ("done", "fine")
-    [record] = [record for _, record in sources.all_records()]
+    [record] = [record for _, record in listing.all_records()]
     errors = {timing.config["kwargs"]["HOW"]: timing.error for timing in record.timings}
     assert errors["endless"] == "TimedOut: not compiled within 8 s"
     assert errors["abort"] == "Crashed: the compiler ended by SIGABRT"

@@ -12,7 +12,7 @@ from triton import Config, knobs
 
 import autotuned
 from autotuned import autotune
-from autotuned.resolve import sources
+from autotuned.store import listing
 from autotuned.triton_compat import kernel as toolchain
 
 CONFIGS = [Config({"BLOCK": 16}), Config({"BLOCK": 32}), Config({"BLOCK": 64})]
@@ -132,7 +132,7 @@ def test_cache_written_before_the_first_call(tuned, block, bench):
     tuned.cache[(100, "torch.float32", "torch.float32")] = CONFIGS[2]
     assert [block(), block()] == [64, 64]
     assert bench.calls == []
-    assert list(sources.all_records()) == []  # a pin is this process's own
+    assert list(listing.all_records()) == []  # a pin is this process's own
 
 
 @pytest.mark.parametrize(

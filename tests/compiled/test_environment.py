@@ -11,7 +11,7 @@ import triton.language as tl
 from triton import Config
 
 from autotuned import autotune, env
-from autotuned.resolve import sources
+from autotuned.store import listing
 from autotuned.triton_compat import fingerprint, kernel
 
 VARIABLES = ["DISABLE_LLVM_OPT", "TRITON_DEFAULT_FP_FUSION", "TRITON_F32_DEFAULT", "USE_IR_LOC", "LLVM_ENABLE_TIMING",
@@ -44,7 +44,7 @@ def test_a_variable_that_changes_code_is_noticed_by_bound_calls(tuned, bench, la
     monkeypatch.delenv("DISABLE_LLVM_OPT")
     tuned[(4,)](x, 100)
     assert len(bench.calls) == 4  # this process's own choice of before
-    contexts = [record.key.context["environment"] for _, record in sources.all_records()]
+    contexts = [record.key.context["environment"] for _, record in listing.all_records()]
     assert sorted("DISABLE_LLVM_OPT" in environment for environment in contexts) == [False, True]
 
 
@@ -187,7 +187,7 @@ def test_a_config_that_does_not_compile_is_compiled_once_b36(driver, launches):
         kernel[(8,)](torch.zeros(200), n)
     assert compiles.count(64) == 1
     assert kernel.cache_info().searches == 4
-    for _, record in sources.all_records():
+    for _, record in listing.all_records():
         assert [timing.status for timing in record.timings] == ["ok", "ok", "failed"]
     assert real is triton.compile
 

@@ -13,8 +13,9 @@ from triton import Config
 import autotuned
 from autotuned import autotune
 from autotuned.errors import AllConfigsFailedError, DeviceLostError
-from autotuned.resolve import sources
 from autotuned.search import timers
+from autotuned.store import listing
+from autotuned.store import records as stored_records
 
 
 def product(a_ptr, c_ptr, n, M: tl.constexpr, K: tl.constexpr = 16):
@@ -61,7 +62,7 @@ def by_m():
 
 
 def records():
-    return [record for _, record in sources.all_records()]
+    return [record for _, record in listing.all_records()]
 
 
 def test_failing_configs_are_skipped_with_their_reasons(ac, launches):
@@ -301,7 +302,7 @@ def test_a_device_that_another_thread_captures_on_is_not_lost(ac, launches, monk
     captures.clear()
     tuned[(1,)](*ac, 16)
     assert [timing.status for timing in records()[0].timings] == ["ok", "ok"]
-    assert not list(sources.root().rglob("journal/*.json"))
+    assert not list(stored_records.root().rglob("journal/*.json"))
 
 
 def test_times_that_no_clock_can_give_are_failures(ac, launches):

@@ -17,7 +17,7 @@ from triton.compiler import ASTSource, code_generator
 from triton.language.extra import cuda
 
 from autotuned import autotune
-from autotuned.resolve import sources
+from autotuned.store import listing, records
 from autotuned.triton_compat import frontend
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "bench"))
@@ -92,7 +92,7 @@ def test_the_front_end_runs_once_for_all_warps_and_stages(built, monkeypatch, wo
     tuned = search(add, workers, monkeypatch)
     assert len(built) == 2  # one a block, of twelve configs
     assert tuned.fn.ASTSource is ASTSource
-    assert not [name for name in os.listdir(sources.scratch_folder()) if name.startswith("form-")]
+    assert not [name for name in os.listdir(records.scratch_folder()) if name.startswith("form-")]
 
 
 @pytest.mark.parametrize(("name", "count"), [("matmul", 4), ("attention", 2)])
@@ -120,7 +120,7 @@ def test_a_kernel_that_asks_for_its_warps_is_built_for_each(built, monkeypatch):
 
 def test_each_config_has_its_own_error(monkeypatch):
     tuned = search(wrong, 4, monkeypatch)
-    ((_, record),) = sources.all_records()
+    ((_, record),) = listing.all_records()
     errors = {(timing.config["kwargs"]["BLOCK"], timing.status) for timing in record.timings}
     assert errors == {(64, "ok"), (64, "same"), (128, "failed")} or errors == {(64, "ok"), (128, "failed")}
     assert all("the block is wrong" in timing.error for timing in record.timings if timing.status == "failed")

@@ -12,8 +12,8 @@ import triton.language as tl
 from triton import Config
 
 from autotuned import Check, autotune
-from autotuned.resolve import sources
 from autotuned.search import snapshots, timers
+from autotuned.store import listing
 
 MIB = 1 << 20
 ELEMENTS = 1 << 18  # 1 MiB of float32
@@ -129,7 +129,7 @@ def said(caplog):
 
 
 def statuses():
-    timings = [timing for _, record in sources.all_records() for timing in record.timings]
+    timings = [timing for _, record in listing.all_records() for timing in record.timings]
     return {timing.config["kwargs"]["BLOCK"]: timing.status for timing in timings}
 
 
@@ -237,7 +237,7 @@ def test_a_check_for_which_there_is_no_room_leaves_the_key_untuned(memory, said,
     x = torch.zeros(ELEMENTS)
     kernel = tuned(check=Check(reference))
     call(kernel, 1, x)
-    ((_, record),) = sources.all_records()
+    ((_, record),) = listing.all_records()
     assert (record.winner is None) == (full == "always")
     assert sum("runs untuned" in line for line in said()) == (full == "always")
 

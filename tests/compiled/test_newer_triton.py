@@ -13,8 +13,8 @@ from triton import Config, knobs
 
 import autotuned
 from autotuned import autotune
-from autotuned.launch import bound, driver_call, launcher
-from autotuned.resolve import sources
+from autotuned.launch import direct, driver_call, launcher
+from autotuned.store import listing
 from autotuned.triton_compat import compiled, fingerprint, frontend, versions
 
 CONFIGS = [Config({"BLOCK": block}, num_warps=warps) for block in (16, 32) for warps in (1, 2)]
@@ -33,7 +33,7 @@ def newer(monkeypatch):
     monkeypatch.setattr(triton, "__version__", "3.10.0")
     monkeypatch.setattr(fingerprint, "_known", {})  # it holds for as long as Triton is the one that was imported
     for module, name in (
-        (bound, "direct"), (compiled, "handle"), (compiled, "direct_launch"), (driver_call, "fields"),
+        (direct, "direct"), (compiled, "handle"), (direct, "direct_launch"), (driver_call, "fields"),
         (frontend, "_source_class"),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, None)
@@ -61,7 +61,7 @@ def test_it_is_tuned_once_stored_and_launched_as_triton_does(launches, lines):
             assert fake_cuda.same(launches[-2], launches[-1])
             assert launches[-1].arguments["BLOCK"] == 32
     assert kernel.cache_info().searches == 2
-    assert [record.key.context["triton"] for _, record in sources.all_records()] == ["3.10.0"] * 2
+    assert [record.key.context["triton"] for _, record in listing.all_records()] == ["3.10.0"] * 2
     again = tuned()  # as in another process
     again[(4,)](x, 100)
     assert again.cache_info().searches == 0

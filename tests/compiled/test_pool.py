@@ -18,8 +18,8 @@ import triton.language as tl
 from triton import Config, knobs
 
 from autotuned import autotune
-from autotuned.resolve import sources
 from autotuned.search import compile as compiling
+from autotuned.store import listing, records
 from autotuned.triton_compat import compiled
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "bench"))
@@ -81,7 +81,7 @@ def test_each_config_is_compiled_once_on_threads_of_the_pool(monkeypatch, compil
     assert all(name.startswith("autotuned-compile") for name, _, _ in compilations)
     assert len({name for name, _, _ in compilations}) == 2
     assert tuned.best_config.kwargs == {"BLOCK": 64}
-    assert [timing.status for _, record in sources.all_records() for timing in record.timings] == ["ok"] * len(BLOCKS)
+    assert [timing.status for _, record in listing.all_records() for timing in record.timings] == ["ok"] * len(BLOCKS)
 
 
 def test_a_further_shape_costs_its_launches_and_little_else(monkeypatch):
@@ -98,7 +98,7 @@ def test_a_further_shape_costs_its_launches_and_little_else(monkeypatch):
     tuned[grid](torch.zeros(2016), torch.zeros(2016), 2016)
     assert tuned.cache_info().searches == 2
     assert (started, read) == ([], [])
-    records = {str(path) for path, _ in sources.all_records()}
+    records = {str(path) for path, _ in listing.all_records()}
     others = [path for path in map(str, replaced) if path not in records]
     assert len(replaced) - len(others) == 1
     assert sorted(Path(path).parent.name for path in others) == ["journal", "locks"]  # once: then it is written over
@@ -107,7 +107,7 @@ def test_a_further_shape_costs_its_launches_and_little_else(monkeypatch):
 
 def test_binaries_of_the_pool_are_where_those_of_one_thread_are(monkeypatch, tmp_path):
     tune(2, monkeypatch)
-    assert len(list(sources.scratch_folder().rglob("*.cubin"))) == len(BLOCKS)
+    assert len(list(records.scratch_folder().rglob("*.cubin"))) == len(BLOCKS)
     assert len(list((tmp_path / "triton").rglob("*.cubin"))) == 1  # the winner's
 
 
@@ -129,11 +129,11 @@ def test_the_longest_are_compiled_first():
 def test_records_are_the_same_with_and_without_a_pool(monkeypatch):
     def timings(workers):
         tune(workers, monkeypatch)
-        [record] = [record for _, record in sources.all_records()]
+        [record] = [record for _, record in listing.all_records()]
         return json.dumps([[timing.config, timing.status, timing.error] for timing in record.timings])
 
     configs = timings(4)
-    for path, _ in sources.all_records():
+    for path, _ in listing.all_records():
         os.remove(path)
     assert configs == timings(1)
 
@@ -141,7 +141,7 @@ def test_records_are_the_same_with_and_without_a_pool(monkeypatch):
 def test_one_binary_is_measured_once_whichever_is_ready_first(monkeypatch):
     configs = [Config({"BLOCK": block}, num_stages=stages) for block in (16, 32) for stages in (1, 2, 3)]
     tune(4, monkeypatch, configs)
-    [record] = [record for _, record in sources.all_records()]
+    [record] = [record for _, record in listing.all_records()]
     assert [timing.status for timing in record.timings] == ["ok", "same", "same"] * 2
 
 
@@ -152,7 +152,7 @@ def test_an_error_of_one_config_is_that_configs_own(monkeypatch):
         tl.store(y_ptr + i, 1.0, mask=i < n)
 
     tune(2, monkeypatch, kernel=picky)
-    [record] = [record for _, record in sources.all_records()]
+    [record] = [record for _, record in listing.all_records()]
     assert [timing.status for timing in record.timings] == ["ok", "failed", "ok", "ok", "ok", "ok"]
     assert "no BLOCK of 32" in record.timings[1].error
 
@@ -172,7 +172,7 @@ def test_an_error_of_pythons_parser_is_no_error_of_the_config(monkeypatch):
 
     monkeypatch.setattr(compiling._Pool, "_run", noted)
     tune(2, monkeypatch)
-    [record] = [record for _, record in sources.all_records()]
+    [record] = [record for _, record in listing.all_records()]
     assert len(failed) == len(BLOCKS)
     assert [timing.status for timing in record.timings] == ["ok"] * len(BLOCKS)
 
@@ -194,7 +194,7 @@ def test_b60_what_certainly_needs_too_much_shared_memory_is_not_compiled(monkeyp
     monkeypatch.setenv("AUTOTUNED_COMPILE_WORKERS", "0")
     tuned = autotune(configs, key=["n"], do_bench=lambda call, quantiles: call() or [1.0] * 3)(triton.jit(product))
     tuned[(1,)](torch.zeros(64 * 512, dtype=torch.float16), torch.zeros(64 * 64), 512)
-    [record] = [record for _, record in sources.all_records()]
+    [record] = [record for _, record in listing.all_records()]
     told = [timing for timing in record.timings if "predicted from num_stages=2 and" in (timing.error or "")]
     assert told
     assert len(compilations) == len(configs) - len(told)

@@ -16,8 +16,7 @@ from triton import Config, knobs
 from triton.runtime.cache import FileCacheManager
 
 from autotuned import autotune
-from autotuned.resolve import sources
-from autotuned.store import gc
+from autotuned.store import gc, records
 from autotuned.triton_compat import cache
 
 CONFIGS = [Config({"BLOCK": block}) for block in (16, 32, 64, 128)]
@@ -70,8 +69,8 @@ def test_b54_losers_are_in_the_scratch_folder_and_the_winner_in_tritons_cache(tr
     compiled = call(tuned)
     assert tuned.best_config.kwargs == {"BLOCK": 32}
     [home] = cubins(triton_cache)
-    assert home in cubins(sources.scratch_folder())
-    assert len(cubins(sources.scratch_folder())) == 4
+    assert home in cubins(records.scratch_folder())
+    assert len(cubins(records.scratch_folder())) == 4
     assert [path.name for path in triton_cache.iterdir()] == [home]
     group = FileCacheManager(home).get_group(f"{compiled.name}.json")
     assert all(Path(path).parent == triton_cache / home for path in group.values())
@@ -126,7 +125,7 @@ def test_a_cache_manager_of_the_users_own_is_used(monkeypatch, triton_cache):
     call(kernel())
     assert knobs.cache.manager_class is Own
     assert len(Own.made) >= 4
-    assert cubins(sources.scratch_folder()) == set()
+    assert cubins(records.scratch_folder()) == set()
     assert len(cubins(triton_cache)) == 4
 
 
@@ -149,13 +148,13 @@ def test_another_thread_compiles_into_tritons_cache_during_a_search(triton_cache
     tuned = autotune(CONFIGS, key=["n"], do_bench=bench)(triton.jit(scale))
     call(tuned)
     thread.join()
-    assert len(cubins(sources.scratch_folder())) == 4
+    assert len(cubins(records.scratch_folder())) == 4
     assert len(cubins(triton_cache)) == 2  # the winner's, and the other thread's
 
 
 def test_where_the_scratch_folder_cannot_be_written_tritons_cache_takes_all(triton_cache):
-    sources.scratch_folder().parent.mkdir(parents=True, exist_ok=True)
-    sources.scratch_folder().write_text("a file in its place")
+    records.scratch_folder().parent.mkdir(parents=True, exist_ok=True)
+    records.scratch_folder().write_text("a file in its place")
     call(kernel())
     assert len(cubins(triton_cache)) == 4
 
@@ -171,7 +170,7 @@ def test_a_winner_that_cannot_be_copied_is_compiled_once_more_and_nothing_fails(
 
 def test_the_scratch_folder_is_cleared_of_what_no_search_used_for_a_week():
     call(kernel())
-    folder = sources.scratch_folder()
+    folder = records.scratch_folder()
     kept, *old = sorted(folder.iterdir())
     for path in old:
         then = time.time() - gc.SCRATCH_S - 60

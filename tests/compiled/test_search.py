@@ -12,9 +12,9 @@ import triton.language as tl
 from triton import Config
 
 from autotuned import autotune
-from autotuned.resolve import sources
 from autotuned.search import compile as compiling
 from autotuned.search import search, snapshots
+from autotuned.store import listing
 from autotuned.tunable import kernel as target
 
 CONFIGS = [Config({"BLOCK": 16}), Config({"BLOCK": 32})]
@@ -84,7 +84,7 @@ def grid(meta):
 
 
 def statuses():
-    (record,) = [record for _, record in sources.all_records()]
+    (record,) = [record for _, record in listing.all_records()]
     return [timing.status for timing in record.timings]
 
 
@@ -150,7 +150,7 @@ def test_one_binary_is_measured_once_and_reported():
     assert sorted(bench.calls) == [16, 32]
     assert statuses() == ["ok", "same", "same"] * 2
     assert tuned.best_config is configs[3]
-    (record,) = [record for _, record in sources.all_records()]
+    (record,) = [record for _, record in listing.all_records()]
     assert record.timings[4].error == "the same binary as BLOCK=32 num_warps=4 num_stages=1"
     assert record.timings[4].median_us == record.timings[3].median_us == 1000
     bench.calls.clear()
@@ -177,7 +177,7 @@ def test_b36_what_cannot_compile_is_tried_once_for_all_shapes(compiles):
     for n in range(16, 16 * 9, 16):
         tuned[grid](torch.zeros(n), n)
     assert compiles.count(32) == 1
-    records = [record for _, record in sources.all_records()]
+    records = [record for _, record in listing.all_records()]
     assert len(records) == 8
     assert all("no BLOCK of 32" in record.timings[1].error for record in records)
     tuned[grid](torch.zeros(160, dtype=torch.float16), 160)
@@ -203,7 +203,7 @@ def test_b36_a_passing_failure_is_not_remembered(monkeypatch, error, each_time):
     for n in (16, 32):
         tuned[grid](torch.zeros(n), torch.zeros(n), n)
     assert tries.count(32) == 2 * each_time
-    assert all(len(record.timings) == 1 for _, record in sources.all_records())
+    assert all(len(record.timings) == 1 for _, record in listing.all_records())
 
 
 def test_an_option_of_another_vendor_fails_here_with_its_name():
@@ -213,7 +213,7 @@ def test_an_option_of_another_vendor_fails_here_with_its_name():
     tuned[grid](torch.zeros(100), torch.zeros(100), 100)
     assert tuned.best_config is configs[1]
     assert statuses() == ["failed", "ok"]
-    (record,) = [record for _, record in sources.all_records()]
+    (record,) = [record for _, record in listing.all_records()]
     assert "waves_per_eu" in record.timings[0].error
     with pytest.raises(KeyError, match="waves_per_eu"):
         autotune([configs[0], Config({"BLOCK": 64, "waves_per_eu": 2})], key=["n"])(triton.jit(add))[grid](
@@ -329,7 +329,7 @@ def test_large_copies_are_said_once_with_the_cheaper_list(monkeypatch, caplog):
 def test_records_stay_json(tmp_path):
     configs = [Config({"BLOCK": 16}, num_stages=stages) for stages in (1, 2)]
     autotune(configs, key=["n"])(triton.jit(add))[grid](torch.zeros(8), torch.zeros(8), 8)
-    ((path, record),) = sources.all_records()
+    ((path, record),) = listing.all_records()
     assert json.loads(path.read_text())["timings"][1]["status"] == "same"
     assert record.winner == record.timings[0].config
 

@@ -15,7 +15,7 @@ import triton.language as tl
 import autotuned
 from autotuned import Config, autotune
 from autotuned.errors import NotTunedError
-from autotuned.resolve import sources
+from autotuned.store import listing
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:.*:DeprecationWarning", "ignore:.*:UserWarning")]
 CONFIGS = [Config({"BLOCK": block}, num_warps=warps) for block in (128, 512) for warps in (1, 4)]
@@ -97,10 +97,10 @@ def test_an_installed_tuner_measures_nothing_under_capture(xy, name, caplog):
         graph = captured(lambda: kernel[grid](x, y, 5000))
         assert kernel.best_config is CONFIGS[0]
         assert "nothing may be measured now" in caplog.text
-        assert list(sources.all_records()) == []
+        assert list(listing.all_records()) == []
         replays_right(graph, x, y)
         kernel[grid](x, y, 5000)
-        assert len(list(sources.all_records())) == 1
+        assert len(list(listing.all_records())) == 1
         again = one.autotune(CONFIGS, key=["n"])(triton.jit(_double.fn))
         replays_right(captured(lambda: again[grid](x, y, 5000)), x, y)
         assert again.best_config is kernel.best_config

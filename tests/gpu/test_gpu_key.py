@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 
 from autotuned import Config, autotune
-from autotuned.resolve import sources
+from autotuned.store import listing
 from autotuned.triton_compat import fingerprint
 
 pytestmark = pytest.mark.gpu
@@ -55,7 +55,7 @@ def test_a_record_of_another_triton_is_a_miss_and_explain_says_so(monkeypatch):
     monkeypatch.setattr(fingerprint, "of", lambda *a: {**real(*a), "triton": "0.0", "triton_key": "00"})
     autotune(CONFIGS, key=["n"], name="gpu_key.versions")(_add)[grid](*xy(), 4096)
     monkeypatch.setattr(fingerprint, "of", real)
-    [record] = [record for _, record in sources.all_records("gpu_key.versions")]
+    [record] = [record for _, record in listing.all_records("gpu_key.versions")]
     kernel = autotune(CONFIGS, key=["n"], name="gpu_key.versions")(_add)
     found = kernel.explain(*xy(), 4096, grid=grid)
     assert record.key.context["triton"] != triton.__version__

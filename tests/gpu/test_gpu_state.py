@@ -20,8 +20,8 @@ import triton.language as tl
 from autotuned import Check, Config, autotune
 from autotuned.errors import AllConfigsFailedError
 from autotuned.kernels import layernorm_bwd, rmsnorm, splitk_matmul
-from autotuned.resolve import sources
 from autotuned.search import race, snapshots, timers
+from autotuned.store import listing
 
 pytestmark = pytest.mark.gpu
 CONFIGS = [Config({"BLOCK": block}, num_warps=warps) for block in (256, 1024) for warps in (4, 8)]
@@ -175,7 +175,7 @@ def test_configs_that_need_too_much_shared_memory(allocated):
     out = torch.zeros(128 * 128, device="cuda")
     with pytest.raises(AllConfigsFailedError, match=r"shared memory, Required: \d+, Hardware limit: \d+"):
         autotune(configs=TOO_LARGE, key=["n"])(_product)[(1,)](a, out, 1024)
-    assert list(sources.all_records()) == []
+    assert list(listing.all_records()) == []
     assert bool((out == 0).all())
     fits = Config({"BLOCK": 64, "K": 32}, num_stages=2)
     kernel = autotune(configs=[*TOO_LARGE, fits], key=["n"])(_product)
@@ -195,7 +195,7 @@ def test_a_config_that_never_writes_is_found_by_the_check(allocated, poison):
     kernel[grid](x, y, 1 << 20)
     assert kernel.best_config.kwargs["WRITES"] == 1
     assert torch.equal(y, x + 1.0)
-    (record,) = [record for _, record in sources.all_records()]
+    (record,) = [record for _, record in listing.all_records()]
     assert record.timings[0].status == "wrong"
 
 
@@ -250,7 +250,7 @@ def memory_told(lines: list[str]) -> Iterator[None]:
     except BaseException:
         print("free, total before and after:", before, torch.cuda.mem_get_info())
         print("said:", *lines, sep="\n  ")
-        for _, record in sources.all_records():
+        for _, record in listing.all_records():
             print(record.quality, dict(record.provenance), [timing.status for timing in record.timings])
         print(torch.cuda.memory_summary(abbreviated=True))
         raise
@@ -338,7 +338,7 @@ def test_b77_a_short_kernel_is_tuned_with_few_samples():
     x, y = torch.ones(4096, device="cuda"), torch.zeros(4096, device="cuda")
     kernel[grid](x, y, 4096)
     kernel[grid](x, y, 4095)  # everything is compiled, up to the class of n
-    taken = [sum(timing.samples for timing in record.timings) for _, record in sources.all_records()]
+    taken = [sum(timing.samples for timing in record.timings) for _, record in listing.all_records()]
     assert len(taken) == 2
     assert max(taken) <= len(configs) * race.GUARD_SAMPLES + race.FINALISTS * race.MOST_LAUNCHES
 

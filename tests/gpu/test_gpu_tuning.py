@@ -18,9 +18,9 @@ import autotuned
 from autotuned import autotune
 from autotuned.offline import targets
 from autotuned.offline.workers.compile_pool import Compilers
-from autotuned.resolve import hooks, sources
-from autotuned.search import timers
+from autotuned.search import compile, timers
 from autotuned.search.race import Trial
+from autotuned.store import listing
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "bench"))
 from problems import PROBLEMS  # noqa: E402
@@ -79,7 +79,7 @@ def test_b62_b63_the_fault_list(tmp_path):
     assert done.returncode == 0
     [case] = json.loads(done.stdout)["cases"]
     assert case["config"]["kwargs"] == {"HOW": 0, "BLOCK": 256}
-    [record] = [record for _, record in sources.all_records()]
+    [record] = [record for _, record in listing.all_records()]
     errors = {timing.config["kwargs"]["HOW"]: f"{timing.status}: {timing.error}" for timing in record.timings}
     assert "Crashed" in errors[1]
     assert "TimedOut: did not end within 6 s" in errors[2]
@@ -165,7 +165,7 @@ def load_what_a_worker_compiles(file):
     hits, end = [], time.monotonic() + 60
     knobs.compilation.listener = lambda **event: hits.append(event["cache_hit"])
     compilers = Compilers([file], 60.0)
-    hooks.compilers.append(compilers)
+    compile.compilers.append(compilers)
     try:
         [found] = targets.load(file)
         while not compilers._knows(found.name):

@@ -17,8 +17,7 @@ from pathlib import Path
 
 from autotuned import disk
 from autotuned.errors import AutotunedError
-from autotuned.resolve import sources
-from autotuned.store import logbook, record, records
+from autotuned.store import listing, logbook, record, records
 from autotuned.store.record import TuningRecord
 
 TESTS = Path(__file__).resolve().parent.parent
@@ -104,7 +103,7 @@ class Stress:
         return self.log.read()[-5000:]
 
     def _files(self) -> list[Path]:
-        return sorted((sources.root() / "v2").glob("*/*.json"))
+        return sorted((records.root() / "v2").glob("*/*.json"))
 
     def _damage(self) -> None:
         files = self._files()
@@ -127,7 +126,7 @@ class Stress:
                 self.counts["moved while looking"] += 1
 
     def _check_end(self) -> None:
-        found: list[TuningRecord] = [each for _, each in sources.all_records()]
+        found: list[TuningRecord] = [each for _, each in listing.all_records()]
         assert len(found) == len({each.key.digest for each in found}) == self.keys
         for each in found:
             assert len(each.timings) == 10
@@ -138,16 +137,16 @@ class Stress:
             assert all(timing.status == "crashed" for timing in blamed)  # `tune` tries them again
             self.counts["configs skipped for a kill in their first launch"] += len(blamed)
         assert self.counts["configs skipped for a kill in their first launch"] <= self.counts["kills"] // 4
-        litter = [path for path in sources.root().rglob(".*") if path.suffix == ".logbook"]
+        litter = [path for path in records.root().rglob(".*") if path.suffix == ".logbook"]
         # One is left by whoever is killed between the record and the removal of its logbook; `gc` clears it.
         self.counts["logbooks beside complete records"] = len(litter)
         assert len(litter) <= self.counts["kills"] // 50 + 1, litter
-        temporary = list(sources.root().rglob(".*.tmp"))
+        temporary = list(records.root().rglob(".*.tmp"))
         self.counts["temporary files of killed writers"] = len(temporary)
         # Whoever is killed while it writes its name beside the lock has no logbook yet by which the next would know.
         assert [path for path in temporary if path.parent.name != "locks"] == []
         assert len(temporary) <= self.counts["kills"] // 50 + 1, temporary
-        aside = [path for path in sources.root().rglob("damaged/*") if path.is_file()]
+        aside = [path for path in records.root().rglob("damaged/*") if path.is_file()]
         self.counts["moved aside"] = len(aside)
         assert len(aside) <= self.counts["damaged"]
 

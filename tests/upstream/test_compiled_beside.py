@@ -14,7 +14,7 @@ from triton.runtime.jit import JITFunction, KernelInterface
 
 import autotuned
 from autotuned.dropin import install
-from autotuned.resolve import sources
+from autotuned.store import listing
 
 CONFIGS = [Config({"BLOCK": 16}), Config({"BLOCK": 32})]
 KEY = (100, "torch.float32")
@@ -107,7 +107,7 @@ def test_its_choices_are_stored_and_serve_the_next_process(make, x, replacing, b
     bench.calls.clear()
     make()[(4,)](x, 100)
     assert bench.calls == []
-    assert len(list(sources.all_records())) == 1
+    assert len(list(listing.all_records())) == 1
 
 
 def test_a_choice_that_a_library_writes_is_launched_at_once(make, x, replacing, launches):

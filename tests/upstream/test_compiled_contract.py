@@ -17,7 +17,7 @@ import autotuned
 from autotuned.api.tuned import Decorated
 from autotuned.dropin import replaced
 from autotuned.errors import CallError
-from autotuned.resolve import sources
+from autotuned.store import listing
 
 # -- M1: a subclass with Triton's signature ---------------------------------------------------------------------------
 
@@ -171,7 +171,7 @@ def test_m3_what_triton_makes_of_a_warm_up_is_not_stored(subject, x):
     times = iter([1.0, 2.0])
     kernel = subject.autotune(CONFIGS, key=["n"], do_bench=lambda call, quantiles: next(times))(triton.jit(add))
     kernel.run(x, x, 100, grid=(4,), warmup=True)
-    assert list(sources.all_records()) == []
+    assert list(listing.all_records()) == []
 
 
 @pytest.mark.parametrize("outside", [1, 3])

@@ -12,7 +12,7 @@ from contract import CONFIGS, add
 from triton import Config
 from triton.runtime.errors import OutOfResources
 
-from autotuned.resolve import sources
+from autotuned.store import listing
 
 # -- M6: while it tunes -----------------------------------------------------------------------------------------------
 
@@ -84,7 +84,7 @@ def test_m6_when_all_fail_nothing_is_kept(make, x, launches):
         with pytest.raises(Exception, match="static_assert|failed"):
             kernel[(4,)](x, x, 100)
     assert (len(kernel.cache), launches) == (0, [])
-    assert [record for _, record in sources.all_records() if record.winner] == []
+    assert [record for _, record in listing.all_records() if record.winner] == []
 
 
 def test_m6_gradients_are_not_recorded(make):
@@ -179,7 +179,7 @@ def test_m11_nothing_is_measured_under_capture(make, x, bench, capture, caplog, 
     for _ in range(3):
         kernel[(4,)](x, x, 100)
         assert (kernel.best_config, launches[-1].arguments["BLOCK"]) == (CONFIGS[0], 16)
-    assert (bench.calls, len(kernel.cache), list(sources.all_records())) == ([], 0, [])
+    assert (bench.calls, len(kernel.cache), list(listing.all_records())) == ([], 0, [])
     assert caplog.text.count("nothing may be measured now") == 1
     capture(False)
     kernel[(4,)](x, x, 100)
@@ -258,7 +258,7 @@ def test_m13_an_object_is_kept_in_memory_only(subject, bench, x):
     kernel = subject.autotune(CONFIGS, key=["kind"], do_bench=bench)(triton.jit(valued))
     kernel.fn.run = lambda *args, **kwargs: None  # Triton itself takes no such constant
     kernel.cache[(Opaque(), "torch.float32")] = CONFIGS[0]
-    assert list(sources.all_records()) == []
+    assert list(listing.all_records()) == []
     assert len(kernel.cache) == 1
 
 
@@ -273,4 +273,4 @@ def test_m13_dtypes_of_descriptors_are_told_apart_in_the_store(subject, bench, x
     for dtype in (torch.float16, torch.float32):
         kernel = subject.autotune(CONFIGS, key=[], do_bench=bench)(triton.jit(read))
         kernel[(1,)](TensorDescriptor.from_tensor(torch.zeros(64, 32, dtype=dtype), [8, 32]), x)
-    assert len(list(sources.all_records())) == 2
+    assert len(list(listing.all_records())) == 2

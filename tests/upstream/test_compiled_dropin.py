@@ -14,7 +14,7 @@ import autotuned
 from autotuned.dropin import install, seeded
 from autotuned.dropin.replaced import Replaced
 from autotuned.errors import NotTunedError
-from autotuned.resolve import sources
+from autotuned.store import listing
 
 CONFIGS = [Config({"BLOCK": 16}), Config({"BLOCK": 32})]
 HOLDERS = (triton, triton.runtime, autotuner)
@@ -60,7 +60,7 @@ def test_kernels_decorated_before_are_seeded_too(make, x, bench):
     again = make()
     again[(4,)](x, 100)
     assert (sorted(bench.calls), again.best_config) == ([16, 32], CONFIGS[1])
-    ((_, record),) = sources.all_records()
+    ((_, record),) = listing.all_records()
     assert record.median_us == 1000.0
     assert [timing.median_us for timing in record.timings] == [2000.0, 1000.0]
     assert record.provenance["timer"] == "triton"
@@ -122,7 +122,7 @@ def test_replaced_kernels_go_on_after_uninstall(make, x, bench, launches):
     for n in (100, 100, 64, 64):
         kernel[(4,)](x, n)
         assert launches[-1].arguments["BLOCK"] == 32
-    assert len(list(sources.all_records())) == 1
+    assert len(list(listing.all_records())) == 1
 
 
 def test_our_own_kernels_are_not_seeded(x, bench):
@@ -178,7 +178,7 @@ def test_modes(make, x, bench, replace):
         assert (kernel.best_config, bench.calls) == (CONFIGS[0], [])
     with autotuned.mode("off"):
         make()[(4,)](x, 100)
-    assert list(sources.all_records()) == []
+    assert list(listing.all_records()) == []
     bench.calls.clear()
     make()[(4,)](x, 100)
     with autotuned.mode("strict"):
@@ -201,12 +201,12 @@ def test_an_unwritable_store_changes_nothing(make, x, bench, monkeypatch, tmp_pa
 def test_a_damaged_record_is_measured_again(make, x, bench):
     autotuned.install()
     make()[(4,)](x, 100)
-    ((path, _),) = sources.all_records()
+    ((path, _),) = listing.all_records()
     path.write_text("{")
     bench.calls.clear()
     make()[(4,)](x, 100)
     assert sorted(bench.calls) == [16, 32]
-    assert len(list(sources.all_records())) == 1
+    assert len(list(listing.all_records())) == 1
 
 
 # -- beside others ----------------------------------------------------------------------------------------------------
@@ -242,7 +242,7 @@ def test_a_patch_from_after_stays_and_ours_sleeps(make, x, bench, monkeypatch, c
         patch.setattr(Autotuner, "run", outer)
         kernel = make()
         kernel[(4,)](x, 100)
-        assert len(list(sources.all_records())) == 1
+        assert len(list(listing.all_records())) == 1
         autotuned.uninstall()
         assert Autotuner.run is outer
         assert "theirs is left in place" in caplog.text
@@ -306,7 +306,7 @@ def test_a_cache_of_another_class_is_left_alone(x, bench):
     kernel = triton.autotune(CONFIGS, key=["n"], do_bench=bench)(add)
     kernel.cache = Theirs()
     kernel[(4,)](x, 100)
-    assert (type(kernel.cache), len(kernel.cache), list(sources.all_records())) == (Theirs, 1, [])
+    assert (type(kernel.cache), len(kernel.cache), list(listing.all_records())) == (Theirs, 1, [])
 
 
 def test_m12_tritons_own_file_cache_does_not_hide_ours(make, x, bench, monkeypatch, tmp_path):
@@ -329,7 +329,7 @@ def test_what_triton_finds_in_its_file_is_stored(make, x, bench, monkeypatch, tm
     autotuned.install()
     make(cache_results=True)[(4,)](x, 100)
     assert sorted(bench.calls) == [16, 32]
-    ((_, record),) = sources.all_records()
+    ((_, record),) = listing.all_records()
     assert record.winner["kwargs"] == {"BLOCK": 32}
 
 

@@ -14,7 +14,7 @@ import triton.language as tl
 from triton import Config, knobs
 
 import autotuned
-from autotuned.resolve import sources
+from autotuned.store import listing
 
 CONFIGS = [Config({"BLOCK": 16}), Config({"BLOCK": 32}, num_warps=2)]
 
@@ -209,7 +209,7 @@ def test_m13_dtypes_inside_a_tuple_are_told_apart_in_the_store(make, x):
 
     for dtype in (torch.float16, torch.float32):
         make(sum_of, restore_value=[])[(1,)]((x, torch.zeros(64, dtype=dtype)), 100, 2.0)
-    assert len(list(sources.all_records())) == 2
+    assert len(list(listing.all_records())) == 2
 
 
 # -- SHOULD -----------------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 from triton import Config, knobs
 
-from autotuned.resolve import sources
+from autotuned.store import listing
 
 CONFIGS = [Config({"BLOCK": 16}), Config({"BLOCK": 32})]
 needs_listener = pytest.mark.skipif(subjects.VERSION < (3, 8), reason="Triton has no listener before 3.8")
@@ -109,7 +109,7 @@ def test_m13_a_dtype_in_the_key_is_stored(subject, bench):
     options = {"key": ["n", "dtype"], "do_bench": bench, "cache_results": subject.name in ("autotuned", "replaced")}
     jit = triton.jit(fill)
     launch(subject.autotune(CONFIGS, **options)(jit))
-    assert len(list(sources.all_records())) == 1
+    assert len(list(listing.all_records())) == 1
     bench.calls.clear()
     kernel = launch(subject.autotune(CONFIGS, **options)(jit))
     assert (bench.calls, kernel.best_config) == ([], CONFIGS[1])

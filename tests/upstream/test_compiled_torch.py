@@ -13,7 +13,7 @@ from triton.runtime.autotuner import Autotuner, Heuristics
 
 import autotuned
 from autotuned.errors import DecorationError, NotTunedError
-from autotuned.resolve import sources
+from autotuned.store import listing
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.*:DeprecationWarning", "ignore:.*:UserWarning", "ignore:.*:FutureWarning"
@@ -166,7 +166,7 @@ def test_s4_freeze_takes_what_another_process_stored(subject, bench):
     make = lambda: subject.autotune(CONFIGS, key=["n"], do_bench=bench)(double)
     x = torch.zeros(64)
     make()[grid](x, x, 64)
-    assert len(list(sources.all_records())) == 1
+    assert len(list(listing.all_records())) == 1
     bench.calls.clear()
     assert autotuned.freeze(make(), x, y_ptr=x, n=64).configs == [CONFIGS[1]]
     assert bench.calls == []

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import autotuned
 from autotuned.cli.progress import Display
-from autotuned.configfiles import file
+from autotuned.configfiles import file, writer
 from autotuned.configfiles.file import Entry
 from autotuned.errors import AutotunedError
 from autotuned.key.key import Key
@@ -19,9 +19,8 @@ from autotuned.offline.workers.interrupts import Interrupts
 from autotuned.offline.workers.process import Ending
 from autotuned.offline.workers.queue import Queue, Task
 from autotuned.offline.workers.slots import Executor, Seat
-from autotuned.resolve import sources
 from autotuned.search.job import Progress
-from autotuned.store import record
+from autotuned.store import record, records
 from autotuned.typed_json import Json
 
 TICK_S = 0.2
@@ -190,7 +189,7 @@ class Pool:
         """What this host has stored for a task that is measured on another one."""
         if not self._executor.gathers or self._wishes.force or task.key is None:
             return None
-        found = sources.read_of(Key(**task.key))
+        found = records.read_of(Key(**task.key))
         return None if found is None else record.dump(found)
 
     def _skip(self, tasks: Sequence[Task], queue: Queue, status: str, why: str) -> None:
@@ -286,7 +285,7 @@ class Pool:
     def _keep(self, message: Mapping[str, Json]) -> None:
         """Keep what a row rests on: a record of another host in this one's store, an entry for its config file."""
         if message["record"] is not None:
-            sources.keep(record.load(message["record"]))
+            records.keep(record.load(message["record"]))
         if message["entry"] is not None and self._wishes.out is not None:
             entry = file.load_entry(message["entry"], "entry")
             self._unshipped.append((Key(**message["key"]), entry))
@@ -295,7 +294,7 @@ class Pool:
         """Write the entries that have come since, if the last time is long enough ago."""
         if self._unshipped and time.monotonic() - self._shipped >= after_s:
             assert self._wishes.out is not None
-            self.files |= {str(path) for path in sources.ship_all(self._unshipped, self._wishes.out.absolute())}
+            self.files |= {str(path) for path in writer.ship_all(self._unshipped, self._wishes.out.absolute())}
             self._unshipped.clear()  # only now: where this is interrupted, they are written at the end
             self._shipped = time.monotonic()
 
@@ -369,4 +368,4 @@ def _is_over(seat: Seat) -> bool:
 def check_files(kernel: str, out: Path) -> None:
     """Fail before a kernel is measured if a config file of it that is there cannot be added to."""
     for path in sorted(out.glob(f"*/{file.file_name(kernel)}")):
-        sources.shippable(path, kernel)
+        writer.shippable(path, kernel)

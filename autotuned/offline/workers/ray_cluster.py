@@ -16,7 +16,7 @@ from autotuned.errors import AutotunedError
 from autotuned.offline.workers.process import Worker
 from autotuned.offline.workers.slots import Process, Seat
 from autotuned.recording.file import SUFFIX
-from autotuned.resolve import sources
+from autotuned.store import records
 from autotuned.typed_json import Json, digest
 
 log = logging.getLogger("autotuned")
@@ -259,6 +259,6 @@ class Host:
 
 def _as_file(text: str) -> str:
     """A recording as a file of this node."""
-    path = sources.root() / "calls" / f"{digest(text)[:32]}{SUFFIX}"
+    path = records.root() / "calls" / f"{digest(text)[:32]}{SUFFIX}"
     disk.write_text(path, text)
     return str(path)

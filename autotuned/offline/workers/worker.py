@@ -25,10 +25,9 @@ from autotuned.offline.cases import Unit
 from autotuned.offline.results import Result, Wishes
 from autotuned.offline.workers import process
 from autotuned.offline.workers.process import LOST
-from autotuned.resolve import hooks, sources
-from autotuned.search import failures
+from autotuned.search import compile, failures
 from autotuned.search.job import Progress
-from autotuned.store import conditions, record
+from autotuned.store import conditions, record, records
 from autotuned.typed_json import Json, digest
 
 
@@ -128,10 +127,10 @@ def _key(key: Key) -> dict[str, Json]:
 
 def _take_in(known: record.TuningRecord) -> None:
     """Store what was measured on another host, unless it was measured here too, under conditions as strong."""
-    mine = sources.read_of(known.key)
+    mine = records.read_of(known.key)
     unfinished = mine is not None and mine.winner is None and len(mine.timings) < len(known.timings)
     if mine is None or unfinished or _is_more(known, mine):
-        sources.keep(known)
+        records.keep(known)
 
 
 def _is_more(known: record.TuningRecord, mine: record.TuningRecord) -> bool:
@@ -187,7 +186,7 @@ def _serve(commands: _Commands, reporter: Reporter) -> None:
         from autotuned.offline.workers import compile_pool
 
         if compile_pool.are_wanted():
-            hooks.compilers.append(compile_pool.Compilers(wishes["targets"], wishes["timeout_s"]))
+            compile.compilers.append(compile_pool.Compilers(wishes["targets"], wishes["timeout_s"]))
     kind = tuning.use_device()
     mine = _Session(wishes["targets"], wishes, kind, reporter)
     model = (device.cuda() if kind == "cuda" else device.cpu()).slug  # CPUs of two kinds are two kinds as well
