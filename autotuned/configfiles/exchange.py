@@ -38,13 +38,13 @@ class Exported:
         return {"files": list(map(str, self.files))}
 
 
-def export(out: PathLike, kernels: str | Iterable[str] = ()) -> Exported:
+def export(out: PathLike, kernels: str | Iterable[str] | None = None) -> Exported:
     """Write the choices of the user's store into config files below a folder; what else is in them stays.
 
     Searches that are not finished, and choices that only one process can read, stay out.
 
     Args:
-        kernels: Only these, by their names, or by what their names end in after a dot; none for all.
+        kernels: Only these, by their names, or by what their names end in after a dot; None for all.
 
     Raises:
         KernelNameError: Nothing is stored, or no kernel has such a name.
@@ -52,7 +52,7 @@ def export(out: PathLike, kernels: str | Iterable[str] = ()) -> Exported:
         ConfigFileError: A file that is there cannot be added to.
     """
     known = listing.kernels()
-    kernels = [kernels] if isinstance(kernels, str) else kernels
+    kernels = [kernels] if isinstance(kernels, str) else kernels or ()
     wanted = [name for kernel in kernels for name in listing.named(known, kernel)] or sorted(known)
     if not wanted:
         raise KernelNameError(f"nothing is stored in {records.root()}: tune something first.", name="")

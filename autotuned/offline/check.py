@@ -67,7 +67,7 @@ def check(
     *,
     imports: bool = False,
     measure: bool = False,
-    targets: str | Iterable[str] = (),
+    targets: str | Iterable[str] | None = None,
     tolerance: float = 0.05,
 ) -> Checked:
     """Check config files: schema, values, duplicates, and entries that are dead or shadowed.
@@ -91,7 +91,7 @@ def check(
     audit = Audit(paths)
     checked = Checked([path for path, _ in audit.files], audit.entries, audit.faults, tolerance=tolerance)
     if imports or measure:
-        targets = [targets] if isinstance(targets, str) else list(targets)
+        targets = [targets] if isinstance(targets, str) else list(targets or ())
         _with_the_program(audit.files, checked, targets, measure)
     return checked
 

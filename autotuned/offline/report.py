@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from autotuned.key.words import call_words
+from autotuned.offline import stored
+from autotuned.offline.stored import Stored
 from autotuned.offline.usage import Missing, missing_of, usage
 from autotuned.recording import file
 from autotuned.recording.file import RecordedCall
-from autotuned.resolve import stored
-from autotuned.resolve.stored import Stored
 from autotuned.store import listing
 from autotuned.store.record import Timing, identity_of
 from autotuned.tunable import configs

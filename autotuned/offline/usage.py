@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from autotuned.key.key import Difference, Key
 from autotuned.key.nearest_key import Alike
 from autotuned.key.words import change_words
+from autotuned.offline import stored
+from autotuned.offline.stored import Stored
 from autotuned.recording.file import RecordedCall
-from autotuned.resolve import explain, stored
-from autotuned.resolve.stored import Stored
+from autotuned.resolve import explain
 from autotuned.typed_json import Json, canonical
 
 

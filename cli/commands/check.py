@@ -50,7 +50,7 @@ def check(
     if not tolerance >= 0:
         raise typer.BadParameter(f"expected a share of 0 or more, got {tolerance:g}", param_hint="--tolerance")
     with terminal.users_output(as_json):
-        found = autotuned.check(paths, imports=imports, measure=measure, targets=targets or (), tolerance=tolerance)
+        found = autotuned.check(paths, imports=imports, measure=measure, targets=targets, tolerance=tolerance)
     if as_json:
         terminal.print_json(found.to_json())
     else:

@@ -11,9 +11,9 @@ import typer
 from autotuned.errors import NoDeviceError
 from autotuned.gpu import device
 from autotuned.key.key import Key
+from autotuned.offline.stored import kernels, of_kernel
 from autotuned.resolve import explain
 from autotuned.resolve.explain import Explanation
-from autotuned.resolve.stored import kernels, of_kernel
 from autotuned.store import listing, records
 from autotuned.store.lookup import Origin
 from autotuned.typed_json import Json

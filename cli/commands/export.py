@@ -28,7 +28,7 @@ def export(
 
     JSON: `files`, the paths.
     """
-    written = autotuned.export(out, kernels or ())
+    written = autotuned.export(out, kernels)
     if as_json:
         terminal.print_json(written.to_json())
     for path in [] if as_json else written.files:

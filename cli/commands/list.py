@@ -12,7 +12,7 @@ import typer
 
 from autotuned import env
 from autotuned.configfiles import lookup
-from autotuned.resolve.stored import Stored, kernels, of_kernel
+from autotuned.offline.stored import Stored, kernels, of_kernel
 from autotuned.store import listing, records
 
 from .. import terminal

@@ -9,7 +9,7 @@ import typer
 
 from autotuned.key.key import parts
 from autotuned.key.words import call_words, value_words
-from autotuned.resolve.stored import Stored, kernels, of_kernel
+from autotuned.offline.stored import Stored, kernels, of_kernel
 from autotuned.store import listing
 from autotuned.store.record import Timing, TuningRecord, identity_of
 from autotuned.typed_json import Json

@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from autotuned.key.words import call_words
-from autotuned.offline import usage
+from autotuned.offline import stored, usage
+from autotuned.offline.stored import Stored
 from autotuned.offline.usage import Missing
 from autotuned.recording import file
-from autotuned.resolve import stored
-from autotuned.resolve.stored import Stored
 from autotuned.store import listing, records
 
 from .. import terminal
