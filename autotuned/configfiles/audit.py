@@ -49,6 +49,14 @@ class Audit:
                 )
                 self.faults.append(Fault(str(path), text))
 
+    def to_json(self) -> dict[str, Json]:
+        """What `autotuned check --json` prints."""
+        return {
+            "files": [str(path) for path, _ in self.files],
+            "entries": self.entries,
+            "faults": [fault.to_json() for fault in self.faults],
+        }
+
     @property
     def entries(self) -> int:
         """How many entries could be read."""

@@ -229,16 +229,16 @@ def merge(paths: PathLike | Iterable[PathLike], out: PathLike | None = None) -> 
         ConfigFileError: There are no files.
         OutputError: `out` is an input, holds something else, or cannot be written.
     """
+    inputs, merged = files_in(paths), Merged()
     files: dict[Name, ConfigFile] = {}
-    merged = Merged()
-    for path in files_in(paths):
+    for path in inputs:
         file, faults = read(path)
         merged.faults += [fault for fault in faults if not fault.harmless]
         for key, entry in file.entries() if file is not None else ():
             _merge(key, entry, files, merged.conflicts)
     merged.files = _placed(files, Path(out or ""))
     if out is not None and files:
-        _refuse_inputs(merged.files, files_in(paths))
+        _refuse_inputs(merged.files, inputs)
         for path, file in merged.files.items():
             if path == Path(out):
                 writer.write_to(path, file)
@@ -344,10 +344,7 @@ class Diff:
 
     def to_json(self) -> dict[str, Json]:
         """What `autotuned diff --json` prints."""
-        return {
-            "changes": [change.to_json() for change in self.changes],
-            "faults": [fault.to_json() for fault in self.faults],
-        }
+        return {name: [one.to_json() for one in found] for name, found in vars(self).items()}
 
 
 def diff(before: PathLike, after: PathLike) -> Diff:

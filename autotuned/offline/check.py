@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from autotuned.configfiles.audit import Audit
 from autotuned.configfiles.exchange import PathLike
-from autotuned.configfiles.file import ConfigFile, Fault
+from autotuned.configfiles.file import Fault
 from autotuned.errors import TargetError
 from autotuned.typed_json import Json
 
@@ -18,32 +16,25 @@ if TYPE_CHECKING:
     from autotuned.offline.verify import Contest
 
 
-@dataclass
-class Checked:
+class Checked(Audit):
     """What is wrong with config files.
 
     Attributes:
-        files: Those that could be read, and how many entries they have.
         measured: The choices that were timed again; None unless asked for.
         untimed: A line for each kernel of which choices were not timed.
         tolerance: What a choice may lose by.
     """
 
-    files: list[Path]
-    entries: int
-    faults: list[Fault]
-    measured: list[Contest] | None = None
-    untimed: Sequence[str] = ()
-    tolerance: float = 0.05
+    def __init__(self, paths: PathLike | Iterable[PathLike], tolerance: float) -> None:
+        super().__init__(paths)
+        self.tolerance = tolerance
+        self.measured: list[Contest] | None = None
+        self.untimed: list[str] = []
 
     @property
     def lost(self) -> list[Contest]:
         """The choices that lose by more than the tolerance, or do not run."""
-        return [one for one in self.measured or () if not self.is_within(one)]
-
-    def is_within(self, one: Contest) -> bool:
-        """Whether a choice loses by no more than the tolerance."""
-        return round(one.loss, 4) <= self.tolerance
+        return [one for one in self.measured or () if not round(one.loss, 4) <= self.tolerance]
 
     @property
     def passed(self) -> bool:
@@ -52,14 +43,8 @@ class Checked:
 
     def to_json(self) -> dict[str, Json]:
         """What `autotuned check --json` prints."""
-        found: dict[str, Json] = {
-            "files": list(map(str, self.files)),
-            "entries": self.entries,
-            "faults": [fault.to_json() for fault in self.faults],
-        }
-        if self.measured is not None:
-            found |= {"measured": [one.to_json() for one in self.measured], "untimed": list(self.untimed)}
-        return found
+        timed = None if self.measured is None else [one.to_json() for one in self.measured]
+        return super().to_json() | ({} if timed is None else {"measured": timed, "untimed": self.untimed})
 
 
 def check(
@@ -88,43 +73,37 @@ def check(
         NoDeviceError: The device that was asked for cannot be had.
         DeviceLostError: A config left the device in an error state.
     """
-    audit = Audit(paths)
-    checked = Checked([path for path, _ in audit.files], audit.entries, audit.faults, tolerance=tolerance)
+    checked = Checked(paths, tolerance)
     if imports or measure:
-        targets = [targets] if isinstance(targets, str) else list(targets or ())
-        _with_the_program(audit.files, checked, targets, measure)
+        _with_the_program(checked, [targets] if isinstance(targets, str) else targets or (), measure)
     return checked
 
 
-def _with_the_program(
-    files: Sequence[tuple[Path, ConfigFile]], checked: Checked, targets: Sequence[str], measure: bool
-) -> None:
+def _with_the_program(checked: Checked, targets: Iterable[str], measure: bool) -> None:
     """Match the files with their kernels, which adds to the faults, and time them again if asked for."""
     from autotuned.offline import verify
     from autotuned.offline.cases import tensors_on
     from autotuned.offline.tuning import use_device
 
     device = tensors_on(use_device())
-    kernels = dict(_kernels(files, targets, checked.faults))
-    for path, file in files:
+    kernels = dict(_kernels(checked, targets))
+    for path, file in checked.files:
         if file.kernel in kernels:
             checked.faults += [Fault(str(path), text) for text in verify.stale(file, kernels[file.kernel])]
     if measure:
-        held = [file for _, file in files]
-        checked.measured = [contest for found in kernels.values() for contest in verify.contests(held, found, device)]
-        checked.untimed = list(verify.left_out(held, checked.measured))
+        files = [file for _, file in checked.files]
+        checked.measured = [contest for found in kernels.values() for contest in verify.contests(files, found, device)]
+        checked.untimed = list(verify.left_out(files, checked.measured))
 
 
-def _kernels(
-    files: Sequence[tuple[Path, ConfigFile]], targets: Sequence[str], faults: list[Fault]
-) -> Iterator[tuple[str, Found]]:
+def _kernels(checked: Checked, targets: Iterable[str]) -> Iterator[tuple[str, Found]]:
     """The kernels of the files by name; one that cannot be had is a fault of its files."""
     from autotuned.offline import targets as cases
     from autotuned.offline import verify
 
     known = {one.name: one for target in targets for one in cases.load(target)}
-    for name in dict.fromkeys(file.kernel for _, file in files):
+    for name in dict.fromkeys(file.kernel for _, file in checked.files):
         try:
             yield name, known.get(name) or verify.find_kernel(name)
         except TargetError as error:
-            faults += [Fault(str(path), str(error)) for path, file in files if file.kernel == name]
+            checked.faults += [Fault(str(path), str(error)) for path, file in checked.files if file.kernel == name]

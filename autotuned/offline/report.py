@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from autotuned.key.words import call_words
 from autotuned.offline import stored
 from autotuned.offline.stored import Stored
-from autotuned.offline.usage import Missing, missing_of, usage
+from autotuned.offline.usage import Missing, Usage, missing_of, usage
 from autotuned.recording import file
 from autotuned.recording.file import RecordedCall
 from autotuned.store import listing
@@ -57,11 +56,6 @@ class ReportCase:
     configs: Sequence[Measured] = ()
     seconds: float | None = None
     count: int | None = None
-
-    @property
-    def call(self) -> str:
-        """The call in few words."""
-        return call_words(self.stored.key.call)
 
     @property
     def times_us(self) -> list[float]:
@@ -165,26 +159,18 @@ def report(kernel: str | None = None, *, calls: str | os.PathLike[str] | None = 
         KernelNameError: No kernel has this name.
         RecordingError: The recording cannot be read.
     """
+    own = kernel is not None
+    names = stored.kernels(own=own)
     recorded = None if calls is None else file.read(Path(calls))
-    counts = None if recorded is None else _counts(recorded)
-    names = stored.kernels(own=kernel is not None)
-    chosen = names if kernel is None else listing.named(names, kernel)
-    cases = [case for name in chosen for case in _cases(name, counts, own=kernel is not None)]
-    return Report(cases, None if recorded is None else _coverage(recorded))
-
-
-def _counts(recorded: Sequence[RecordedCall]) -> Counter[str]:
-    """How often each key was called: several recorded calls, of other alignment or grids, may have one."""
-    counts: Counter[str] = Counter()
-    for call in recorded:
-        counts[call.key.digest] += call.count
-    return counts
-
-
-def _cases(kernel: str, counts: Counter[str] | None, own: bool) -> Iterator[ReportCase]:
-    for choice in stored.of_kernel(kernel, own=own):
-        if choice.config is not None:
-            yield _case(choice, None if counts is None else counts[choice.key.digest])
+    used = None if recorded is None else usage(recorded)
+    counts = None if used is None else {key.digest: count for key, count in used.counts.items()}
+    cases = [
+        _case(choice, None if counts is None else counts.get(choice.key.digest, 0))
+        for name in (names if kernel is None else listing.named(names, kernel))
+        for choice in stored.of_kernel(name, own=own)
+        if choice.config is not None
+    ]
+    return Report(cases, None if used is None or recorded is None else _coverage(recorded, used))
 
 
 def _case(choice: Stored, count: int | None) -> ReportCase:
@@ -200,10 +186,10 @@ def _case(choice: Stored, count: int | None) -> ReportCase:
 
 
 def _measured(timing: Timing, names: Mapping[str, str], options: bool) -> Measured:
-    roles = tuple(role for role, identity in names.items() if identity == timing.identity)
-    label = configs.label(timing.config, options)
     return Measured(
-        label, timing.median_us, timing.low_us, timing.high_us, timing.samples, timing.status, timing.error, roles
+        configs.label(timing.config, options),
+        *(timing.median_us, timing.low_us, timing.high_us, timing.samples, timing.status, timing.error),
+        roles=tuple(role for role, identity in names.items() if identity == timing.identity),
     )
 
 
@@ -218,14 +204,8 @@ def mean(ratios: Iterable[float | None]) -> float | None:
     return math.exp(math.fsum(map(math.log, known)) / len(known)) if known else None
 
 
-def _coverage(recorded: Sequence[RecordedCall]) -> Coverage:
+def _coverage(recorded: Sequence[RecordedCall], used: Usage) -> Coverage:
     """How much of a recording the store or the config files answer."""
-    found = usage(recorded)
-    tuned = [call for call in recorded if call.key.digest in found.answers]
-    return Coverage(
-        len(recorded),
-        len(tuned),
-        sum(call.count for call in recorded),
-        sum(call.count for call in tuned),
-        list(missing_of(found)),
-    )
+    tuned = [call for call in recorded if call.key.digest in used.answers]
+    calls, tuned_calls = (sum(call.count for call in some) for some in (recorded, tuned))
+    return Coverage(len(recorded), len(tuned), calls, tuned_calls, list(missing_of(used)))

@@ -149,16 +149,8 @@ def _records(kernel: str, heads: bool, quietly: bool) -> Iterator[Stored]:
         if record.key.digest != Path(path).stem:
             log.warning("left out: %s is not as it was written (its key is another than its file's name says).", path)
             continue
-        yield Stored(
-            record.key,
-            record.winner,
-            record.median_us,
-            record.quality,
-            None,
-            os.fspath(path),
-            record,
-            record.conditions,
-        )
+        chosen = record.winner, record.median_us, record.quality
+        yield Stored(record.key, *chosen, None, os.fspath(path), record, record.conditions)
 
 
 def _entries(kernel: str, own: bool) -> Iterator[Stored]:

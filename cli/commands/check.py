@@ -72,16 +72,17 @@ def _print(found: Checked) -> None:
     for line in found.untimed:
         terminal.say(f"not timed: {line}")
     if found.measured:
-        terminal.print_table(HEADERS, [_cells(one, found) for one in found.measured], stack=(1, 1))
+        lost = found.lost
+        terminal.print_table(HEADERS, [_cells(one, one in lost) for one in found.measured], stack=(1, 1))
     measured = "" if found.measured is None else f", {len(found.measured)} timed again"
     entries = terminal.counted(found.entries, "entry", "entries")
     files, faults = terminal.counted(len(found.files), "file"), terminal.counted(len(found.faults), "fault")
     terminal.say(f"{files}, {entries}, {faults}{measured}")
 
 
-def _cells(one: Contest, found: Checked) -> list[str]:
+def _cells(one: Contest, lost: bool) -> list[str]:
     ran = one.loss != float("inf")
-    verdict = (one.error or "did not run") if not ran else "ok" if found.is_within(one) else "LOSES"
+    verdict = (one.error or "did not run") if not ran else "LOSES" if lost else "ok"
     return [
         call_words(one.key.call),
         terminal.config_words(one.config, one.key.is_of_triton),

@@ -95,7 +95,7 @@ def _coverage_words(covered: Coverage) -> str:
 def _cells(case: ReportCase) -> list[str]:
     stored = case.stored
     return [
-        case.call,
+        stored.call_words,
         stored.config_words,
         stored.place,
         terminal.time_words(stored.median_us),

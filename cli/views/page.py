@@ -82,7 +82,8 @@ def _overview(cases: Sequence[ReportCase]) -> str:
     known = sorted((case for case in cases if case.vs_first), key=lambda case: -(case.vs_first or 0.0))
     if not known:
         return ""
-    bars = [(f"{_short(case.stored.key.kernel)}  {case.call}", case.vs_first or 1.0) for case in known[:MOST_BARS]]
+    shown = [(case.stored, case.vs_first or 1.0) for case in known[:MOST_BARS]]
+    bars = [(f"{_short(stored.key.kernel)}  {stored.call_words}", ratio) for stored, ratio in shown]
     more = f"<p class=faint>and {len(known) - MOST_BARS} more, below</p>\n" if len(known) > MOST_BARS else ""
     plot = f'<div class="wide">{plots.bars(bars)}</div>\n'
     how = ", on a logarithmic scale" * (bars[0][1] >= plots.LINEAR)
@@ -100,8 +101,8 @@ def _kernel(name: str, cases: Sequence[ReportCase]) -> str:
     facts += [f"{terminal.ratio_words(average)} the first config on average"] if average else []
     chips = "".join(f"<span class=chip>{escape(fact)}</span> " for fact in facts)
     head = "<th>call</th><th>chosen</th>" + "".join(map(_number_head, ("time", "vs first", "vs default")))
-    alike = Counter(case.call for case in cases)
-    rows = "".join(_row(case, alike[case.call] > 1) for case in cases)
+    alike = Counter(case.stored.call_words for case in cases)
+    rows = "".join(_row(case, alike[case.stored.call_words] > 1) for case in cases)
     details = "".join(map(_details, (case for case in cases if case.configs)))
     return (
         f'<section id="{escape(_anchor(name))}">\n<h2>{escape(name)}</h2>\n<p>{chips}</p>\n'
@@ -117,7 +118,7 @@ def _row(case: ReportCase, alike: bool) -> str:
     seen = f"<br><span class=faint>{', '.join(notes)}</span>" if notes else ""
     quality = stored.quality or ""
     cells = [
-        f"<td>{escape(case.call)}{seen}</td>",
+        f"<td>{escape(case.stored.call_words)}{seen}</td>",
         f"<td><code>{escape(stored.config_words)}</code></td>",
         f'<td class="number">{escape(terminal.time_words(stored.median_us))}</td>',
         _ratio_cell(case.vs_first),
@@ -161,7 +162,7 @@ def _details(case: ReportCase) -> str:
     head += f"{_number_head('20-80%')}{_number_head('samples')}<th></th>"
     took = "" if case.seconds is None else f", {case.seconds:.1f} s"
     return (
-        f"<details>\n<summary>{escape(case.call)}: {len(case.configs)} configs{took}</summary>\n"
+        f"<details>\n<summary>{escape(case.stored.call_words)}: {len(case.configs)} configs{took}</summary>\n"
         f'<div class="wide"><table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{rows}</tbody>\n</table></div>\n'
         f"<p class=faint>key {case.stored.digest}</p>\n</details>\n"
     )
