@@ -11,9 +11,8 @@ from pathlib import Path
 
 from autotuned.offline import stored
 from autotuned.offline.stored import Stored
-from autotuned.offline.usage import Missing, Usage, missing_of, usage
+from autotuned.offline.usage import Usage
 from autotuned.recording import file
-from autotuned.recording.file import RecordedCall
 from autotuned.store import listing
 from autotuned.store.record import Timing, identity_of
 from autotuned.tunable import configs
@@ -94,31 +93,11 @@ class ReportCase:
 
 
 @dataclass(frozen=True)
-class Coverage:
-    """How much of a recording has a choice: distinct calls, and calls by how often each was made."""
-
-    distinct: int
-    tuned: int
-    calls: int
-    tuned_calls: int
-    missing: Sequence[Missing] = ()
-
-    @property
-    def share(self) -> float:
-        """The share of all calls that is tuned."""
-        return self.tuned_calls / self.calls if self.calls else 0.0
-
-    def to_json(self) -> dict[str, Json]:
-        """What `report --json` prints of it."""
-        return {**vars(self), "missing": [one.to_json() for one in self.missing]}
-
-
-@dataclass(frozen=True)
 class Report:
     """What tuning bought: a case each choice, and how much of a recording has one; None without a recording."""
 
     cases: Sequence[ReportCase]
-    coverage: Coverage | None
+    coverage: Usage | None
 
     @property
     def totals(self) -> dict[str, Json]:
@@ -161,8 +140,7 @@ def report(kernel: str | None = None, *, calls: str | os.PathLike[str] | None = 
     """
     own = kernel is not None
     names = stored.kernels(own=own)
-    recorded = None if calls is None else file.read(Path(calls))
-    used = None if recorded is None else usage(recorded)
+    used = None if calls is None else Usage(file.read(Path(calls)))
     counts = None if used is None else {key.digest: count for key, count in used.counts.items()}
     cases = [
         _case(choice, None if counts is None else counts.get(choice.key.digest, 0))
@@ -170,7 +148,7 @@ def report(kernel: str | None = None, *, calls: str | os.PathLike[str] | None = 
         for choice in stored.of_kernel(name, own=own)
         if choice.config is not None
     ]
-    return Report(cases, None if used is None or recorded is None else _coverage(recorded, used))
+    return Report(cases, used)
 
 
 def _case(choice: Stored, count: int | None) -> ReportCase:
@@ -202,10 +180,3 @@ def mean(ratios: Iterable[float | None]) -> float | None:
     """Geometric mean of what is known; None where nothing is."""
     known = [ratio for ratio in ratios if ratio]
     return math.exp(math.fsum(map(math.log, known)) / len(known)) if known else None
-
-
-def _coverage(recorded: Sequence[RecordedCall], used: Usage) -> Coverage:
-    """How much of a recording the store or the config files answer."""
-    tuned = [call for call in recorded if call.key.digest in used.answers]
-    calls, tuned_calls = (sum(call.count for call in some) for some in (recorded, tuned))
-    return Coverage(len(recorded), len(tuned), calls, tuned_calls, list(missing_of(used)))

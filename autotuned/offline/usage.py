@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 
 from autotuned.key.key import Difference, Key
 from autotuned.key.nearest_key import Alike
@@ -49,55 +51,70 @@ class Missing:
         }
 
 
-@dataclass
 class Usage:
-    """The calls of a recording, and what answers them.
+    """The calls of a recording, and what answers them: the store and the config files are asked for each key.
+
+    They are asked in the context in which the call was made. Kernels are not imported: whether a choice is still among
+    a kernel's configs, and `nearest=`, are left to the call.
 
     Attributes:
-        counts: How often each key was called.
+        recorded: Distinct calls, `tuned` those that are answered; several of other alignment or grids may have one key.
+        counts: How often each key was called, those first that were called most often.
         answers: By the digest of each key that is answered, the key of the choice that answers it.
-        missing: Keys that nothing answers, those first that were called most often.
     """
 
-    counts: dict[Key, int] = field(default_factory=dict)
-    answers: dict[str, Key] = field(default_factory=dict)
-    missing: list[Key] = field(default_factory=list)
+    def __init__(self, recorded: Iterable[RecordedCall]) -> None:
+        self.recorded = list(recorded)
+        counts: Counter[Key] = Counter()
+        for call in self.recorded:
+            counts[call.key] += call.count
+        self.counts = dict(counts.most_common())
+        asked = ((key, explain.ask(explain.PLACES_WITHOUT_A_PROGRAM, key, {})[0]) for key in self.counts)
+        self.answers = {key.digest: choice.key or key for key, choice in asked if choice is not None}
+        self.tuned = [call for call in self.recorded if call.key.digest in self.answers]
 
+    @cached_property
+    def missing(self) -> list[Missing]:
+        """What was used and is not tuned, each with the nearest key that is."""
+        keys = [key for key in self.counts if key.digest not in self.answers]
+        known = {name: Alike(explain.stored_keys(name)) for name in {key.kernel for key in keys}}
+        nearest = [(key, known[key.kernel].nearest(key)) for key in keys]
+        return [Missing(key, self.counts[key], one, explain.changes(key, one) if one else ()) for key, one in nearest]
 
-def usage(recorded: Iterable[RecordedCall]) -> Usage:
-    """Ask the store and the config files for each key of a recording, in the context in which it was called.
+    def unused(self, names: Iterable[str]) -> list[Stored]:
+        """Choices of kernels for the devices of the recording that answer none of its calls."""
+        used = {key.digest for key in self.answers.values()} | self.answers.keys()
+        devices = {canonical(key.context["device"]) for key in self.counts}
+        return [
+            choice
+            for name in names
+            for choice in stored.of_kernel(name, heads=True)
+            if choice.config is not None
+            and canonical(choice.key.context["device"]) in devices
+            and choice.key.digest not in used
+        ]
 
-    Kernels are not imported: whether a choice is still among a kernel's configs, and `nearest=`, are left to the call.
-    """
-    found = Usage()
-    for call in recorded:
-        found.counts[call.key] = found.counts.get(call.key, 0) + call.count
-    for key in sorted(found.counts, key=lambda key: -found.counts[key]):
-        choice, _, _ = explain.ask(explain.PLACES_WITHOUT_A_PROGRAM, key, {})
-        if choice is None:
-            found.missing.append(key)
-        else:
-            found.answers[key.digest] = choice.key or key
-    return found
+    @property
+    def calls(self) -> int:
+        """How many calls were made."""
+        return sum(call.count for call in self.recorded)
 
+    @property
+    def tuned_calls(self) -> int:
+        """How many of them are answered."""
+        return sum(call.count for call in self.tuned)
 
-def unused(names: Iterable[str], found: Usage) -> list[Stored]:
-    """Choices for the devices of the recording that answer none of its calls."""
-    used = {key.digest for key in found.answers.values()} | found.answers.keys()
-    devices = {canonical(key.context["device"]) for key in found.counts}
-    return [
-        choice
-        for name in names
-        for choice in stored.of_kernel(name, heads=True)
-        if choice.config is not None
-        and canonical(choice.key.context["device"]) in devices
-        and choice.key.digest not in used
-    ]
+    @property
+    def share(self) -> float:
+        """The same as a share."""
+        return self.tuned_calls / self.calls if self.calls else 0.0
 
-
-def missing_of(found: Usage) -> Iterator[Missing]:
-    """What was used and is not tuned, each with the nearest key that is."""
-    known = {name: Alike(explain.stored_keys(name)) for name in {key.kernel for key in found.missing}}
-    for key in found.missing:
-        other = known[key.kernel].nearest(key)
-        yield Missing(key, found.counts[key], other, explain.changes(key, other) if other is not None else ())
+    def to_json(self) -> dict[str, Json]:
+        """The coverage that `report --json` prints."""
+        return {
+            "distinct": len(self.recorded),
+            "tuned": len(self.tuned),
+            "calls": self.calls,
+            "tuned_calls": self.tuned_calls,
+            "missing": [one.to_json() for one in self.missing],
+        }

@@ -13,9 +13,8 @@ import typer
 from autotuned import env
 from autotuned.configfiles import lookup
 from autotuned.key.words import call_words
-from autotuned.offline import usage
 from autotuned.offline.stored import Stored, kernels, of_kernel
-from autotuned.offline.usage import Missing
+from autotuned.offline.usage import Missing, Usage
 from autotuned.recording import file
 from autotuned.store import listing, records
 
@@ -78,9 +77,9 @@ def _compare(kernel: str | None, recorded: Path | None, unused: bool, missing: b
         raise typer.BadParameter("expected --unused, --missing or both beside it", param_hint="--calls")
     made = file.read(path)
     wanted = None if kernel is None else listing.named({*kernels(), *(call.kernel for call in made)}, kernel)
-    found = usage.usage(call for call in made if wanted is None or call.kernel in wanted)
-    never = usage.unused(kernels(own=False) if wanted is None else wanted, found) if unused else None
-    wanting = list(usage.missing_of(found)) if missing else None
+    found = Usage(call for call in made if wanted is None or call.kernel in wanted)
+    never = found.unused(kernels(own=False) if wanted is None else wanted) if unused else None
+    wanting = found.missing if missing else None
     if as_json:
         terminal.print_json({
             "cache": str(records.root()),

@@ -10,7 +10,8 @@ import typer
 
 import autotuned
 from autotuned import disk
-from autotuned.offline.report import Coverage, Report, ReportCase
+from autotuned.offline.report import Report, ReportCase
+from autotuned.offline.usage import Usage
 from autotuned.store import records
 from autotuned.typed_json import Json
 
@@ -85,9 +86,9 @@ def _summary(numbers: Json) -> str:
     )
 
 
-def _coverage_words(covered: Coverage) -> str:
+def _coverage_words(covered: Usage) -> str:
     """How much of a recording is tuned, in one line."""
-    tuned = f"{covered.tuned} of {covered.distinct} distinct calls are tuned"
+    tuned = f"{len(covered.tuned)} of {len(covered.recorded)} distinct calls are tuned"
     which = "; list --missing says which are not, and why" if covered.missing else ""
     return f"recorded: {tuned}, {covered.share:.1%} of {covered.calls} calls{which}"
 

@@ -10,8 +10,8 @@ from importlib import resources
 
 import autotuned
 from autotuned.key.words import call_words
-from autotuned.offline.report import Coverage, Measured, Report, ReportCase, mean
-from autotuned.offline.usage import Missing
+from autotuned.offline.report import Measured, Report, ReportCase, mean
+from autotuned.offline.usage import Missing, Usage
 from autotuned.typed_json import Json
 
 from .. import terminal
@@ -44,7 +44,7 @@ def of(found: Report) -> str:
     )
 
 
-def _head(totals: Json, covered: Coverage | None) -> str:
+def _head(totals: Json, covered: Usage | None) -> str:
     tiles = [
         (terminal.ratio_words(totals[name]), f"the speed of the {what}, on average")
         for name, what in (("vs_first", "first config"), ("vs_default", "default"))
@@ -181,7 +181,7 @@ def _config_row(config: Measured, fastest_us: float) -> str:
     )
 
 
-def _missing(covered: Coverage) -> str:
+def _missing(covered: Usage) -> str:
     if not covered.missing:
         return ""
     rows = "".join(map(_missing_row, covered.missing[:MISSING_ROWS]))
