@@ -166,10 +166,10 @@ def test_ctrl_c_while_files_are_written_loses_no_entry(tmp_path, monkeypatch):
     waiting = pool.Pool.__new__(pool.Pool)
     waiting.files, waiting._unshipped, waiting._shipped = set(), ["an entry"], 0.0
     waiting._wishes = SimpleNamespace(out=tmp_path)
-    monkeypatch.setattr(pool.sources, "ship_all", lambda entries, out: (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setattr(pool.writer, "ship_all", lambda entries, out: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         waiting._ship(0.0)
-    monkeypatch.setattr(pool.sources, "ship_all", lambda entries, out: [out / entry for entry in entries])
+    monkeypatch.setattr(pool.writer, "ship_all", lambda entries, out: [out / entry for entry in entries])
     waiting._ship(0.0)
     assert waiting.files == {str(tmp_path / "an entry")} and not waiting._unshipped
 

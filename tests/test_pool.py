@@ -203,7 +203,7 @@ def test_the_first_ctrl_c_loses_nothing_that_was_measured(monkeypatch, when):
         if line == "a line":
             os.kill(os.getpid(), signal.SIGINT)
 
-    monkeypatch.setattr(pool.sources, "ship_all", ship_all)
+    monkeypatch.setattr(pool.writer, "ship_all", ship_all)
     monkeypatch.setattr(Display, "keep", keep)
     monkeypatch.setattr(pool, "SHIP_S", 0.0)
     before = signal.getsignal(signal.SIGINT)
