@@ -28,7 +28,7 @@ PathLike = str | os.PathLike[str]
 
 
 @dataclass
-class Exported:
+class ExportResult:
     """The config files that choices of the store were written into."""
 
     files: list[Path]
@@ -38,7 +38,7 @@ class Exported:
         return {"files": list(map(str, self.files))}
 
 
-def export(out: PathLike, kernels: str | Iterable[str] | None = None) -> Exported:
+def export(out: PathLike, kernels: str | Iterable[str] | None = None) -> ExportResult:
     """Write the choices of the user's store into config files below a folder; what else is in them stays.
 
     Searches that are not finished, and choices that only one process can read, stay out.
@@ -57,7 +57,7 @@ def export(out: PathLike, kernels: str | Iterable[str] | None = None) -> Exporte
     if not wanted:
         raise KernelNameError(f"nothing is stored in {records.root()}: tune something first.", name="")
     writer.refuse_unwritable(Path(out))
-    return Exported(writer.ship_all((entry for kernel in wanted for entry in _exported(kernel)), Path(out)))
+    return ExportResult(writer.ship_all((entry for kernel in wanted for entry in _exported(kernel)), Path(out)))
 
 
 def _exported(kernel: str) -> Iterator[tuple[Key, Entry]]:
@@ -77,7 +77,7 @@ def entry_of(stored: TuningRecord) -> Entry:
 
 
 @dataclass
-class Imported:
+class ImportResult:
     """What came of an import: how many choices were written, were there already, and gave way to a measured one."""
 
     written: int = 0
@@ -90,7 +90,7 @@ class Imported:
         return {**vars(self), "faults": [fault.to_json() for fault in self.faults]}
 
 
-def import_configs(paths: PathLike | Iterable[PathLike]) -> Imported:
+def import_configs(paths: PathLike | Iterable[PathLike]) -> ImportResult:
     """Write the choices of config files into the user's store.
 
     A record that was measured here stays: its timings are better evidence than a line of a file. So does one of a file
@@ -103,7 +103,7 @@ def import_configs(paths: PathLike | Iterable[PathLike]) -> Imported:
         ConfigFileError: There are no files.
         OSError: The store cannot be written.
     """
-    result = Imported()
+    result = ImportResult()
     for path in files_in(paths):
         file, faults = read(path)
         result.faults += faults
@@ -112,7 +112,7 @@ def import_configs(paths: PathLike | Iterable[PathLike]) -> Imported:
     return result
 
 
-def _import(key: Key, entry: Entry, path: Path, result: Imported) -> None:
+def _import(key: Key, entry: Entry, path: Path, result: ImportResult) -> None:
     there = records.read_of(key)
     if there is not None and there.timings:
         result.kept += 1
@@ -187,7 +187,7 @@ class Conflict:
 
 
 @dataclass
-class Merged:
+class MergeResult:
     """Config files put together.
 
     Attributes:
@@ -213,7 +213,7 @@ class Merged:
         }
 
 
-def merge(paths: PathLike | Iterable[PathLike], out: PathLike | None = None) -> Merged:
+def merge(paths: PathLike | Iterable[PathLike], out: PathLike | None = None) -> MergeResult:
     """Put config files together; for a call that several have, the choice that was measured better is taken.
 
     That is: one under stronger conditions (a check, more protection) before one under weaker ones; one with times
@@ -229,7 +229,7 @@ def merge(paths: PathLike | Iterable[PathLike], out: PathLike | None = None) -> 
         ConfigFileError: There are no files.
         OutputError: `out` is an input, holds something else, or cannot be written.
     """
-    inputs, merged = files_in(paths), Merged()
+    inputs, merged = files_in(paths), MergeResult()
     files: dict[Name, ConfigFile] = {}
     for path in inputs:
         file, faults = read(path)
@@ -336,7 +336,7 @@ class Change:
 
 
 @dataclass(frozen=True)
-class Diff:
+class DiffResult:
     """What differs between two sets of config files, in the order of the files; and what is wrong in them."""
 
     changes: list[Change]
@@ -347,7 +347,7 @@ class Diff:
         return {name: [one.to_json() for one in found] for name, found in vars(self).items()}
 
 
-def diff(before: PathLike, after: PathLike) -> Diff:
+def diff(before: PathLike, after: PathLike) -> DiffResult:
     """Compare two config files, or folders of them: which choices the second adds, removes or changes.
 
     Raises:
@@ -357,7 +357,7 @@ def diff(before: PathLike, after: PathLike) -> Diff:
     old, new = (_entries(path, faults) for path in (before, after))
     changes = [Change(key, entry, new.get(key)) for key, entry in old.items() if new.get(key) != entry]
     changes += [Change(key, None, entry) for key, entry in new.items() if key not in old]
-    return Diff(changes, [fault for fault in faults if not fault.harmless])
+    return DiffResult(changes, [fault for fault in faults if not fault.harmless])
 
 
 def _entries(path: PathLike, faults: list[Fault]) -> dict[Key, Entry]:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from autotuned.offline.verify import Contest
 
 
-class Checked(Audit):
+class CheckResult(Audit):
     """What is wrong with config files.
 
     Attributes:
@@ -54,7 +54,7 @@ def check(
     measure: bool = False,
     targets: str | Iterable[str] | None = None,
     tolerance: float = 0.05,
-) -> Checked:
+) -> CheckResult:
     """Check config files: schema, values, duplicates, and entries that are dead or shadowed.
 
     That needs neither torch nor a GPU. A choice of an earlier path shadows that of a later one.
@@ -73,13 +73,13 @@ def check(
         NoDeviceError: The device that was asked for cannot be had.
         DeviceLostError: A config left the device in an error state.
     """
-    checked = Checked(paths, tolerance)
+    checked = CheckResult(paths, tolerance)
     if imports or measure:
         _with_the_program(checked, [targets] if isinstance(targets, str) else targets or (), measure)
     return checked
 
 
-def _with_the_program(checked: Checked, targets: Iterable[str], measure: bool) -> None:
+def _with_the_program(checked: CheckResult, targets: Iterable[str], measure: bool) -> None:
     """Match the files with their kernels, which adds to the faults, and time them again if asked for."""
     from autotuned.offline import verify
     from autotuned.offline.cases import tensors_on
@@ -96,7 +96,7 @@ def _with_the_program(checked: Checked, targets: Iterable[str], measure: bool) -
         checked.untimed = list(verify.left_out(files, checked.measured))
 
 
-def _kernels(checked: Checked, targets: Iterable[str]) -> Iterator[tuple[str, Found]]:
+def _kernels(checked: CheckResult, targets: Iterable[str]) -> Iterator[tuple[str, Found]]:
     """The kernels of the files by name; one that cannot be had is a fault of its files."""
     from autotuned.offline import targets as cases
     from autotuned.offline import verify

@@ -9,7 +9,7 @@ import typer
 
 import autotuned
 from autotuned.key.words import call_words
-from autotuned.offline.check import Checked
+from autotuned.offline.check import CheckResult
 
 from .. import terminal
 
@@ -32,7 +32,7 @@ def check(
 ) -> None:
     """Check config files, and on request whether they still win.
 
-    Checked are schema, values, duplicates, and entries that are dead or shadowed.
+    CheckResult are schema, values, duplicates, and entries that are dead or shadowed.
 
     Needs neither torch nor a GPU. A choice of an earlier PATH shadows that of a later one. With --import the kernels
     are imported: names and types are matched with their signatures, configs with their lists, and the source they were
@@ -66,7 +66,7 @@ def check(
         raise typer.Exit(1)
 
 
-def _print(found: Checked) -> None:
+def _print(found: CheckResult) -> None:
     for fault in found.faults:
         terminal.say(str(fault))
     for line in found.untimed:
