@@ -272,8 +272,8 @@ def ratio_words(ratio: float | None) -> str:
     return f"{ratio:.{2 if ratio < 10 else 1 if ratio < 100 else 0}f}x"
 
 
-def config_words(form: Mapping[str, Json], options: bool) -> str:
-    """A config's label.
+def config_words(form: Mapping[str, Json] | None, options: bool) -> str:
+    """A config's label; "unfinished" where a search has not chosen yet.
 
     Args:
         options: Whether those of a launch mean something: they do to Triton's kernels only.

@@ -73,7 +73,7 @@ class Stored:
     @cached_property
     def config_words(self) -> str:
         """The config for people; "unfinished" where a search has not chosen yet."""
-        return "unfinished" if self.config is None else configs.label(self.config, self.key.is_of_triton)
+        return configs.label(self.config, self.key.is_of_triton)
 
     @property
     def toolchain(self) -> str:
