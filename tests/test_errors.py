@@ -24,6 +24,8 @@ BUILTINS = {
     "EncodingError": TypeError,
     "RecordError": ValueError,
     "ConfigFileError": ValueError,
+    "OutputError": OSError,
+    "KernelNameError": LookupError,
     "TargetError": ValueError,
     "RecordingError": ValueError,
     "NotTunedError": LookupError,
