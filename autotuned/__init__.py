@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from autotuned.dropin.install import uninstall as uninstall
     from autotuned.env import mode as mode
     from autotuned.key.key import pow2 as pow2
+    from autotuned.offline.tuning import tune as tune
+    from autotuned.offline.warmup import warmup as warmup
     from autotuned.recording.recorder import record as record
     from autotuned.search.check import Check as Check
     from autotuned.search.do_bench import FixedLaunches as FixedLaunches
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "Check", "Config", "FixedLaunches", "autotune", "errors", "freeze", "heuristics", "install", "mode", "pow2",
-    "record", "register_configs", "sync", "uninstall",
+    "record", "register_configs", "sync", "tune", "uninstall", "warmup",
 ]  # fmt: skip
 
 # Imported at first use: importing this package must cost neither torch (1 s) nor triton (0.24 s).
@@ -41,8 +43,10 @@ _HOMES = {
     "pow2": "autotuned.key.key",
     "record": "autotuned.recording.recorder",
     "register_configs": "autotuned.configfiles.lookup",
-    "uninstall": "autotuned.dropin.install",
     "sync": "autotuned.distributed.agreement",
+    "tune": "autotuned.offline.tuning",
+    "uninstall": "autotuned.dropin.install",
+    "warmup": "autotuned.offline.warmup",
 }
 
 

@@ -57,9 +57,17 @@ class NoDeviceError(AutotunedError, RuntimeError):
     """A compiled kernel was launched where there is no GPU."""
 
 
-class DeviceChoiceError(AutotunedError, ValueError):
+class OptionError(AutotunedError, ValueError):
+    """An option, or a variable of the environment, cannot have its value (`.option` is its name, or empty)."""
+
+    option: str = ""
+    problem: str = ""
+
+
+class DeviceChoiceError(OptionError):
     """GPUs were named that are not there, or not clearly (`.device` is the name)."""
 
+    option = "devices"
     device: str
 
 

@@ -10,6 +10,7 @@ import re
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -41,6 +42,11 @@ def stderr() -> Console:
     from rich.console import Console
 
     return Console(stderr=True, markup=False, highlight=False, emoji=False)
+
+
+def users_output(as_json: bool) -> AbstractContextManager[object]:
+    """Where what the user's modules and kernels print goes: not into the middle of the JSON."""
+    return contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext()
 
 
 def spell_what_stdout_cannot() -> None:

@@ -95,10 +95,9 @@ def _with_the_program(
 ) -> tuple[list[dict[str, Any]], list[str]]:
     """Match the files with their kernels, which adds to the faults, and time them again if asked for."""
     from autotuned.offline import verify
-    from autotuned.offline.cases import tensors_on
-    from autotuned.offline.tuning import use_device, users_output
+    from autotuned.offline.device import tensors_on, use_device
 
-    with users_output(as_json):
+    with terminal.users_output(as_json):
         device = tensors_on(use_device())
         kernels = dict(_kernels(found, targets))
         for path, file in found.files:

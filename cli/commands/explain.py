@@ -105,10 +105,10 @@ def _installed(distribution: str) -> str | None:
 
 def _of_target(target: str, as_json: bool) -> tuple[str, list[Explanation]]:
     from autotuned.offline import targets
-    from autotuned.offline.cases import tensors_on
-    from autotuned.offline.tuning import CASE_HINT, use_device, users_output
+    from autotuned.offline.cases import HINT
+    from autotuned.offline.device import tensors_on, use_device
 
-    with users_output(as_json):
+    with terminal.users_output(as_json):
         where = tensors_on(use_device())
         found = targets.load(target)
         explanations = [
@@ -119,5 +119,5 @@ def _of_target(target: str, as_json: bool) -> tuple[str, list[Explanation]]:
         ]
     names = ", ".join(one.name for one in found)
     if not explanations:
-        raise terminal.fail(f"there is nothing to explain: no cases for {names}. {CASE_HINT}")
+        raise terminal.fail(f"there is nothing to explain: no cases for {names}. {HINT}")
     return names, explanations
