@@ -11,6 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from autotuned import _native
 from autotuned._frozen import Frozen
 
 MODES = ("auto", "serve", "strict", "search", "off")
@@ -137,11 +138,7 @@ def stamp() -> Callable[[], int | None]:
 
     It gives None where the C extension was not built; then whoever wants to know must look.
     """
-    try:
-        from autotuned import _launch
-    except ImportError:
-        return lambda: None
-    return _launch.environment
+    return _native.extension.environment if _native.extension is not None else lambda: None
 
 
 def launcher() -> str:

@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from launched import BLOCK
 
-from autotuned.launch import grid_program, launcher
+from autotuned import _native
+from autotuned.launch import grid_program
 
 _launch = pytest.importorskip("autotuned._launch")
 torch = pytest.importorskip("torch")
@@ -41,10 +42,10 @@ class Kernel(launched.Kernel):
 
 @pytest.fixture(scope="module")
 def kernel():
-    launcher.read_grids(grid_program.program)
+    _native.read_grids(grid_program.program)
     yield Kernel()
     _launch.use_driver(0, 0, 0, 0)
-    launcher.read_grids(grid_program.program)  # which forgets the programs of this file
+    _native.read_grids(grid_program.program)  # which forgets the programs of this file
 
 
 def meta(m=1000, n=77, other=3):
@@ -308,7 +309,7 @@ def test_a_program_that_is_not_sound_is_not_run(kernel, made):
     try:
         assert kernel.asked(grid) == ((1001, 1, 1), False)
     finally:
-        launcher.read_grids(grid_program.program)
+        _native.read_grids(grid_program.program)
 
 
 def test_a_reader_that_fails_is_asked_once(kernel):
@@ -323,7 +324,7 @@ def test_a_reader_that_fails_is_asked_once(kernel):
     try:
         assert [kernel.asked(grid) for _ in range(2)] == [((1002, 1, 1), False)] * 2
     finally:
-        launcher.read_grids(grid_program.program)
+        _native.read_grids(grid_program.program)
     assert asked == [grid]
 
 
@@ -340,4 +341,4 @@ def test_many_callables_stay_right(kernel):
             grid = eval(f'lambda meta: (meta["m"] + {i},)')
             assert kernel.asked(grid)[0] == (1000 + i, 1, 1)
     finally:  # they filled the table of programs of this process, for whatever comes next
-        launcher.read_grids(grid_program.program)
+        _native.read_grids(grid_program.program)

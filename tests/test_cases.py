@@ -7,7 +7,7 @@ import pytest
 
 from autotuned.errors import CallError, TargetError
 from autotuned.offline import targets
-from autotuned.tunable.kernel import Call
+from autotuned.tunable.call import Call
 
 TUNED = """
 from autotuned import Config, autotune

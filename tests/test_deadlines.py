@@ -12,8 +12,8 @@ from autotuned.errors import AllConfigsFailedError
 from autotuned.search import compile as compiling
 from autotuned.search import gpu_lock, sampling, search, timers
 from autotuned.search.compile import CompileStream, Wanted
+from autotuned.tunable.call import Call
 from autotuned.tunable.function import TunableFunction
-from autotuned.tunable.kernel import Call
 
 
 class Clock:

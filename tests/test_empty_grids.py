@@ -15,7 +15,7 @@ from triton import Config
 import autotuned
 from autotuned import autotune
 from autotuned.errors import CallError, NotTunedError
-from autotuned.tunable.kernel import is_empty_grid
+from autotuned.tunable.call import is_empty_grid
 
 BLOCKS = (16, 32, 64)
 CONFIGS = [Config({"BLOCK": block}) for block in BLOCKS]

@@ -6,7 +6,6 @@ from autotuned.cli import progress, terminal
 from autotuned.offline.results import CaseResult
 from autotuned.search.job import Progress
 
-
 CASE = CaseResult("app.k", "skipped", call={"values": {"n": 1}})
 
 

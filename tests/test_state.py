@@ -6,7 +6,8 @@ import pytest
 from fakes import FakeDescriptor, FakeTensor
 
 from autotuned.key.tensors import aliases, tensors_in, unshared
-from autotuned.search.snapshots import Protection, Snapshot, zero, zero_named
+from autotuned.launch.zeroing import zero, zero_named
+from autotuned.search.snapshots import Protection, Snapshot
 
 
 def ones(n: int = 4) -> Any:

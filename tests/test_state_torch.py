@@ -9,8 +9,9 @@ import torch
 from fakes import FakeDescriptor
 
 from autotuned.key.tensors import aliases, elements
+from autotuned.launch.zeroing import zero_named
 from autotuned.search import snapshots
-from autotuned.search.snapshots import Protection, Snapshot, poison, zero_named
+from autotuned.search.snapshots import Protection, Snapshot, poison
 
 
 def matrix() -> torch.Tensor:

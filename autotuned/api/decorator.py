@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import functools
-import importlib
 import inspect
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from autotuned._frozen import Frozen
@@ -20,18 +18,16 @@ from autotuned.triton_compat import kernel as triton_names
 from autotuned.triton_compat import versions
 from autotuned.tunable import configs
 from autotuned.tunable.argument_names import Names, checked_names
-from autotuned.tunable.kernel import Hooks, Tunable, TunableKernel
+from autotuned.tunable.call import Hooks, Tunable
+from autotuned.tunable.kernel import TunableKernel
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
-
     from autotuned.api.function import TunedFunction
     from autotuned.configfiles import nearest_shape as neighbours
     from autotuned.search import check as checks
 else:
     checks, neighbours = later("search.check"), later("configfiles.nearest_shape")
 
-CaseGenerator = Callable[[Any], Iterator[Mapping[str, Any]]]
 # Name given by the user -> fingerprint and place of what has it.
 _explicit_names: dict[str, tuple[str, tuple[str, str] | None]] = {}
 
@@ -427,34 +423,3 @@ def _is_tuned_function(fn: Any) -> bool:
 def _function_name(function: Callable[..., Any], index: int) -> str:
     name = getattr(function, "__name__", "<lambda>")
     return f"function{index}" if name == "<lambda>" else name
-
-
-def by_name(module: str, qualname: str) -> Any:
-    """What a module calls so: how a tuned object comes out of a pickle, as functions do."""
-    return functools.reduce(getattr, qualname.split("."), importlib.import_module(module))
-
-
-class Named:
-    """Copied and pickled as functions are: a copy is the object itself, and a pickle is its name."""
-
-    fn: Any
-
-    def __copy__(self) -> Self:
-        return self
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        return self
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        function: Any = source.python_function(self.fn)
-        place = function.__module__, function.__qualname__
-        try:
-            found = by_name(*place)
-        except (AttributeError, ImportError):
-            found = None
-        if found is not self and not any(layer is self for layer in triton_names.layers(found)):
-            raise DecorationError(
-                f"`{'.'.join(place)}`: a tuned object is pickled by the name of its function: expected it there, got "
-                f"{found!r:.80}. Give it that name in its module."
-            )
-        return by_name, place

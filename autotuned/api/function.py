@@ -8,18 +8,24 @@ from collections.abc import Callable
 from types import MethodType
 from typing import TYPE_CHECKING, Any
 
-from autotuned.api.decorator import CaseGenerator, Named
+from autotuned import env
+from autotuned._lazy import later
+from autotuned.api.pickling import CaseGenerator, Named
 from autotuned.errors import DecorationError
 from autotuned.resolve.request import Options
 from autotuned.resolve.tuner import Tuner
 from autotuned.store.lookup import Choice
 from autotuned.tunable.argument_names import Names
+from autotuned.tunable.call import Call
 from autotuned.tunable.function import TunableFunction
-from autotuned.tunable.kernel import Call
 
 if TYPE_CHECKING:
+    from autotuned.recording import recorder
     from autotuned.resolve.counters import CacheInfo
     from autotuned.resolve.explain import Explanation
+else:
+    recorder = later("recording.recorder")
+    from autotuned.resolve.counters import CacheInfo
 
 
 class TunedFunction(Named):
@@ -43,6 +49,8 @@ class TunedFunction(Named):
         self._local = threading.local()
         self._seen = (configs, len(configs))
         self.tuner = Tuner(tunable, options(lambda: self.configs), self._note, lambda call: None, self._note_written)
+        if env.record_path() is not None:
+            recorder.begin_if_asked()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function with the config chosen for these arguments.

@@ -7,7 +7,8 @@ from typing import Any
 
 from triton.runtime.autotuner import Heuristics as TritonHeuristics
 
-from autotuned.api.decorator import Named
+from autotuned import _native
+from autotuned.api.pickling import Named
 from autotuned.api.tuned import Tuned
 from autotuned.errors import ArgumentNameError, DecorationError
 from autotuned.launch import launcher
@@ -75,7 +76,7 @@ class Heuristics(launcher.heuristics_base(), TritonHeuristics, Named):  # type: 
         return lambda *args, **kwargs: self.run(*args, grid=grid, warmup=False, **kwargs)
 
     def __init_subclass__(cls) -> None:
-        launcher.watch([cls])
+        _native.watch([cls])
 
     def _slow_run(self, args: tuple[Any, ...], kwargs: dict[str, Any], grid: Any, warmup: bool) -> Any:
         """A call that is not computed in C."""
@@ -87,4 +88,4 @@ class Heuristics(launcher.heuristics_base(), TritonHeuristics, Named):  # type: 
 
 
 Heuristics._native()
-launcher.watch([TritonHeuristics, Heuristics])
+_native.watch([TritonHeuristics, Heuristics])

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from triton.runtime.autotuner import Autotuner, AutotunerError, Heuristics
 
+from autotuned import _native, env
 from autotuned._lazy import later
-from autotuned.api.decorator import CaseGenerator, Named
+from autotuned.api.pickling import CaseGenerator, Named
 from autotuned.api.triton_listener import announce
 from autotuned.errors import CallError, NotTunedError, PruningError
 from autotuned.key.key import is_tensor, sizes_of
@@ -21,22 +22,25 @@ from autotuned.resolve.tuner import Tuner
 from autotuned.store.lookup import Choice
 from autotuned.triton_compat import kernel
 from autotuned.tunable.argument_names import Names
+from autotuned.tunable.call import Call, Hooks
 from autotuned.tunable.configs import Pruner
-from autotuned.tunable.kernel import Call, Hooks, TunableKernel
+from autotuned.tunable.kernel import TunableKernel
 from autotuned.typed_json import is_numpy_scalar
 
 if TYPE_CHECKING:
     from autotuned.launch import grid_program
+    from autotuned.recording import recorder
     from autotuned.resolve.counters import CacheInfo
     from autotuned.resolve.explain import Explanation
     from autotuned.tunable import readers
 else:
     grid_program, readers = later("launch.grid_program"), later("tunable.readers")
+    recorder = later("recording.recorder")
 
 _TRITON_RUN = kernel.own_run()
 _NO_GRID: Any = ...  # what the launcher's base passes where there is none
-launcher.index_like(Autotuner, Heuristics)
-launcher.read_grids(lambda grid: grid_program.program(grid))
+_native.index_like(Autotuner, Heuristics)
+_native.read_grids(lambda grid: grid_program.program(grid))
 
 
 class Mirror(dict[Any, Any]):
@@ -121,7 +125,7 @@ class Tuned(launcher.base(), Autotuner, Named):  # type: ignore[misc]  # Triton 
     """
 
     def __init_subclass__(cls) -> None:
-        launcher.watch([cls])
+        _native.watch([cls])
 
     def __init__(
         self,
@@ -153,6 +157,8 @@ class Tuned(launcher.base(), Autotuner, Named):  # type: ignore[misc]  # Triton 
         self._seen_keys = list(self.keys)
         self._told: weakref.WeakValueDictionary[int, Choice] = weakref.WeakValueDictionary()
         self.tuner = self._make_tuner(tunable, options(lambda: self.configs, self._pruner))
+        if env.record_path() is not None:
+            recorder.begin_if_asked()
 
     def _make_tuner(self, tunable: TunableKernel, options: Options) -> Tuner:
         return Tuner(tunable, options, self._note, self._pinned, self._note_written, self._use_table)
@@ -341,7 +347,7 @@ class Tuned(launcher.base(), Autotuner, Named):  # type: ignore[misc]  # Triton 
         return generator
 
 
-launcher.watch([Autotuner, Tuned])
+_native.watch([Autotuner, Tuned])
 
 
 class Decorated(Tuned):

@@ -24,7 +24,7 @@ from autotuned.store.lookup import Choice, Origin, origin
 from autotuned.store.record import Timing, TuningRecord
 from autotuned.triton_compat import kernel
 from autotuned.tunable import configs
-from autotuned.tunable.kernel import Call
+from autotuned.tunable.call import Call
 from autotuned.typed_json import Json, digest
 
 log = logging.getLogger("autotuned")

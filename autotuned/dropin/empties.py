@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from autotuned.tunable.kernel import Call, TunableKernel
+from autotuned.tunable.call import Call
+from autotuned.tunable.kernel import TunableKernel
 
 _NOTHING: Any = object()
 

@@ -10,7 +10,8 @@ from autotuned.api.tuned import Tuned
 from autotuned.dropin import seeded
 from autotuned.dropin.replaced import Given, Replaced
 from autotuned.search import failures
-from autotuned.tunable.kernel import Hooks, TunableKernel
+from autotuned.tunable.call import Hooks
+from autotuned.tunable.kernel import TunableKernel
 
 log = logging.getLogger("autotuned")
 _Run = Callable[..., Any]

@@ -8,8 +8,8 @@ from typing import Any
 import triton
 from triton.runtime import autotuner
 
+from autotuned import _native
 from autotuned.dropin import seeded
-from autotuned.launch import launcher
 from autotuned.triton_compat import kernel, versions
 
 log = logging.getLogger("autotuned")
@@ -88,7 +88,7 @@ def _wrap_run() -> None:
 
     run.__name__, run.__qualname__, run.__doc__ = original.__name__, original.__qualname__, original.__doc__
     run.in_front_of = original  # type: ignore[attr-defined]  # how `Tuned` knows that nobody else replaced it
-    launcher.watch([autotuner.Autotuner])
+    _native.watch([autotuner.Autotuner])
     autotuner.Autotuner.run = run
     _installed.run = run
 

@@ -27,7 +27,8 @@ from autotuned.store.lookup import Choice, Origin
 from autotuned.triton_compat import kernel
 from autotuned.tunable import configs
 from autotuned.tunable.argument_names import Names
-from autotuned.tunable.kernel import Hooks, TunableKernel
+from autotuned.tunable.call import Hooks
+from autotuned.tunable.kernel import TunableKernel
 
 log = logging.getLogger("autotuned")
 NOTHING_LEFT = "No valid autotuner configs after pruning. `early_config_prune` should return at least one config."

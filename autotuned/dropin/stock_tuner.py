@@ -22,7 +22,8 @@ from autotuned.store.lookup import Origin, Place
 from autotuned.store.record import Timing, TuningRecord
 from autotuned.triton_compat import kernel
 from autotuned.tunable import configs as candidates
-from autotuned.tunable.kernel import Call, Hooks, TunableKernel
+from autotuned.tunable.call import Call, Hooks
+from autotuned.tunable.kernel import TunableKernel
 from autotuned.typed_json import Json, digest, encode
 
 log = logging.getLogger("autotuned")

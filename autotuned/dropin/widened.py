@@ -7,7 +7,7 @@ from typing import Any
 from autotuned.key.key import Key
 from autotuned.store import conditions, records
 from autotuned.store.conditions import Restore
-from autotuned.tunable.kernel import Call
+from autotuned.tunable.call import Call
 
 
 class Widened:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from autotuned import env
+from autotuned import _native, env
 from autotuned._frozen import Frozen
 from autotuned._lazy import later
 from autotuned.key.key import KeySpec
@@ -19,12 +19,6 @@ if TYPE_CHECKING:
 else:
     Protocol = object  # defining a protocol takes as long as importing a module
     table = later("launch.table")  # the C extension makes it unnecessary
-
-_launch: Any = None
-try:
-    from autotuned import _launch
-except ImportError as error:  # built without a C compiler: everything works, launches cost more
-    _why_not = f"the C extension is not there ({error})"
 
 _MAX_NAMES = 128  # MAX_ARGS of `launch/c/module.c`
 _SHAPE, _VALUE, _CONSTEXPR, _INTEGER, _STRIDES = 1, 2, 4, 8, 16  # ROLE_ of `launch/c/words.h`
@@ -89,10 +83,10 @@ def make(names: Sequence[str], spec: KeySpec, device: Device | None, shape: Shap
         return python()
     roles = tuple(_role(name, spec) for name in names)
     functions = tuple(spec.functions.values())
-    return Joined(
-        _launch.Table(tuple(names), shape.places, dict(shape.defaults), roles, dict(spec.buckets), functions, device),
-        python,
+    made = _native.extension.Table(
+        tuple(names), shape.places, dict(shape.defaults), roles, dict(spec.buckets), functions, device
     )
+    return Joined(made, python)
 
 
 class Joined:
@@ -161,12 +155,12 @@ def _role(name: str, spec: KeySpec) -> int:
 
 def base() -> type:
     """The base class that gives `Tuned` its `run` and `[]`."""
-    return table.Base if _launch is None else _launch.Base
+    return table.Base if _native.extension is None else _native.extension.Base
 
 
 def heuristics_base() -> type:
     """The base class that gives `Heuristics` its `[]` in C."""
-    return table.HeuristicsBase if _launch is None else _launch.HeuristicsBase
+    return table.HeuristicsBase if _native.extension is None else _native.extension.HeuristicsBase
 
 
 def in_c(table: Launcher) -> Any:
@@ -174,33 +168,14 @@ def in_c(table: Launcher) -> Any:
     return table.in_c if isinstance(table, Joined) else None
 
 
-def watch(objects: Iterable[Any]) -> None:
-    """Make the C launcher validate its entries again when one of these dictionaries or types changes."""
-    if _launch is not None:
-        for one in objects:
-            _launch.watch(one)
-
-
-def index_like(tuner: type, heuristics: type) -> None:
-    """Make the C launcher's `[]` obey whoever replaces that of these classes; in Python it is inherited."""
-    if _launch is not None:
-        _launch.index_like(tuner, heuristics)
-
-
-def read_grids(reader: Callable[[Any], Any]) -> None:
-    """Make the C launcher ask this function, once for each grid callable, what it computes (`arithmetic.program`)."""
-    if _launch is not None:
-        _launch.read_grids(reader)
-
-
 def uses_c() -> bool:
     """Whether launches go through C."""
-    return _launch is not None and env.launcher() in ("", "c", "verify") and not versions.strange_triton()
+    return _native.extension is not None and env.launcher() in ("", "c", "verify") and not versions.strange_triton()
 
 
 def verifies() -> bool:
     """Whether each launch of the C launcher is compared with the Python twin's."""
-    return _launch is not None and env.launcher() == "verify"
+    return _native.extension is not None and env.launcher() == "verify"
 
 
 def judge_by(table: Launcher, judge: Callable[..., bool]) -> None:
@@ -224,9 +199,9 @@ def in_use() -> tuple[str, str]:
         return "triton", why
     if asked in ("python", "triton"):
         return asked, "asked for by AUTOTUNED_LAUNCHER"
-    if _launch is None:
-        return "python", _why_not
-    why_not = _launch.ready() if "torch" in sys.modules else "torch has not been imported"
+    if _native.extension is None:
+        return "python", _native.why_not
+    why_not = _native.extension.ready() if "torch" in sys.modules else "torch has not been imported"
     if asked == "verify" and why_not is None:
         return asked, "in C, each launch compared with the Python twin's, asked for by AUTOTUNED_LAUNCHER"
     return "c", "the fastest" if why_not is None else f"look-up in C, launches through Triton's launcher: {why_not}"

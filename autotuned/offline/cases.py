@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from autotuned.api.decorator import CaseGenerator
+from autotuned.api.pickling import CaseGenerator
 from autotuned.errors import AutotunedError, TargetError
 from autotuned.offline import replay
 from autotuned.offline import targets as modules

@@ -23,7 +23,7 @@ from autotuned.resolve.request import Question
 from autotuned.store.lookup import Choice, Origin
 from autotuned.store.record import Timing, TuningRecord
 from autotuned.tunable import configs
-from autotuned.tunable.kernel import Call
+from autotuned.tunable.call import Call
 from autotuned.typed_json import Json
 
 

@@ -14,8 +14,8 @@ from autotuned.offline import targets
 from autotuned.offline.targets import Found
 from autotuned.recording import arguments, file, grids
 from autotuned.recording.file import RecordedCall
+from autotuned.tunable.call import Call
 from autotuned.tunable.function import TunableFunction
-from autotuned.tunable.kernel import Call
 
 
 @dataclass(frozen=True)

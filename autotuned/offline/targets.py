@@ -22,7 +22,7 @@ from autotuned.errors import CallError, TargetError
 from autotuned.key import naming
 from autotuned.resolve.tuner import Tuner
 from autotuned.triton_compat import kernel
-from autotuned.tunable.kernel import Call
+from autotuned.tunable.call import Call
 
 EXPECTED = "expected a module (app.kernels), one kernel of it (app.kernels:matmul) or a file (kernels.py)"
 

@@ -19,7 +19,7 @@ from autotuned.search.job import Job, Outcome, timer_of
 from autotuned.store import records
 from autotuned.store.record import Timing
 from autotuned.tunable import configs, mismatch
-from autotuned.tunable.kernel import Call
+from autotuned.tunable.call import Call
 from autotuned.typed_json import Json, canonical
 
 

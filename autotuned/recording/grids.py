@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from autotuned.errors import CallError
-from autotuned.tunable.configs import suggestion
 from autotuned.typed_json import Fallback, Json, canonical, encode
 
 
@@ -32,47 +30,6 @@ def describe(grid: Any, arguments: Mapping[str, Any], configs: Sequence[Mapping[
     if len({tuple(sizes) for sizes in found.values()}) == 1 and len(found) == len(configs):
         return {"every": next(iter(found.values())), "configs": list(found)}
     return {"configs": list(found), "sizes_of": list(found.values())}
-
-
-def refuse(grid: Any, arguments: Mapping[str, Any], kernel: str, error: Exception) -> None:
-    """After a launch that failed: say so if it was for its grid, of which Triton speaks in words of its own code.
-
-    Args:
-        arguments: All arguments by name, those that the config sets included; a callable is asked once more.
-        error: What the launch raised.
-
-    Raises:
-        CallError: The grid is no tuple or list of 1 to 3 integers, or asks for a name that is not there.
-    """
-    meta = _Meta(arguments)
-    try:
-        sizes = grid(meta) if callable(grid) else grid
-    except Exception:  # the user's code: its own error is the one to show, unless it asked for what is not there
-        if not (isinstance(error, KeyError) and error.args == (meta.missing,)):
-            return
-        raise CallError(
-            f"`{kernel}`: grid: expected the callable to ask for names of arguments and of what configs set, got "
-            f"{meta.missing!r:.60}." + suggestion(str(meta.missing), map(str, arguments)),
-            kernel=kernel,
-        ) from None
-    is_grid = isinstance(sizes, (tuple, list)) and 1 <= len(sizes) <= 3
-    if not is_grid or not all(hasattr(size, "__index__") for size in sizes):
-        got = f"{sizes!r:.60}" + (" from the callable" if callable(grid) else "")
-        raise CallError(
-            f"`{kernel}`: grid: expected a tuple of 1 to 3 integers, or a callable returning one, got {got}. Write "
-            "kernel[(blocks,)](...).",
-            kernel=kernel,
-        ) from None
-
-
-class _Meta(dict[str, Any]):
-    """What a grid callable is given; `missing` is the name that it asked for in vain."""
-
-    missing: Any = None
-
-    def __missing__(self, name: Any) -> Any:
-        self.missing = name
-        raise KeyError(name)
 
 
 def _sizes(grid: Any) -> list[int]:

@@ -17,14 +17,14 @@ from typing import Any, Protocol
 from autotuned import env
 from autotuned.errors import EncodingError, RecordingError
 from autotuned.key import naming, opaque, source
-from autotuned.launch.bound import Bound
+from autotuned.launch.entry import Bound
 from autotuned.launch.table import PyLauncher
 from autotuned.recording import arguments, grids
 from autotuned.recording.file import RecordedCall, Writer
 from autotuned.resolve import hooks
 from autotuned.resolve.chooser import Chooser
 from autotuned.triton_compat import kernel
-from autotuned.tunable.kernel import EMPTY, Call
+from autotuned.tunable.call import EMPTY, Call
 
 log = logging.getLogger("autotuned")
 

@@ -20,8 +20,8 @@ from autotuned.store import conditions, records
 from autotuned.store.lookup import Candidates, Choice, Live, Look, Origin, Place
 from autotuned.triton_compat import kernel
 from autotuned.tunable import configs as candidates
+from autotuned.tunable.call import Call, Tunable, refuse_conflicts
 from autotuned.tunable.configs import Pruner
-from autotuned.tunable.kernel import Call, Tunable, refuse_conflicts
 
 if TYPE_CHECKING:
     from autotuned.resolve import advice, explain, fallback, searcher

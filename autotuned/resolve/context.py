@@ -8,7 +8,7 @@ from typing import Any
 
 from autotuned.key import opaque
 from autotuned.store import records
-from autotuned.tunable.kernel import Call, Tunable
+from autotuned.tunable.call import Call, Tunable
 from autotuned.typed_json import Json, canonical, encode
 
 

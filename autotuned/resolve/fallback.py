@@ -11,7 +11,7 @@ from autotuned.resolve.request import Question
 from autotuned.search import failures
 from autotuned.store.lookup import Candidates, Choice, Origin
 from autotuned.tunable import configs
-from autotuned.tunable.kernel import Call, Tunable
+from autotuned.tunable.call import Call, Tunable
 
 if TYPE_CHECKING:
     from autotuned.resolve.chooser import Chooser

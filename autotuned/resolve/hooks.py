@@ -1,32 +1,50 @@
-"""What is switched on for the whole process, which each miss asks: agreements of ranks, recordings, compile workers."""
+"""What is switched on for the whole process, which each miss asks: agreements of ranks and recordings."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from autotuned.distributed.agreement import Agreement
-    from autotuned.recording.recorder import Recorder
+    from typing import Protocol
+
+    from autotuned.key.key import Key
+    from autotuned.resolve.request import Question
+    from autotuned.store.lookup import Choice
+    from autotuned.tunable.call import Call
+else:
+    Protocol = object  # defining a protocol takes as long as importing a module
 
 
-class Compilers(Protocol):
-    """Processes that compile configs of kernels for this one, as `autotuned tune` has them."""
+class Agreement(Protocol):
+    """Ranks that choose together, as `autotuned.sync` has them."""
 
-    def compile(
-        self, kernel: str, parts: tuple[Any, ...], folder: Path | None, begun: Callable[[], None]
-    ) -> str | None:
-        """Compile; the hash of the binary in Triton's cache, "" where that failed, None where nothing was tried."""
+    def choose(self, question: Question, alone: Any, do_bench: Any) -> Choice:
+        """The choice of all ranks; `alone` is the chooser of this one."""
 
-    def missed(self, kernel: str) -> None:
-        """What was compiled there was not found here."""
+    def leave(self, key: Key) -> None:
+        """This rank goes on without the others for a key."""
+
+
+class Recorder(Protocol):
+    """Writes calls down, as `autotuned.record` does."""
+
+    path: Path
+
+    def begin_process(self) -> None:
+        """Start what a process, a forked child too, needs of its own."""
+
+    def note(self, tuner: Any, call: Call) -> Any:
+        """A call of a tuner that was not in its launch table."""
+
+    def watched(self, tuner: Any, ready: Any) -> Any:
+        """What is bound, made to note the calls that it launches."""
 
 
 # Here rather than with what fills them, which most processes never import.
 agreements: list[Agreement] = []  # the last one is in force
 recorders: list[Recorder] = []  # likewise
-compilers: list[Compilers] = []  # likewise
 _on_change: list[Callable[[], None]] = []
 
 

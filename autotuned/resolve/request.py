@@ -15,8 +15,8 @@ from autotuned.key.key import Key, KeySpec
 from autotuned.store import conditions
 from autotuned.store.conditions import Conditions
 from autotuned.store.lookup import Choice, Origin
+from autotuned.tunable.call import Call, Hooks
 from autotuned.tunable.configs import Pruner
-from autotuned.tunable.kernel import Call, Hooks
 from autotuned.typed_json import Json, digest
 
 if TYPE_CHECKING:

@@ -24,12 +24,12 @@ from autotuned.store import records
 from autotuned.store.lookup import Choice, Origin
 from autotuned.triton_compat import fingerprint, kernel
 from autotuned.tunable import configs as candidates
-from autotuned.tunable.kernel import Call, Tunable, TunableKernel, bind
+from autotuned.tunable.call import Call, Tunable, bind
+from autotuned.tunable.kernel import TunableKernel
 
 if TYPE_CHECKING:
     from autotuned.key import tensors
-    from autotuned.launch import bound, verify
-    from autotuned.recording import recorder
+    from autotuned.launch import bound, direct, entry, verify
     from autotuned.resolve import advice, counters
     from autotuned.resolve.counters import CacheInfo
     from autotuned.resolve.explain import Explanation
@@ -37,10 +37,10 @@ if TYPE_CHECKING:
     from autotuned.search.job import Observer
     from autotuned.triton_compat import compiled
 else:
-    bound, compiled, counters = map(later, ("launch.bound", "triton_compat.compiled", "resolve.counters"))
-    failures, tensors, recorder, advice = map(
-        later, ("search.failures", "key.tensors", "recording.recorder", "resolve.advice")
-    )
+    bound, direct, entry = map(later, ("launch.bound", "launch.direct", "launch.entry"))
+    compiled = later("triton_compat.compiled")
+    failures, tensors = later("search.failures"), later("key.tensors")
+    advice, counters = later("resolve.advice"), later("resolve.counters")
     verify = later("launch.verify")
 
 log = logging.getLogger("autotuned")
@@ -78,8 +78,6 @@ class Tuner:
         self._misses = 0
         self._rebuild(_tuned_names(options.configs(), tunable))
         _tuners.add(self)
-        if env.record_path() is not None:
-            recorder.begin_if_asked()
 
     # -- arguments -----------------------------------------------------------------------------------------------
 
@@ -263,13 +261,13 @@ class Tuner:
         self._bind(call, choice, before, compiled, start)
         return config
 
-    def _prologue(self, call: Call, config: Any) -> bound.Prologue | None:
+    def _prologue(self, call: Call, config: Any) -> entry.Prologue | None:
         """What must happen before every launch of the config; None if nothing must."""
         if not self.options.zero and config.pre_hook is None:
             return None  # asked here, so that what is for binding is imported after the first launch and not before
-        return bound.Prologue(self.tunable.name, config, tuple(call.arguments), self.options.zero)
+        return entry.Prologue(self.tunable.name, config, tuple(call.arguments), self.options.zero)
 
-    def _bind(self, call: Call, choice: Choice, before: bound.Prologue | None, result: Any, start: float) -> None:
+    def _bind(self, call: Call, choice: Choice, before: entry.Prologue | None, result: Any, start: float) -> None:
         """Put the launch into the table; `start` is when compiling began, on the clock of `time.perf_counter`."""
         launched = time.perf_counter()
         if isinstance(self.tunable, TunableKernel):
@@ -280,7 +278,7 @@ class Tuner:
         self.chooser.seconds.compile += launched - start
         self.chooser.seconds.bind += time.perf_counter() - launched
 
-    def _put(self, call: Call, config: Any, before: bound.Prologue | None, result: Any) -> None:
+    def _put(self, call: Call, config: Any, before: entry.Prologue | None, result: Any) -> None:
         try:
             ready = self._bound(call, config, before, result)
         except compiled.EvictedError:  # by the user's code within the launch: a later call is bound
@@ -339,17 +337,17 @@ class Tuner:
                 raise _RefusedError(error) from error
             raise
 
-    def _bound(self, call: Call, config: Any, before: bound.Prologue | None, result: Any) -> bound.Bound:
+    def _bound(self, call: Call, config: Any, before: entry.Prologue | None, result: Any) -> entry.Bound:
         """The launch to put into the table."""
         tunable = self.tunable
         if not isinstance(tunable, TunableKernel):
-            return bound.Bound(config, bound.host_call(tunable, self.names, config), before)
+            return entry.Bound(config, bound.host_call(tunable, self.names, config), before)
         again = self._again if self.options.computed is not None or len(self.options.configs()) > 1 else None
         if self._binds_directly(tunable) and not call.has_descriptors:  # of which the words do not say all
             try:
                 values, device, spec = tuple(call.arguments.values()), kernel.current_device(), self.options.spec
                 asks = bool(spec.buckets or spec.functions)
-                return bound.direct(tunable, self.names, values, config, before, result, device, asks, again)
+                return direct.direct(tunable, self.names, values, config, before, result, device, asks, again)
             except compiled.UnbindableError as error:
                 self._bind_failed = True
                 log.warning(
@@ -358,7 +356,7 @@ class Tuner:
                     error,
                 )
         run = bound.launching(bound.through_triton(tunable, self.names, config), again)
-        return bound.Bound(config, run, before)
+        return entry.Bound(config, run, before)
 
     def _binds_directly(self, tunable: TunableKernel) -> bool:
         return tunable.bindable and not self._bind_failed and launcher.binds_directly()

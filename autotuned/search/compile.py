@@ -17,16 +17,21 @@ from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from typing import Protocol
+else:
+    Protocol = object
 
 from autotuned.errors import LeftOutError
-from autotuned.resolve import hooks
 from autotuned.search import failures, parallelism, shared_memory
 from autotuned.store.journal import Journal
 from autotuned.triton_compat import cache
 from autotuned.triton_compat import compiled as compiledkernel
 from autotuned.tunable import configs
-from autotuned.tunable.kernel import Call, Tunable
+from autotuned.tunable.call import Call, Tunable
 
 log = logging.getLogger("autotuned")
 TICK_S = 0.25  # how often one who waits for the compilers is told that it still waits
@@ -76,6 +81,21 @@ class Ready:
 
     wanted: Wanted
     take: Callable[[], int]
+
+
+class Compilers(Protocol):
+    """Processes that compile configs of kernels for this one, as `autotuned tune` has them."""
+
+    def compile(
+        self, kernel: str, parts: tuple[Any, ...], folder: Path | None, begun: Callable[[], None]
+    ) -> str | None:
+        """Compile; the hash of the binary in Triton's cache, "" where that failed, None where nothing was tried."""
+
+    def missed(self, kernel: str) -> None:
+        """What was compiled there was not found here."""
+
+
+compilers: list[Compilers] = []  # of the whole process; the last one is in force
 
 
 class CompileStream:
@@ -328,11 +348,11 @@ class _Pool:
         with self._journal.compiling(one.identity):
             compiled = _parsed_again(compile_)
         if there is not None and not (is_kept and getattr(compiled, "hash", None) == there):
-            hooks.compilers[-1].missed(self._kernel)
+            compilers[-1].missed(self._kernel)
         return compiled
 
     def _made_elsewhere(self, one: Wanted, compile_: Callable[[], Any]) -> str | None:
-        parts = compiledkernel.specialization(compile_) if hooks.compilers else None
+        parts = compiledkernel.specialization(compile_) if compilers else None
         if parts is None:
             return None
 
@@ -340,7 +360,7 @@ class _Pool:
             self.begun[one.identity] = time.monotonic()
 
         try:
-            return hooks.compilers[-1].compile(self._kernel, parts, self._folder, begun)
+            return compilers[-1].compile(self._kernel, parts, self._folder, begun)
         except LeftOutError as error:
             label, cost = configs.label(json.loads(one.identity)), f"it took {error.seconds:.1f} s"
             log.warning("`%s`: %s: %s; it is left out (%s).", self._kernel, label, error, cost)

@@ -11,13 +11,14 @@ from typing import Any
 
 from autotuned.key import opaque
 from autotuned.key.key import Key
+from autotuned.search import timers
 from autotuned.search.check import Check
 from autotuned.search.timers import GivenTimer, Timer
 from autotuned.store.conditions import Checked, Conditions, Restore
 from autotuned.store.journal import Journal
 from autotuned.store.record import Timing, TuningRecord
 from autotuned.tunable import configs
-from autotuned.tunable.kernel import Call, Hooks, Tunable
+from autotuned.tunable.call import Call, Hooks, Tunable
 from autotuned.typed_json import Json
 
 log = logging.getLogger("autotuned")
@@ -103,7 +104,7 @@ class Job:
 
 def timer_of(tunable: Tunable, call: Call, do_bench: Callable[..., Any] | None) -> Timer:
     """What measures a call: the user's benchmark, else the timer of the device that the call runs on."""
-    timer = tunable.timer(tunable.device(call))
+    timer = timers.for_device(tunable.device(call))
     return timer if do_bench is None else GivenTimer(do_bench, timer)
 
 

@@ -11,7 +11,8 @@ from typing import Any
 
 from autotuned.key import walk
 from autotuned.key.key import strides_of
-from autotuned.key.tensors import address, bytes_in, elements, is_torch, refuse_without_tensor, tensors_in
+from autotuned.key.tensors import address, bytes_in, elements, is_torch, tensors_in
+from autotuned.launch.zeroing import zero
 from autotuned.search.failures import is_memory_error
 
 log = logging.getLogger("autotuned")
@@ -290,25 +291,6 @@ def _snapshots(arguments: Mapping[str, Any], names: Iterable[str], on_host: bool
     return [Snapshot(dict.fromkeys(shared), tensor, on_host) for shared, tensor in found.values()]
 
 
-def zero(tensors: Iterable[Any]) -> None:
-    """Set tensors to zero in place, outside autograd's sight."""
-    for tensor in tensors:
-        if is_torch(tensor):
-            _write_zero(tensor)
-        else:
-            tensor[...] = 0
-
-
-def _write_zero(tensor: Any) -> None:
-    if not tensor.is_inference():
-        tensor.data.zero_()  # `data` has no gradient: no context is needed, which costs more than the launch
-        return
-    import torch
-
-    with torch.inference_mode():
-        tensor.zero_()
-
-
 @contextlib.contextmanager
 def without_gradients() -> Iterator[None]:
     """Hooks write tensors that may require grad; torch is not imported for a callable that does not use it."""
@@ -348,15 +330,3 @@ def _poison_of(dtype: str) -> float | int | bool:
     if "float" in dtype or "complex" in dtype:
         return math.nan
     return True if "bool" in dtype else PATTERN
-
-
-def zero_named(arguments: Mapping[str, Any], names: Iterable[str], kernel: str) -> None:
-    """Zero the named arguments; None and absent ones are skipped.
-
-    Raises:
-        CallError: One holds no tensor: objects that share a bound launch may differ in that.
-    """
-    found = [[tensor for _, tensor in tensors_in(name, arguments.get(name))] for name in names]
-    if not all(found):
-        refuse_without_tensor(arguments, {"reset_to_zero": names}, kernel)
-    zero(tensor for tensors in found for tensor in tensors)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from autotuned.gpu import clocks
+from autotuned.gpu.device import Device
 from autotuned.search import benchmark
 from autotuned.search.failures import is_memory_error
 from autotuned.search.race import Trial
@@ -275,3 +276,8 @@ class GivenTimer:
             return benchmark.microseconds(answer)
         except ValueError as error:
             raise AnswerError(str(error)) from None
+
+
+def for_device(where: Device) -> Timer:
+    """The timer for a device."""
+    return CudaTimer() if where.kind == "cuda" else HostTimer()

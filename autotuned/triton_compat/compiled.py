@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import contextvars
-import copy
 import hashlib
 import inspect
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from operator import index, is_
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from autotuned._frozen import Frozen
 from autotuned._lazy import later
-from autotuned.launch import codegen
 from autotuned.triton_compat import kernel
 
 if TYPE_CHECKING:
@@ -213,9 +210,6 @@ def _holds(jit: Any, device: int) -> tuple[Callable[[], bool], tuple[Any, ...]]:
     return holds, (JITFunction, *{id(scope): scope for scope in scopes}.values())
 
 
-Launch = Callable[[tuple[Any, ...], Any], Any]
-
-
 def compiled_for(values: Iterable[Any]) -> tuple[Any, ...]:
     """What of the memory of these arguments a binary is compiled for, tuples' items included.
 
@@ -227,7 +221,7 @@ def compiled_for(values: Iterable[Any]) -> tuple[Any, ...]:
         if isinstance(value, tuple)
         else (value.dtype, value.data_ptr() & 15 == 0, value.get_device())
         for value in values
-        if isinstance(value, tuple) or _has_memory(value)
+        if isinstance(value, tuple) or has_memory(value)
     )
 
 
@@ -238,122 +232,12 @@ def surroundings() -> tuple[Any, ...]:
     return kernel.current_device(), dict(vars(knobs.runtime)), dict(vars(knobs.compilation))
 
 
-def _has_memory(value: Any) -> bool:
+def has_memory(value: Any) -> bool:
+    """Whether it is something whose memory a launch is compiled for."""
     return all(hasattr(value, name) for name in ("dtype", "data_ptr", "get_device"))
 
 
-def memory_test(names: Sequence[str], values: tuple[Any, ...]) -> Callable[[tuple[Any, ...]], bool]:
-    """Whether `compiled_for` says of arguments what it says of these, which are not kept alive.
-
-    Written out for arguments of these types: in the Python twin it is on the hot path of calls with a grid callable.
-    """
-    tensors = {name: compiled_for([value])[0] for name, value in zip(names, values) if _has_memory(value)}
-    tuples = {name: compiled_for(value) for name, value in zip(names, values) if isinstance(value, tuple)}
-    return codegen.memory_test(names, tensors, tuples, compiled_for)
-
-
-def direct_launch(
-    found: Handle,
-    names: Sequence[str],
-    order: Sequence[str],
-    constants: Mapping[str, Any],
-    memory_holds: Callable[[tuple[Any, ...]], bool],
-    is_hooked: bool,
-    otherwise: Launch,
-    fallback: Launch,
-    again: Launch | None,
-) -> Launch:
-    """A function of values and grid that launches a loaded kernel without looking it up again, and returns it.
-
-    Args:
-        found: The kernel.
-        names: Its free parameters, whose values it is called with.
-        order: All its parameters.
-        constants: The values of those that are tuned.
-        memory_holds: Whether the memory of values is what it was compiled for.
-        is_hooked: Whether code of the user's runs between the look-up and each launch.
-        otherwise: Called instead when something that the launch relies on has changed, since then Triton's own launch
-            must decide; a callable grid is evaluated before. What it relies on is listed in `docs/launcher.md`.
-        fallback: Called instead when the user's code changed what the kernel was looked up for.
-        again: Called instead when the grid launches nothing, as another config's may; None where there is no other.
-    """
-    kernel_in_cache, cache_key, bound, holds = found.cache.get, found.cache_key, found.kernel, found.holds
-    pre_run, entering, leaving, enter, leave = found.pre_run, found.entering, found.leaving, found.enter, found.leave
-    run, function, packed, stream_of, device = found.run, found.function, found.packed, found.stream_of, found.device
-    current_device = kernel.current_device_getter()
-    full, meta = codegen.full_values(names, order, constants), codegen.mapping(names, constants)
-    submit = codegen.submitter(names, order, constants, *_beneath(run, function, packed))
-
-    def launch(values: tuple[Any, ...], grid: Any) -> Any:
-        # hot path
-        has_run, given = is_hooked, grid
-        if callable(grid):
-            arguments, has_run = meta(*values), True
-            grid = grid(arguments)
-            if not all(map(is_, map(arguments.get, names), values)):  # Triton launches with what it put there
-                return fallback(values, given)
-        sizes = len(grid)
-        x, y, z = grid[0], grid[1] if sizes > 1 else 1, grid[2] if sizes > 2 else 1
-        if not type(x) is type(y) is type(z) is int:
-            x, y, z = grid = index(x), index(y), index(z)
-            has_run = True
-        if has_run and (not memory_holds(values) or current_device() != device):
-            return fallback(values, grid)
-        kernel: Any = kernel_in_cache(cache_key)
-        if kernel is None or kernel is not bound() or pre_run or not holds():
-            return otherwise(values, grid)
-        if x < 0 or y < 0 or z < 0:  # Triton would launch nothing, without a word
-            raise ValueError(f"grid: expected sizes of 0 or more, got {(x, y, z)[: min(sizes, 3)]}")
-        if not (x and y and z) and again is not None:
-            return again(values, given)
-        stream = stream_of(device)
-        if entering or leaving:
-            every = full(*values)
-            metadata = kernel.launch_metadata(grid, stream, *every)
-            run(x, y, z, stream, function, packed, metadata, enter, leave, *every)
-        else:
-            submit(x, y, z, stream, values)
-        return kernel
-
-    return launch
-
-
-# What Triton's launcher of a compiled kernel has; one that has more may do more than is known here.
-_LAUNCHER_HAS = frozenset((
-    "arg_annotations", "global_scratch_align", "global_scratch_size", "gsan_enabled", "kernel_signature", "launch",
-    "launch_cooperative_grid", "launch_pdl", "num_ctas", "profile_scratch_align", "profile_scratch_size",
-))  # fmt: skip
 ALLOCATES = ("global_scratch_size", "profile_scratch_size", "gsan_enabled")  # at each launch; GSan from 3.8 on
-
-
-def _beneath(run: Any, function: int, packed: Any) -> tuple[Callable[..., Any], list[Any], bool]:
-    """What a launch without hooks calls, what that is given before the values, and whether these follow one by one.
-
-    Triton's launcher of a compiled kernel is 0.8 us of Python in front of a function in C (3.6 to 3.9, Python 3.11).
-    Where it does no more than pass things on, how it calls that function is looked at once, and done without it.
-    """
-    itself = run, [*codegen.PLACES, (function,), (packed,), (None,), (None,), (None,)], True
-    kind = type(run)
-    if kind.__name__ != "CudaLauncher" or not kernel.is_tritons(kind.__call__):
-        return itself
-    if not vars(run).keys() <= _LAUNCHER_HAS:
-        return itself
-    if any(getattr(run, name, 0) for name in ALLOCATES):
-        return itself
-    seen: list[tuple[Any, ...]] = []
-    probe = copy.copy(run)
-    probe.launch = lambda *given: seen.append(given)
-    marks, values = {place: object() for place in codegen.PLACES}, (object(), object())
-    try:
-        probe(*marks.values(), function, packed, None, None, None, *values)
-        (given,) = seen
-    except Exception:  # a Triton that does more with them than pass them on
-        return itself
-    one_by_one = given[-2:] == values
-    if not one_by_one and given[-1:] != (values,):
-        return itself
-    places = {id(mark): place for place, mark in marks.items()}
-    return run.launch, [places.get(id(one), (one,)) for one in given[: -2 if one_by_one else -1]], one_by_one
 
 
 class Access(Frozen):

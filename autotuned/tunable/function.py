@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from autotuned.errors import DecorationError
 from autotuned.gpu import device
@@ -15,11 +15,8 @@ from autotuned.gpu.device import Device
 from autotuned.key import source
 from autotuned.key.tensors import gpu_of
 from autotuned.triton_compat import kernel
-from autotuned.tunable.kernel import Call, make_timer
+from autotuned.tunable.call import Call
 from autotuned.typed_json import Json
-
-if TYPE_CHECKING:
-    from autotuned.search.timers import Timer
 
 
 class TunableFunction:
@@ -103,10 +100,6 @@ class TunableFunction:
 
     def settle(self, call: Call, config: Any, folder: Path) -> None:
         """Nothing to settle."""
-
-    def timer(self, where: Device) -> Timer:
-        """Events if it runs on a GPU, else the wall clock."""
-        return make_timer(where)
 
 
 def _installed(distribution: str, name: str) -> str:

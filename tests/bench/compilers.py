@@ -25,6 +25,7 @@ import sys
 sys.path[:0] = [{bench!r}]
 import triton
 from problems import PROBLEMS
+from autotuned.search import compile
 from autotuned import autotune
 problem = PROBLEMS[{problem!r}]
 work = autotune(problem.configs[:{configs}], name="work", key=[], do_bench=lambda call, quantiles: [1.0] * 3)(
@@ -52,14 +53,13 @@ def measure(kind: str, target: Path) -> None:
     import triton
 
     from autotuned.offline import targets
-    from autotuned.resolve import hooks
     from autotuned.triton_compat import compiled
 
     [found] = targets.load(str(target))
     compiled.prepare_compiler()
     start = time.perf_counter()
     if compilers is not None:
-        hooks.compilers.append(compilers)
+        compile.compilers.append(compilers)
         while not compilers._knows("work"):
             assert not compilers._over, compilers._over
             time.sleep(0.005)

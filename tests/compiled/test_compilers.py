@@ -20,7 +20,7 @@ from triton import knobs
 from autotuned.offline import targets
 from autotuned.offline.workers import compile_server
 from autotuned.offline.workers.compile_pool import Compilers
-from autotuned.resolve import hooks
+from autotuned.search import compile
 from autotuned.store import listing, records
 
 MODULE = """
@@ -88,7 +88,7 @@ def workers(tmp_path):
         file.write_text(MODULE.replace("{hows}", repr(hows)))
         found = Compilers([str(file)], limit_s)
         started.append(found)
-        hooks.compilers.append(found)
+        compile.compilers.append(found)
         [work] = targets.load(str(file))
         until(lambda: found._knows(work.name) or found._over)
         assert not found._over
@@ -96,7 +96,7 @@ def workers(tmp_path):
 
     yield start
     for one in started:
-        hooks.compilers.remove(one)
+        compile.compilers.remove(one)
         one.close()
 
 

@@ -11,7 +11,7 @@ import triton.language as tl
 from triton import Config
 
 from autotuned import autotune
-from autotuned.search import snapshots
+from autotuned.launch import zeroing
 
 PATHS = [*paths.PATHS, "pinned", "through-triton"]
 
@@ -25,7 +25,7 @@ def add(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
 def events(monkeypatch):
     """What happened, in order: zeroing, hooks, grids and launches."""
     seen = []
-    zero = snapshots.zero
+    zero = zeroing.zero
     original = fake_cuda.Launcher.__call__
 
     def note_zero(tensors):
@@ -37,7 +37,7 @@ def events(monkeypatch):
         seen.append("launch")
         original(self, *args)
 
-    monkeypatch.setattr(snapshots, "zero", note_zero)
+    monkeypatch.setattr(zeroing, "zero", note_zero)
     monkeypatch.setattr(fake_cuda.Launcher, "__call__", note_launch)
     return seen
 

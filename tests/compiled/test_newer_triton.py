@@ -13,7 +13,7 @@ from triton import Config, knobs
 
 import autotuned
 from autotuned import autotune
-from autotuned.launch import bound, driver_call, launcher
+from autotuned.launch import direct, driver_call, launcher
 from autotuned.store import listing
 from autotuned.triton_compat import compiled, fingerprint, frontend, versions
 
@@ -33,7 +33,7 @@ def newer(monkeypatch):
     monkeypatch.setattr(triton, "__version__", "3.10.0")
     monkeypatch.setattr(fingerprint, "_known", {})  # it holds for as long as Triton is the one that was imported
     for module, name in (
-        (bound, "direct"), (compiled, "handle"), (compiled, "direct_launch"), (driver_call, "fields"),
+        (direct, "direct"), (compiled, "handle"), (direct, "direct_launch"), (driver_call, "fields"),
         (frontend, "_source_class"),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, None)

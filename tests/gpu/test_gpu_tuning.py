@@ -18,8 +18,7 @@ import autotuned
 from autotuned import autotune
 from autotuned.offline import targets
 from autotuned.offline.workers.compile_pool import Compilers
-from autotuned.resolve import hooks
-from autotuned.search import timers
+from autotuned.search import compile, timers
 from autotuned.search.race import Trial
 from autotuned.store import listing
 
@@ -166,7 +165,7 @@ def load_what_a_worker_compiles(file):
     hits, end = [], time.monotonic() + 60
     knobs.compilation.listener = lambda **event: hits.append(event["cache_hit"])
     compilers = Compilers([file], 60.0)
-    hooks.compilers.append(compilers)
+    compile.compilers.append(compilers)
     try:
         [found] = targets.load(file)
         while not compilers._knows(found.name):

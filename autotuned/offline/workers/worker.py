@@ -25,8 +25,7 @@ from autotuned.offline.measure import Measured, Measurer
 from autotuned.offline.results import CaseResult, Observer
 from autotuned.offline.workers import process
 from autotuned.offline.workers.process import LOST
-from autotuned.resolve import hooks
-from autotuned.search import failures
+from autotuned.search import compile, failures
 from autotuned.search.job import Progress
 from autotuned.store import conditions, record, records
 from autotuned.typed_json import Json, digest
@@ -174,7 +173,7 @@ def _serve(commands: _Commands, reporter: Reporter) -> None:
         from autotuned.offline.workers import compile_pool
 
         if compile_pool.are_wanted():
-            hooks.compilers.append(compile_pool.Compilers(given["targets"], given["timeout_s"]))
+            compile.compilers.append(compile_pool.Compilers(given["targets"], given["timeout_s"]))
     kind = use_device()
     server = _Server(given, kind, reporter)
     model = (device.cuda() if kind == "cuda" else device.cpu()).slug  # CPUs of two kinds are two kinds as well

@@ -1,0 +1,48 @@
+"""Decorated functions are pickled by their names, as functions are."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from autotuned.errors import DecorationError
+from autotuned.key import source
+from autotuned.triton_compat import kernel as triton_names
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+CaseGenerator = Callable[[Any], Iterator[Mapping[str, Any]]]
+
+
+def by_name(module: str, qualname: str) -> Any:
+    """What a module calls so: how a tuned object comes out of a pickle, as functions do."""
+    return functools.reduce(getattr, qualname.split("."), importlib.import_module(module))
+
+
+class Named:
+    """Copied and pickled as functions are: a copy is the object itself, and a pickle is its name."""
+
+    fn: Any
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        function: Any = source.python_function(self.fn)
+        place = function.__module__, function.__qualname__
+        try:
+            found = by_name(*place)
+        except (AttributeError, ImportError):
+            found = None
+        if found is not self and not any(layer is self for layer in triton_names.layers(found)):
+            raise DecorationError(
+                f"`{'.'.join(place)}`: a tuned object is pickled by the name of its function: expected it there, got "
+                f"{found!r:.80}. Give it that name in its module."
+            )
+        return by_name, place

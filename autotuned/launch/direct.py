@@ -1,0 +1,193 @@
+"""Launch a compiled kernel itself, without Triton's look-up, and through Triton once its guards say that it changed."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from operator import index, is_
+from typing import TYPE_CHECKING, Any
+
+from autotuned import _native
+from autotuned._lazy import later
+from autotuned.launch import bound, codegen
+from autotuned.launch.entry import Bound, Prologue, Run
+from autotuned.triton_compat import compiled, kernel
+from autotuned.tunable.call import Tunable
+
+if TYPE_CHECKING:
+    from autotuned.launch import driver_call
+else:
+    driver_call = later("launch.driver_call")
+
+
+def direct(
+    tunable: Tunable,
+    names: Sequence[str],
+    values: tuple[Any, ...],
+    config: Any,
+    before: Prologue | None,
+    binary: Any,
+    device: int,
+    asks: bool,
+    again: Run | None,
+) -> Bound:
+    """Launch the compiled kernel itself, and through Triton whenever its guards say that something changed.
+
+    Args:
+        asks: Whether code of the user's runs within the look-up: buckets, key callables.
+        again: Finds another config for a call whose grid launches nothing for this one, if there is one.
+
+    Raises:
+        EvictedError: Triton's cache no longer holds it.
+        UnbindableError: This kernel cannot be launched this way.
+    """
+    order = [parameter.name for parameter in tunable.parameters]
+    constants, is_hooked = _constants(tunable, names, config), before is not None or asks
+    fallback, memory = bound.through_triton(tunable, names, config), memory_test(names, values)
+
+    def plan(kernel: Any) -> tuple[Run, tuple[Any, ...] | None, driver_call.Twin | None]:
+        found = compiled.handle(tunable.fn, kernel, device)
+        _native.watch(found.watched)
+        parts = before.parts if before else (None, {}, ())
+        straight = direct_launch(found, names, order, constants, memory, is_hooked, otherwise, fallback, again)
+        fields = driver_call.fields(found, names, constants, parts)
+        if fields is None:
+            return straight, None, None
+        return straight, fields, driver_call.Twin(found, names, codegen.mapping(names, constants))
+
+    def otherwise(values: tuple[Any, ...], grid: Any) -> Any:
+        launched = fallback(values, grid)
+        if not compiled.is_hooked(tunable.fn):
+            # A knob or an evicted kernel: from now on what Triton has just chosen.
+            with contextlib.suppress(compiled.EvictedError, compiled.UnbindableError):
+                made.launch_by(*plan(launched))
+        return launched
+
+    made = Bound(config, fallback, before, fallback, again)
+    made.launch_by(*plan(binary))
+    return made
+
+
+def _constants(tunable: Tunable, names: Sequence[str], config: Any) -> Mapping[str, Any]:
+    """Values of the parameters that are tuned; one that this config leaves out keeps the kernel's default."""
+    values = config.all_kwargs()
+    return {
+        parameter.name: values.get(parameter.name, parameter.default)
+        for parameter in tunable.parameters
+        if parameter.name not in names
+    }
+
+
+def memory_test(names: Sequence[str], values: tuple[Any, ...]) -> Callable[[tuple[Any, ...]], bool]:
+    """Whether `compiled.compiled_for` says of arguments what it says of these, which are not kept alive.
+
+    Written out for arguments of these types: in the Python twin it is on the hot path of calls with a grid callable.
+    """
+    one, given = compiled.compiled_for, list(zip(names, values))
+    tensors = {name: one([value])[0] for name, value in given if compiled.has_memory(value)}
+    tuples = {name: one(value) for name, value in given if isinstance(value, tuple)}
+    return codegen.memory_test(names, tensors, tuples, one)
+
+
+def direct_launch(
+    found: compiled.Handle,
+    names: Sequence[str],
+    order: Sequence[str],
+    constants: Mapping[str, Any],
+    memory_holds: Callable[[tuple[Any, ...]], bool],
+    is_hooked: bool,
+    otherwise: Run,
+    fallback: Run,
+    again: Run | None,
+) -> Run:
+    """A function of values and grid that launches a loaded kernel without looking it up again, and returns it.
+
+    Args:
+        found: The kernel.
+        names: Its free parameters, whose values it is called with.
+        order: All its parameters.
+        constants: The values of those that are tuned.
+        memory_holds: Whether the memory of values is what it was compiled for.
+        is_hooked: Whether code of the user's runs between the look-up and each launch.
+        otherwise: Called instead when something that the launch relies on has changed, since then Triton's own launch
+            must decide; a callable grid is evaluated before. What it relies on is listed in `docs/launcher.md`.
+        fallback: Called instead when the user's code changed what the kernel was looked up for.
+        again: Called instead when the grid launches nothing, as another config's may; None where there is no other.
+    """
+    in_cache, cache_key, alive, holds = found.cache.get, found.cache_key, found.kernel, found.holds
+    pre_run, entering, leaving, enter, leave = found.pre_run, found.entering, found.leaving, found.enter, found.leave
+    run, function, packed, stream_of, device = found.run, found.function, found.packed, found.stream_of, found.device
+    current_device = kernel.current_device_getter()
+    full, meta = codegen.full_values(names, order, constants), codegen.mapping(names, constants)
+    submit = codegen.submitter(names, order, constants, *_beneath(run, function, packed))
+
+    def launch(values: tuple[Any, ...], grid: Any) -> Any:
+        # hot path
+        has_run, given = is_hooked, grid
+        if callable(grid):
+            arguments, has_run = meta(*values), True
+            grid = grid(arguments)
+            if not all(map(is_, map(arguments.get, names), values)):  # Triton launches with what it put there
+                return fallback(values, given)
+        sizes = len(grid)
+        x, y, z = grid[0], grid[1] if sizes > 1 else 1, grid[2] if sizes > 2 else 1
+        if not type(x) is type(y) is type(z) is int:
+            x, y, z = grid = index(x), index(y), index(z)
+            has_run = True
+        if has_run and (not memory_holds(values) or current_device() != device):
+            return fallback(values, grid)
+        loaded: Any = in_cache(cache_key)
+        if loaded is None or loaded is not alive() or pre_run or not holds():
+            return otherwise(values, grid)
+        if x < 0 or y < 0 or z < 0:  # Triton would launch nothing, without a word
+            raise ValueError(f"grid: expected sizes of 0 or more, got {(x, y, z)[: min(sizes, 3)]}")
+        if not (x and y and z) and again is not None:
+            return again(values, given)
+        stream = stream_of(device)
+        if entering or leaving:
+            every = full(*values)
+            metadata = loaded.launch_metadata(grid, stream, *every)
+            run(x, y, z, stream, function, packed, metadata, enter, leave, *every)
+        else:
+            submit(x, y, z, stream, values)
+        return loaded
+
+    return launch
+
+
+# What Triton's launcher of a compiled kernel has; one that has more may do more than is known here.
+_LAUNCHER_HAS = frozenset((
+    "arg_annotations", "global_scratch_align", "global_scratch_size", "gsan_enabled", "kernel_signature", "launch",
+    "launch_cooperative_grid", "launch_pdl", "num_ctas", "profile_scratch_align", "profile_scratch_size",
+))  # fmt: skip
+
+
+def _beneath(run: Any, function: int, packed: Any) -> tuple[Callable[..., Any], list[Any], bool]:
+    """What a launch without hooks calls, what that is given before the values, and whether these follow one by one.
+
+    Triton's launcher of a compiled kernel is 0.8 us of Python in front of a function in C (3.6 to 3.9, Python 3.11).
+    Where it does no more than pass things on, how it calls that function is looked at once, and done without it.
+    """
+    itself = run, [*codegen.PLACES, (function,), (packed,), (None,), (None,), (None,)], True
+    kind = type(run)
+    if kind.__name__ != "CudaLauncher" or not kernel.is_tritons(kind.__call__):
+        return itself
+    if not vars(run).keys() <= _LAUNCHER_HAS:
+        return itself
+    if any(getattr(run, name, 0) for name in compiled.ALLOCATES):
+        return itself
+    seen: list[tuple[Any, ...]] = []
+    probe = copy.copy(run)
+    probe.launch = lambda *given: seen.append(given)
+    marks, values = {place: object() for place in codegen.PLACES}, (object(), object())
+    try:
+        probe(*marks.values(), function, packed, None, None, None, *values)
+        (given,) = seen
+    except Exception:  # a Triton that does more with them than pass them on
+        return itself
+    one_by_one = given[-2:] == values
+    if not one_by_one and given[-1:] != (values,):
+        return itself
+    places = {id(mark): place for place, mark in marks.items()}
+    return run.launch, [places.get(id(one), (one,)) for one in given[: -2 if one_by_one else -1]], one_by_one
