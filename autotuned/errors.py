@@ -58,16 +58,15 @@ class NoDeviceError(AutotunedError, RuntimeError):
 
 
 class OptionError(AutotunedError, ValueError):
-    """An option, or a variable of the environment, cannot have its value (`.option` is its name, or empty)."""
+    """An option of `autotuned.tune`, or a variable, cannot have its value (`.option`, "" for variables; `.problem`)."""
 
-    option: str = ""
-    problem: str = ""
+    option: str
+    problem: str
 
 
-class DeviceChoiceError(OptionError):
+class DeviceChoiceError(AutotunedError, ValueError):
     """GPUs were named that are not there, or not clearly (`.device` is the name)."""
 
-    option = "devices"
     device: str
 
 

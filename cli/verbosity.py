@@ -12,7 +12,7 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from autotuned import env
-from autotuned.errors import OptionError
+from autotuned.errors import DeviceChoiceError, OptionError
 
 from . import terminal
 
@@ -31,7 +31,9 @@ def with_levels(command: Callable[..., None]) -> Callable[..., None]:
             try:
                 command(*args, **kwargs)
             except OptionError as error:
-                raise typer.BadParameter(error.problem or str(error), param_hint=_hint(error.option)) from error
+                raise typer.BadParameter(error.problem, param_hint=_hint(error.option)) from error
+            except DeviceChoiceError as error:
+                raise typer.BadParameter(str(error), param_hint="--devices") from error
 
     signature, kinds = inspect.signature(command), get_type_hints(command, include_extras=True)
     own = [parameter.replace(annotation=kinds[name]) for name, parameter in signature.parameters.items()]

@@ -40,14 +40,14 @@ def check_environment() -> None:
     try:
         env.compile_workers()
     except ValueError as error:
-        raise OptionError(str(error)) from error
+        raise OptionError(str(error), option="", problem=str(error)) from error
 
 
 def _asked() -> str:
     try:
         return env.command_line_device()
     except ValueError as error:
-        raise OptionError(str(error)) from error
+        raise OptionError(str(error), option="", problem=str(error)) from error
 
 
 def _has_gpu() -> bool:
