@@ -85,6 +85,7 @@ REVIEWED = {
         "argument {} is missing. Expected: {}.",
         "`{}`: no key begins with {}. Its keys are {}.",
         "--out: nothing can be written to {}: {}",
+        "out: nothing can be written to {}: {}",
         "{} cannot be written: {}",
         "{} cannot be run: {}",
         "{}: no such command; write autotuned run -- python app.py.",

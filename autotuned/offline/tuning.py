@@ -68,7 +68,7 @@ def tune(
     )
     check_environment()
     if options.out is not None and (why := writer.unwritable(options.out)):
-        raise ConfigFileError(f"{out} cannot be written: {why}", path=str(out))
+        raise ConfigFileError(f"out: nothing can be written to {out}: {why}", path=str(out))
     run = _here if not options.several and not isolates(isolate) else _in_processes
     return _finished(run([targets] if isinstance(targets, str) else targets, options, progress or Observer()))
 
