@@ -9,7 +9,7 @@ import pytest
 from commands import error as _error
 from commands import run as _run
 
-from autotuned.resolve import sources
+from autotuned.store import listing
 
 pytestmark = pytest.mark.usefixtures("wide_output")
 
@@ -70,5 +70,5 @@ def test_an_expected_failure_is_one_line(monkeypatch: pytest.MonkeyPatch) -> Non
     def fails(**options: Any) -> Iterator[Any]:
         raise PermissionError(13, "Permission denied", "/some/folder")
 
-    monkeypatch.setattr(sources, "kernels", fails)
+    monkeypatch.setattr(listing, "kernels", fails)
     assert "Permission denied: '/some/folder'" in _error("list")

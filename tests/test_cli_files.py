@@ -15,8 +15,8 @@ from commands import start as _start
 from given import WORK, Write
 from given import work as _work
 
+from autotuned.configfiles import writer
 from autotuned.gpu import device
-from autotuned.resolve import sources
 
 pytestmark = pytest.mark.usefixtures("wide_output")
 
@@ -119,7 +119,7 @@ def test_a_config_file_that_cannot_be_written_ends_the_run_with_its_table(
     def full(*args: Any) -> Any:
         raise OSError(28, "No space left on device", "tuned/x.json")
 
-    monkeypatch.setattr(sources, "ship", full)
+    monkeypatch.setattr(writer, "ship", full)
     result = _run("tune", _work(write), "--out", "tuned", code=1)
     assert "No space left" in result.stderr.splitlines()[-1]
     assert "Traceback" not in result.output

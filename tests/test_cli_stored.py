@@ -11,15 +11,15 @@ from given import BEST, WORK, Write
 from given import keep as _keep
 from given import work as _work
 
+from autotuned.configfiles import lookup
 from autotuned.gpu import device
-from autotuned.resolve import sources
 from autotuned.store import listing, records
 
 pytestmark = pytest.mark.usefixtures("wide_output")
 
 
 def test_an_empty_store_says_where_it_looked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "config_folders", lambda: iter([Path("somewhere")]))
+    monkeypatch.setattr(lookup, "config_folders", lambda: iter([Path("somewhere")]))
     for args in (["list"], ["list", "any"]):
         text = _run(*args).stdout
         assert f"Nothing is stored in {records.root()}" in text and "somewhere" in text

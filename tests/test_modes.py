@@ -299,8 +299,9 @@ def test_off_reads_and_writes_nothing(monkeypatch):
     def refuse(*args, **kwargs):
         raise AssertionError("the store was used")
 
-    for name in ("find", "read", "keep", "locked"):
-        monkeypatch.setattr(sources, name, refuse)
+    monkeypatch.setattr(sources, "find", refuse)
+    for name in ("read", "keep", "locked"):
+        monkeypatch.setattr(records, name, refuse)
     with autotuned.mode("off"):
         assert call(make()) == 8
         assert call(make(default=DEFAULT)) == 32
