@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from autotuned.key.key import pow2 as pow2
     from autotuned.offline.check import check as check
     from autotuned.offline.report import report as report
+    from autotuned.offline.tuning import tune as tune
+    from autotuned.offline.warmup import warmup as warmup
     from autotuned.recording.recorder import record as record
     from autotuned.search.check import Check as Check
     from autotuned.search.do_bench import FixedLaunches as FixedLaunches
@@ -31,7 +33,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "Check", "Config", "FixedLaunches", "autotune", "check", "diff", "errors", "export", "freeze", "heuristics",
-    "import_configs", "install", "merge", "mode", "pow2", "record", "register_configs", "report", "sync", "uninstall",
+    "import_configs", "install", "merge", "mode", "pow2", "record", "register_configs", "report", "sync", "tune",
+    "uninstall", "warmup",
 ]  # fmt: skip
 
 # Imported at first use: importing this package must cost neither torch (1 s) nor triton (0.24 s).
@@ -53,8 +56,10 @@ _HOMES = {
     "record": "autotuned.recording.recorder",
     "register_configs": "autotuned.configfiles.lookup",
     "report": "autotuned.offline.report",
-    "uninstall": "autotuned.dropin.install",
     "sync": "autotuned.distributed.agreement",
+    "tune": "autotuned.offline.tuning",
+    "uninstall": "autotuned.dropin.install",
+    "warmup": "autotuned.offline.warmup",
 }
 
 

@@ -57,6 +57,13 @@ class NoDeviceError(AutotunedError, RuntimeError):
     """A compiled kernel was launched where there is no GPU."""
 
 
+class OptionError(AutotunedError, ValueError):
+    """An option of `autotuned.tune`, or a variable, cannot have its value (`.option`, "" for variables; `.problem`)."""
+
+    option: str
+    problem: str
+
+
 class DeviceChoiceError(AutotunedError, ValueError):
     """GPUs were named that are not there, or not clearly (`.device` is the name)."""
 

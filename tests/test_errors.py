@@ -18,6 +18,7 @@ BUILTINS = {
     "CallError": TypeError,
     "VersionError": ImportError,
     "NoDeviceError": RuntimeError,
+    "OptionError": ValueError,
     "DeviceChoiceError": ValueError,
     "DeviceLostError": RuntimeError,
     "LeftOutError": RuntimeError,

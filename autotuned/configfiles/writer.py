@@ -121,6 +121,16 @@ def refuse_unwritable(folder: Path) -> None:
         raise OutputError(f"nothing can be written to {folder}: {reason}", path=str(folder))
 
 
+def check_all(kernel: str, folder: Path) -> None:
+    """Fail before a kernel is measured if a config file of it that is there cannot be added to.
+
+    Raises:
+        ConfigFileError, OSError: One cannot be read.
+    """
+    for path in sorted(folder.glob(f"*/{configfile.file_name(kernel)}")):
+        shippable(path, kernel)
+
+
 def unwritable(folder: Path) -> str:
     """Why no file can be written below a folder, in a few words; "" if one can. Nothing stays behind."""
     # A real file: permission bits say little to root, on network file systems and where the disk is full.

@@ -82,8 +82,7 @@ def check(
 def _with_the_program(checked: CheckResult, targets: Iterable[str], measure: bool) -> None:
     """Match the files with their kernels, which adds to the faults, and time them again if asked for."""
     from autotuned.offline import verify
-    from autotuned.offline.cases import tensors_on
-    from autotuned.offline.tuning import use_device
+    from autotuned.offline.device import tensors_on, use_device
 
     device = tensors_on(use_device())
     kernels = dict(_kernels(checked, targets))

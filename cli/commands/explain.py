@@ -106,8 +106,8 @@ def _installed(distribution: str) -> str | None:
 
 def _of_target(target: str, as_json: bool) -> tuple[str, list[Explanation]]:
     from autotuned.offline import targets
-    from autotuned.offline.cases import tensors_on
-    from autotuned.offline.tuning import CASE_HINT, use_device
+    from autotuned.offline.cases import HINT
+    from autotuned.offline.device import tensors_on, use_device
 
     with terminal.users_output(as_json):
         where = tensors_on(use_device())
@@ -120,5 +120,5 @@ def _of_target(target: str, as_json: bool) -> tuple[str, list[Explanation]]:
         ]
     names = ", ".join(one.name for one in found)
     if not explanations:
-        raise terminal.fail(f"there is nothing to explain: no cases for {names}. {CASE_HINT}")
+        raise terminal.fail(f"there is nothing to explain: no cases for {names}. {HINT}")
     return names, explanations

@@ -96,7 +96,7 @@ def test_a_line_that_stays_is_broken_on_a_terminal_only(is_terminal, monkeypatch
     monkeypatch.delenv("FORCE_COLOR", raising=False)
     if is_terminal:
         monkeypatch.setenv("FORCE_COLOR", "1")  # what rich takes for a terminal
-    progress.Display().keep("app.work  n=1000: step=64 unroll=4 num_warps=4, 644 us, measured")
+    progress.Display().note("app.work  n=1000: step=64 unroll=4 num_warps=4, 644 us, measured")
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == (2 if is_terminal else 1)
     assert lines[-1].startswith("  num_warps=4" if is_terminal else "app.work")
