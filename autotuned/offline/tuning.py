@@ -133,7 +133,7 @@ class InProcess:
         Raises:
             DeviceLostError: A config left the device in an error state.
             OutputError: Nothing can be written to `out`.
-        ConfigFileError, OSError: A config file cannot be added to.
+            ConfigFileError, OSError: A config file cannot be added to.
         """
         open_count = self._cases.recorded_count
         try:
