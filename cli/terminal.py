@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import json
 import logging
 import re
@@ -11,7 +12,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -20,7 +21,9 @@ from autotuned.key.key import Difference
 from autotuned.typed_json import Json
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, Group, RenderableType
+    from rich.padding import Padding
+    from rich.table import Table
 
 DIGEST = 64  # letters of a digest of source or toolchain, of which the first tell enough
 NARROW = 110  # columns; below this the long cells of a row are stacked instead of standing side by side
@@ -177,64 +180,51 @@ def print_table(headers: Sequence[str], rows: Iterable[Sequence[str]], stack: Se
     Args:
         headers: One a column; one that ends in ">" is set flush right, without the ">".
         rows: As many cells each.
-        stack: On a narrow console the first cells of a row go into one cell: so many into its first line, and so on.
+        stack: On a narrow console the first cells of a row go into one column, each line of it deeper than the one
+            before: so many cells into its first line, and so on. What does not fit beside it goes below.
     """
     if _quiet:
         return
+    console, first = stdout(), sum(stack)
     rows = [[printable(cell) for cell in row] for row in rows]
-    width = stdout().width
-    if width >= NARROW:
-        _print_columns(headers, rows, len(stack))
-        return
-    headers = _stacked(headers, stack, ", ")
-    rows = [_stacked(row, stack, "\n  ") for row in rows]
-    left = width - _beside(headers, rows)
-    if left < LEAST and len(headers) > 1:
-        _print_blocks(headers, rows, width)
+    if not stack or console.width >= NARROW:
+        console.print(_table(headers, rows))
+    elif console.measure(_table(headers[first:], [row[first:] for row in rows])).maximum <= console.width - LEAST:
+        head = ", ".join(filter(None, headers[:first]))
+        console.print(_table([head, *headers[first:]], [[_stacked(row, stack), *row[first:]] for row in rows]))
     else:
-        _print_columns(headers, [_hung(row, max(left, LEAST)) for row in rows], 1 if stack else 0)
+        for row in rows:
+            console.print(_stacked(row, stack), _below(headers[first:], row[first:]))
 
 
-def _print_columns(headers: Sequence[str], rows: Iterable[Sequence[str]], long: int) -> None:
-    """Print rows side by side; the first `long` columns may be broken, numbers and short words may not."""
+def _table(headers: Sequence[str], rows: Iterable[Sequence[RenderableType]]) -> Table:
     from rich.table import Table
 
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
-    for index, header in enumerate(headers):
-        flush: Literal["left", "right"] = "right" if header.endswith(">") else "left"
-        table.add_column(header.rstrip(">"), justify=flush, no_wrap=index >= long, overflow="fold")
+    for header in headers:
+        table.add_column(header.rstrip(">"), justify="right" if header.endswith(">") else "left", overflow="fold")
     for row in rows:
         table.add_row(*row)
-    stdout().print(table)
+    return table
 
 
-def _stacked(cells: Sequence[str], stack: Sequence[int], between: str) -> list[str]:
-    lines, start = [], 0
-    for count in stack:
-        lines.append(", ".join(cell for cell in cells[start : start + count] if cell))
-        start += count
-    return [between.join(line for line in lines if line), *cells[start:]] if stack else list(cells)
+def _stacked(cells: Sequence[str], stack: Sequence[int]) -> Group:
+    """The first cells of a row as lines, each deeper than the one before; what is broken keeps its line's depth."""
+    from rich.console import Group
+    from rich.padding import Padding
+
+    left = iter(cells)
+    lines = filter(None, (", ".join(filter(None, itertools.islice(left, count))) for count in stack))
+    return Group(*(Padding(line, (0, 0, 0, 2 * depth)) for depth, line in enumerate(lines)))
 
 
-def _beside(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
-    """How many columns all cells but the first of a row take."""
-    names = [header.rstrip(">") for header in headers]
-    return sum([2 + max(len(cell) for cell in column) for column in zip(names, *rows)][1:])
+def _below(headers: Sequence[str], cells: Sequence[str]) -> Padding:
+    """The other cells of a row where there is no room for a table: each after its header, and never broken from it."""
+    from rich.columns import Columns
+    from rich.padding import Padding
 
-
-def _hung(row: Sequence[str], width: int) -> Sequence[str]:
-    """A row with the lines of its first cell wrapped at words, deeper than they begin."""
-    return ["\n".join(wrapped(line, width, "    ") for line in row[0].split("\n")), *row[1:]]
-
-
-def _print_blocks(headers: Sequence[str], rows: Iterable[Sequence[str]], width: int) -> None:
-    """Print rows without a table, where there is no room for one: each cell but the first after its header."""
-    names = [header.rstrip(">") for header in headers[1:]]
-    for first, *more in rows:
-        # No line ends between a name and its cell.
-        said = ", ".join(f"{name} {cell}".replace(" ", "\xa0") for name, cell in zip(names, more) if cell)
-        for line in [*first.split("\n"), f"  {said}"]:
-            say(wrapped(line, width, "    ").replace("\xa0", " "))
+    said = [f"{header.rstrip('>')} {cell}".strip() for header, cell in zip(headers, cells) if cell]
+    return Padding(Columns(said, padding=(0, 2)), (0, 0, 0, 2))
 
 
 def wrapped(line: str, width: int, indent: str) -> str:

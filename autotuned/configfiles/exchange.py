@@ -15,7 +15,7 @@ from autotuned.gpu.device import Device, from_json
 from autotuned.json_fields import is_finite
 from autotuned.key import opaque
 from autotuned.key.key import Key
-from autotuned.store import conditions, listing, records
+from autotuned.store import conditions, layout, listing, records
 from autotuned.store.record import TuningRecord
 from autotuned.typed_json import Json
 
@@ -97,7 +97,7 @@ def _import(key: Key, entry: Entry, path: Path, result: Imported) -> None:
     else:
         provenance = {IMPORTED: path.name, "vs_default": entry.vs_default}
         if not records.keep(TuningRecord(key, entry.config, entry.median_us, "ok", (), provenance, entry.conditions)):
-            raise OSError(f"the record {records.record_path(key)} cannot be written")
+            raise OSError(f"the record {layout.record_path(key)} cannot be written")
         result.written += 1
 
 

@@ -13,8 +13,7 @@ from autotuned.configfiles.file import ConfigFile, Entry
 from autotuned.errors import ConfigFileError
 from autotuned.gpu.device import Device, from_json
 from autotuned.key.key import Key
-from autotuned.store import locks, records
-from autotuned.typed_json import digest
+from autotuned.store import layout, locks
 
 ATTRIBUTES = ".gitattributes"
 UNION = (
@@ -56,8 +55,7 @@ def ship_all(found: Iterable[tuple[Key, Entry]], folder: Path) -> list[Path]:
 
 def _add(path: Path, found: list[tuple[Key, Entry]], folder: Path) -> None:
     kernel, device = found[0][0].kernel, from_json(found[0][0].context["device"])
-    # Not beside the file: the folder is somebody's source tree, and a lock file stays where it is made.
-    with locks.locked(records.root() / "locks" / f"{digest(str(path.absolute()))}.lock"):
+    with locks.locked(layout.config_file_lock_path(path)):
         file = shippable(path, kernel) or ConfigFile(kernel, device)
         # As this process found it: what one run of `tune` writes into a new file is in the order of its text.
         file.ends = _ends.setdefault(str(path.absolute()), file.ends)

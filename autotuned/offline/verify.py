@@ -12,7 +12,6 @@ from autotuned.key import opaque
 from autotuned.key.key import Key
 from autotuned.offline import targets
 from autotuned.offline.targets import Found
-from autotuned.resolve import fallback
 from autotuned.resolve.tuner import Tuner
 from autotuned.search import search
 from autotuned.search.job import Job, Outcome, timer_of
@@ -165,7 +164,7 @@ def _median(timing: Timing) -> float:
 
 def _default(tuner: Tuner, call: Call, live: Mapping[str, Any]) -> str:
     """What is used without tuning, as far as it is a candidate; else the first."""
-    default = fallback.given(tuner.chooser, call, live)
+    default = tuner.chooser.default_for(call, live)
     name = configs.identity(default, tuner.tunable.name, opaque.spell) if configs.is_config(default) else ""
     return name if name in live else next(iter(live))
 

@@ -13,7 +13,7 @@ from autotuned.gpu import device
 from autotuned.key.key import Key
 from autotuned.resolve import explain
 from autotuned.resolve.explain import Explanation
-from autotuned.store import listing, records
+from autotuned.store import layout, listing
 from autotuned.store.lookup import Origin
 from autotuned.typed_json import Json
 
@@ -90,7 +90,7 @@ def _present(context: Mapping[str, Json]) -> dict[str, Json]:
     if "triton" in context:
         from autotuned.triton_compat import fingerprint, kernel
 
-        now |= {**fingerprint.of(where.arch, records.root()), "environment": kernel.environment()}
+        now |= {**fingerprint.of(where.arch, layout.root()), "environment": kernel.environment()}
     for distribution in context.get("distributions", {}):
         now.setdefault("distributions", {})[distribution] = _installed(distribution)
     return now

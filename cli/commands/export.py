@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from autotuned.configfiles import exchange, writer
-from autotuned.store import listing, records
+from autotuned.store import layout, listing
 
 from .. import terminal
 from ..views.stored import all_of, complete
@@ -34,7 +34,7 @@ def export(
     if kernels:
         wanted = [name for kernel in kernels for name in all_of(known, kernel)]
     if not wanted:
-        raise terminal.fail(f"nothing is stored in {records.root()}: tune something first.")
+        raise terminal.fail(f"nothing is stored in {layout.root()}: tune something first.")
     if reason := writer.unwritable(out):
         raise terminal.cannot_write(out, reason)
     written = [str(path) for path in exchange.export(out, wanted)]

@@ -12,7 +12,7 @@ import typer
 
 from autotuned import env
 from autotuned.configfiles import lookup
-from autotuned.store import records
+from autotuned.store import layout
 
 from .. import terminal
 from ..views.stored import Stored, all_of, complete, kernels, of_kernel
@@ -59,7 +59,7 @@ def list_(
         for name in names:
             _print(name, of_kernel(name, heads=True, own=own))
     else:
-        terminal.say(f"Nothing is stored in {records.root()}, and there are no config files in:")
+        terminal.say(f"Nothing is stored in {layout.root()}, and there are no config files in:")
         terminal.say("\n".join(f"  {folder}" for folder in lookup.config_folders()))
 
 
@@ -76,7 +76,7 @@ def _compare(kernel: str | None, recorded: Path | None, unused: bool, missing: b
 
 def _print_json(found: Iterable[Stored]) -> None:
     """One document, written as it is read: there may be more choices than fit into memory."""
-    terminal.write(f'{{\n "cache": {json.dumps(str(records.root()))},\n "choices": [\n')
+    terminal.write(f'{{\n "cache": {json.dumps(str(layout.root()))},\n "choices": [\n')
     lines = (f"  {json.dumps(stored.to_json(), allow_nan=False)}" for stored in found)
     comma = ""
     while some := list(itertools.islice(lines, TABLE_ROWS)):

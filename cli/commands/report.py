@@ -12,7 +12,7 @@ import typer
 from autotuned import disk
 from autotuned.recording import file
 from autotuned.recording.file import RecordedCall
-from autotuned.store import records
+from autotuned.store import layout
 from autotuned.typed_json import Json
 
 from .. import terminal
@@ -106,7 +106,7 @@ def _json(found: Sequence[Case], covered: Coverage | None) -> dict[str, Json]:
 
 def _print(found: Sequence[Case], covered: Coverage | None) -> None:
     if not found:
-        terminal.say(f"Nothing is tuned in {records.root()}, nor in config files.")
+        terminal.say(f"Nothing is tuned in {layout.root()}, nor in config files.")
     for name in dict.fromkeys(case.stored.key.kernel for case in found):
         terminal.print_heading(name)
         rows = [_cells(case) for case in found if case.stored.key.kernel == name]

@@ -15,7 +15,7 @@ import typer
 from autotuned.configfiles import lookup
 from autotuned.gpu.device import from_json
 from autotuned.key.key import Key
-from autotuned.store import listing, records
+from autotuned.store import layout, listing
 from autotuned.store.conditions import Conditions
 from autotuned.store.record import TuningRecord
 from autotuned.typed_json import Json
@@ -186,7 +186,7 @@ def _unknown(names: Iterable[str], wanted: str) -> str:
     """Why a kernel cannot be shown, with the nearest names."""
     known = sorted(set(names))
     if not known:
-        return f"no kernel {wanted!r}: nothing is stored in {records.root()}, and there are no config files."
+        return f"no kernel {wanted!r}: nothing is stored in {layout.root()}, and there are no config files."
     short = {name.rpartition(".")[2]: name for name in known}
     near = [short.get(name, name) for name in difflib.get_close_matches(wanted, [*known, *short], 3)]
     hint = f"Did you mean {' or '.join(map(repr, dict.fromkeys(near)))}?" if near else f"Known are {', '.join(known)}."

@@ -11,7 +11,7 @@ from autotuned.key.nearest_key import Alike
 from autotuned.recording import file
 from autotuned.recording.file import RecordedCall
 from autotuned.resolve import explain
-from autotuned.store import records
+from autotuned.store import layout
 from autotuned.typed_json import Json, canonical
 
 from .. import terminal
@@ -96,7 +96,7 @@ def list_usage(kernel: str | None, path: Path, unused: bool, missing: bool, as_j
     wanting = list(missing_of(found)) if missing else None
     if as_json:
         terminal.print_json({
-            "cache": str(records.root()),
+            "cache": str(layout.root()),
             "calls": str(path),
             "unused": None if never is None else [stored.to_json() for stored in never],
             "missing": None if wanting is None else [one.to_json() for one in wanting],

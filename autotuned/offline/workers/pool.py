@@ -37,7 +37,7 @@ class Pool:
         self._slots: list[Slot] = []
         self._interrupts = Interrupts()
         self._queues: dict[str, Queue] = {}
-        self._condemned: dict[str, dict[str, str]] = {}
+        self._excluded: dict[str, dict[str, str]] = {}
         self._seen: set[tuple[str, str]] = set()  # model and digest: with --force, what is not to be forced again
         self._kernels: set[str] = set()
         self._unshipped: list[tuple[Key, Entry]] = []
@@ -166,7 +166,7 @@ class Pool:
         seen = (slot.model or "", case.digest)
         slot.process.send({
             "do": "measure", "number": case.number, "digest": case.digest, "seen": seen in self._seen,
-            "condemned": self._condemned.get(case.digest, {}), "known": self._known(case),
+            "excluded": self._excluded.get(case.digest, {}), "known": self._known(case),
             "budget_s": None if left_s is None else min(left_s, left_s * together * share(case.count, open_count)),
         })  # fmt: skip
         self._observer.begin(CaseResult(**case.result), slot.name)
@@ -293,14 +293,14 @@ class Pool:
     # -- when one ends -------------------------------------------------------------------------------------------
 
     def _ended(self, slot: Slot, ending: Ending) -> None:
-        """Condemn what ended a process, let its case go on elsewhere, and start another one.
+        """Exclude what ended a process, let its case go on elsewhere, and start another one.
 
         Raises:
             AutotunedError: No device is left.
         """
         assert slot.process is not None
         slot.process.kill()
-        self._condemned.setdefault(slot.doing.digest, {}).update(ending.blamed)
+        self._excluded.setdefault(slot.doing.digest, {}).update(ending.blamed)
         for line in process.left_out(ending):
             self._observer.note(line, self._name(slot))
         # Several were compiled at once: the journal has their names, and the next process compiles them one by one.

@@ -16,7 +16,7 @@ from autotuned.errors import AutotunedError
 from autotuned.offline.workers.process import Worker, printed_to
 from autotuned.offline.workers.slots import Process, Slot
 from autotuned.recording.file import SUFFIX
-from autotuned.store import records
+from autotuned.store import layout
 from autotuned.typed_json import Json, digest
 
 log = logging.getLogger("autotuned")
@@ -260,6 +260,6 @@ class Host:
 
 def _as_file(text: str) -> str:
     """A recording as a file of this node."""
-    path = records.root() / "calls" / f"{digest(text)[:32]}{SUFFIX}"
+    path = layout.root() / "calls" / f"{digest(text)[:32]}{SUFFIX}"
     disk.write_text(path, text)
     return str(path)

@@ -25,7 +25,7 @@ from autotuned.offline.measure import Measured, Measurer
 from autotuned.offline.results import CaseResult, Observer
 from autotuned.offline.workers import process
 from autotuned.offline.workers.process import LOST
-from autotuned.search import compile, failures
+from autotuned.search import compile, exclusions
 from autotuned.search.job import Progress
 from autotuned.store import conditions, record, records
 from autotuned.typed_json import Json, digest
@@ -80,8 +80,8 @@ class _Server:
 
     def measure(self, command: Mapping[str, Json]) -> None:
         """Measure one case, and say what came of it."""
-        for identity, why in command["condemned"].items():
-            failures.condemn(command["digest"], identity, why)
+        for identity, why in command["excluded"].items():
+            exclusions.process.add(command["digest"], identity, exclusions.Reason.BLAMED, why)
         if command["seen"]:
             self._measurer.seen.add(command["digest"])
         if command["known"] is not None:
