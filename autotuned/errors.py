@@ -101,6 +101,18 @@ class ConfigFileError(AutotunedError, ValueError):
     path: str
 
 
+class OutputError(AutotunedError, OSError):
+    """Nothing can be written where it was asked for, or an input would be overwritten (`.path`)."""
+
+    path: str
+
+
+class KernelNameError(AutotunedError, LookupError):
+    """A name stands for no kernel of which something is stored, or for several (`.name`; "" where all are meant)."""
+
+    name: str
+
+
 class TargetError(AutotunedError, ValueError):
     """A target of `autotuned tune` cannot be imported, or has nothing to tune (`.target`)."""
 

@@ -1,4 +1,4 @@
-"""What commands print and how: tables, JSON, and calls, configs and times in few words."""
+"""What commands print and how: tables, JSON, and times and ratios in few words."""
 
 from __future__ import annotations
 
@@ -7,17 +7,16 @@ import io
 import itertools
 import json
 import logging
-import re
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from autotuned.configfiles.file import Fault
-from autotuned.key.key import Difference
+from autotuned.key.words import call_words as call_words  # for tune and warmup
 from autotuned.typed_json import Json
 
 if TYPE_CHECKING:
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
     from rich.padding import Padding
     from rich.table import Table
 
-DIGEST = 64  # letters of a digest of source or toolchain, of which the first tell enough
 NARROW = 110  # columns; below this the long cells of a row are stacked instead of standing side by side
 LEAST = 20  # columns for the stacked cells; with less, the other cells stand below them
 _quiet = False
@@ -156,17 +154,10 @@ def cannot_write(path: object, reason: object) -> typer.Exit:
     return fail(f"--out: nothing can be written to {path}: {reason}")
 
 
-def say_faults(faults: Iterable[Fault]) -> list[dict[str, Json]]:
-    """Name each fault of a config file on stderr, in a line; returns them as JSON."""
-    found = list(faults)
-    for fault in found:
+def complain_of(faults: Iterable[Fault]) -> None:
+    """Name each fault of a config file on stderr, in a line."""
+    for fault in faults:
         complain(str(fault))
-    return faults_json(found)
-
-
-def faults_json(faults: Iterable[Fault]) -> list[dict[str, Json]]:
-    """Faults of config files as JSON."""
-    return [{"path": fault.path, "line": fault.line, "text": fault.text} for fault in faults]
 
 
 def print_json(data: Json) -> None:
@@ -271,122 +262,6 @@ def ratio_words(ratio: float | None) -> str:
     return f"{ratio:.{2 if ratio < 10 else 1 if ratio < 100 else 0}f}x"
 
 
-def toolchain_words(context: Mapping[str, Json]) -> str:
-    """The version of Triton in a context, or of what a plain callable names: "triton 3.6.0"."""
-    others = context.get("distributions")
-    versions = {"triton": context.get("triton"), **(others if isinstance(others, dict) else {})}
-    return " ".join(f"{name} {value_words(version)}" for name, version in versions.items() if version) or "n/a"
-
-
-def call_words(call: Mapping[str, Json]) -> str:
-    """The call part of a key in few words: `N_COLS=4096 x,y fp16[64,4096] bias=None`."""
-    words = [f"{name}={value_words(value)}" for name, value in call.get("values", {}).items()]
-    words += _tensor_words(call.get("tensors", {}))
-    words += [f"{name}=None" for name in call.get("none", ())]
-    words += [f"{name}={value_words(value)}" for name, value in call.get("options", {}).items()]
-    return " ".join(words) or "any call"
-
-
-def _tensor_words(tensors: Mapping[str, Mapping[str, Json]]) -> list[str]:
-    """Tensors that look alike in one word; where all do and no shape is in the key, without their names."""
-    alike: dict[str, list[str]] = {}
-    for name, tensor in tensors.items():
-        alike.setdefault(_layout_words(tensor), []).append(name)
-    if len(alike) == 1 and not any("shape" in tensor for tensor in tensors.values()):
-        return list(alike)
-    return [f"{','.join(names)} {layout}" for layout, names in alike.items()]
-
-
-def _layout_words(tensor: Mapping[str, Json]) -> str:
-    shape = f"[{','.join(map(str, tensor['shape']))}]" if "shape" in tensor else ""
-    strides = tensor["strides"]
-    plain = not strides or (strides.endswith("1") and not strides[:-1].strip("*"))
-    return dtype_words(tensor["dtype"]) + shape + ("" if plain else f" strides {strides}")
-
-
-def in_order(text: str) -> list[tuple[bool, int, str]]:
-    """What texts are sorted by, so that numbers in them come by their size: M=64 before M=256."""
-    parts = re.split(r"(\d+)", text)
-    return [(part.isdecimal(), int(part[:99]) if part.isdecimal() else 0, part) for part in parts]
-
-
-def dtype_words(dtype: str) -> str:
-    """A dtype as kernels' authors write it: fp16, bf16, i32, u8."""
-    name = dtype.rpartition(".")[2]
-    for long, short in (("bfloat", "bf"), ("float", "fp"), ("uint", "u"), ("int", "i")):
-        if name.startswith(long):
-            return short + name.removeprefix(long)
-    return name
-
-
-def value_words(value: Json) -> str:
-    """A value of a key, from its typed JSON; of a kind that is not known here, as the JSON says it."""
-    if isinstance(value, list):
-        return f"[{', '.join(map(value_words, value))}]"
-    if not isinstance(value, dict) or not value:
-        return str(value)
-    kind, inner = next(iter(value.items()))
-    write = _KINDS.get(kind)
-    try:
-        return write(inner) if write is not None and len(value) == 1 else _plain(value)
-    except (TypeError, ValueError, LookupError, AttributeError):  # a file of somebody else's, or a later version's
-        return _plain(value)
-
-
-def _plain(value: Json) -> str:
-    if isinstance(value, dict) and len(value) == 1:
-        [(kind, inner)] = value.items()
-        return f"{kind} {inner if isinstance(inner, str) else value_words(inner)}"
-    return json.dumps(value, sort_keys=True)
-
-
-def _digest_words(digest: str) -> str:
-    return digest[:8] if len(digest) == DIGEST else digest
-
-
-def _dict_words(pairs: Json) -> str:
-    return "{" + ", ".join(f"{value_words(key)}: {value_words(item)}" for key, item in pairs) + "}"
-
-
-_KINDS: dict[str, Callable[[Json], str]] = {
-    "float": lambda inner: repr(float.fromhex(inner)),
-    "complex": lambda inner: repr(complex(*(float.fromhex(part["float"]) for part in inner))),
-    "tuple": lambda inner: f"({', '.join(map(value_words, inner))})",
-    "dict": _dict_words,
-    "bytes": lambda inner: repr(bytes.fromhex(inner)),
-    "text": lambda inner: repr(bytes.fromhex(inner).decode("utf-8", "surrogatepass")),
-    "dtype": lambda inner: dtype_words(inner),
-    "device": str,
-    "enum": lambda inner: ".".join(inner[0].split(".")[-2:]),  # its name, then its value
-    "function": lambda inner: f"function {_digest_words(inner)}",
-    "value": lambda inner: f"{inner[0]} {_digest_words(inner[1])}",
-    "class": lambda inner: f"class {inner[0]}",
-    "array": lambda inner: _layout_words(inner),
-    "numpy": lambda inner: value_words(inner[1]),
-    "int": str,
-    "python object": lambda inner: f"object {inner}",
-}
-
-
-def change_words(change: Difference) -> str:
-    """In what two keys differ, stored against used: `g.dtype bf16 != fp32`."""
-    path = change.path.partition(".")[2]  # "call" and "context" have no parts of one name
-    for part in ("tensors.", "values.", "options."):
-        path = path.removeprefix(part)
-    return f"{path} {_side_words(path, change.theirs)} != {_side_words(path, change.ours)}"
-
-
-def _side_words(path: str, value: Json) -> str:
-    if value is None:
-        return "none"
-    if isinstance(value, dict) and "dtype" in value and "strides" in value:
-        return _layout_words(value)
-    if path.endswith(".dtype"):
-        return dtype_words(value)
-    words = value_words(value)
-    return words[:12] if len(words) == DIGEST else words
-
-
 def config_words(form: Mapping[str, Json] | None, options: bool) -> str:
     """A config's label; "unfinished" where a search has not chosen yet.
 
@@ -395,4 +270,4 @@ def config_words(form: Mapping[str, Json] | None, options: bool) -> str:
     """
     from autotuned.tunable.configs import label
 
-    return "unfinished" if form is None else label(form, options)
+    return label(form, options)

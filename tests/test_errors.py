@@ -25,6 +25,8 @@ BUILTINS = {
     "EncodingError": TypeError,
     "RecordError": ValueError,
     "ConfigFileError": ValueError,
+    "OutputError": OSError,
+    "KernelNameError": LookupError,
     "TargetError": ValueError,
     "RecordingError": ValueError,
     "NotTunedError": LookupError,

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Protocol
 
 from autotuned.configfiles import writer
-from autotuned.errors import ConfigFileError
 from autotuned.offline import cases
 from autotuned.offline.cases import Cases, share
 from autotuned.offline.device import check_environment, isolates, use_device
@@ -59,7 +58,8 @@ def tune(
         RecordingError: A recording cannot be read.
         NoDeviceError: The device that was asked for is not there, or Triton was imported for another one.
         DeviceLostError: A config left the device in an error state, and it was measured in this process.
-        ConfigFileError, OSError: A config file cannot be written.
+        OutputError: Nothing can be written to `out`.
+        ConfigFileError, OSError: A config file cannot be added to.
         AutotunedError: The processes that measure cannot be started, or end without a config to blame.
             What was measured before one of these is its attribute `result`, if anything was begun.
     """
@@ -67,8 +67,8 @@ def tune(
         None if out is None else Path(out), force, budget_s, isolate, timeout_s, devices, executor, ray_address
     )
     check_environment()
-    if options.out is not None and (why := writer.unwritable(options.out)):
-        raise ConfigFileError(f"out: nothing can be written to {out}: {why}", path=str(out))
+    if options.out is not None:
+        writer.refuse_unwritable(options.out)
     run = _here if not options.several and not isolates(isolate) else _in_processes
     return _finished(run([targets] if isinstance(targets, str) else targets, options, progress or Observer()))
 
@@ -132,7 +132,8 @@ class InProcess:
 
         Raises:
             DeviceLostError: A config left the device in an error state.
-            ConfigFileError, OSError: A config file cannot be written.
+            OutputError: Nothing can be written to `out`.
+        ConfigFileError, OSError: A config file cannot be added to.
         """
         open_count = self._cases.recorded_count
         try:

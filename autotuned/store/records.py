@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autotuned import disk
+from autotuned import disk, env
 from autotuned._lazy import later
 from autotuned.errors import RecordError
 from autotuned.key.key import Key

@@ -110,6 +110,6 @@ def test_the_log_of_a_command_is_printable(caplog: Any) -> None:
 
 
 def test_a_shell_is_offered_no_name_that_it_would_obey(nasty: Path) -> None:
-    from autotuned.cli.views import stored
+    from autotuned.cli.views import names
 
-    assert stored.complete("") == []
+    assert names.complete("") == []

@@ -23,7 +23,8 @@ from autotuned.errors import ConfigFileError, RecordError, RecordingError
 from autotuned.recording import file as calls
 from autotuned.recording.file import RecordedCall
 from autotuned.resolve import explain, sources
-from autotuned.store import layout, listing, locks, logbook, record, records
+from autotuned.search import exclusions
+from autotuned.store import layout, listing, locks, logbook, record
 from autotuned.store.journal import Journal
 from autotuned.store.record import Timing, TuningRecord
 from autotuned.triton_compat import fingerprint
