@@ -22,6 +22,7 @@ from autotuned.resolve.explain import Explanation
 from autotuned.resolve.request import Options, Question
 from autotuned.resolve.tuner import Tuner
 from autotuned.search import benchmark
+from autotuned.search.do_bench import host_us
 from autotuned.store.lookup import Choice, Origin
 from autotuned.triton_compat import kernel
 from autotuned.tunable import configs
@@ -307,10 +308,5 @@ class _Through(Tuner):
 
 def _wall_clock(call: Callable[[], Any], quantiles: Sequence[float]) -> list[float]:
     """Milliseconds on the host, of three calls: for the interpreter, where Triton has no driver to measure with."""
-    times = []
-    for _ in range(3):
-        start = time.perf_counter()
-        call()
-        times.append((time.perf_counter() - start) * 1e3)
-    middle = sorted(times)[1]
-    return [middle, min(times), max(times)]
+    least, middle, most = sorted(host_us(call) / 1e3 for _ in range(3))
+    return [middle, least, most]

@@ -108,6 +108,21 @@ class Contest:
             return float("inf")
         return self.shipped_us / min(others) - 1.0 if others else -1.0
 
+    def to_json(self) -> dict[str, Json]:
+        """What `autotuned check --json` prints of it; no loss where the shipped choice did not run."""
+        return {
+            "kernel": self.key.kernel,
+            "triton": self.key.context.get("triton"),
+            "call": self.key.call,
+            "config": dict(self.config),
+            "shipped_us": self.shipped_us,
+            "default_us": self.default_us,
+            "rival_us": self.rival_us,
+            "rival": self.rival,
+            "loss": None if self.loss == float("inf") else round(self.loss, 4),
+            "error": self.error,
+        }
+
 
 def contests(files: Iterable[ConfigFile], found: Found, device: Any) -> Iterator[Contest]:
     """Time the shipped choice of every case of a kernel that the files have in this very context.

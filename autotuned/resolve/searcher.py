@@ -17,7 +17,7 @@ from autotuned.resolve.advice import Storm
 from autotuned.resolve.request import Question, State
 from autotuned.search import exclusions, failures, job, race, search, warm_start
 from autotuned.search.job import Job, Outcome
-from autotuned.store import conditions, locks, records
+from autotuned.store import conditions, layout, locks, records
 from autotuned.store.conditions import Checked, Conditions, Restore
 from autotuned.store.journal import Journal
 from autotuned.store.lookup import Candidates, Choice, Origin
@@ -109,7 +109,7 @@ class Searcher:
         others = {name: timing for name, timing in known.items() if name not in question.live}
         if question.fresh:  # of other calls of this key the timings stay
             known = others if question.narrowed else {}
-        journal = Journal(records.journal_path(key) if is_stored else None, key, saved)
+        journal = Journal(layout.journal_path(key) if is_stored else None, key, saved)
         if question.fresh:
             journal.forget()
         known = exclusions.measured(excluded.without(key.digest, known), journal, again=question.must_search)

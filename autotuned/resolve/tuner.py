@@ -20,7 +20,7 @@ from autotuned.launch import codegen, launcher
 from autotuned.resolve import hooks
 from autotuned.resolve.chooser import Chooser
 from autotuned.resolve.request import Options, Question
-from autotuned.store import records
+from autotuned.store import layout
 from autotuned.store.lookup import Choice, Origin
 from autotuned.triton_compat import fingerprint, kernel
 from autotuned.tunable import configs as candidates
@@ -400,7 +400,7 @@ class _LazyDevice:
     def getter(self) -> Callable[[], int]:
         """What tells the index, for those who ask often."""
         if self._get is None:
-            fingerprint.begin(records.root())
+            fingerprint.begin(layout.root())
             self._get = kernel.current_device_getter()
         return self._get
 

@@ -11,6 +11,7 @@ from autotuned import env
 from autotuned.gpu import clocks
 from autotuned.gpu.device import Device
 from autotuned.search import benchmark
+from autotuned.search.do_bench import host_us
 from autotuned.search.failures import is_memory_error
 from autotuned.search.race import Trial
 from autotuned.typed_json import Json
@@ -67,11 +68,9 @@ class HostTimer:
     @staticmethod
     def _once(trial: Trial) -> float:
         trial.prepare()
-        start = time.perf_counter_ns()
-        trial.launch()
-        elapsed = time.perf_counter_ns() - start
+        elapsed_us = host_us(trial.launch)
         trial.finish()
-        return elapsed / 1e3
+        return elapsed_us
 
     def synchronize(self) -> None:
         """Nothing to wait for."""
