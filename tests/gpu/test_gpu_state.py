@@ -20,7 +20,7 @@ import triton.language as tl
 from autotuned import Check, Config, autotune, env
 from autotuned.errors import AllConfigsFailedError
 from autotuned.kernels import layernorm_bwd, rmsnorm, splitk_matmul
-from autotuned.search import race, snapshots, timers
+from autotuned.search import race
 from autotuned.store import listing
 
 pytestmark = pytest.mark.gpu
