@@ -10,7 +10,7 @@ from autotuned import disk
 from autotuned.configfiles import file as configfile
 from autotuned.configfiles import lookup
 from autotuned.configfiles.file import ConfigFile, Entry
-from autotuned.errors import ConfigFileError
+from autotuned.errors import ConfigFileError, OutputError
 from autotuned.gpu.device import Device, from_json
 from autotuned.key.key import Key
 from autotuned.store import layout, locks
@@ -109,6 +109,26 @@ def shippable(path: Path, kernel: str) -> ConfigFile | None:
         text = f"{grave[0] if grave else path} It is left as it is: repair it, or move it away."
         raise ConfigFileError(text, path=str(path))
     return file
+
+
+def refuse_unwritable(folder: Path) -> None:
+    """Fail before anything is done for files that cannot be written.
+
+    Raises:
+        OutputError: No file can be written below the folder.
+    """
+    if reason := unwritable(folder):
+        raise OutputError(f"nothing can be written to {folder}: {reason}", path=str(folder))
+
+
+def check_all(kernel: str, folder: Path) -> None:
+    """Fail before a kernel is measured if a config file of it that is there cannot be added to.
+
+    Raises:
+        ConfigFileError, OSError: One cannot be read.
+    """
+    for path in sorted(folder.glob(f"*/{configfile.file_name(kernel)}")):
+        shippable(path, kernel)
 
 
 def unwritable(folder: Path) -> str:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import difflib
 import operator
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
 from autotuned import disk
+from autotuned.errors import KernelNameError
 from autotuned.store import layout, record, records
 from autotuned.store.lookup import Look
 from autotuned.store.record import TuningRecord
@@ -51,6 +53,42 @@ def kernels(quietly: bool = False) -> set[str]:
     """Names of the kernels that have records: each folder holds those of one, so its first record says which."""
     firsts = (next(_heads_in(folder, quietly), None) for folder in _folders())
     return {found.key.kernel for _, found in filter(None, firsts)}
+
+
+def named(names: Iterable[str], wanted: str) -> list[str]:
+    """The kernel names that `wanted` stands for: that very name, else those that end in it after a dot.
+
+    Raises:
+        KernelNameError: There is none; the message has the nearest.
+    """
+    names = sorted(set(names))
+    found = [wanted] if wanted in names else [name for name in names if name.endswith(f".{wanted}")]
+    if not found:
+        raise KernelNameError(f"no kernel {wanted!r}{_hint(names, wanted)}", name=wanted)
+    return found
+
+
+def _hint(known: list[str], wanted: str) -> str:
+    if not known:
+        return f": nothing is stored in {layout.root()}, and there are no config files."
+    short = {name.rpartition(".")[2]: name for name in known}
+    near = [short.get(name, name) for name in difflib.get_close_matches(wanted, [*known, *short], 3)]
+    return (
+        f". Did you mean {' or '.join(map(repr, dict.fromkeys(near)))}?" if near else f". Known are {', '.join(known)}."
+    )
+
+
+def one_named(names: Iterable[str], wanted: str) -> str:
+    """The one kernel name that `wanted` stands for.
+
+    Raises:
+        KernelNameError: There is none, or there are several.
+    """
+    found = named(names, wanted)
+    if len(found) > 1:
+        text = f"{wanted!r} is the end of several names: {', '.join(found)}. Give more of the name."
+        raise KernelNameError(text, name=wanted)
+    return found[0]
 
 
 def all_heads(kernel: str | None = None, quietly: bool = False) -> Iterator[tuple[str, TuningRecord]]:

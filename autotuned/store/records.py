@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autotuned import disk
+from autotuned import disk, env
 from autotuned._lazy import later
 from autotuned.errors import RecordError
 from autotuned.key.key import Key
@@ -116,13 +116,13 @@ def react(seen: Look) -> None:
     if seen.problem == "damaged":
         damaged(path, seen.detail)
     elif seen.problem == "unreadable":
-        warn_once(seen.path, "record %s cannot be read (%s); going on without it.", path, seen.detail)
+        env.warn_once(seen.path, "record %s cannot be read (%s); going on without it.", path, seen.detail)
     elif seen.problem == "newer schema":
-        warn_once(seen.path, "record %s has the newer schema %s; it is left alone.", path, seen.detail)
+        env.warn_once(seen.path, "record %s has the newer schema %s; it is left alone.", path, seen.detail)
     elif seen.problem == "weaker conditions":
         log.info("%s: %s, which is not enough for this call.", seen.path, seen.detail)
     elif seen.problem == "config gone" and seen.path:
-        warn_once(
+        env.warn_once(
             f"{path} {seen.detail}",
             "config file %s: the config for this call is not among the kernel's configs any more; it is not used: %s",
             path,
@@ -143,7 +143,7 @@ def damaged(path: Path, why: str) -> None:
     if moved:
         log.warning(message, path, why.rstrip("."), f"moved to {moved}")
     else:  # it is met again at the next look
-        warn_once(str(path), message, path, why.rstrip("."), "it will be replaced")
+        env.warn_once(str(path), message, path, why.rstrip("."), "it will be replaced")
 
 
 def keep(result: TuningRecord) -> bool:
@@ -161,7 +161,7 @@ def keep(result: TuningRecord) -> bool:
     try:
         disk.write_text(path, disk.text(record.dump(result)))
     except OSError as error:
-        warn_once(
+        env.warn_once(
             "unwritable",
             "cannot write to the cache folder %s (%s): results are kept in memory only. Set "
             "AUTOTUNED_CACHE_DIR to a folder that can be written.",
@@ -217,10 +217,3 @@ def note_use(path: Path) -> None:
         return
     if age_s > USE_RESOLUTION_S:
         disk.touch(path)
-
-
-def warn_once(about: str, message: str, *args: object) -> None:
-    """Warn once in this process about a thing."""
-    if about not in _warned:
-        _warned.add(about)
-        log.warning(message, *args)

@@ -20,12 +20,12 @@ from autotuned.errors import AutotunedError
 from autotuned.store import layout, listing, record
 from autotuned.store.record import TuningRecord
 
-TESTS = Path(__file__).resolve().parent.parent
+SUPPORT = Path(__file__).resolve().parents[1] / "support"
 
 # Tunes keys in an order of its own, and says each key when its record is kept. Payload: kilobytes of each record.
 WRITER = f"""
 import random, sys
-sys.path.insert(0, {str(TESTS)!r})
+sys.path.insert(0, {str(SUPPORT)!r})
 from fakes import FakeConfig
 from autotuned import autotune
 
