@@ -8,7 +8,7 @@ import typer
 import typer.core
 
 import autotuned
-from autotuned.errors import AutotunedError
+from autotuned.errors import AutotunedError, OutputError
 
 from . import terminal
 from .commands.check import check
@@ -50,6 +50,8 @@ class Commands(typer.core.TyperGroup):
                 return super().invoke(ctx)
         except BrokenPipeError:
             raise  # `autotuned list | head`: typer ends it quietly
+        except OutputError as error:
+            raise terminal.fail(f"--out: {error}") from error
         except (AutotunedError, OSError) as error:
             raise terminal.fail(str(error)) from error
         except KeyboardInterrupt:

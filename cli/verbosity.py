@@ -1,4 +1,4 @@
-"""`--quiet` and `--verbose`, which every command has."""
+"""What every command has: `--quiet`, `--verbose`, and the usage behind an option that the library refuses."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from autotuned import env
+from autotuned.errors import DeviceChoiceError, OptionError
 
 from . import terminal
 
@@ -27,7 +28,12 @@ def with_levels(command: Callable[..., None]) -> Callable[..., None]:
         if quiet and verbose:
             raise typer.BadParameter("expected one of the two, got both", param_hint="--quiet, --verbose")
         with _level(quiet, verbose):
-            command(*args, **kwargs)
+            try:
+                command(*args, **kwargs)
+            except OptionError as error:
+                raise typer.BadParameter(error.problem, param_hint=_hint(error.option)) from error
+            except DeviceChoiceError as error:
+                raise typer.BadParameter(str(error), param_hint="--devices") from error
 
     signature, kinds = inspect.signature(command), get_type_hints(command, include_extras=True)
     own = [parameter.replace(annotation=kinds[name]) for name, parameter in signature.parameters.items()]
@@ -38,6 +44,13 @@ def with_levels(command: Callable[..., None]) -> Callable[..., None]:
     run.__signature__ = signature.replace(parameters=[*own, *more])  # type: ignore[attr-defined]
     run.__annotations__ = {**kinds, "quiet": Quiet, "verbose": Verbose}
     return run
+
+
+def _hint(option: str) -> str | None:
+    """How the command line spells an option of a function of the library; None for a variable."""
+    return (
+        f"--{'in-process' if option == 'isolate' else option.removesuffix('_s').replace('_', '-')}" if option else None
+    )
 
 
 @contextmanager

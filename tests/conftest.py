@@ -29,7 +29,7 @@ def _gpu_is_there() -> bool:
 
 
 GPU = _gpu_is_there()
-# Kernels for a pretended GPU are compiled in a process of their own: see `tests/test_compiled.py`.
+# Kernels for a pretended GPU are compiled in a process of their own: see `tests/project/test_compiled.py`.
 if not GPU and os.environ.get("AUTOTUNED_TESTS") != "compiled":
     os.environ.setdefault("TRITON_INTERPRET", "1")
 if "PYTEST_XDIST_WORKER" in os.environ:
@@ -65,24 +65,25 @@ _STATE = {
     "autotuned.store.records": ("_warned",),
     "autotuned.disk": ("_cache_dirs",),
     "autotuned.api.decorator": ("_explicit_names",),
-    "autotuned.search.timers": ("_said",),
-    "autotuned.search.snapshots": ("_said",),
-    "autotuned.search.failures": ("_refused", "_condemned"),
+    "autotuned.search.exclusions": ("process",),
     "autotuned.key.opaque": ("_kept",),
-    "autotuned.env": ("_pushed",),
+    "autotuned.env": ("_pushed", "_said"),
 }
 _numbers = itertools.count()
 
 # What takes most of the time of a run: whole files, and single tests by name. `pytest -m "not slow"` leaves them out.
 QUICK = "not slow"
-_LONGEST = ["test_compiled", "test_workflow", "test_app", "test_agree"]  # begun first: a worker would end with them
+# Begun first: a worker would end with them.
+_LONGEST = ["project/test_compiled", "project/test_workflow", "project/test_app", "distributed/test_agreement"]
 _SLOW_FILES = {
-    "test_acceptance", "test_agree", "test_app", "test_arrange", "test_cli", "test_cli_clear", "test_cli_device",
-    "test_cli_doctor", "test_cli_files", "test_cli_stored", "test_cli_terminal", "test_cli_tune", "test_commands",
-    "test_compiled", "test_core_alone", "test_devices", "test_environments", "test_git_merge",
-    "test_interpreted_autotuner", "test_isolation", "test_kernels", "test_libraries", "test_packaged", "test_packaging",
-    "test_paths", "test_processes", "test_ray", "test_replay", "test_single_flight", "test_start", "test_stress",
-    "test_surroundings", "test_tuned", "test_workflow",
+    "acceptance/test_acceptance", "api/test_tuned", "cli/test_at_a_terminal", "cli/test_clear", "cli/test_commands",
+    "cli/test_device", "cli/test_doctor", "cli/test_main", "cli/test_stored", "cli/test_tune", "cli/test_tune_out",
+    "configfiles/test_git_merge", "configfiles/test_packaged", "distributed/test_agreement", "dropin/test_import_hook",
+    "kernels/test_kernels", "offline/test_devices", "offline/workers/test_process", "offline/workers/test_ray_cluster",
+    "project/test_app", "project/test_compiled", "project/test_core_alone", "project/test_libraries",
+    "project/test_packaging", "project/test_surroundings", "project/test_workflow", "resolve/test_single_flight",
+    "search/test_race_on_samples", "stress/test_stress", "upstream/test_interpreted_autotuner",
+    "whole/test_environments", "whole/test_paths", "whole/test_processes", "whole/test_start",
 }  # fmt: skip
 _SLOW_TESTS = {
     "test_a_case_becomes_a_call", "test_a_kernel", "test_a_kernel_has_one_name_and_key_however_it_is_reached",
@@ -110,7 +111,7 @@ _SLOW_TESTS = {
 
 # What builds wheels and environments, and what runs every page of the documentation: left out of a run of everything
 # for its time. `pytest -m apart` or its file's name runs it, and `.ci/run` does.
-_APART_FILES = {"test_app", "test_packaging", "test_workflow"}
+_APART_FILES = {"project/test_app", "project/test_packaging", "project/test_workflow"}
 _APART_TESTS = {"test_examples_run"}
 _WHOLE = "PYTEST_WHOLE_SUITE"  # set for the workers too
 
@@ -145,18 +146,39 @@ def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, objec
         session.config.getini("filterwarnings").remove("error")
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_report_to_serializable() -> Generator[None, object, object]:
+    """Escape what no UTF-8 can carry: pytest-xdist would end the run at a report with a lone surrogate."""
+    return _escaped((yield))
+
+
+def _escaped(data: object) -> object:
+    if isinstance(data, str):
+        return data.encode("utf-8", "backslashreplace").decode()
+    if isinstance(data, dict):
+        return {_escaped(name): _escaped(value) for name, value in data.items()}
+    return type(data)(map(_escaped, data)) if isinstance(data, list | tuple) else data
+
+
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Do not even import files of which no test would be left."""
-    return True if config.option.markexpr == QUICK and collection_path.stem in _SLOW_FILES else None
+    return True if config.option.markexpr == QUICK and _name(collection_path) in _SLOW_FILES else None
+
+
+def _name(path: Path) -> str:
+    # As the lists above have it.
+    folder = Path(__file__).parent
+    return path.relative_to(folder).with_suffix("").as_posix() if path.is_relative_to(folder) else path.stem
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip what needs a GPU where there is none; mark what is slow or apart; begin with the longest tests."""
-    items.sort(key=lambda item: _LONGEST.index(item.path.stem) if item.path.stem in _LONGEST else len(_LONGEST))
+    order = {name: at for at, name in enumerate(_LONGEST)}
+    items.sort(key=lambda item: order.get(_name(item.path), len(order)))
     for item in items:
-        if item.path.stem in _SLOW_FILES or getattr(item, "originalname", item.name) in _SLOW_TESTS:
+        if _name(item.path) in _SLOW_FILES or getattr(item, "originalname", item.name) in _SLOW_TESTS:
             item.add_marker("slow")
-        if item.path.stem in _APART_FILES or getattr(item, "originalname", item.name) in _APART_TESTS:
+        if _name(item.path) in _APART_FILES or getattr(item, "originalname", item.name) in _APART_TESTS:
             item.add_marker("apart")
             if os.environ.get(_WHOLE):
                 item.add_marker(pytest.mark.skip(reason="apart: `pytest -m apart` runs it"))

@@ -11,6 +11,6 @@ pip install -q torch==2.13.0  # a CPU build where there is one; plain torch is g
 pip install -q .
 printf 'installed after %d s\n' "$SECONDS"
 cd "$work"
-python "$OLDPWD/tests/pages.py" docs/getting-started.md
+python "$OLDPWD/tests/support/pages.py" docs/getting-started.md
 printf 'done after %d s\n' "$SECONDS"
 [ "$SECONDS" -lt 600 ] || { echo "that is more than the ten minutes which the page promises"; exit 1; }

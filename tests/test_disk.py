@@ -386,7 +386,7 @@ def make_link(path: Path) -> None:
 def test_what_is_damaged_is_moved_into_a_folder_beside_it(tmp_path: Path, make: Callable[[Path], None]) -> None:
     for _ in range(2):  # a second one does not replace the first
         make(tmp_path / "a.json")
-        moved = disk.move_aside(tmp_path / "a.json")
+        moved = disk.move_aside(tmp_path / "a.json", tmp_path / "damaged")
         assert moved is not None
         assert moved.parent == tmp_path / "damaged"
         assert (moved.name[:2], moved.suffix) == ("a.", ".json")
@@ -398,7 +398,7 @@ def test_what_is_damaged_is_moved_into_a_folder_beside_it(tmp_path: Path, make: 
 def test_what_cannot_be_moved_stays(tmp_path: Path, call: str) -> None:
     (tmp_path / "a.json").write_text("damaged")
     with faults(call, errno.EACCES):
-        assert disk.move_aside(tmp_path / "a.json") is None
+        assert disk.move_aside(tmp_path / "a.json", tmp_path / "damaged") is None
     assert (tmp_path / "a.json").read_text() == "damaged"
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import index
 from typing import Any
 
 from autotuned.launch import codegen
 from autotuned.launch.entry import Run
-from autotuned.tunable.call import Tunable, is_empty_grid, refuse_grid
+from autotuned.tunable.call import Tunable, refuse_grid
 
 
 def through_triton(tunable: Tunable, names: Sequence[str], config: Any) -> Run:
@@ -38,7 +39,7 @@ def launching(run: Run, again: Run | None) -> Run:
 
         launched = run(values, noted if callable(grid) else grid)
         sizes = seen[0] if seen else grid
-        return again(values, grid) if is_empty_grid(lambda: sizes) else launched
+        return again(values, grid) if min(map(index, sizes)) <= 0 else launched
 
     return launch
 

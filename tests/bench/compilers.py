@@ -84,7 +84,7 @@ def run(kind: str, problem: str, configs: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder) / "target.py"
         target.write_text(TARGET.format(bench=str(TESTS / "bench"), problem=problem, configs=configs))
-        paths = [str(TESTS), str(TESTS / "bench"), *filter(None, [os.environ.get("PYTHONPATH")])]
+        paths = [str(TESTS / "support"), str(TESTS / "bench"), *filter(None, [os.environ.get("PYTHONPATH")])]
         environment = {
             **os.environ, "TRITON_CACHE_DIR": f"{folder}/triton", "AUTOTUNED_CACHE_DIR": f"{folder}/store",
             "TRITON_DEFAULT_FP_FUSION": "1", "PYTHONPATH": os.pathsep.join(paths),

@@ -81,7 +81,7 @@ def there(folder: Path, pretend: bool) -> tuple[int, dict[str, str]]:
         from autotuned.gpu import inventory, visible
 
         return len(visible.chosen("all", inventory.table(), env.unstripped(visible.VARIABLES))), environment
-    sys.path.insert(0, str(Path(__file__).parent.parent))
+    sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
     import fake_gpus
 
     fake_gpus.library(folder)

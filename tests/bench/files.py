@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 from fakes import DEVICE, FakeConfig, by_identity, form, make_key
 
 from autotuned.configfiles import lookup, writer

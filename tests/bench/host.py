@@ -7,7 +7,7 @@ Needs a C compiler, torch and Triton; kernels are compiled for a pretended H100,
 row is the least of many short rounds over eight sets of tensors, less the loop itself. "busy" is the same with a launch
 that uses the processor's caches as a driver does, less that launch alone: what comes before it then begins cold.
 `--instructions` runs it again under valgrind's callgrind and shows instructions a call, which do not vary with what
-else the machine does. None of it tells what a real driver costs: that is `launch/launcher.py`, on a GPU.
+else the machine does. None of it tells what a real driver costs: that is `launch.py` here, on a GPU.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent))
+sys.path.insert(0, str(HERE.parent / "support"))
 ROUNDS, SETS = 400, 8
 COUNTED_CALLS = 64
 

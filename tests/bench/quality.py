@@ -83,7 +83,7 @@ def truth(launches: Launches) -> tuple[list[float], list[list[float]]]:
 
 
 def _trimmed_mean(samples: list[float]) -> float:
-    # As in tests/replay.py, but of its own: a script of this folder runs without the modules of the tests.
+    # As in tests/support/replay.py, but of its own: a script of this folder runs without the modules of the tests.
     outer = len(samples) // 20
     return statistics.mean(sorted(samples)[outer : len(samples) - outer])
 

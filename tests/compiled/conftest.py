@@ -1,4 +1,4 @@
-"""Kernels compiled for a pretended H100: collected only in the process that `tests/test_compiled.py` starts."""
+"""Kernels compiled for a pretended H100: collected only in the process that `tests/project/test_compiled.py` starts."""
 
 import os
 

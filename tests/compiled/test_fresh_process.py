@@ -13,7 +13,7 @@ def run(tmp_path, name, **environment):
     """What a process of its own did, with a folder of binaries that no other process has written to."""
     environment = {
         **os.environ,
-        "PYTHONPATH": str(HERE.parent),
+        "PYTHONPATH": str(HERE.parent / "support"),
         "TRITON_CACHE_DIR": str(tmp_path / f"triton-{name}"),
         **environment,
     }

@@ -23,10 +23,10 @@ command_line tune "${modules[@]}" --out "$work/tuned"
 cp -r "$work/tuned" "$results/"
 
 echo "== the same again: everything is stored, nothing is measured"
-AUTOTUNED_MODE=strict python3 tests/serve_cases.py cuda "${modules[@]}"
+AUTOTUNED_MODE=strict python3 tests/support/serve_cases.py cuda "${modules[@]}"
 echo "== files alone, with an empty store"
 AUTOTUNED_MODE=strict AUTOTUNED_CACHE_DIR="$work/empty" AUTOTUNED_CONFIG_PATH="$work/tuned" \
-  python3 tests/serve_cases.py cuda "${modules[@]}"
+  python3 tests/support/serve_cases.py cuda "${modules[@]}"
 
 python3 tests/bench/launch.py --json "$results/launch.json"
 exit "$failed"

@@ -36,7 +36,7 @@ fi
 echo "== from these files alone, with an empty store"
 # The packaged files are in the tree already or not: what is served must come from the new ones, which are asked first.
 AUTOTUNED_MODE=strict AUTOTUNED_CACHE_DIR="$results/empty" AUTOTUNED_CONFIG_PATH="$results/configs" \
-  python3 -P tests/serve_cases.py "$device" "${modules[@]}"
+  python3 -P tests/support/serve_cases.py "$device" "${modules[@]}"
 rm -rf "$results/empty"
 echo "== what a neighbour's choice costs"
 python3 -P tests/bench/transfer.py --cache "$results/cache"

@@ -19,7 +19,7 @@ import tempfile
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 os.environ["AUTOTUNED_LAUNCHER"] = "verify"
 os.environ.pop("TRITON_INTERPRET", None)
 

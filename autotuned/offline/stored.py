@@ -1,0 +1,158 @@
+"""What the user's store and the config files hold: every choice, in order, for listings and reports."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from autotuned.configfiles import lookup
+from autotuned.gpu.device import from_json
+from autotuned.key import words
+from autotuned.key.key import Key
+from autotuned.store import listing
+from autotuned.store.conditions import Conditions
+from autotuned.store.record import TuningRecord
+from autotuned.tunable import configs
+from autotuned.typed_json import Json
+
+log = logging.getLogger("autotuned")
+
+STORE = "store"
+
+
+@dataclass(frozen=True)
+class Stored:
+    """One choice.
+
+    Attributes:
+        config, median_us: What was chosen and its time; no config while a search is not finished.
+        vs_default: From a config file: time of the config used without tuning over that of this one.
+        path: The file it is in; `record` is set where that is a record of the store.
+        conditions: What it was measured under.
+    """
+
+    key: Key
+    config: Mapping[str, Json] | None
+    median_us: float | None
+    quality: str | None
+    vs_default: float | None
+    path: str
+    record: TuningRecord | None = None
+    conditions: Conditions | None = None
+
+    @property
+    def source(self) -> str:
+        """The place it comes from."""
+        return STORE if self.record is not None else self.path
+
+    @property
+    def place(self) -> str:
+        """The same in a word; a file's name would say the kernel's once more."""
+        return STORE if self.record is not None else "file"
+
+    @property
+    def digest(self) -> str:
+        """The key's digest: of a record its file's name, for hashing all keys would double the time of a listing."""
+        return os.path.basename(self.path).removesuffix(".json") if self.record is not None else self.key.digest
+
+    @property
+    def device(self) -> str:
+        """Slug of the device it holds for."""
+        return _of_context(self.key.context)[1]
+
+    @cached_property
+    def call_words(self) -> str:
+        """The call for people; like the next two made once, for ordering and for printing."""
+        return words.call_words(self.key.call)
+
+    @cached_property
+    def config_words(self) -> str:
+        """The config for people; "unfinished" where a search has not chosen yet."""
+        return configs.label(self.config, self.key.is_of_triton)
+
+    @property
+    def toolchain(self) -> str:
+        """Version of Triton, or of what a plain callable names."""
+        return _of_context(self.key.context)[2]
+
+    def to_json(self) -> dict[str, Json]:
+        """What `list --json` prints of it."""
+        return {
+            "kernel": self.key.kernel,
+            "digest": self.digest,
+            "call": self.key.call,
+            "config": self.config,
+            "median_us": self.median_us,
+            "vs_default": self.vs_default,
+            "quality": self.quality,
+            "device": self.device,
+            "triton": self.key.context.get("triton"),
+            "source": self.source,
+            "path": self.path,
+        }
+
+
+def _of_context(context: Mapping[str, Json]) -> tuple[Mapping[str, Json], str, str]:
+    """A context, and the words for its device and toolchain: made once where records share it, as heads do."""
+    known = _contexts.get(id(context))
+    if known is None:
+        toolchain = words.toolchain_words(context)
+        if len(_contexts) >= 64:
+            _contexts.clear()
+        known = _contexts[id(context)] = context, from_json(context["device"]).slug, toolchain
+    return known
+
+
+_contexts: dict[int, tuple[Mapping[str, Json], str, str]] = {}  # by id, which is one's own while the context is held
+
+
+def kernels(quietly: bool = False, own: bool = True) -> list[str]:
+    """The names of all kernels with a record or an entry in a config file; without `own`, not those of this package."""
+    return sorted({key.kernel for _, key, _ in lookup.shipped(own=own)} | listing.kernels(quietly=quietly))
+
+
+def of_kernel(kernel: str, heads: bool = False, quietly: bool = False, own: bool = True) -> Iterator[Stored]:
+    """A kernel's records and entries of config files, by device, call and place.
+
+    Of a kernel with more than `listing.BLOCK` of them each block of so many is in order: no more are held at a time.
+
+    Args:
+        kernel: Its whole name.
+        heads: Without the timings and the provenance of records, which is far quicker.
+        quietly: Leave damaged records where they are.
+        own: With what the config files of this package have.
+    """
+    found = itertools.chain(_entries(kernel, own), _records(kernel, heads, quietly))
+    while block := list(itertools.islice(found, listing.BLOCK)):
+        places = [_place(stored) for stored in block]
+        in_order = sorted((n for n in range(len(block)) if places[n]), key=places.__getitem__)
+        yield from (block[n] for n in in_order)
+
+
+def _place(stored: Stored) -> tuple[Json, ...]:
+    """By what it is ordered; empty if it is not built as it should be, which is said. Somebody may have edited it."""
+    try:
+        place = stored.device, words.in_order(stored.call_words), stored.source
+        return place if stored.toolchain and stored.config_words else ()
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        log.warning("left out: %s is not as it was written (%s: %s).", stored.path, type(error).__name__, error)
+        return ()
+
+
+def _records(kernel: str, heads: bool, quietly: bool) -> Iterator[Stored]:
+    for path, record in (listing.all_heads if heads else listing.all_records)(kernel, quietly):
+        if record.key.digest != Path(path).stem:
+            log.warning("left out: %s is not as it was written (its key is another than its file's name says).", path)
+            continue
+        chosen = record.winner, record.median_us, record.quality
+        yield Stored(record.key, *chosen, None, os.fspath(path), record, record.conditions)
+
+
+def _entries(kernel: str, own: bool) -> Iterator[Stored]:
+    for path, key, entry in lookup.shipped(kernel, own=own):
+        yield Stored(key, entry.config, entry.median_us, None, entry.vs_default, path, conditions=entry.conditions)

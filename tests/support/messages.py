@@ -1,0 +1,83 @@
+"""Every message that the sources raise or warn with, collected from their text."""
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+FILES = [*sorted((ROOT / "autotuned").rglob("*.py")), *sorted((ROOT / "cli").rglob("*.py"))]
+WARNINGS = {"exception", "warn_once", "warning", "_say_once"}
+# What makes a message besides an exception's class and what warns: functions that return an exception.
+MAKERS = {"BadParameter", "cannot_write", "fail", "refuse", "wrong", "_call_error", "_error", "_not_tuned", "_too_late"}
+KNOWN = "<the names there are>"  # what `suggestion` adds: the nearest name, or all
+
+
+@dataclass(frozen=True)
+class Message:
+    """One message as the source has it, with `{}` for what is filled in."""
+
+    file: str
+    line: int
+    maker: str
+    text: str
+
+    @property
+    def where(self) -> str:
+        return f"{self.file}:{self.line}"
+
+    @property
+    def is_warning(self) -> bool:
+        return self.maker in WARNINGS
+
+
+def messages() -> list[Message]:
+    """All of them, in the order of files and lines."""
+    return [message for path in FILES for message in _of_file(path)]
+
+
+def _of_file(path: Path) -> Iterator[Message]:
+    tree = ast.parse(path.read_text())
+    texts, named = _assigned(tree), set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and (maker := _name(node.func)) and _makes(maker):
+            words = [_template(argument, texts) for argument in node.args]
+            words = [word for word in words if re.search(r"[a-z]{3}", word.replace("{}", ""))]
+            # Of a warning the other words are the name under which it is said once, and what is filled in.
+            text = max(words, key=len, default="") if maker in WARNINGS else " | ".join(words)
+            if text and text not in named:
+                named |= {text} & set(texts.values())  # used in several places, kept in one
+                yield Message(path.relative_to(ROOT).as_posix(), node.lineno, maker, text)
+
+
+def _makes(name: str) -> bool:
+    return name in MAKERS | WARNINGS or (name.endswith("Error") and name[:1].isupper())
+
+
+def _name(function: ast.expr) -> str:
+    return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+
+
+def _assigned(tree: ast.Module) -> dict[str, str]:
+    """Names that a file gives to one text, which a message may be made with."""
+    found: dict[str, set[str]] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
+            found.setdefault(node.targets[0].id, set()).add(_template(node.value, {}))
+    return {name: next(iter(texts)) for name, texts in found.items() if len(texts) == 1}
+
+
+def _template(node: ast.expr, texts: dict[str, str]) -> str:
+    match node:
+        case ast.Constant(value=str(value)):
+            return re.sub(r"%[-.\d]*[sdrfg]", "{}", value)
+        case ast.JoinedStr(values=values):
+            return "".join(_template(value, texts) for value in values)
+        case ast.BinOp(left=left, op=ast.Add(), right=right):
+            return _template(left, texts) + _template(right, texts)
+        case ast.Name(id=name):
+            return texts.get(name, "{}")
+        case ast.Call() if _name(node.func) == "suggestion":
+            return KNOWN
+    return "{}"

@@ -1,0 +1,137 @@
+"""Races over samples that were recorded on a GPU: what would have been picked, at what cost, and how far it was off."""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+import json
+import random
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from simulated import Gpu
+
+from autotuned.search import race
+from autotuned.search.race import Trial
+from autotuned.search.timers import Timer
+
+DATA = Path(__file__).parents[1] / "data"
+Disturbance = Callable[[float, float, random.Random], float]  # (sample in us, seconds so far, random) -> sample
+OVERHEAD_US = 100.0  # flush, restore and the host, a sample
+
+
+@dataclass(frozen=True)
+class Recording:
+    """Samples of each config of one problem, in the order in which they were taken."""
+
+    name: str
+    samples_us: Sequence[Sequence[float]]
+
+    @property
+    def true_us(self) -> list[float]:
+        """The mean of all that was recorded without the outer twentieths, by config.
+
+        Not the median: the samples of `add` have two modes 2.6% apart, and which of them it lies in is chance.
+        """
+        return [_trimmed_mean(samples) for samples in self.samples_us]
+
+
+def _trimmed_mean(samples: Sequence[float]) -> float:
+    outer = len(samples) // 20
+    return statistics.mean(sorted(samples)[outer : len(samples) - outer])
+
+
+@dataclass(frozen=True)
+class Result:
+    """One race: who won, how much slower that is than the best, what it cost, and how sure it was."""
+
+    picked: int
+    regret: float
+    seconds: float
+    quality: str
+
+
+def load(path: Path) -> Recording:
+    """Read a file that `tests/bench/quality.py --record` wrote."""
+    data = json.loads(gzip.decompress(path.read_bytes()))
+    samples: list[list[float]] = [[] for _ in data["configs"]]
+    for index, _, block in data["blocks"]:
+        samples[index] += block
+    return Recording(data["problem"], samples)
+
+
+def recordings() -> list[Recording]:
+    """All that are in the repository."""
+    return [load(path) for path in sorted(DATA.glob("samples-*.json.gz"))]
+
+
+def undisturbed(sample_us: float, seconds: float, noise: random.Random) -> float:
+    """As it was recorded."""
+    return sample_us
+
+
+def run(
+    recording: Recording, seed: int, disturb: Disturbance = undisturbed, order: Sequence[int] | None = None
+) -> Result:
+    """Race once: each config's samples come in the recorded order, from a place that the seed decides.
+
+    Args:
+        disturb: Changes each sample.
+        order: The list of candidates, as indices into the recording.
+    """
+    noise, seconds = random.Random(seed), 0.0
+    listed = list(order if order is not None else range(len(recording.samples_us)))
+    start = noise.random()  # of all configs: those that were recorded together are raced together
+    places = [int(start * len(recording.samples_us[index])) for index in listed]
+
+    def sample(trial: Trial, count: int) -> None:
+        nonlocal seconds
+        recorded = recording.samples_us[listed[trial.index]]
+        for _ in range(count):
+            sample_us = disturb(recorded[places[trial.index] % len(recorded)], seconds, noise)
+            places[trial.index] += 1
+            seconds += (sample_us + OVERHEAD_US) / 1e6
+            trial.samples_us.append(sample_us)
+
+    trials = [Trial(place, lambda: None, lambda: None) for place in range(len(listed))]
+    steady = race.race(trials, sample, seed)
+    best, quality = race.winner([trial for trial in trials if trial.samples_us], 0.5, steady)
+    true_us, picked = recording.true_us, listed[best.index]
+    return Result(picked, true_us[picked] / min(true_us) - 1, seconds, quality)
+
+
+def exhaustive_seconds(recording: Recording, samples: int) -> float:
+    """What it would cost to give every config so many samples."""
+    return sum(samples * (us + OVERHEAD_US) for us in recording.true_us) / 1e6
+
+
+def on_device(recording: Recording, seed: int, gpu: Gpu, timer: Timer, restore_us: float, scale: float = 1.0) -> Result:
+    """Race once with the real timer on a simulated device, where a launch takes what was recorded times `scale`.
+
+    Args:
+        restore_us: What the device takes to restore what a kernel writes.
+
+    Returns:
+        As `run` does, with the seconds of the host's clock from the first launch of the first config to the end.
+    """
+    start = random.Random(seed).random()
+    trials = [
+        Trial(index, lambda: gpu.operator(restore_us), _launches(gpu, samples, start, scale))
+        for index, samples in enumerate(recording.samples_us)
+    ]
+    for trial in trials:  # as a search does, each once
+        trial.prepare()
+        trial.launch()
+        timer.synchronize()
+    steady = race.race(trials, lambda trial, count: trial.samples_us.extend(timer.sample(trial, count)), seed)
+    best, quality = race.winner(trials, timer.resolution_us, steady)
+    true_us = recording.true_us
+    return Result(best.index, true_us[best.index] / min(true_us) - 1, gpu.now_us / 1e6, quality)
+
+
+def _launches(gpu: Gpu, samples_us: Sequence[float], start: float, scale: float) -> Callable[[], None]:
+    order = itertools.cycle(samples_us)
+    list(itertools.islice(order, int(start * len(samples_us))))
+    return lambda: gpu.launch(next(order) * scale)

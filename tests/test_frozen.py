@@ -1,0 +1,86 @@
+"""Tests of `_frozen`."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from functools import cached_property
+
+import pytest
+
+from autotuned._frozen import Frozen
+
+
+class Point(Frozen):
+    """A class as the package has them."""
+
+    x: int
+    y: int = 0
+    label: str = ""
+
+    @cached_property
+    def size(self) -> int:
+        """Kept on the instance, and no field."""
+        return abs(self.x) + abs(self.y)
+
+
+class Other(Frozen):
+    """The same fields."""
+
+    x: int
+    y: int = 0
+    label: str = ""
+
+
+def test_fields_are_given_by_position_or_name_and_have_defaults():
+    assert Point(1).fields() == {"x": 1, "y": 0, "label": ""}
+    assert Point(1, label="a", y=2) == Point(1, 2, "a")
+    assert repr(Point(1, 2, "a")) == "Point(x=1, y=2, label='a')"
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "problem"),
+    [
+        pytest.param((), {}, "without ['x']", id="missing"),
+        pytest.param((), {"y": 1}, "without ['x']", id="missing, another given"),
+        pytest.param((1, 2, "a", 3), {}, "4 of them by position", id="too many"),
+        pytest.param((1,), {"x": 1}, "with ['x']", id="twice"),
+        pytest.param((1,), {"z": 1}, "with ['z']", id="unknown"),
+        pytest.param((), {"z": 1, "y": 2}, "without ['x'], with ['z']", id="unknown in place of another"),
+    ],
+)
+def test_other_fields_are_refused_by_name(args, kwargs, problem):
+    with pytest.raises(TypeError) as caught:
+        Point(*args, **kwargs)
+    assert str(caught.value) == f"Point: expected the fields x, y, label; got {problem}."
+
+
+def test_it_does_not_change():
+    point = Point(1)
+    with pytest.raises(AttributeError, match="`replace` makes another"):
+        point.x = 2
+    with pytest.raises(AttributeError):
+        del point.x
+    assert point.replace(y=5) == Point(1, 5)
+    assert point == Point(1)
+    with pytest.raises(TypeError):
+        point.replace(z=1)
+
+
+def test_equal_only_within_a_class_and_hashed_by_value():
+    assert Point(1) != Other(1)
+    assert Point(1) != (1, 0, "")
+    assert len({Point(1), Point(1), Point(2)}) == 2
+
+
+def test_what_was_derived_is_no_field():
+    point = Point(-3, 4)
+    assert point.size == 7
+    assert point == Point(-3, 4)
+    assert point.replace(y=0).size == 3
+    assert "size" not in point.fields()
+
+
+def test_it_is_pickled_and_copied():
+    assert pickle.loads(pickle.dumps(Point(1, 2, "a"))) == Point(1, 2, "a")
+    assert copy.deepcopy(Point(1)) == Point(1)
