@@ -12,20 +12,29 @@ if TYPE_CHECKING:
     from autotuned.api.decorator import autotune as autotune
     from autotuned.api.freeze import freeze as freeze
     from autotuned.api.heuristics import heuristics as heuristics
+    from autotuned.configfiles.exchange import diff as diff
+    from autotuned.configfiles.exchange import export as export
+    from autotuned.configfiles.exchange import import_configs as import_configs
+    from autotuned.configfiles.exchange import merge as merge
     from autotuned.configfiles.lookup import register_configs as register_configs
     from autotuned.distributed.agreement import sync as sync
     from autotuned.dropin.install import install as install
     from autotuned.dropin.install import uninstall as uninstall
     from autotuned.env import mode as mode
     from autotuned.key.key import pow2 as pow2
+    from autotuned.offline.check import check as check
+    from autotuned.offline.report import report as report
+    from autotuned.offline.tuning import tune as tune
+    from autotuned.offline.warmup import warmup as warmup
     from autotuned.recording.recorder import record as record
     from autotuned.search.check import Check as Check
     from autotuned.search.do_bench import FixedLaunches as FixedLaunches
 
 __version__ = "0.1.0"
 __all__ = [
-    "Check", "Config", "FixedLaunches", "autotune", "errors", "freeze", "heuristics", "install", "mode", "pow2",
-    "record", "register_configs", "sync", "uninstall",
+    "Check", "Config", "FixedLaunches", "autotune", "check", "diff", "errors", "export", "freeze", "heuristics",
+    "import_configs", "install", "merge", "mode", "pow2", "record", "register_configs", "report", "sync", "tune",
+    "uninstall", "warmup",
 ]  # fmt: skip
 
 # Imported at first use: importing this package must cost neither torch (1 s) nor triton (0.24 s).
@@ -34,15 +43,23 @@ _HOMES = {
     "Config": "triton",
     "FixedLaunches": "autotuned.search.do_bench",
     "autotune": "autotuned.api.decorator",
+    "check": "autotuned.offline.check",
+    "diff": "autotuned.configfiles.exchange",
+    "export": "autotuned.configfiles.exchange",
     "freeze": "autotuned.api.freeze",
     "heuristics": "autotuned.api.heuristics",
+    "import_configs": "autotuned.configfiles.exchange",
     "install": "autotuned.dropin.install",
+    "merge": "autotuned.configfiles.exchange",
     "mode": "autotuned.env",
     "pow2": "autotuned.key.key",
     "record": "autotuned.recording.recorder",
     "register_configs": "autotuned.configfiles.lookup",
-    "uninstall": "autotuned.dropin.install",
+    "report": "autotuned.offline.report",
     "sync": "autotuned.distributed.agreement",
+    "tune": "autotuned.offline.tuning",
+    "uninstall": "autotuned.dropin.install",
+    "warmup": "autotuned.offline.warmup",
 }
 
 

@@ -379,15 +379,15 @@ def _group_mode(folder: Path) -> int:
     return stat.S_IMODE(mode) if mode & stat.S_ISGID else 0
 
 
-def move_aside(path: Path) -> Path | None:
-    """Move a damaged file into a `damaged` folder beside it, so that it can be looked at and is not met again.
+def move_aside(path: Path, folder: Path) -> Path | None:
+    """Move a damaged file into a folder, so that it can be looked at and is not met again.
 
     Returns:
         Where it lies now, or None if it could not be moved (the next write replaces it).
     """
-    target = path.parent / "damaged" / f"{path.stem}.{os.getpid()}.{time.time_ns():x}{path.suffix}"
+    target = folder / f"{path.stem}.{os.getpid()}.{time.time_ns():x}{path.suffix}"
     try:
-        make_folder(target.parent)
+        make_folder(folder)
         os.replace(path, target)
     except OSError:
         return None

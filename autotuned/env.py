@@ -19,6 +19,8 @@ LAUNCHERS = ("c", "python", "triton", "verify")
 DEVICES = ("cuda", "interpreter")
 INSTALLS = ("seed", "replace")
 log = logging.getLogger("autotuned")
+SAID = 4096  # things that a process, or one tuned function, remembers to have warned of
+_said: set[str] = set()
 
 
 class Option(Frozen):
@@ -282,6 +284,15 @@ def configure_logging() -> None:
         log.addHandler(handler)
     log.setLevel(level)
     log.propagate = False
+
+
+def warn_once(about: str, message: str, *args: object, said: set[str] = _said) -> None:
+    """Warn of a thing once, in this process or for whatever keeps `said`."""
+    if about not in said:
+        if len(said) >= SAID:  # said again rather than kept without end
+            said.clear()
+        said.add(about)
+        log.warning(message, *args)
 
 
 @contextmanager

@@ -57,6 +57,13 @@ class NoDeviceError(AutotunedError, RuntimeError):
     """A compiled kernel was launched where there is no GPU."""
 
 
+class OptionError(AutotunedError, ValueError):
+    """An option of a function, or a variable, cannot have its value (`.option`, "" for variables; `.problem`)."""
+
+    option: str
+    problem: str
+
+
 class DeviceChoiceError(AutotunedError, ValueError):
     """GPUs were named that are not there, or not clearly (`.device` is the name)."""
 
@@ -92,6 +99,18 @@ class ConfigFileError(AutotunedError, ValueError):
     """A shipped config file cannot be read or is not what its schema says (`.path`)."""
 
     path: str
+
+
+class OutputError(AutotunedError, OSError):
+    """Nothing can be written where it was asked for, or an input would be overwritten (`.path`)."""
+
+    path: str
+
+
+class KernelNameError(AutotunedError, LookupError):
+    """A name stands for no kernel of which something is stored, or for several (`.name`; "" where all are meant)."""
+
+    name: str
 
 
 class TargetError(AutotunedError, ValueError):

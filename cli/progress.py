@@ -7,12 +7,15 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from autotuned.search.job import Progress
+from autotuned.key.words import call_words
+from autotuned.offline.results import CaseResult, Observer
 
 from . import terminal
 
 if TYPE_CHECKING:
     from rich.console import Group
+
+    from autotuned.search.job import Progress
 
 REFRESH_S = 0.1
 HEARTBEAT_S = 5.0  # without a terminal; a search that is silent for longer is taken for one that hangs
@@ -35,7 +38,7 @@ class _Search:
         self.best = found or "none ran yet"
 
 
-class Display:
+class Display(Observer):
     """Shows the searches that are running, one a device, and keeps a line for each that is done."""
 
     def __init__(self) -> None:
@@ -52,8 +55,6 @@ class Display:
         self._shown = 0.0
 
     def __enter__(self) -> Display:
-        if self._live is not None:
-            self._live.start()
         return self
 
     def __exit__(
@@ -62,10 +63,17 @@ class Display:
         if self._live is not None:
             self._live.stop()
 
-    def begin(self, kernel: str, call: str, device: str = "") -> None:
+    def begin(self, case: CaseResult, device: str = "") -> None:
         """Name the case that is tuned from now on, on a device."""
+        if self._live is not None:  # not before: modules are imported on a terminal as it is
+            self._live.start()
         pause_s = REFRESH_S if self._live else HEARTBEAT_S
-        self._searches[device] = _Search(f"{kernel}  {call}", time.monotonic() + pause_s)
+        self._searches[device] = _Search(f"{case.kernel}  {case_words(case)}", time.monotonic() + pause_s)
+
+    def done(self, case: CaseResult, device: str = "") -> None:
+        """Keep a line for a case that is done."""
+        if case.status != "skipped":  # thousands of a long recording, in one line at the end
+            self.note(f"{case.kernel}  {case_words(case)}: {_outcome(case)}", device)
 
     def count(self, done: int, known: int) -> None:
         """How many cases are done, of those that are known so far; the others are taken to last as long each."""
@@ -83,16 +91,16 @@ class Display:
             return
         if self._live is None:
             words = f"{search.case}: {search.tried}; {search.best}"
-            self.keep(f"{device}: " * bool(device) + words + f" ({self._total})" * bool(self._total))
+            self.note(words + f" ({self._total})" * bool(self._total), device)
             search.next = now + HEARTBEAT_S
         else:
             self._live.update(self._lines(), refresh=True)
             self._shown = now
 
-    def keep(self, line: str) -> None:
+    def note(self, line: str, device: str = "") -> None:
         """Print a line that stays."""
         if not terminal.is_quiet():
-            line = terminal.printable(line)
+            line = terminal.printable(f"{device}: {line}" if device else line)
             if self._live is not None:  # a terminal would break it in the middle of a word
                 line = terminal.wrapped(line, self._console.width, "  ")
             self._console.print(line, soft_wrap=True)
@@ -108,6 +116,19 @@ class Display:
         first = max(len(device) for device, _, _ in table)
         half = max(10, (self._console.width - first - 4) // 2)
         return _cut(self._total, *(f"{device:<{first}}  {_fit(case, half)}  {words}" for device, case, words in table))
+
+
+def case_words(case: CaseResult) -> str:
+    """The call of a case in few words."""
+    return call_words(case.call) if case.call is not None else "(case)"
+
+
+def _outcome(case: CaseResult) -> str:
+    if case.status != "done":
+        return f"{case.status}: {' '.join((case.reason or '').split())}"
+    source = case.source if case.source in ("measured", "stored") else f"from {case.source}"
+    config = terminal.config_words(case.config, case.triton is not None)
+    return f"{config}, {terminal.time_words(case.median_us)}, {source}"
 
 
 def _time_words(seconds: float) -> str:

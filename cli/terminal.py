@@ -1,27 +1,28 @@
-"""What commands print and how: tables, JSON, and calls, configs and times in few words."""
+"""What commands print and how: tables, JSON, and times and ratios in few words."""
 
 from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import json
 import logging
-import re
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Literal
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from autotuned.configfiles.file import Fault
-from autotuned.key.key import Difference
 from autotuned.typed_json import Json
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, Group, RenderableType
+    from rich.padding import Padding
+    from rich.table import Table
 
-DIGEST = 64  # letters of a digest of source or toolchain, of which the first tell enough
 NARROW = 110  # columns; below this the long cells of a row are stacked instead of standing side by side
 LEAST = 20  # columns for the stacked cells; with less, the other cells stand below them
 _quiet = False
@@ -41,6 +42,11 @@ def stderr() -> Console:
     from rich.console import Console
 
     return Console(stderr=True, markup=False, highlight=False, emoji=False)
+
+
+def users_output(as_json: bool) -> AbstractContextManager[object]:
+    """Where what the user's modules and kernels print goes: not into the middle of the JSON."""
+    return contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext()
 
 
 def spell_what_stdout_cannot() -> None:
@@ -147,17 +153,10 @@ def cannot_write(path: object, reason: object) -> typer.Exit:
     return fail(f"--out: nothing can be written to {path}: {reason}")
 
 
-def say_faults(faults: Iterable[Fault]) -> list[dict[str, Json]]:
-    """Name each fault of a config file on stderr, in a line; returns them as JSON."""
-    found = list(faults)
-    for fault in found:
+def complain_of(faults: Iterable[Fault]) -> None:
+    """Name each fault of a config file on stderr, in a line."""
+    for fault in faults:
         complain(str(fault))
-    return faults_json(found)
-
-
-def faults_json(faults: Iterable[Fault]) -> list[dict[str, Json]]:
-    """Faults of config files as JSON."""
-    return [{"path": fault.path, "line": fault.line, "text": fault.text} for fault in faults]
 
 
 def print_json(data: Json) -> None:
@@ -171,64 +170,51 @@ def print_table(headers: Sequence[str], rows: Iterable[Sequence[str]], stack: Se
     Args:
         headers: One a column; one that ends in ">" is set flush right, without the ">".
         rows: As many cells each.
-        stack: On a narrow console the first cells of a row go into one cell: so many into its first line, and so on.
+        stack: On a narrow console the first cells of a row go into one column, each line of it deeper than the one
+            before: so many cells into its first line, and so on. What does not fit beside it goes below.
     """
     if _quiet:
         return
+    console, first = stdout(), sum(stack)
     rows = [[printable(cell) for cell in row] for row in rows]
-    width = stdout().width
-    if width >= NARROW:
-        _print_columns(headers, rows, len(stack))
-        return
-    headers = _stacked(headers, stack, ", ")
-    rows = [_stacked(row, stack, "\n  ") for row in rows]
-    left = width - _beside(headers, rows)
-    if left < LEAST and len(headers) > 1:
-        _print_blocks(headers, rows, width)
+    if not stack or console.width >= NARROW:
+        console.print(_table(headers, rows))
+    elif console.measure(_table(headers[first:], [row[first:] for row in rows])).maximum <= console.width - LEAST:
+        head = ", ".join(filter(None, headers[:first]))
+        console.print(_table([head, *headers[first:]], [[_stacked(row, stack), *row[first:]] for row in rows]))
     else:
-        _print_columns(headers, [_hung(row, max(left, LEAST)) for row in rows], 1 if stack else 0)
+        for row in rows:
+            console.print(_stacked(row, stack), _below(headers[first:], row[first:]))
 
 
-def _print_columns(headers: Sequence[str], rows: Iterable[Sequence[str]], long: int) -> None:
-    """Print rows side by side; the first `long` columns may be broken, numbers and short words may not."""
+def _table(headers: Sequence[str], rows: Iterable[Sequence[RenderableType]]) -> Table:
     from rich.table import Table
 
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
-    for index, header in enumerate(headers):
-        flush: Literal["left", "right"] = "right" if header.endswith(">") else "left"
-        table.add_column(header.rstrip(">"), justify=flush, no_wrap=index >= long, overflow="fold")
+    for header in headers:
+        table.add_column(header.rstrip(">"), justify="right" if header.endswith(">") else "left", overflow="fold")
     for row in rows:
         table.add_row(*row)
-    stdout().print(table)
+    return table
 
 
-def _stacked(cells: Sequence[str], stack: Sequence[int], between: str) -> list[str]:
-    lines, start = [], 0
-    for count in stack:
-        lines.append(", ".join(cell for cell in cells[start : start + count] if cell))
-        start += count
-    return [between.join(line for line in lines if line), *cells[start:]] if stack else list(cells)
+def _stacked(cells: Sequence[str], stack: Sequence[int]) -> Group:
+    """The first cells of a row as lines, each deeper than the one before; what is broken keeps its line's depth."""
+    from rich.console import Group
+    from rich.padding import Padding
+
+    left = iter(cells)
+    lines = filter(None, (", ".join(filter(None, itertools.islice(left, count))) for count in stack))
+    return Group(*(Padding(line, (0, 0, 0, 2 * depth)) for depth, line in enumerate(lines)))
 
 
-def _beside(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
-    """How many columns all cells but the first of a row take."""
-    names = [header.rstrip(">") for header in headers]
-    return sum([2 + max(len(cell) for cell in column) for column in zip(names, *rows)][1:])
+def _below(headers: Sequence[str], cells: Sequence[str]) -> Padding:
+    """The other cells of a row where there is no room for a table: each after its header, and never broken from it."""
+    from rich.columns import Columns
+    from rich.padding import Padding
 
-
-def _hung(row: Sequence[str], width: int) -> Sequence[str]:
-    """A row with the lines of its first cell wrapped at words, deeper than they begin."""
-    return ["\n".join(wrapped(line, width, "    ") for line in row[0].split("\n")), *row[1:]]
-
-
-def _print_blocks(headers: Sequence[str], rows: Iterable[Sequence[str]], width: int) -> None:
-    """Print rows without a table, where there is no room for one: each cell but the first after its header."""
-    names = [header.rstrip(">") for header in headers[1:]]
-    for first, *more in rows:
-        # No line ends between a name and its cell.
-        said = ", ".join(f"{name} {cell}".replace(" ", "\xa0") for name, cell in zip(names, more) if cell)
-        for line in [*first.split("\n"), f"  {said}"]:
-            say(wrapped(line, width, "    ").replace("\xa0", " "))
+    said = [f"{header.rstrip('>')} {cell}".strip() for header, cell in zip(headers, cells) if cell]
+    return Padding(Columns(said, padding=(0, 2)), (0, 0, 0, 2))
 
 
 def wrapped(line: str, width: int, indent: str) -> str:
@@ -275,122 +261,6 @@ def ratio_words(ratio: float | None) -> str:
     return f"{ratio:.{2 if ratio < 10 else 1 if ratio < 100 else 0}f}x"
 
 
-def toolchain_words(context: Mapping[str, Json]) -> str:
-    """The version of Triton in a context, or of what a plain callable names: "triton 3.6.0"."""
-    others = context.get("distributions")
-    versions = {"triton": context.get("triton"), **(others if isinstance(others, dict) else {})}
-    return " ".join(f"{name} {value_words(version)}" for name, version in versions.items() if version) or "n/a"
-
-
-def call_words(call: Mapping[str, Json]) -> str:
-    """The call part of a key in few words: `N_COLS=4096 x,y fp16[64,4096] bias=None`."""
-    words = [f"{name}={value_words(value)}" for name, value in call.get("values", {}).items()]
-    words += _tensor_words(call.get("tensors", {}))
-    words += [f"{name}=None" for name in call.get("none", ())]
-    words += [f"{name}={value_words(value)}" for name, value in call.get("options", {}).items()]
-    return " ".join(words) or "any call"
-
-
-def _tensor_words(tensors: Mapping[str, Mapping[str, Json]]) -> list[str]:
-    """Tensors that look alike in one word; where all do and no shape is in the key, without their names."""
-    alike: dict[str, list[str]] = {}
-    for name, tensor in tensors.items():
-        alike.setdefault(_layout_words(tensor), []).append(name)
-    if len(alike) == 1 and not any("shape" in tensor for tensor in tensors.values()):
-        return list(alike)
-    return [f"{','.join(names)} {layout}" for layout, names in alike.items()]
-
-
-def _layout_words(tensor: Mapping[str, Json]) -> str:
-    shape = f"[{','.join(map(str, tensor['shape']))}]" if "shape" in tensor else ""
-    strides = tensor["strides"]
-    plain = not strides or (strides.endswith("1") and not strides[:-1].strip("*"))
-    return dtype_words(tensor["dtype"]) + shape + ("" if plain else f" strides {strides}")
-
-
-def in_order(text: str) -> list[tuple[bool, int, str]]:
-    """What texts are sorted by, so that numbers in them come by their size: M=64 before M=256."""
-    parts = re.split(r"(\d+)", text)
-    return [(part.isdecimal(), int(part[:99]) if part.isdecimal() else 0, part) for part in parts]
-
-
-def dtype_words(dtype: str) -> str:
-    """A dtype as kernels' authors write it: fp16, bf16, i32, u8."""
-    name = dtype.rpartition(".")[2]
-    for long, short in (("bfloat", "bf"), ("float", "fp"), ("uint", "u"), ("int", "i")):
-        if name.startswith(long):
-            return short + name.removeprefix(long)
-    return name
-
-
-def value_words(value: Json) -> str:
-    """A value of a key, from its typed JSON; of a kind that is not known here, as the JSON says it."""
-    if isinstance(value, list):
-        return f"[{', '.join(map(value_words, value))}]"
-    if not isinstance(value, dict) or not value:
-        return str(value)
-    kind, inner = next(iter(value.items()))
-    write = _KINDS.get(kind)
-    try:
-        return write(inner) if write is not None and len(value) == 1 else _plain(value)
-    except (TypeError, ValueError, LookupError, AttributeError):  # a file of somebody else's, or a later version's
-        return _plain(value)
-
-
-def _plain(value: Json) -> str:
-    if isinstance(value, dict) and len(value) == 1:
-        [(kind, inner)] = value.items()
-        return f"{kind} {inner if isinstance(inner, str) else value_words(inner)}"
-    return json.dumps(value, sort_keys=True)
-
-
-def _digest_words(digest: str) -> str:
-    return digest[:8] if len(digest) == DIGEST else digest
-
-
-def _dict_words(pairs: Json) -> str:
-    return "{" + ", ".join(f"{value_words(key)}: {value_words(item)}" for key, item in pairs) + "}"
-
-
-_KINDS: dict[str, Callable[[Json], str]] = {
-    "float": lambda inner: repr(float.fromhex(inner)),
-    "complex": lambda inner: repr(complex(*(float.fromhex(part["float"]) for part in inner))),
-    "tuple": lambda inner: f"({', '.join(map(value_words, inner))})",
-    "dict": _dict_words,
-    "bytes": lambda inner: repr(bytes.fromhex(inner)),
-    "text": lambda inner: repr(bytes.fromhex(inner).decode("utf-8", "surrogatepass")),
-    "dtype": lambda inner: dtype_words(inner),
-    "device": str,
-    "enum": lambda inner: ".".join(inner[0].split(".")[-2:]),  # its name, then its value
-    "function": lambda inner: f"function {_digest_words(inner)}",
-    "value": lambda inner: f"{inner[0]} {_digest_words(inner[1])}",
-    "class": lambda inner: f"class {inner[0]}",
-    "array": lambda inner: _layout_words(inner),
-    "numpy": lambda inner: value_words(inner[1]),
-    "int": str,
-    "python object": lambda inner: f"object {inner}",
-}
-
-
-def change_words(change: Difference) -> str:
-    """In what two keys differ, stored against used: `g.dtype bf16 != fp32`."""
-    path = change.path.partition(".")[2]  # "call" and "context" have no parts of one name
-    for part in ("tensors.", "values.", "options."):
-        path = path.removeprefix(part)
-    return f"{path} {_side_words(path, change.theirs)} != {_side_words(path, change.ours)}"
-
-
-def _side_words(path: str, value: Json) -> str:
-    if value is None:
-        return "none"
-    if isinstance(value, dict) and "dtype" in value and "strides" in value:
-        return _layout_words(value)
-    if path.endswith(".dtype"):
-        return dtype_words(value)
-    words = value_words(value)
-    return words[:12] if len(words) == DIGEST else words
-
-
 def config_words(form: Mapping[str, Json] | None, options: bool) -> str:
     """A config's label; "unfinished" where a search has not chosen yet.
 
@@ -399,4 +269,4 @@ def config_words(form: Mapping[str, Json] | None, options: bool) -> str:
     """
     from autotuned.tunable.configs import label
 
-    return "unfinished" if form is None else label(form, options)
+    return label(form, options)

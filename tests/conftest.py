@@ -66,11 +66,9 @@ _STATE = {
     "autotuned.store.records": ("_warned",),
     "autotuned.disk": ("_cache_dirs",),
     "autotuned.api.decorator": ("_explicit_names",),
-    "autotuned.search.timers": ("_said",),
-    "autotuned.search.snapshots": ("_said",),
-    "autotuned.search.failures": ("_refused", "_condemned"),
+    "autotuned.search.exclusions": ("process",),
     "autotuned.key.opaque": ("_kept",),
-    "autotuned.env": ("_pushed",),
+    "autotuned.env": ("_pushed", "_said"),
 }
 _numbers = itertools.count()
 

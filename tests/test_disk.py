@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autotuned import disk
-from autotuned.store import locks, mounts
+from autotuned.store import layout, locks
 
 # -- reading ---------------------------------------------------------------------------------------------------------
 
@@ -386,7 +386,7 @@ def make_link(path: Path) -> None:
 def test_what_is_damaged_is_moved_into_a_folder_beside_it(tmp_path: Path, make: Callable[[Path], None]) -> None:
     for _ in range(2):  # a second one does not replace the first
         make(tmp_path / "a.json")
-        moved = disk.move_aside(tmp_path / "a.json")
+        moved = disk.move_aside(tmp_path / "a.json", tmp_path / "damaged")
         assert moved is not None
         assert moved.parent == tmp_path / "damaged"
         assert (moved.name[:2], moved.suffix) == ("a.", ".json")
@@ -398,7 +398,7 @@ def test_what_is_damaged_is_moved_into_a_folder_beside_it(tmp_path: Path, make: 
 def test_what_cannot_be_moved_stays(tmp_path: Path, call: str) -> None:
     (tmp_path / "a.json").write_text("damaged")
     with faults(call, errno.EACCES):
-        assert disk.move_aside(tmp_path / "a.json") is None
+        assert disk.move_aside(tmp_path / "a.json", tmp_path / "damaged") is None
     assert (tmp_path / "a.json").read_text() == "damaged"
 
 
@@ -533,11 +533,11 @@ MOUNTS = """\
 def test_a_network_file_system_is_recognised(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, kind: str
 ) -> None:
-    monkeypatch.setattr(mounts, "_MOUNTS", tmp_path / "mountinfo")
+    monkeypatch.setattr(layout, "_MOUNTS", tmp_path / "mountinfo")
     monkeypatch.setattr(os.path, "realpath", str)
-    assert mounts.network_file_system(Path(path)) == ""
+    assert layout.network_file_system(Path(path)) == ""
     (tmp_path / "mountinfo").write_text(MOUNTS)
-    assert mounts.network_file_system(Path(path)) == kind
+    assert layout.network_file_system(Path(path)) == kind
 
 
 def test_temporary_files_of_killed_writers_of_one_file_are_removed(tmp_path: Path) -> None:

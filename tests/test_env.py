@@ -194,3 +194,15 @@ def test_an_unknown_level_is_one_warning(monkeypatch: pytest.MonkeyPatch, caplog
         "AUTOTUNED_LOG: expected debug, info, warning or error, got 'loud'; ignored."
     ]
     assert env.log.handlers == []
+
+
+def test_a_thing_is_said_once_in_a_process_or_for_whoever_keeps_what_was_said(caplog, monkeypatch):
+    monkeypatch.setattr(env, "SAID", 2)
+    mine: set[str] = set()
+    for about in ("a", "a", "b", "b"):
+        env.warn_once(about, "about %s", about)
+        env.warn_once(about, "mine about %s", about, said=mine)
+    assert caplog.messages == ["about a", "mine about a", "about b", "mine about b"]
+    env.warn_once("c", "about c")  # no more are kept: one of before is said again
+    env.warn_once("a", "about %s", "a")
+    assert caplog.messages[4:] == ["about c", "about a"]

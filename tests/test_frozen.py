@@ -1,4 +1,4 @@
-"""Tests of `immutable`."""
+"""Tests of `_frozen`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of `later`."""
+"""Tests of `_lazy`."""
 
 from __future__ import annotations
 

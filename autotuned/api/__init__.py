@@ -1,1 +1,1 @@
-"""What users write: `@autotune`, tuned kernels and functions, `heuristics`, `freeze`; `api/decorator.py` first."""
+"""What users write: `@autotune`, tuned kernels and functions, `heuristics`, `freeze`; `decorator.py` first."""

@@ -178,7 +178,7 @@ class _Given(Frozen):
         return self._function(fn, name)
 
     def _kernel(self, tunable: TunableKernel) -> Any:
-        from autotuned.api.tuned import Decorated
+        from autotuned.api.tuned import Decorated, Decoration
 
         self._refuse_shared_name(tunable)
         if self.distributions:
@@ -189,11 +189,7 @@ class _Given(Frozen):
         listed, names = self._checked_configs(tunable), self._argument_names(tunable)
         return Decorated(
             tunable,
-            names,
-            listed,
-            self.prune,
-            self.hooks,
-            self.do_bench,
+            Decoration(names, listed, self.prune, self.hooks, self.do_bench),
             lambda configs, pruner: self._options(tunable, names, configs, pruner),
         )
 

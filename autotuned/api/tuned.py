@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from triton.runtime.autotuner import Autotuner, AutotunerError, Heuristics
 
 from autotuned import _native, env
+from autotuned._frozen import Frozen
 from autotuned._lazy import later
 from autotuned.api.pickling import CaseGenerator, Named
 from autotuned.api.triton_listener import announce
@@ -116,6 +117,16 @@ class TritonPruningError(PruningError, AutotunerError):  # type: ignore[misc]  #
         return TritonPruningError, (PruningError(self.message, kernel=self.kernel),)
 
 
+class Decoration(Frozen):
+    """What a decoration gives that Triton's tuner takes too."""
+
+    names: Names
+    configs: list[Any]
+    prune: Mapping[str, Any] | None
+    hooks: Hooks
+    do_bench: Callable[..., Any] | None
+
+
 class Tuned(launcher.base(), Autotuner, Named):  # type: ignore[misc]  # Triton is untyped
     """A Triton kernel whose config is chosen, stored and launched by this package.
 
@@ -130,11 +141,7 @@ class Tuned(launcher.base(), Autotuner, Named):  # type: ignore[misc]  # Triton 
     def __init__(
         self,
         tunable: TunableKernel,
-        names: Names,
-        configs: list[Any],
-        prune: Mapping[str, Any] | None,
-        hooks: Hooks,
-        do_bench: Callable[..., Any] | None,
+        given: Decoration,
         options: Callable[[Callable[[], list[Any]], Callable[[], Pruner]], Options],
     ) -> None:
         self._calls = threading.local()
@@ -142,14 +149,14 @@ class Tuned(launcher.base(), Autotuner, Named):  # type: ignore[misc]  # Triton 
         super().__init__(
             fn=tunable.fn,
             arg_names=[parameter.name for parameter in tunable.parameters],
-            configs=configs,
-            key=list(names.key),
-            reset_to_zero=list(names.zero),
-            restore_value=list(names.restore or ()),
-            pre_hook=hooks.before,
-            post_hook=hooks.after,
-            prune_configs_by=prune,
-            do_bench=do_bench,
+            configs=given.configs,
+            key=list(given.names.key),
+            reset_to_zero=list(given.names.zero),
+            restore_value=list(given.names.restore or ()),
+            pre_hook=given.hooks.before,
+            post_hook=given.hooks.after,
+            prune_configs_by=given.prune,
+            do_bench=given.do_bench,
         )
         self.cases: list[CaseGenerator] = []
         self.cache: Any = Mirror(self._forget_bound)

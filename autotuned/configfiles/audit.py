@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from autotuned.configfiles import exchange, lookup, unreachable
 from autotuned.configfiles import file as configfile
+from autotuned.configfiles.exchange import PathLike
 from autotuned.configfiles.file import ConfigFile, Fault, Group
 from autotuned.typed_json import Json, canonical
 
@@ -24,13 +25,13 @@ class Audit:
         faults: In the order of the files.
     """
 
-    def __init__(self, paths: Sequence[Path]) -> None:
+    def __init__(self, paths: PathLike | Iterable[PathLike]) -> None:
         self.files: list[tuple[Path, ConfigFile]] = []
         self.faults: list[Fault] = []
         self._first: dict[str, Path] = {}  # digest of a key -> the file that has it first
         lookup.forget_files()  # they may have changed since this process read them
-        for path in paths:
-            for file in exchange.files_in([path]):
+        for path in exchange.paths_of(paths):
+            for file in exchange.files_in(path):
                 self._file(file, path if path.is_dir() else None)
 
     def _file(self, path: Path, folder: Path | None) -> None:
@@ -47,6 +48,14 @@ class Audit:
                     f"shadowed: {first} has the call {canonical(entry.call)} in the same context, and is asked first."
                 )
                 self.faults.append(Fault(str(path), text))
+
+    def to_json(self) -> dict[str, Json]:
+        """What `autotuned check --json` prints."""
+        return {
+            "files": [str(path) for path, _ in self.files],
+            "entries": self.entries,
+            "faults": [fault.to_json() for fault in self.faults],
+        }
 
     @property
     def entries(self) -> int:

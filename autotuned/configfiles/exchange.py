@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import os
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -10,38 +11,56 @@ from autotuned import disk
 from autotuned.configfiles import file as configfile
 from autotuned.configfiles import writer
 from autotuned.configfiles.file import ConfigFile, Entry, Fault
-from autotuned.errors import ConfigFileError
+from autotuned.errors import ConfigFileError, KernelNameError, OutputError
 from autotuned.gpu.device import Device, from_json
 from autotuned.json_fields import is_finite
 from autotuned.key import opaque
 from autotuned.key.key import Key
-from autotuned.store import conditions, listing, records
+from autotuned.store import conditions, layout, listing, records
 from autotuned.store.record import TuningRecord
 from autotuned.typed_json import Json
 
 IMPORTED = "imported"  # in the provenance of a record: the config file that it is from
+PathLike = str | os.PathLike[str]
 
 
 # -- between the store and files -------------------------------------------------------------------------------------
 
 
-def export(folder: Path, kernels: Iterable[str] | None = None) -> list[Path]:
+@dataclass
+class ExportResult:
+    """The config files that choices of the store were written into."""
+
+    files: list[Path]
+
+    def to_json(self) -> dict[str, Json]:
+        """What `autotuned export --json` prints."""
+        return {"files": list(map(str, self.files))}
+
+
+def export(out: PathLike, kernels: str | Iterable[str] | None = None) -> ExportResult:
     """Write the choices of the user's store into config files below a folder; what else is in them stays.
 
-    Args:
-        kernels: Whole names; None for all.
+    Searches that are not finished, and choices that only one process can read, stay out.
 
-    Returns:
-        The files.
+    Args:
+        kernels: Only these, by their names, or by what their names end in after a dot; None for all.
 
     Raises:
-        ConfigFileError, OSError: As `shipping.ship_all`.
+        KernelNameError: Nothing is stored, or no kernel has such a name.
+        OutputError: The folder cannot be written.
+        ConfigFileError: A file that is there cannot be added to.
     """
-    found = [entry for kernel in ([None] if kernels is None else kernels) for entry in _exported(kernel)]
-    return writer.ship_all(found, folder)
+    known = listing.kernels()
+    kernels = [kernels] if isinstance(kernels, str) else kernels or ()
+    wanted = [name for kernel in kernels for name in listing.named(known, kernel)] or sorted(known)
+    if not wanted:
+        raise KernelNameError(f"nothing is stored in {layout.root()}: tune something first.", name="")
+    writer.refuse_unwritable(Path(out))
+    return ExportResult(writer.ship_all((entry for kernel in wanted for entry in _exported(kernel)), Path(out)))
 
 
-def _exported(kernel: str | None) -> Iterator[tuple[Key, Entry]]:
+def _exported(kernel: str) -> Iterator[tuple[Key, Entry]]:
     for _, stored in listing.all_records(kernel):
         if stored.winner is not None and opaque.portable(stored.key.to_json(), stored.winner):
             yield stored.key, entry_of(stored)
@@ -58,7 +77,7 @@ def entry_of(stored: TuningRecord) -> Entry:
 
 
 @dataclass
-class Imported:
+class ImportResult:
     """What came of an import: how many choices were written, were there already, and gave way to a measured one."""
 
     written: int = 0
@@ -66,18 +85,25 @@ class Imported:
     kept: int = 0
     faults: list[Fault] = field(default_factory=list)
 
+    def to_json(self) -> dict[str, Json]:
+        """What `autotuned import --json` prints."""
+        return {**vars(self), "faults": [fault.to_json() for fault in self.faults]}
 
-def import_files(paths: Iterable[Path]) -> Imported:
+
+def import_configs(paths: PathLike | Iterable[PathLike]) -> ImportResult:
     """Write the choices of config files into the user's store.
 
     A record that was measured here stays: its timings are better evidence than a line of a file. So does one of a file
-    that was measured under stronger conditions.
+    that was measured under stronger conditions. What is wrong in a file is left out, and among the faults.
+
+    Args:
+        paths: Config files, or folders of them.
 
     Raises:
         ConfigFileError: There are no files.
         OSError: The store cannot be written.
     """
-    result = Imported()
+    result = ImportResult()
     for path in files_in(paths):
         file, faults = read(path)
         result.faults += faults
@@ -86,7 +112,7 @@ def import_files(paths: Iterable[Path]) -> Imported:
     return result
 
 
-def _import(key: Key, entry: Entry, path: Path, result: Imported) -> None:
+def _import(key: Key, entry: Entry, path: Path, result: ImportResult) -> None:
     there = records.read_of(key)
     if there is not None and there.timings:
         result.kept += 1
@@ -97,21 +123,26 @@ def _import(key: Key, entry: Entry, path: Path, result: Imported) -> None:
     else:
         provenance = {IMPORTED: path.name, "vs_default": entry.vs_default}
         if not records.keep(TuningRecord(key, entry.config, entry.median_us, "ok", (), provenance, entry.conditions)):
-            raise OSError(f"the record {records.record_path(key)} cannot be written")
+            raise OSError(f"the record {layout.record_path(key)} cannot be written")
         result.written += 1
 
 
 # -- between files ---------------------------------------------------------------------------------------------------
 
 
-def files_in(paths: Iterable[Path]) -> list[Path]:
+def paths_of(paths: PathLike | Iterable[PathLike]) -> list[Path]:
+    """One path, or several, as a list."""
+    return list(map(Path, [paths] if isinstance(paths, (str, os.PathLike)) else paths))
+
+
+def files_in(paths: PathLike | Iterable[PathLike]) -> list[Path]:
     """The config files that paths stand for: a file for itself, a folder for all below it.
 
     Raises:
         ConfigFileError: A path is neither, or a folder has none.
     """
     found: list[Path] = []
-    for path in paths:
+    for path in paths_of(paths):
         below = [path] if path.is_file() else sorted(path.rglob("*.json")) if path.is_dir() else []
         below = [file for file in below if file == path or file.parent.name != configfile.SCHEMAS]
         if not below:
@@ -143,39 +174,113 @@ class Conflict:
     left: Entry
     why: str
 
+    def to_json(self) -> dict[str, Json]:
+        """What `autotuned merge --json` prints of it."""
+        return {
+            "kernel": self.key.kernel,
+            "device": self.key.context["device"],
+            "call": self.key.call,
+            "taken": self.taken.to_json(),
+            "left": self.left.to_json(),
+            "why": self.why,
+        }
+
 
 @dataclass
-class Merged:
-    """Config files put together, by kernel and device."""
+class MergeResult:
+    """Config files put together.
 
-    files: dict[Name, ConfigFile] = field(default_factory=dict)
+    Attributes:
+        files: By their paths; none if nothing could be read.
+    """
+
+    files: dict[Path, ConfigFile] = field(default_factory=dict)
     conflicts: list[Conflict] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
 
+    @property
+    def entries(self) -> int:
+        """How many choices there are."""
+        return sum(len(group.entries) for file in self.files.values() for group in file.groups())
 
-def merge(paths: Sequence[Path]) -> Merged:
+    def to_json(self) -> dict[str, Json]:
+        """What `autotuned merge --json` prints."""
+        return {
+            "files": list(map(str, self.files)),
+            "entries": self.entries,
+            "conflicts": [conflict.to_json() for conflict in self.conflicts],
+            "faults": [fault.to_json() for fault in self.faults],
+        }
+
+
+def merge(paths: PathLike | Iterable[PathLike], out: PathLike | None = None) -> MergeResult:
     """Put config files together; for a call that several have, the choice that was measured better is taken.
 
     That is: one under stronger conditions (a check, more protection) before one under weaker ones; one with times
     before one without; then the one that gains more over the config used without tuning, for that ratio holds across
     machines where times do not; then the faster one; then the first.
 
+    Args:
+        paths: Config files, or folders of them. They are never written.
+        out: Where the files are written: a folder, or for one kernel on one device a file that ends in `.json`. None:
+            nothing is written, and their paths are those below a folder.
+
     Raises:
         ConfigFileError: There are no files.
+        OutputError: `out` is an input, holds something else, or cannot be written.
     """
-    merged = Merged()
-    for path in files_in(paths):
+    inputs, merged = files_in(paths), MergeResult()
+    files: dict[Name, ConfigFile] = {}
+    for path in inputs:
         file, faults = read(path)
         merged.faults += [fault for fault in faults if not fault.harmless]
         for key, entry in file.entries() if file is not None else ():
-            _merge(key, entry, merged)
+            _merge(key, entry, files, merged.conflicts)
+    merged.files = _placed(files, Path(out or ""))
+    if out is not None and files:
+        _refuse_inputs(merged.files, inputs)
+        for path, file in merged.files.items():
+            if path == Path(out):
+                writer.write_to(path, file)
+            else:
+                writer.write(file, Path(out))
     return merged
 
 
-def _merge(key: Key, entry: Entry, merged: Merged) -> None:
+def _placed(files: Mapping[Name, ConfigFile], out: Path) -> dict[Path, ConfigFile]:
+    if out.suffix != ".json":
+        return {writer.path_of(*name, out): file for name, file in files.items()}
+    if len(files) > 1:
+        names = ", ".join(f"{kernel} on {device.slug}" for kernel, device in files)
+        raise OutputError(
+            f"{out}: a file holds one kernel on one device, and these are {names}. Name a folder.", path=str(out)
+        )
+    return dict(zip([out], files.values()))
+
+
+def _refuse_inputs(files: Mapping[Path, ConfigFile], inputs: Iterable[Path]) -> None:
+    resolved = {path.resolve() for path in inputs}
+    for path, file in files.items():
+        if path.resolve() in resolved:
+            raise OutputError(f"{path} is an input, and inputs are never written. Name another place.", path=str(path))
+        if path.exists() and not _holds(path, file):
+            raise OutputError(
+                f"{path} is there already. Name it as an input too, or name another place.", path=str(path)
+            )
+    writer.refuse_unwritable(next(iter(files)).parent)
+
+
+def _holds(path: Path, file: ConfigFile) -> bool:
+    try:
+        return disk.read_bytes(path) == file.dump().encode()
+    except ValueError:  # larger than any config file, or no file
+        return False
+
+
+def _merge(key: Key, entry: Entry, files: dict[Name, ConfigFile], conflicts: list[Conflict]) -> None:
     context, device = configfile.split_context(key.context)
     name = key.kernel, from_json(device)
-    file = merged.files.setdefault(name, ConfigFile(*name))
+    file = files.setdefault(name, ConfigFile(*name))
     before = file.find(key)
     if before is None or before == entry:
         file.add(context, entry)
@@ -186,7 +291,7 @@ def _merge(key: Key, entry: Entry, merged: Merged) -> None:
         better = replace(better, conditions=better.conditions.replace(checks=checks))
     file.add(context, better)
     if before.identity != entry.identity:
-        merged.conflicts.append(Conflict(key, better, entry if better is before else before, why))
+        conflicts.append(Conflict(key, better, entry if better is before else before, why))
 
 
 def _better(first: Entry, second: Entry) -> tuple[Entry, str]:
@@ -217,9 +322,33 @@ class Change:
         """What happened to it: "added", "removed" or "changed"; None on one side says which."""
         return "added" if self.before is None else "removed" if self.after is None else "changed"
 
+    def to_json(self) -> dict[str, Json]:
+        """What `autotuned diff --json` prints of it."""
+        return {
+            "kind": self.kind,
+            "kernel": self.key.kernel,
+            "device": self.key.context["device"],
+            "triton": self.key.context.get("triton"),
+            "call": self.key.call,
+            "before": self.before and self.before.to_json(),
+            "after": self.after and self.after.to_json(),
+        }
 
-def diff(before: Path, after: Path) -> tuple[list[Change], list[Fault]]:
-    """What differs between two config files, or folders of them, in the order of the files; and what is wrong in them.
+
+@dataclass(frozen=True)
+class DiffResult:
+    """What differs between two sets of config files, in the order of the files; and what is wrong in them."""
+
+    changes: list[Change]
+    faults: list[Fault]
+
+    def to_json(self) -> dict[str, Json]:
+        """What `autotuned diff --json` prints."""
+        return {name: [one.to_json() for one in found] for name, found in vars(self).items()}
+
+
+def diff(before: PathLike, after: PathLike) -> DiffResult:
+    """Compare two config files, or folders of them: which choices the second adds, removes or changes.
 
     Raises:
         ConfigFileError: There are no files.
@@ -227,12 +356,13 @@ def diff(before: Path, after: Path) -> tuple[list[Change], list[Fault]]:
     faults: list[Fault] = []
     old, new = (_entries(path, faults) for path in (before, after))
     changes = [Change(key, entry, new.get(key)) for key, entry in old.items() if new.get(key) != entry]
-    return changes + [Change(key, None, entry) for key, entry in new.items() if key not in old], faults
+    changes += [Change(key, None, entry) for key, entry in new.items() if key not in old]
+    return DiffResult(changes, [fault for fault in faults if not fault.harmless])
 
 
-def _entries(path: Path, faults: list[Fault]) -> dict[Key, Entry]:
+def _entries(path: PathLike, faults: list[Fault]) -> dict[Key, Entry]:
     found: dict[Key, Entry] = {}
-    for one in files_in([path]):
+    for one in files_in(path):
         file, wrong = read(one)
         faults += wrong
         for key, entry in file.entries() if file is not None else ():

@@ -69,6 +69,10 @@ class Fault:
         line = f"line {self.line}: " if self.line is not None else ""
         return f"config file {self.path}: {line}{self.text}"
 
+    def to_json(self) -> dict[str, Json]:
+        """What commands print of it."""
+        return {"path": self.path, "line": self.line, "text": self.text}
+
 
 class Ends(NamedTuple):
     """What stands last in a file and in each of its groups, and stays there while others are added.

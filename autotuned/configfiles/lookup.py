@@ -19,7 +19,7 @@ from autotuned.configfiles.policy import Policy, Verdict
 from autotuned.errors import ConfigFileError
 from autotuned.gpu.device import from_json
 from autotuned.key.key import Key
-from autotuned.store import conditions, records
+from autotuned.store import conditions
 from autotuned.store.conditions import BY_DEFAULT, Conditions
 from autotuned.store.lookup import Candidates, Choice, Look, Origin
 from autotuned.tunable import mismatch
@@ -238,7 +238,7 @@ def _entries(folder: Traversable) -> list[Traversable]:
     try:
         return sorted(folder.iterdir(), key=lambda entry: entry.name) if folder.is_dir() else []
     except OSError as error:
-        records.warn_once(f"folder {folder}", "config files in %s are left out: %s.", folder, error)
+        env.warn_once(f"folder {folder}", "config files in %s are left out: %s.", folder, error)
         return []
 
 
@@ -282,7 +282,7 @@ def report(kernel: str | None, strict: bool = False) -> None:
             if strict:
                 raise ConfigFileError(str(fault), path=fault.path)
             skipped = "" if file is not None else " It is skipped; tune again or repair it."
-            records.warn_once(str(fault), "%s%s", fault, skipped)
+            env.warn_once(str(fault), "%s%s", fault, skipped)
 
 
 # -- what they offer -------------------------------------------------------------------------------------------------
@@ -450,7 +450,7 @@ def _files_of(folder: Traversable, kernel: str) -> list[tuple[str, ConfigFile]]:
 def announce(kernel: str, choice: Choice) -> None:
     """Say once a kernel that a choice for another context, or another shape, serves."""
     if choice.note and choice.loud:
-        records.warn_once(
+        env.warn_once(
             f"{choice.origin} {kernel}",
             "`%s`: served by %s, which was tuned for another %s (%s). `autotuned tune` measures it here; further ones "
             "of this kernel are logged at level info.",

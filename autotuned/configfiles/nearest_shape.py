@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from autotuned.key.nearest_key import octave, total
 from autotuned.typed_json import Json, canonical
 
 Factors = Mapping[str, float]  # argument -> how many times larger or smaller a neighbour may be
@@ -53,40 +54,21 @@ class Distance(NamedTuple):
 
     Attributes:
         above: Whether any size is larger than ours: tiles for a smaller problem fit a larger one, seldom the reverse.
-        octaves: Root of the sum of squares of log2 of the ratios.
+        octaves: The distance (`key/nearest_key.py`).
     """
 
     above: bool
     octaves: float
 
 
-def distance(ours: Sequence[tuple[str, int]], theirs: Sequence[tuple[str, int]], factors: Factors) -> Distance | None:
-    """How far sizes are apart; None where one of them is by more than the factor of its axis."""
-    squares = 0.0
-    for (path, mine), (_, other) in zip(ours, theirs, strict=True):
-        square = apart(mine, other, _factor(path, factors))
-        if square is None:
-            return None
-        squares += square
-    return Distance(any(other > mine for (_, mine), (_, other) in zip(ours, theirs)), _octaves(squares))
-
-
-def apart(mine: int, other: int, factor: float) -> float | None:
-    """Square of the octaves between two sizes of one axis; None where that is more than the factor."""
-    if mine == other:
-        return 0.0
-    small, large = (mine, other) if mine < other else (other, mine)
-    if small <= 0 or large > small * factor:
-        return None  # nothing is near to 0
-    return math.log2(large / small) ** 2
+def is_near(mine: int, other: int, factor: float) -> bool:
+    """Whether two sizes of one axis differ by no more than the factor; nothing is near to 0."""
+    small, large = min(mine, other), max(mine, other)
+    return small == large or (small > 0 and large <= small * factor)
 
 
 def _factor(path: str, factors: Factors) -> float:
     return factors[_argument(path.partition(".")[0])]
-
-
-def _octaves(squares: float) -> float:
-    return round(math.sqrt(squares), 6)
 
 
 class _Axis(NamedTuple):
@@ -108,7 +90,7 @@ class Neighbourhood(Generic[T]):
     def around(self, ours: Sizes, factors: Factors) -> Iterator[tuple[Distance, Sizes, T]]:
         """Those within the factor on every axis: the nearest first, of equally near ones the smaller sizes."""
         walk = _Walk([(place, _factor(place[0], factors)) for place in ours])
-        walk.enter(self._first, _Reached(False, 0.0, ()))
+        walk.enter(self._first, _Reached(False, (), ()))
         while walk.ahead:
             above, octaves, is_thing, sizes, found = heapq.heappop(walk.ahead)
             if is_thing:
@@ -127,7 +109,7 @@ class _Reached(NamedTuple):
     """Sizes of the first axes, and how far they are; with those of all axes that is a `Distance`."""
 
     above: bool
-    squares: float
+    differences: tuple[float, ...]  # in octaves
     sizes: Sizes
 
 
@@ -159,13 +141,13 @@ class _Walk:
             return
         (_, mine), factor = self._ours[len(before.sizes)]
         size = axis.sizes[index]
-        square = apart(mine, size[1], factor)
-        if square is not None:
-            after = _Reached(before.above or out > 0, before.squares + square, (*before.sizes, size))
+        if is_near(mine, size[1], factor):
+            differences = (*before.differences, octave(mine) - octave(size[1]))
+            after = _Reached(before.above or out > 0, differences, (*before.sizes, size))
             self._push(after, False, _Step(axis, index, out, before, after))
 
     def _push(self, reached: _Reached, is_thing: bool, found: Any) -> None:
-        heapq.heappush(self.ahead, (reached.above, _octaves(reached.squares), is_thing, reached.sizes, found))
+        heapq.heappush(self.ahead, (reached.above, total(reached.differences), is_thing, reached.sizes, found))
 
     def take(self, step: _Step) -> None:
         """Go a step: what lies behind its size is ahead now, and so is the next size."""

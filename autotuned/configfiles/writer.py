@@ -10,11 +10,10 @@ from autotuned import disk
 from autotuned.configfiles import file as configfile
 from autotuned.configfiles import lookup
 from autotuned.configfiles.file import ConfigFile, Entry
-from autotuned.errors import ConfigFileError
+from autotuned.errors import ConfigFileError, OutputError
 from autotuned.gpu.device import Device, from_json
 from autotuned.key.key import Key
-from autotuned.store import locks, records
-from autotuned.typed_json import digest
+from autotuned.store import layout, locks
 
 ATTRIBUTES = ".gitattributes"
 UNION = (
@@ -56,8 +55,7 @@ def ship_all(found: Iterable[tuple[Key, Entry]], folder: Path) -> list[Path]:
 
 def _add(path: Path, found: list[tuple[Key, Entry]], folder: Path) -> None:
     kernel, device = found[0][0].kernel, from_json(found[0][0].context["device"])
-    # Not beside the file: the folder is somebody's source tree, and a lock file stays where it is made.
-    with locks.locked(records.root() / "locks" / f"{digest(str(path.absolute()))}.lock"):
+    with locks.locked(layout.config_file_lock_path(path)):
         file = shippable(path, kernel) or ConfigFile(kernel, device)
         # As this process found it: what one run of `tune` writes into a new file is in the order of its text.
         file.ends = _ends.setdefault(str(path.absolute()), file.ends)
@@ -111,6 +109,26 @@ def shippable(path: Path, kernel: str) -> ConfigFile | None:
         text = f"{grave[0] if grave else path} It is left as it is: repair it, or move it away."
         raise ConfigFileError(text, path=str(path))
     return file
+
+
+def refuse_unwritable(folder: Path) -> None:
+    """Fail before anything is done for files that cannot be written.
+
+    Raises:
+        OutputError: No file can be written below the folder.
+    """
+    if reason := unwritable(folder):
+        raise OutputError(f"nothing can be written to {folder}: {reason}", path=str(folder))
+
+
+def check_all(kernel: str, folder: Path) -> None:
+    """Fail before a kernel is measured if a config file of it that is there cannot be added to.
+
+    Raises:
+        ConfigFileError, OSError: One cannot be read.
+    """
+    for path in sorted(folder.glob(f"*/{configfile.file_name(kernel)}")):
+        shippable(path, kernel)
 
 
 def unwritable(folder: Path) -> str:

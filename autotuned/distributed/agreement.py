@@ -7,7 +7,7 @@ import os
 import threading
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any
 
 from autotuned import disk, errors
 from autotuned.distributed import ranks
@@ -15,6 +15,7 @@ from autotuned.distributed.ranks import Ranks
 from autotuned.errors import AutotunedError, SyncError
 from autotuned.key.key import Key
 from autotuned.resolve import hooks, sources
+from autotuned.resolve.chooser import Chooser
 from autotuned.resolve.request import Question
 from autotuned.search import failures, race
 from autotuned.search.do_bench import FixedLaunches
@@ -24,31 +25,11 @@ from autotuned.store.lookup import Choice, Origin, origin
 from autotuned.store.record import Timing, TuningRecord
 from autotuned.triton_compat import kernel
 from autotuned.tunable import configs
-from autotuned.tunable.call import Call
 from autotuned.typed_json import Json, digest
 
 log = logging.getLogger("autotuned")
 
 VOTE_S = 5.0  # how long one who would search waits for a rank that need not: they arrive at about the same time
-
-
-class Alone(Protocol):
-    """What a rank can do by itself; the chooser."""
-
-    def known(self, question: Question) -> Choice | None:
-        """The choice that is known here without a search."""
-
-    def is_enough(self, known: Choice, question: Question) -> bool:
-        """Whether it may be taken although some candidates have not been measured."""
-
-    def decide(self, question: Question) -> Choice:
-        """The choice this rank would make alone, by a search if need be."""
-
-    def default(self, call: Call, live: Mapping[str, Any]) -> Choice:
-        """The choice where nothing is known and nothing searched."""
-
-    def keeps(self, key: Key) -> bool:
-        """Whether records of the key are kept on disk."""
 
 
 class Agreement:
@@ -79,7 +60,7 @@ class Agreement:
             hooks.agreements.remove(self)
             hooks.tell_change()
 
-    def choose(self, question: Question, alone: Alone, do_bench: Any) -> Choice:
+    def choose(self, question: Question, alone: Chooser, do_bench: Any) -> Choice:
         """The choice of all ranks for a question.
 
         Raises:
@@ -93,7 +74,7 @@ class Agreement:
             own = f"{name}/{digest(sorted(question.live))}"
             return self._choose(own, question.replace(narrowed=False), alone, do_bench)
 
-    def _choose(self, name: str, question: Question, alone: Alone, do_bench: Any) -> Choice:
+    def _choose(self, name: str, question: Question, alone: Chooser, do_bench: Any) -> Choice:
         if question.key in self._alone or name in self._names():
             return alone.decide(question)  # a hook or a helper calls what is being searched
         said = self._agreed.get(name) or self._heard(name)
@@ -122,7 +103,7 @@ class Agreement:
 
     # -- nobody has it -------------------------------------------------------------------------------------------
 
-    def _search(self, name: str, question: Question, alone: Alone, together: bool) -> Choice:
+    def _search(self, name: str, question: Question, alone: Chooser, together: bool) -> Choice:
         """Vote; the first to miss decides once all have missed or time is up, the others wait for it."""
         is_first = self._vote(name, question)
         if together:
@@ -173,7 +154,7 @@ class Agreement:
                 kernel=question.key.kernel,
             )
 
-    def _decide(self, name: str, question: Question, alone: Alone, how: Callable[[], Choice]) -> Choice:
+    def _decide(self, name: str, question: Question, alone: Chooser, how: Callable[[], Choice]) -> Choice:
         """Find the choice for all ranks, and publish it or why there is none."""
         self._names().append(name)
         try:
@@ -188,7 +169,7 @@ class Agreement:
             self._names().remove(name)
         return self._take(name, self._heard(name), question, alone)
 
-    def _measure_together(self, name: str, question: Question, alone: Alone) -> Choice:
+    def _measure_together(self, name: str, question: Question, alone: Chooser) -> Choice:
         """Search on every rank at once, with each config as fast as its slowest rank."""
         self._gather(name, question)
         found = alone.decide(question.replace(force=True))  # nothing remembered: all must launch the same configs
@@ -205,7 +186,7 @@ class Agreement:
                 raise self._too_late(question, f"rank {rank} did not finish measuring")
             records.append(record.load(disk.parse_json(text)))
         merged = slowest(records, question.live)
-        if alone.keeps(question.key):
+        if alone.state.keeps(question.key):
             stored_records.keep(merged)
         winner = record.identity_of(merged.winner or {})
         tried = frozenset(question.live)
@@ -223,7 +204,7 @@ class Agreement:
 
     # -- what is said and heard ----------------------------------------------------------------------------------
 
-    def _publish(self, name: str, choice: Choice, question: Question, alone: Alone) -> Choice:
+    def _publish(self, name: str, choice: Choice, question: Question, alone: Chooser) -> Choice:
         """Offer a choice; this one, or the one that another rank offered before."""
         text = disk.text(_success(choice, question, self._ranks.rank))
         held = self._ranks.publish(name, text)
@@ -237,7 +218,7 @@ class Agreement:
             self._agreed.clear()  # asked of the store again
         self._agreed[name] = {**said, "record": None}
 
-    def _take(self, name: str, said: Json, question: Question, alone: Alone) -> Choice:
+    def _take(self, name: str, said: Json, question: Question, alone: Chooser) -> Choice:
         """The choice in what another rank, or this one before, has said."""
         self._remember(name, said)
         if "error" in said:
@@ -254,7 +235,7 @@ class Agreement:
                 kernel=question.key.kernel,
             )
         found = record.load(said["record"]) if said["record"] else None
-        if found is not None and alone.keeps(question.key) and stored_records.read_of(question.key) is None:
+        if found is not None and alone.state.keeps(question.key) and stored_records.read_of(question.key) is None:
             stored_records.keep(found)
         under = None if said["conditions"] is None else conditions.load(said["conditions"], "conditions")
         tried = frozenset(question.live) if said["origin"] == Origin.SEARCH.name else frozenset()

@@ -6,10 +6,11 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from autotuned.api.tuned import Tuned
+from autotuned.api.tuned import Decoration, Tuned
 from autotuned.dropin import seeded
-from autotuned.dropin.replaced import Given, Replaced
+from autotuned.dropin.replaced import Replaced
 from autotuned.search import failures
+from autotuned.tunable.argument_names import Names
 from autotuned.tunable.call import Hooks
 from autotuned.tunable.kernel import TunableKernel
 
@@ -28,7 +29,7 @@ class Beside(Replaced):
         tunable = TunableKernel.of(theirs.fn)
         known = [parameter.name for parameter in tunable.parameters]
         keys = [name for name in theirs.keys if name in known]
-        super().__init__(tunable, Given(theirs.configs, keys, None, (), (), Hooks(None, None), None, False))
+        super().__init__(tunable, Decoration(Names(keys, [], []), theirs.configs, None, Hooks(), None), False)
         self.configs, self.keys, self._seen_keys = theirs.configs, theirs.keys, list(theirs.keys)
         self._seen = (self.configs, len(self.configs))
         self.early_config_prune, self.perf_model = theirs.early_config_prune, theirs.perf_model

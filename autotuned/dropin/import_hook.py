@@ -39,35 +39,25 @@ def _install(kind: str) -> None:
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Finds Triton as everybody else does, and has its loader tell when it is done."""
+    """Finds Triton as everybody else does, and has its loader install when it is done."""
 
     def __init__(self, kind: str) -> None:
         self._kind = kind
 
-    def find_spec(self, name: str, path: Sequence[str] | None, tunable: ModuleType | None = None) -> Any:
-        """Triton's spec with our loader around its own; None for any other module."""
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> Any:
+        """Triton's spec, whose loader installs once it has run the module; None for any other module."""
         if name != "triton":
             return None
         sys.meta_path.remove(self)
-        spec = importlib.machinery.PathFinder.find_spec(name, path, tunable)
-        if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader, self._kind)
+        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
+        loader: Any = spec and spec.loader
+        if loader is not None:
+            run = loader.exec_module
+
+            def exec_module(module: ModuleType) -> None:
+                del loader.exec_module  # from now on the loader is as it was
+                run(module)
+                _install(self._kind)
+
+            loader.exec_module = exec_module
         return spec
-
-
-class _Loader(importlib.abc.Loader):
-    """The loader it is given, and `install` after it."""
-
-    def __init__(self, loader: Any, kind: str) -> None:
-        self._loader, self._kind = loader, kind
-
-    def create_module(self, spec: Any) -> Any:
-        """As the loader does."""
-        return self._loader.create_module(spec)
-
-    def exec_module(self, module: ModuleType) -> None:
-        """Run the module, then install; from then on the module names its own loader."""
-        spec: Any = module.__spec__
-        spec.loader = module.__loader__ = self._loader
-        self._loader.exec_module(module)
-        _install(self._kind)

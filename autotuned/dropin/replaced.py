@@ -7,20 +7,19 @@ import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from triton.runtime.autotuner import Autotuner, AutotunerError, Config
 
 from autotuned import env
 from autotuned.api.decorator import measured_by
-from autotuned.api.tuned import Tuned
+from autotuned.api.tuned import Decoration, Tuned
 from autotuned.dropin import seeded, stock_tuner
 from autotuned.errors import AutotunedError, DecorationError, EncodingError, NotTunedError
 from autotuned.key.key import KeySpec
 from autotuned.resolve import explain
 from autotuned.resolve.explain import Explanation
-from autotuned.resolve.request import Options
+from autotuned.resolve.request import Options, Question
 from autotuned.resolve.tuner import Tuner
 from autotuned.search import benchmark
 from autotuned.store.lookup import Choice, Origin
@@ -32,20 +31,6 @@ from autotuned.tunable.kernel import TunableKernel
 
 log = logging.getLogger("autotuned")
 NOTHING_LEFT = "No valid autotuner configs after pruning. `early_config_prune` should return at least one config."
-
-
-@dataclass(frozen=True)
-class Given:
-    """The arguments of `triton.autotune`, as they were given."""
-
-    configs: Any
-    key: Any
-    prune: Mapping[str, Any] | None
-    zero: Sequence[str]
-    restore: Sequence[str]
-    hooks: Hooks
-    do_bench: Callable[..., Any] | None
-    cache_results: bool
 
 
 def autotune(
@@ -80,19 +65,11 @@ def autotune(
                 do_bench=do_bench, cache_results=cache_results,
             )  # fmt: skip
         known = [parameter.name for parameter in tunable.parameters]
-        return Replaced(
-            tunable,
-            Given(
-                configs or [Config({}, num_warps=4, num_stages=3, num_ctas=1)],
-                _known("key", key, known, tunable.name),
-                prune_configs_by,
-                _known("reset_to_zero", reset_to_zero or (), known, tunable.name),
-                _known("restore_value", restore_value or (), known, tunable.name),
-                Hooks(pre_hook, post_hook),
-                bench,
-                cache_results,
-            ),
-        )
+        lists = (("key", key), ("reset_to_zero", reset_to_zero or ()), ("restore_value", restore_value or ()))
+        names = Names(*(_known(label, given, known, tunable.name) for label, given in lists))
+        listed = configs or [Config({}, num_warps=4, num_stages=3, num_ctas=1)]
+        decoration = Decoration(names, listed, prune_configs_by, Hooks(pre_hook, post_hook), bench)
+        return Replaced(tunable, decoration, cache_results)
 
     return decorate
 
@@ -116,17 +93,15 @@ class Replaced(Tuned):
 
     prunes_once = True  # what pruning leaves is kept for the call: `seed` need not prune again
 
-    def __init__(self, tunable: TunableKernel, given: Given) -> None:
-        names = Names(list(given.key), list(given.zero), list(given.restore))
-        spec = KeySpec(tuple(names.key), constexprs=frozenset(p.name for p in tunable.parameters if p.constexpr))
-        bench = given.do_bench
-        if bench is None and tunable.interpreted and not kernel.has_driver():
-            bench = _wall_clock
+    def __init__(self, tunable: TunableKernel, given: Decoration, cache_results: bool) -> None:
+        constexprs = frozenset(p.name for p in tunable.parameters if p.constexpr)
+        spec = KeySpec(tuple(given.names.key), constexprs=constexprs)
+        if given.do_bench is None and tunable.interpreted and not kernel.has_driver():
+            given = given.replace(do_bench=_wall_clock)
         super().__init__(
-            tunable, names, given.configs, given.prune, given.hooks, bench,
-            lambda configs, pruner: Options(configs, spec, pruner=pruner, restore=(), stored=False),
-        )  # fmt: skip
-        self.cache_results: bool = kernel.caches_results(given.cache_results)
+            tunable, given, lambda configs, pruner: Options(configs, spec, pruner=pruner, restore=(), stored=False)
+        )
+        self.cache_results: bool = kernel.caches_results(cache_results)
         self.restore_copies: dict[str, Any] = {}  # Triton 3.6 to 3.8 has it only once its own hook has run
         self.cache = seeded.Memory({}, self._forget_bound)
         self._searching = threading.RLock()  # Triton's `run` keeps the call in `self.nargs`
@@ -277,14 +252,14 @@ class Replaced(Tuned):
         if self.cache.has(own) or len(left) == 1:
             choice = Choice(self.cache.get(own, left[0]), Origin.TABLE if self.cache.has(own) else Origin.ONLY)
             return explain.without_key(name, mode, choice, known.label(choice.config))
-        key = known.key(self.keys, self.configs, known.call(args, kwargs))
+        key = known.key(self.keys, self.configs, call := known.call(args, kwargs))
         if key is None:
             raise EncodingError(
                 f"`{name}`: a value in its key has no JSON form: choices for it are kept in .cache only."
             )
         ending = {"strict": None, "serve": Origin.DEFAULT}.get(mode, Origin.SEARCH)
         places = [] if mode in ("off", "search") else known.places()
-        return explain.of_call(key, known.identities(left), mode, places, ending, None, known.label, {})
+        return explain.of_call(Question(call, key, known.identities(left), mode), places, ending, True, {})
 
     def is_chosen(self, config: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
         """Whether calls like this one will have this config too: it is in the cache, or the only one."""
@@ -308,8 +283,8 @@ class _Through(Tuner):
         start = time.perf_counter()
         result = self._tuned.tritons_run(args, kwargs, grid)
         if self._tuned.__dict__.get("configs_timings") is not before:
-            self.chooser.searches += 1
-            self.chooser.seconds.search += time.perf_counter() - start
+            self.chooser.state.searches += 1
+            self.chooser.state.search_s += time.perf_counter() - start
         self._bind_launched(args, kwargs, grid, result)
         return result
 
@@ -327,15 +302,12 @@ class _Through(Tuner):
         start = time.perf_counter()
         ready = self._bound(call, config, self._prologue(call, config), result)
         self.launcher.bind(tuple(call.arguments.values()), ready)
-        self.chooser.seconds.bind += time.perf_counter() - start
+        self.chooser.state.bind_s += time.perf_counter() - start
 
 
 def _wall_clock(call: Callable[[], Any], quantiles: Sequence[float]) -> list[float]:
     """Milliseconds on the host, of three calls: for the interpreter, where Triton has no driver to measure with."""
-    times = []
-    for _ in range(3):
-        start = time.perf_counter()
-        call()
-        times.append((time.perf_counter() - start) * 1e3)
-    middle = sorted(times)[1]
-    return [middle, min(times), max(times)]
+    from autotuned.search.timers import host_us
+
+    least, middle, most = sorted(host_us(call) / 1e3 for _ in range(3))
+    return [middle, least, most]

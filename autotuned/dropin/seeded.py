@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from typing import Any
 
 from autotuned import env
@@ -214,12 +214,6 @@ class Memory(dict[Any, Any]):
         super().__delitem__(key)
         self.on_change()
 
-    def pop(self, *args: Any) -> Any:
-        """Remove a choice and return it."""
-        value = super().pop(*args)
-        self.on_change()
-        return value
-
     def popitem(self) -> tuple[Any, Any]:
         """Remove the newest choice."""
         item = super().popitem()
@@ -231,20 +225,12 @@ class Memory(dict[Any, Any]):
         super().clear()
         self.on_change()
 
-    def update(self, *args: Any, **kwargs: Any) -> None:
-        """Put in several choices."""
-        for key, config in dict(*args, **kwargs).items():
-            self[key] = config
+    # In terms of the above, which `dict` does not do.
+    pop, update, setdefault = MutableMapping.pop, MutableMapping.update, MutableMapping.setdefault
 
     def __ior__(self, other: Any) -> Memory:  # type: ignore[misc]  # dict takes what `update` does
         self.update(other)
         return self
-
-    def setdefault(self, key: Any, default: Any = None) -> Any:
-        """Put in a choice unless there is one."""
-        if not super().__contains__(key):
-            self[key] = default
-        return self[key]
 
 
 _adopting = threading.Lock()

@@ -10,9 +10,10 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
+from autotuned import env
 from autotuned.key import opaque
 from autotuned.key.key import Key, dtypes_in, is_tensor
-from autotuned.resolve import sources
+from autotuned.resolve import fallback, sources
 from autotuned.resolve.context import Context
 from autotuned.resolve.request import trial_part
 from autotuned.search import benchmark, failures
@@ -140,20 +141,11 @@ class Seed:
 
     def first_that_compiles(self, call: Call, configs: Sequence[Any]) -> Any:
         """The first config whose code compiles and loads; the first of all if none does: its launch says why."""
-        for config in configs:
-            try:
-                self.tunable.compile(_plain(call), config)
-            except Exception as error:
-                log.info("`%s`: %s does not compile here (%s)", self.tunable.name, config, failures.describe(error))
-            else:
-                return config
-        return configs[0]
+        return fallback.first_that_compiles(self.tunable, _plain(call), configs)
 
     def warn_once(self, message: str, about: str = "untuned", *more: Any) -> None:
         """Say something about this kernel, once."""
-        if about not in self._warned:
-            self._warned.add(about)
-            log.warning(message, self.tunable.name, *more)
+        env.warn_once(about, message, self.tunable.name, *more, said=self._warned)
 
 
 def _spell(value: Any, where: str) -> Json:

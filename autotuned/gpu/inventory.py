@@ -19,8 +19,8 @@ class Gpu(Frozen):
     Attributes:
         vendor: "nvidia" or "amd".
         index: Of the GPU, in the order of the bus; slices of one GPU share it.
-        uuid: "GPU-..." or "MIG-..."; "" where an AMD GPU has none.
-        name: The product, as the driver names it, with the profile of a slice.
+        uuid: "GPU-..." or "MIG-..."; "" where an AMD GPU has none, or only CUDA knows which GPU has the index.
+        name: The product, as the driver names it, with the profile of a slice; "" where only CUDA knows it.
         parent: UUID of the GPU that a slice is of, else "".
     """
 
@@ -33,14 +33,14 @@ class Gpu(Frozen):
     @property
     def settings(self) -> dict[str, str | None]:
         """The environment of a process that is to see this one only; None for a variable that must not be there."""
-        if self.vendor == "nvidia":
-            return {"CUDA_VISIBLE_DEVICES": self.uuid}
-        # ROCR's choice comes first: what is left of it has index 0 in HIP, whatever the other two would pick.
         chosen = self.uuid or str(self.index)
+        if self.vendor == "nvidia":
+            return {"CUDA_VISIBLE_DEVICES": chosen}
+        # ROCR's choice comes first: what is left of it has index 0 in HIP, whatever the other two would pick.
         return {"ROCR_VISIBLE_DEVICES": chosen, "HIP_VISIBLE_DEVICES": None, "CUDA_VISIBLE_DEVICES": None}
 
     def __str__(self) -> str:
-        return f"{self.name} ({self.uuid or f'number {self.index}'})"
+        return f"{self.name or 'GPU'} ({self.uuid or f'number {self.index}'})"
 
 
 def table(root: Path = Path("/"), library: str = LIBRARY) -> list[Gpu]:

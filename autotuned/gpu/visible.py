@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from autotuned.errors import DeviceChoiceError, NoDeviceError
 from autotuned.gpu.inventory import Gpu
@@ -14,7 +14,7 @@ CUDA, HIP, ROCR = "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_D
 VARIABLES = (CUDA, HIP, ROCR, ORDER)
 
 
-def chosen(text: str, table: Sequence[Gpu], variables: Mapping[str, str]) -> list[Gpu]:
+def chosen(text: str, table: list[Gpu], variables: Mapping[str, str]) -> list[Gpu]:
     """The GPUs that `--devices` names, in its order.
 
     Args:
@@ -25,8 +25,7 @@ def chosen(text: str, table: Sequence[Gpu], variables: Mapping[str, str]) -> lis
 
     Raises:
         NoDeviceError: There is no GPU, or the environment hides all.
-        DeviceChoiceError: A name fits none or several of those that are visible, is given twice, or an index in the
-            environment may stand for several.
+        DeviceChoiceError: A name fits none or several of those that are visible, or is given twice.
     """
     if not table:
         raise NoDeviceError(
@@ -49,8 +48,8 @@ def chosen(text: str, table: Sequence[Gpu], variables: Mapping[str, str]) -> lis
     return named
 
 
-def _named(name: str, found: Sequence[Gpu], text: str) -> Gpu:
-    fitting = _fitting(name, found) if not name.isdecimal() else list(found[int(name) :][:1])
+def _named(name: str, found: list[Gpu], text: str) -> Gpu:
+    fitting = found[int(name) :][:1] if name.isdecimal() else _fitting(name, {gpu.uuid: gpu for gpu in found})
     if len(fitting) == 1:
         return fitting[0]
     offered = ", ".join(f"{index}: {gpu}" for index, gpu in enumerate(found))
@@ -62,67 +61,13 @@ def _named(name: str, found: Sequence[Gpu], text: str) -> Gpu:
     )
 
 
-def _fitting(name: str, found: Sequence[Gpu]) -> list[Gpu]:
-    """Those whose UUID begins so, in either case; the whole UUID is always one."""
+def _fitting(name: str, offered: Mapping[str, Gpu]) -> list[Gpu]:
+    """The GPUs whose UUID begins with a name, in either case; a whole UUID fits one GPU only."""
     lower = name.lower()
     if not lower.startswith(("gpu-", "mig-")):
         return []
-    exact = [gpu for gpu in found if gpu.uuid.lower() == lower]
-    return exact or [gpu for gpu in found if gpu.uuid.lower().startswith(lower)]
-
-
-# -- what the environment leaves ----------------------------------------------------------------------------------
-
-
-def visible(table: Sequence[Gpu], variables: Mapping[str, str]) -> list[Gpu]:
-    """What the vendor's runtime would show a process with these variables, in its order.
-
-    As CUDA and ROCm read them: an unset variable hides nothing, an empty one everything; the first name that fits no
-    GPU, such as -1, ends the list; a GPU that is named twice leaves none.
-
-    Raises:
-        DeviceChoiceError: GPUs of several kinds are chosen by index in an order that only CUDA knows.
-    """
-    if table and table[0].vendor == "amd":
-        left = _left(list(table), variables.get(ROCR), mixed=True)
-        return _left(left, variables.get(HIP, variables.get(CUDA)), mixed=True)
-    _check_order(table, variables)
-    return _left(list(table), variables.get(CUDA))
-
-
-def _left(table: list[Gpu], text: str | None, mixed: bool = False) -> list[Gpu]:
-    """What a variable leaves of GPUs; `mixed` where one list may hold indices and UUIDs."""
-    if text is None:
-        return table
-    left: list[Gpu] = []
-    names = [name.strip() for name in text.split(",")]
-    kind = _kind(names[0])
-    for name in names:
-        gpu = _meant(name, table) if mixed or _kind(name) == kind else None
-        if gpu is None:
-            break
-        if gpu in left:
-            return []
-        left.append(gpu)
-    return left
-
-
-def _kind(name: str) -> str:
-    return name[:4] if name[:4] in ("GPU-", "MIG-") else "index"
-
-
-def _meant(name: str, table: Sequence[Gpu]) -> Gpu | None:
-    """The GPU that one name of a variable stands for; of a GPU in slices the first, which is all that CUDA shows."""
-    if _kind(name) == "index":
-        whole = list(dict.fromkeys(_whole(gpu) for gpu in table))
-        digits = re.match(r"\+?(\d+)", name)  # as the C library reads numbers: "1x" is 1
-        fitting = whole[int(digits[1]) :][:1] if digits else []
-    else:
-        offered = {_whole(gpu) if name.startswith("GPU-") else gpu.uuid for gpu in table}
-        fitting = [uuid for uuid in offered if uuid == name] or [uuid for uuid in offered if uuid.startswith(name)]
-    if len(fitting) != 1:
-        return None
-    return next(gpu for gpu in table if fitting[0] in (gpu.uuid, _whole(gpu)))
+    exact = [gpu for uuid, gpu in offered.items() if uuid.lower() == lower]
+    return exact or [gpu for uuid, gpu in offered.items() if uuid.lower().startswith(lower)]
 
 
 def _whole(gpu: Gpu) -> str:
@@ -130,20 +75,49 @@ def _whole(gpu: Gpu) -> str:
     return gpu.parent or gpu.uuid or str(gpu.index)
 
 
-def _check_order(table: Sequence[Gpu], variables: Mapping[str, str]) -> None:
-    """Refuse indices where CUDA's order, fastest first by its own judgement, may be another than that of the bus."""
-    text = variables.get(CUDA, "")
-    kinds = {gpu.name for gpu in table if not gpu.parent}
-    if len(kinds) < 2 or not re.match(r"\s*\+?\d", text) or variables.get(ORDER, "").strip() == "PCI_BUS_ID":
-        return
-    raise DeviceChoiceError(
-        f"{CUDA}={text}: expected UUIDs, since this host has GPUs of several kinds ({', '.join(sorted(kinds))}) and "
-        f"CUDA counts the fastest first. Name them by UUID, or set {ORDER}=PCI_BUS_ID to count as nvidia-smi does.",
-        device=text,
-    )
+# -- what the environment leaves ----------------------------------------------------------------------------------
 
 
-def _why_none(table: Sequence[Gpu], variables: Mapping[str, str]) -> str:
+def visible(table: list[Gpu], variables: Mapping[str, str]) -> list[Gpu]:
+    """The GPU of each entry of the environment's list, in its order; all where no list is set.
+
+    The first entry that fits no GPU, such as -1, ends the list; a GPU that is named twice leaves none.
+    """
+    if table and table[0].vendor == "amd":
+        left = _left(table, table, variables.get(ROCR))
+        return _left(left, left, variables.get(HIP, variables.get(CUDA)))
+    return _left(table, _counted(table, variables.get(ORDER, "").strip()), variables.get(CUDA))
+
+
+def _left(table: list[Gpu], counted: list[Gpu], text: str | None) -> list[Gpu]:
+    """What a variable leaves of GPUs; `counted` are those that its indices stand for."""
+    if text is None:
+        return table
+    # The name of a GPU in slices stands for the first one, which is all that CUDA shows of it.
+    offered = {_whole(gpu): gpu for gpu in reversed(table)} | {gpu.uuid: gpu for gpu in table}
+    left: list[Gpu] = []
+    for name in map(str.strip, text.split(",")):
+        digits = re.match(r"\+?(\d+)", name)  # as the C library reads numbers: "1x" is 1
+        fitting = counted[int(digits[1]) :][:1] if digits else _fitting(name, offered)
+        if len(fitting) != 1:
+            break
+        left += fitting
+    return left if len(set(left)) == len(left) else []
+
+
+def _counted(table: list[Gpu], order: str) -> list[Gpu]:
+    """What an index stands for: a GPU, or its first slice.
+
+    CUDA counts the fastest first, by its own judgement: among several kinds only a process that is given the index
+    finds out which GPU it is, so the GPU has neither UUID nor name.
+    """
+    whole = {_whole(gpu): gpu for gpu in reversed(table)}
+    if order == "PCI_BUS_ID" or len({gpu.name for gpu in table if not gpu.parent}) < 2:
+        return list(reversed(whole.values()))
+    return [Gpu("nvidia", index, "", "") for index in range(len(whole))]
+
+
+def _why_none(table: list[Gpu], variables: Mapping[str, str]) -> str:
     names = (ROCR, HIP, CUDA) if table[0].vendor == "amd" else (CUDA,)
     given = ", ".join(f"{name}={variables[name]!r}" for name in names if name in variables)
     has = ", ".join(f"{gpu.index}: {gpu}" for gpu in table)

@@ -205,7 +205,7 @@ def call_part(
             if spec.has_value(name, value):
                 part["values"][name] = value
         else:
-            _add_argument(part, spec, name, name, value, kernel, fallback)
+            _add_argument(part, spec, name, value, kernel, fallback)
     for name, function in spec.functions.items():
         part["values"][f"{name}()"] = encode(function(arguments), f"key function {name!r} of '{kernel}'", fallback)
     if options:
@@ -216,8 +216,9 @@ def call_part(
 
 
 def _add_argument(
-    part: dict[str, Json], spec: KeySpec, name: str, path: str, value: Any, kernel: str, fallback: Fallback | None
+    part: dict[str, Json], spec: KeySpec, path: str, value: Any, kernel: str, fallback: Fallback | None
 ) -> None:
+    name = path.partition("[")[0]
     if value is None:
         part["none"].append(path)
     elif is_tensor(value):
@@ -228,7 +229,7 @@ def _add_argument(
         if path.count("[") >= DEPTH:
             too_deep(value, f"argument {name!r} of '{kernel}'")
         for index, item in enumerate(value):
-            _add_argument(part, spec, name, f"{path}[{index}]", item, kernel, fallback)
+            _add_argument(part, spec, f"{path}[{index}]", item, kernel, fallback)
     elif spec.has_value(name, value):
         bucket = spec.buckets.get(name)
         part["values"][path] = encode(bucket(value) if bucket else value, f"argument {path!r} of '{kernel}'", fallback)

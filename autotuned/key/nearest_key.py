@@ -1,10 +1,12 @@
-"""Which of a kernel's keys is most like another one: in the fewest parts different, then with the nearest sizes."""
+"""The one distance of two calls, and the stored key of a kernel that is nearest to a given one.
+
+Messages, `nearest=` and the order in which a search tries earlier winners all go by it.
+"""
 
 from __future__ import annotations
 
 import bisect
 import math
-import operator
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -13,10 +15,30 @@ from autotuned._frozen import Frozen
 from autotuned.key.key import Key, differences
 from autotuned.typed_json import Json, canonical
 
+OTHER = 8.0  # octaves for each part that differs and is not a size: as much as a size 256 times as large
 _SIZE = 0.5  # stands for a size in an outline: in a key no number is written so
-_ROUNDING = 1e-6  # of sums of logarithms
 Sizes = tuple[tuple[int, ...], ...]
-Rank = tuple[bool, int, float, int]  # whether the calls differ, in how many parts the keys, how far, which of the list
+Rank = tuple[bool, float, int]  # whether the calls differ, how far the keys are apart, which of the list
+
+
+def octaves_between(ours: Iterable[int], theirs: Iterable[int], other_parts: int = 0) -> float:
+    """The distance of two calls: the root of the sum of squares of log2 of the ratios of their sizes.
+
+    Args:
+        ours, theirs: Sizes, place by place; one below 1 counts as 1.
+        other_parts: How many parts differ that are not sizes. Each counts `OTHER` octaves.
+    """
+    return total([octave(mine) - octave(other) for mine, other in zip(ours, theirs)], other_parts)
+
+
+def total(octaves: Iterable[float], other_parts: int = 0) -> float:
+    """The distance of calls whose sizes differ by so many octaves; rounded, so that equal distances compare equal."""
+    return round(math.hypot(OTHER * math.sqrt(other_parts), *octaves), 6)
+
+
+def octave(size: int) -> float:
+    """The logarithm of a size to base 2; a size below 1 counts as 1."""
+    return math.log2(max(size, 1))
 
 
 class Outline(Frozen):
@@ -44,12 +66,18 @@ class Apart(Frozen):
     Attributes:
         call: Whether in the call. `count`: in how many parts.
         mine, theirs: Which sizes of the one are to be compared with which of the other.
+        whole: Whether these are all sizes of both.
     """
 
     call: bool
     count: int
     mine: tuple[int, ...]
     theirs: tuple[int, ...]
+    whole: bool
+
+    def least(self, octaves: float = 0.0) -> tuple[bool, float]:
+        """The smallest rank that keys of these outlines can have whose sums of logarithms differ by so much."""
+        return self.call or octaves > 0, total([octaves], self.count)
 
 
 class Member(Frozen):
@@ -67,11 +95,6 @@ class Group:
     def __init__(self, members: Iterable[Member]) -> None:
         self.members = sorted(members, key=lambda member: member.octaves)
         self._octaves = [member.octaves for member in self.members]
-        self._seen = [set(sizes) for sizes in zip(*(member.sizes for member in self.members))]
-
-    def least(self, wanted: Sizes) -> int:
-        """In how many sizes every member differs: those that none has."""
-        return sum(size not in seen for size, seen in zip(wanted, self._seen))
 
     def outwards(self, octaves: float) -> Iterator[Member]:
         """The members, those first whose sizes are as large as `octaves` says."""
@@ -90,8 +113,7 @@ class Group:
 class Alike:
     """Keys to find the nearest one among: made ready once, asked for many.
 
-    That is one of the same call if there is any, of these one with the fewest other parts that differ, of these one
-    whose sizes differ least, as the sum of the logarithms of their ratios, and of these the first.
+    The nearest is one of the same call if there is any, of these the one at the least distance, and of these the first.
     """
 
     keys: Iterable[Key]
@@ -101,57 +123,52 @@ class Alike:
         found: dict[Outline, list[Member]] = {}
         for number, key in enumerate(self.keys):
             outline, sizes = _outlined(key)
-            found.setdefault(outline, []).append(Member(sizes, _octaves_of(sizes), number, key))
+            octaves = math.fsum(octave(size) for group in sizes for size in group)
+            found.setdefault(outline, []).append(Member(sizes, octaves, number, key))
         self._groups = {outline: Group(members) for outline, members in found.items()}
 
     def nearest(self, key: Key) -> Key | None:
         """The key that is most like `key` and not equal to it; None if there is none."""
         outline, sizes = _outlined(key)
         best: tuple[Rank, Key] | None = None
-        for other, group in self._groups.items():
-            apart = _apart(outline, other)
-            if best is None or (apart.call, apart.count) <= best[0][:2]:
-                best = _better(best, apart, sizes, group)
+        found = [(_apart(outline, other), group) for other, group in self._groups.items()]
+        for apart, group in sorted(found, key=lambda pair: pair[0].least()):
+            if best is not None and apart.least() > best[0][:2]:
+                break
+            best = _better(best, apart, sizes, group)
         return best[1] if best is not None else None
+
+
+def distances(key: Key, others: Iterable[Key]) -> Iterator[float]:
+    """How far other keys of its kernel are from a key, one by one."""
+    ours, mine = _outlined(key)
+    for theirs, sizes in map(_outlined, others):
+        apart = _apart(ours, theirs)
+        yield octaves_between(_picked(mine, apart.mine), _picked(sizes, apart.theirs), apart.count)
 
 
 def _better(best: tuple[Rank, Key] | None, apart: Apart, sizes: Sizes, group: Group) -> tuple[Rank, Key] | None:
     """The best so far, or a member of a group that is nearer.
 
-    Members come by the sum of the logarithms of their sizes, and two such sums are never further apart than the
-    logarithms themselves: once none can differ in fewer parts and none that is left can be as near, the rest is not
-    looked at.
+    Members come by the sum of the logarithms of their sizes. Two such sums of n sizes differ by no more than the root
+    of n times the distance: once that is larger than the best distance, the rest is not looked at.
     """
-    wanted = tuple(sizes[place] for place in apart.mine)
-    comparable = apart.mine == apart.theirs == tuple(range(len(sizes)))
-    octaves, least = _octaves_of(wanted), group.least(wanted) if comparable else -1  # -1: any
+    wanted = _picked(sizes, apart.mine)
+    octaves, root = math.fsum(map(octave, wanted)), math.sqrt(len(wanted) or 1)
     for member in group.outwards(octaves):
-        fewest = best is not None and best[0][:2] == (apart.call or least > 0, apart.count + least)
-        if best is not None and fewest and abs(member.octaves - octaves) > best[0][2] + _ROUNDING:
+        if best is not None and apart.whole and apart.least(abs(member.octaves - octaves) / root) > best[0][:2]:
             break
-        theirs = member.sizes if comparable else tuple(member.sizes[place] for place in apart.theirs)
-        differing = sum(map(operator.ne, wanted, theirs))
-        if apart.count + differing == 0:
+        theirs = _picked(member.sizes, apart.theirs)
+        if apart.count == 0 and wanted == theirs:
             continue  # the very key
-        rank = (apart.call or differing > 0, apart.count + differing)
-        if best is None or rank <= best[0][:2]:
-            found = (*rank, sum(map(_octaves_between, wanted, theirs)), member.number)
-            best = (found, member.key) if best is None or found < best[0] else best
+        rank = (apart.call or wanted != theirs, octaves_between(wanted, theirs, apart.count), member.number)
+        if best is None or rank < best[0]:
+            best = rank, member.key
     return best
 
 
-def _octaves_of(sizes: Sizes) -> float:
-    return sum(_octave(size) for group in sizes for size in group)
-
-
-@lru_cache(65536)
-def _octaves_between(ours: tuple[int, ...], theirs: tuple[int, ...]) -> float:
-    return sum(abs(_octave(mine) - _octave(other)) for mine, other in zip(ours, theirs))
-
-
-def _octave(size: int) -> float:
-    """The logarithm of a size; what is none counts as 1."""
-    return math.log2(max(size, 1))
+def _picked(sizes: Sizes, places: Iterable[int]) -> list[int]:
+    return [size for place in places for size in sizes[place]]
 
 
 def _outlined(key: Key) -> tuple[Outline, Sizes]:
@@ -185,4 +202,5 @@ def _apart(ours: Outline, theirs: Outline) -> Apart:
         len(changed),
         tuple(map(ours.places.index, common)),
         tuple(map(theirs.places.index, common)),
+        ours.places == theirs.places,
     )

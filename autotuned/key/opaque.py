@@ -15,6 +15,7 @@ from typing import Any
 
 from autotuned.errors import EncodingError
 from autotuned.key import key, source
+from autotuned.key.reach import cells
 from autotuned.key.source_text import Body, codes, text
 from autotuned.typed_json import Json, digest, encode
 
@@ -75,9 +76,8 @@ def _made_of(value: Any) -> tuple[Any, ...]:
         return (_known(value),)
     outside = value.__globals__
     names = sorted({name for code in codes(value.__code__) for name in code.co_names if name in outside})
-    cells = [cell.cell_contents if _is_filled(cell) else None for cell in value.__closure__ or ()]
-    given = [*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
-    return (value.__code__, *((name, _known(outside[name])) for name in names), *map(_known, [*cells, *given]))
+    used = [*cells(value).values(), *(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
+    return (value.__code__, *((name, _known(outside[name])) for name in names), *map(_known, used))
 
 
 def _known(value: Any) -> Any:
@@ -161,22 +161,14 @@ def bench_of(bench: Any) -> Json:
 
 def _given(function: FunctionType) -> dict[str, Any]:
     """Defaults of a function, and what it closes over and does not set."""
-    free, cells = function.__code__.co_freevars, function.__closure__ or ()
-    own = {node for code in codes(function.__code__) for node in _stored(code)}
-    closed = {name: cell.cell_contents for name, cell in zip(free, cells) if name not in own and _is_filled(cell)}
+    own = {name for code in codes(function.__code__) for name in _stored(code)}
+    closed = {name: value for name, value in cells(function).items() if name not in own}
     defaults = {str(index): value for index, value in enumerate(function.__defaults__ or ())}
     return {**closed, **defaults, **(function.__kwdefaults__ or {})}
 
 
 def _stored(code: CodeType) -> Iterator[str]:
     return (step.argval for step in dis.get_instructions(code) if step.opname == "STORE_DEREF")
-
-
-def _is_filled(cell: Any) -> bool:
-    try:
-        return cell.cell_contents is not cell
-    except ValueError:
-        return False
 
 
 def _attributes(holder: Any) -> dict[str, Any]:
@@ -198,11 +190,7 @@ def _plain(values: Mapping[str, Any]) -> Json:
 
 def portable(*parts: Json) -> bool:
     """Whether keys or configs mean something in another process: none of their values is known by object only."""
-    return not any(map(_has_object, parts))
-
-
-def _has_object(data: Json) -> bool:
-    return next(_marked("", data), None) is not None
+    return not any(True for part in parts for _ in _marked("", part))
 
 
 def _marked(path: str, data: Json) -> Iterator[tuple[str, str]]:

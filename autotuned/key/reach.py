@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import enum
 import importlib
 import importlib.util
@@ -67,7 +68,7 @@ class _Reader:
         self.tree = syntax(body)
         # One walk, for it takes as long as cutting the text into tokens.
         self.nodes = [node for node in ast.walk(self.tree) if isinstance(node, _TOLD)]
-        self.cells = _cells(self.function)
+        self.cells = cells(self.function)
         self.scope = {**self.function.__globals__, **self.cells}
         self.bound = self.code.co_varnames[0] if holder is not NO_HOLDER and self.code.co_argcount else ""
         if self.bound:
@@ -210,14 +211,13 @@ def _is(now: Found | None, then: Found) -> bool:
     return now is not None and now.value is then.value and now.holder is then.holder
 
 
-def _cells(function: FunctionType) -> dict[str, Any]:
-    cells = {}
+def cells(function: FunctionType) -> dict[str, Any]:
+    """What a function closes over, by name, without cells that are not filled yet."""
+    found = {}
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
-        try:
-            cells[name] = cell.cell_contents
-        except ValueError:
-            pass  # a recursive inner function whose cell is not filled yet
-    return cells
+        with contextlib.suppress(ValueError):
+            found[name] = cell.cell_contents
+    return found
 
 
 def stored(nodes: list[Any]) -> set[Path]:
@@ -346,11 +346,16 @@ def python_function(value: Any) -> FunctionType | None:
 
 def body_of(value: Any) -> Body | None:
     """The function inside a value, with the text that Triton compiles where there is a Triton function around it."""
-    function, written = python_function(value), None
-    for _ in range(32):
-        if value is None or isinstance(value, FunctionType) or written is not None:
-            break
-        if _is_of_triton(value) and isinstance(text := getattr(value, "src", None), str):
-            written = text
-        value = getattr(value, "fn", None)
+    function = python_function(value)
+    texts = (getattr(layer, "src", None) for layer in layers(value) if _is_of_triton(layer))
+    written = next((text for text in texts if isinstance(text, str)), None)
     return None if function is None else Body(function, written)
+
+
+def layers(value: Any) -> Iterator[Any]:
+    """A value and what it wraps as `fn`, outermost first, without the plain function."""
+    for _ in range(32):
+        if value is None or isinstance(value, FunctionType):
+            return
+        yield value
+        value = getattr(value, "fn", None)

@@ -6,7 +6,7 @@ import enum
 import functools
 import hashlib
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from types import FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ from autotuned import env
 from autotuned._lazy import later
 from autotuned.errors import EncodingError
 from autotuned.key import naming
-from autotuned.key.reach import NO_HOLDER, body_of, is_toolchain, is_triton_function, uses
+from autotuned.key.reach import NO_HOLDER, body_of, cells, is_toolchain, is_triton_function, layers, uses
 from autotuned.key.reach import python_function as python_function
 from autotuned.key.source_text import Body, text
 from autotuned.typed_json import Json, canonical, encode
@@ -275,7 +275,7 @@ class _Walk:
 
     def _note_options(self, value: Any) -> None:
         """What `triton.jit` was told, besides the text, that makes another binary; and that text can be replaced."""
-        for layer in _layers(value):
+        for layer in layers(value):
             written = getattr(layer, "src", None)
             if isinstance(written, str):
                 self.checks.append(lambda layer=layer, written=written: layer.src is written)  # type: ignore[misc]
@@ -293,8 +293,8 @@ class _Walk:
         """Code of another package by its name, with the values that it was made with."""
         home = naming.home_of(str(function.__globals__.get("__name__", function.__module__)))
         if home.partition(".")[0] != "triton":
-            for free, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
-                self.value(f"{name}.{free}", _content(cell))
+            for free, value in cells(function).items():
+                self.value(f"{name}.{free}", value)
         self.lines.append(f"{name} -> {home}.{getattr(function, '__qualname__', function.__code__.co_name)}")
         if holder is not NO_HOLDER:
             self.value(f"{name}.self", holder)
@@ -416,21 +416,6 @@ class _Walk:
 
 
 _OPTIONS = ("noinline", "debug", "do_not_specialize", "do_not_specialize_on_alignment")
-
-
-def _layers(value: Any) -> Iterator[Any]:
-    for _ in range(32):
-        if value is None or isinstance(value, FunctionType):
-            return
-        yield value
-        value = getattr(value, "fn", None)
-
-
-def _content(cell: Any) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:
-        return None
 
 
 def _is_array(value: Any) -> bool:

@@ -9,9 +9,10 @@ from operator import index, is_
 from typing import TYPE_CHECKING, Any
 
 from autotuned import _native
+from autotuned._frozen import Frozen
 from autotuned._lazy import later
-from autotuned.launch import bound, codegen
-from autotuned.launch.entry import Bound, Prologue, Run
+from autotuned.launch import codegen
+from autotuned.launch.entry import Bound, Run
 from autotuned.triton_compat import compiled, kernel
 from autotuned.tunable.call import Tunable
 
@@ -21,36 +22,36 @@ else:
     driver_call = later("launch.driver_call")
 
 
-def direct(
-    tunable: Tunable,
-    names: Sequence[str],
-    values: tuple[Any, ...],
-    config: Any,
-    before: Prologue | None,
-    binary: Any,
-    device: int,
-    asks: bool,
-    again: Run | None,
-) -> Bound:
+class Filled(Frozen):
+    """The parameters of a kernel: those that values are given for, all of them, and what the tuned ones are set to."""
+
+    names: Sequence[str]
+    order: Sequence[str]
+    constants: Mapping[str, Any]
+
+
+def direct(made: Bound, tunable: Tunable, arguments: Mapping[str, Any], binary: Any, asks: bool) -> Bound:
     """Launch the compiled kernel itself, and through Triton whenever its guards say that something changed.
 
     Args:
+        made: What the launch table is to hold; until now it launches by Triton's own look-up.
         asks: Whether code of the user's runs within the look-up: buckets, key callables.
-        again: Finds another config for a call whose grid launches nothing for this one, if there is one.
 
     Raises:
         EvictedError: Triton's cache no longer holds it.
         UnbindableError: This kernel cannot be launched this way.
     """
-    order = [parameter.name for parameter in tunable.parameters]
-    constants, is_hooked = _constants(tunable, names, config), before is not None or asks
-    fallback, memory = bound.through_triton(tunable, names, config), memory_test(names, values)
+    names, before, device = tuple(arguments), made.before, kernel.current_device()
+    constants, is_hooked = _constants(tunable, names, made.config), before is not None or asks
+    filled = Filled(names, [parameter.name for parameter in tunable.parameters], constants)
+    fallback, memory = made.fallback, memory_test(names, tuple(arguments.values()))
+    assert fallback is not None
 
     def plan(kernel: Any) -> tuple[Run, tuple[Any, ...] | None, driver_call.Twin | None]:
         found = compiled.handle(tunable.fn, kernel, device)
         _native.watch(found.watched)
         parts = before.parts if before else (None, {}, ())
-        straight = direct_launch(found, names, order, constants, memory, is_hooked, otherwise, fallback, again)
+        straight = direct_launch(found, filled, memory, is_hooked, made, otherwise)
         fields = driver_call.fields(found, names, constants, parts)
         if fields is None:
             return straight, None, None
@@ -64,7 +65,6 @@ def direct(
                 made.launch_by(*plan(launched))
         return launched
 
-    made = Bound(config, fallback, before, fallback, again)
     made.launch_by(*plan(binary))
     return made
 
@@ -92,29 +92,26 @@ def memory_test(names: Sequence[str], values: tuple[Any, ...]) -> Callable[[tupl
 
 def direct_launch(
     found: compiled.Handle,
-    names: Sequence[str],
-    order: Sequence[str],
-    constants: Mapping[str, Any],
+    filled: Filled,
     memory_holds: Callable[[tuple[Any, ...]], bool],
     is_hooked: bool,
+    made: Bound,
     otherwise: Run,
-    fallback: Run,
-    again: Run | None,
 ) -> Run:
     """A function of values and grid that launches a loaded kernel without looking it up again, and returns it.
 
     Args:
         found: The kernel.
-        names: Its free parameters, whose values it is called with.
-        order: All its parameters.
-        constants: The values of those that are tuned.
         memory_holds: Whether the memory of values is what it was compiled for.
         is_hooked: Whether code of the user's runs between the look-up and each launch.
+        made: Its `fallback` is called instead when the user's code changed what the kernel was looked up for, and its
+            `again` when the grid launches nothing, as another config's may.
         otherwise: Called instead when something that the launch relies on has changed, since then Triton's own launch
             must decide; a callable grid is evaluated before. What it relies on is listed in `docs/launcher.md`.
-        fallback: Called instead when the user's code changed what the kernel was looked up for.
-        again: Called instead when the grid launches nothing, as another config's may; None where there is no other.
     """
+    names, order, constants = filled.names, filled.order, filled.constants
+    fallback, again = made.fallback, made.again
+    assert fallback is not None
     in_cache, cache_key, alive, holds = found.cache.get, found.cache_key, found.kernel, found.holds
     pre_run, entering, leaving, enter, leave = found.pre_run, found.entering, found.leaving, found.enter, found.leave
     run, function, packed, stream_of, device = found.run, found.function, found.packed, found.stream_of, found.device

@@ -4,7 +4,8 @@ Most grids are: `lambda meta: (triton.cdiv(meta["M"], meta["BLOCK"]),)`. The C l
 the values of the call, which is a tenth of calling it. Nothing is assumed of names: every global, every attribute of a
 module and the code of every function called is compared again at each launch, and where one differs, a value is no
 plain integer, or something overflows, the callable is called as ever. So is every callable with an instruction that is
-not named here: a branch, a loop, a call of anything but what is below, an attribute of META.
+not named here: a branch, a loop, a call of anything but what is below, an attribute of META. In a Python version that
+is newer than `NEWEST` every callable is called, for its instructions may mean something else.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ _NO_EFFECT = {"RESUME", "NOP", "CACHE", "PRECALL", "COPY_FREE_VARS", "EXTENDED_A
 _SAME = {"LOAD_FAST_BORROW": "LOAD_FAST", "LOAD_FAST_CHECK": "LOAD_FAST", "LOAD_SMALL_INT": "LOAD_CONST",
          "LOAD_FAST_BORROW_LOAD_FAST_BORROW": "LOAD_FAST_LOAD_FAST"}  # fmt: skip
 _MAX_STEPS = 64
+NEWEST = (3, 14)  # the latest Python whose instructions were compared with those below
 _builtins_of = operator.attrgetter("__builtins__")  # functions have it, and not every type checker knows
 _NOT_SIMPLE = 0x04 | 0x08 | 0x20 | 0x80 | 0x100 | 0x200  # *args, **kwargs, generators and coroutines
 
@@ -55,7 +57,7 @@ def program(grid: Any) -> tuple[int, Steps] | None:
     The steps are for a machine with a stack, and end with all sizes on it.
     """
     try:
-        if type(grid) is not FunctionType or grid.__code__.co_argcount != 1:
+        if type(grid) is not FunctionType or grid.__code__.co_argcount != 1 or sys.version_info[:2] > NEWEST:
             return None
         sizes = _Reader(grid, [_META], inlined=False).returned()
         if type(sizes) is not list or not 1 <= len(sizes) <= 3:

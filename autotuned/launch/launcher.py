@@ -13,40 +13,17 @@ from autotuned.key.key import KeySpec
 from autotuned.triton_compat import versions
 
 if TYPE_CHECKING:
-    from typing import Protocol
+    from typing import Protocol, TypeAlias
 
     from autotuned.launch import table
+
+    Launcher: TypeAlias = "Joined | table.PyLauncher"
 else:
     Protocol = object  # defining a protocol takes as long as importing a module
     table = later("launch.table")  # the C extension makes it unnecessary
 
 _MAX_NAMES = 128  # MAX_ARGS of `launch/c/module.c`
-_SHAPE, _VALUE, _CONSTEXPR, _INTEGER, _STRIDES = 1, 2, 4, 8, 16  # ROLE_ of `launch/c/words.h`
-
-
-class Launcher(Protocol):
-    """A launch table; `PyLauncher` is its specification."""
-
-    name: str
-
-    @property
-    def evictions(self) -> int:
-        """How many entries made room."""
-
-    @property
-    def hits(self) -> int:
-        """How many calls were answered."""
-
-    def find(self, values: tuple[Any, ...]) -> Any:
-        """What is bound for these argument values, or None."""
-
-    def bind(self, values: tuple[Any, ...], bound: Any) -> bool:
-        """Bind these argument values; False if they have no words."""
-
-    def clear(self) -> None:
-        """Forget everything bound."""
-
-    def __len__(self) -> int: ...
+_SHAPE, _VALUE, _CONSTEXPR, _INTEGER, _STRIDES = 1, 2, 4, 8, 16  # ROLE_ of `launch/c/signature.h`
 
 
 class Shape(Frozen):
@@ -76,7 +53,7 @@ def make(names: Sequence[str], spec: KeySpec, device: Device | None, shape: Shap
         shape: How the kernel may be called; None for plain callables, which the Python twin serves.
     """
 
-    def python() -> Launcher:
+    def python() -> table.PyLauncher:
         return table.PyLauncher(names, spec, device.getter if device else None, places=shape is None)
 
     if shape is None or len(names) > _MAX_NAMES or not uses_c():
@@ -90,7 +67,7 @@ def make(names: Sequence[str], spec: KeySpec, device: Device | None, shape: Shap
 
 
 class Joined:
-    """The table in C and, behind it, one in Python for what that has no words for: tuples, descriptors, enums.
+    """The table in C and, behind it, one in Python for what that has no signature for: tuples, descriptors, enums.
 
     Args:
         in_c: Answers launches before Python sees them; `find` is asked when it did not.
@@ -102,10 +79,10 @@ class Joined:
 
     name = "c"
 
-    def __init__(self, in_c: Any, in_python: Callable[[], Launcher]) -> None:
+    def __init__(self, in_c: Any, in_python: Callable[[], table.PyLauncher]) -> None:
         self.in_c = in_c
         self._make = in_python
-        self._rest: Launcher | None = None
+        self._rest: table.PyLauncher | None = None
 
     @property
     def hits(self) -> int:
@@ -123,7 +100,7 @@ class Joined:
         return found if found is not None or self._rest is None else self._rest.find(values)
 
     def bind(self, values: tuple[Any, ...], bound: Any) -> bool:
-        """Bind these argument values; False if they have no words."""
+        """Bind these argument values; False if they have no signature."""
         if self.in_c.bind(values, bound):
             return True
         if self._rest is None:
@@ -138,7 +115,7 @@ class Joined:
     def __len__(self) -> int:
         return sum(map(len, self._tables()))
 
-    def _tables(self) -> list[Launcher]:
+    def _tables(self) -> list[Any]:
         return [self.in_c] if self._rest is None else [self.in_c, self._rest]
 
 

@@ -4,66 +4,91 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from autotuned.api.pickling import CaseGenerator
-from autotuned.errors import AutotunedError
+from autotuned.errors import AutotunedError, TargetError
+from autotuned.offline import replay
+from autotuned.offline import targets as modules
+from autotuned.offline.device import tensors_on
 from autotuned.offline.replay import Replayed
 from autotuned.offline.targets import Found
+from autotuned.recording.file import SUFFIX
+
+HINT = "Register some: @kernel.case over a generator fn(device) of dict(args=(...), kwargs={...}, grid=...)."
+
+
+def load(targets: Sequence[str]) -> list[Found]:
+    """What is tuned in the targets, each object once.
+
+    Raises:
+        TargetError: A target cannot be had, or none of the kernels has cases.
+    """
+    imported = [target for target in targets if not target.endswith(SUFFIX)]
+    recorded = [one for target in targets if target.endswith(SUFFIX) for one in replay.load(Path(target), imported)]
+    replayed = {id(one.tuned) for one in recorded}
+    found = {id(one.tuned): one for target in imported for one in modules.load(target)}
+    # A file may be given because a recording names it: of what is recorded cases are not expected.
+    found = {place: one for place, one in found.items() if one.tuned.cases or place not in replayed}
+    if not recorded and not any(one.tuned.cases for one in found.values()):
+        names = ", ".join(one.name for one in found.values())
+        raise TargetError(f"there is nothing to measure: no cases for {names}. {HINT}", target=targets[0])
+    return [*recorded, *found.values()]
 
 
 @dataclass(frozen=True)
-class Unit:
-    """One case of one kernel.
+class Case:
+    """One call of one kernel that is to be tuned.
 
     Attributes:
-        number: Its place in the sequence, from 0.
-        case: What a generator yielded, or a recorded call.
-        error: Why there is no case; "" if there is one.
-        count: How often a recorded call was made; 0 for a generator's case.
+        number: Its position in the sequence, from 0.
+        given: What a generator yielded, or a recorded call.
+        error: Why there is none; "" if there is one.
+        count: How often a recorded call was made; 0 for what a generator yielded.
     """
 
     number: int
     found: Found
-    case: Any = None
+    given: Any = None
     error: str = ""
     count: int = 0
 
 
-class Units:
-    """The units of targets, in order; tensors of a case are made when it is reached and dropped behind it.
+class Cases:
+    """The cases of targets, in order; tensors of a case are made when it is reached and dropped behind it.
 
     Attributes:
         without_cases: Kernels that have none.
         recorded_count: How often all recorded calls were made together.
-        known: How many units there are, where all targets are recordings; 0 where generators tell as they go.
+        known: How many cases there are, where all targets are recordings; 0 where generators tell as they go.
     """
 
     def __init__(self, found: Sequence[Found], device: str) -> None:
         self._found, self._device = found, device
-        self._going: Iterator[Unit] = iter(())
+        self._going: Iterator[Case] = iter(())
         self._next = 0
         self.without_cases = [one.name for one in found if not isinstance(one, Replayed) and not one.tuned.cases]
         self.recorded_count = sum(one.count for one in found if isinstance(one, Replayed))
         lengths = [1 if one.reason else len(one.calls) for one in found if isinstance(one, Replayed)]
         self.known = sum(lengths) if len(lengths) == len(found) else 0
 
-    def __iter__(self) -> Iterator[Unit]:
-        for number, (found, case, error, count) in enumerate(self._cases()):
-            yield Unit(number, found, case, error, count)
+    def __iter__(self) -> Iterator[Case]:
+        for number, (found, given, error, count) in enumerate(self._all()):
+            yield Case(number, found, given, error, count)
 
-    def at(self, number: int) -> Unit | None:
-        """The unit with a number; None if there are not so many. Going back means going through all again."""
+    def at(self, number: int) -> Case | None:
+        """The case with a number; None if there are not so many. Going back means going through all again."""
         if number < self._next or self._next == 0:
             self._going, self._next = iter(self), 0
-        for unit in self._going:
-            self._next = unit.number + 1
-            if unit.number == number:
-                return unit
+        for case in self._going:
+            self._next = case.number + 1
+            if case.number == number:
+                return case
         self._next = 0
         return None
 
-    def _cases(self) -> Iterator[tuple[Found, Any, str, int]]:
+    def _all(self) -> Iterator[tuple[Found, Any, str, int]]:
         for found in self._found:
             if isinstance(found, Replayed):
                 yield from _recorded(found)
@@ -72,10 +97,10 @@ class Units:
                     yield from self._generated(found, generator)
 
     def _generated(self, found: Found, generator: CaseGenerator) -> Iterator[tuple[Found, Any, str, int]]:
-        """The cases of a generator; an exception in it, the user's code, is one without a case."""
+        """The cases of a generator; an exception in it, the user's code, is one without a call."""
         try:
-            for case in generator(tensors_on(self._device)):
-                yield found, case, "", 0
+            for given in generator(tensors_on(self._device)):
+                yield found, given, "", 0
         except Exception as error:
             name = getattr(generator, "__name__", "its cases")
             yield found, None, f"{name}: {reason(error)}", 0
@@ -99,11 +124,6 @@ def share(count: int, open_count: int) -> float:
     return count / max(open_count, count) if count else 1.0
 
 
-def tensors_on(device: str) -> str:
-    """Where the tensors of cases are made: "cuda", or "cpu" for the interpreter."""
-    return "cpu" if device == "interpreter" else "cuda"
-
-
 def reason(error: BaseException) -> str:
-    """What a row says of an exception: this package's errors speak for themselves."""
+    """What the result of a case says of an exception: this package's errors speak for themselves."""
     return str(error) if isinstance(error, AutotunedError) else f"{type(error).__name__}: {error}"

@@ -1,23 +1,33 @@
-"""What `tune` was asked for, and what came of each case."""
+"""What `tune` is asked for, what it tells while it runs, and what comes of it."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from autotuned.cli import terminal
-from autotuned.configfiles.file import Entry
-from autotuned.key.key import Key
-from autotuned.store.record import TuningRecord
+from autotuned.errors import OptionError
 from autotuned.typed_json import Json
 
-HEADERS = ("call", "config", "source", "time>", "vs first>", "vs default>", "quality")
+if TYPE_CHECKING:
+    from autotuned.search.job import Progress
+
+EXECUTORS = ("local", "ray")
+
+
+def _refused(option: str, problem: str) -> OptionError:
+    return OptionError(f"{option}: {problem}.", option=option, problem=problem)
 
 
 @dataclass(frozen=True)
-class Wishes:
-    """The command's options; see its help."""
+class Options:
+    """The options of `tune`; see there.
+
+    Raises:
+        OptionError: One cannot have its value, or two do not go together.
+    """
 
     out: Path | None = None
     force: bool = False
@@ -28,14 +38,34 @@ class Wishes:
     executor: str = "local"
     ray_address: str | None = None
 
+    def __post_init__(self) -> None:
+        for option, seconds in (("budget_s", self.budget_s), ("timeout_s", self.timeout_s)):
+            if seconds is not None and not seconds > 0:
+                raise _refused(option, f"expected seconds above 0, got {seconds:g}")
+        if self.executor not in EXECUTORS:
+            raise _refused("executor", f"expected {' or '.join(EXECUTORS)}, got {self.executor!r}")
+        if self.ray_address is not None and self.executor != "ray":
+            raise _refused("ray_address", "expected with executor ray only")
+        if self.executor == "ray" and self.devices not in (None, "all"):
+            text = f"expected all, or nothing, with executor ray, which finds the GPUs itself; got {self.devices!r}"
+            raise _refused("devices", text)
+        if self.several and self.isolate is False:
+            raise _refused("isolate", f"expected without {self._several}, which needs processes")
+        if self.several and os.name != "posix":
+            raise _refused(self._several, f"expected Linux, got {os.name!r}")
+
     @property
     def several(self) -> bool:
         """Whether devices were named, or a cluster: then each has a process of its own."""
-        return self.devices is not None or self.executor != "local"
+        return bool(self._several)
+
+    @property
+    def _several(self) -> str:
+        return "devices" if self.devices is not None else "executor ray" if self.executor != "local" else ""
 
 
 @dataclass
-class Row:
+class CaseResult:
     """What came of one case; the fields are those of the command's JSON."""
 
     kernel: str
@@ -54,47 +84,87 @@ class Row:
     configs: int | None = None
     measured_configs: int | None = None
 
-    @property
-    def words(self) -> str:
-        """The call in few words."""
-        return terminal.call_words(self.call) if self.call is not None else "(case)"
 
-    @property
-    def config_words(self) -> str:
-        """The config in few words; only Triton's kernels have options of a launch."""
-        return terminal.config_words(self.config, options=self.triton is not None)
+@dataclass
+class DeviceResult:
+    """What one of several devices did; the fields are those of the command's JSON."""
 
-    @property
-    def line(self) -> str:
-        """One line for the log of a run."""
-        return f"{self.kernel}  {self.words}: {self._outcome()}"
-
-    def _outcome(self) -> str:
-        if self.status != "done":
-            return f"{self.status}: {' '.join((self.reason or '').split())}"
-        place = self.source if self.source in ("measured", "stored") else f"from {self.source}"
-        return f"{self.config_words}, {terminal.time_words(self.median_us)}, {place}"
+    name: str
+    product: str | None
+    uuid: str | None
+    host: str | None
+    model: str | None
+    cases: int
+    restarts: int
+    given_up: str | None
 
 
 @dataclass
-class Result:
-    """A row, and what it rests on where that can be kept."""
+class TuneResult:
+    """What came of `tune`.
 
-    row: Row
-    key: Key | None = None
-    entry: Entry | None = None
-    record: TuningRecord | None = None
+    Attributes:
+        device: "cuda" or "interpreter".
+        devices: Those that were named, or found in a cluster.
+        without_cases: Kernels that have none.
+        files: The config files that were written.
+        interrupted: Whether Ctrl-C ended it.
+        budget_s: What it was given.
+    """
+
+    device: str = ""
+    devices: list[DeviceResult] = field(default_factory=list)
+    cases: list[CaseResult] = field(default_factory=list)
+    without_cases: list[str] = field(default_factory=list)
+    files: list[str] = field(default_factory=list)
+    interrupted: bool = False
+    seconds: float = 0.0
+    budget_s: float | None = None
+
+    @property
+    def failed(self) -> list[CaseResult]:
+        """The cases that nothing was chosen for."""
+        return [case for case in self.cases if case.status == "failed"]
+
+    @property
+    def unfinished(self) -> list[CaseResult]:
+        """The cases that the budget left out, or cut off before every config was measured: another run goes on."""
+        return [case for case in self.cases if case.status == "skipped" or self._is_cut(case)]
+
+    def _is_cut(self, case: CaseResult) -> bool:
+        short = case.source == "measured" and (case.measured_configs or 0) < (case.configs or 0)
+        return short and self.budget_s is not None and self.seconds >= self.budget_s
+
+    def to_json(self) -> dict[str, Json]:
+        """What `autotuned tune --json` prints."""
+        return {
+            "device": self.device,
+            "devices": [asdict(device) for device in self.devices],
+            "cases": [asdict(case) for case in self.cases],
+            "skipped": [{"kernel": name, "reason": "no cases"} for name in self.without_cases],
+            "files": self.files,
+            "interrupted": self.interrupted,
+            "seconds": round(self.seconds, 3),
+        }
 
 
-def cells(row: Row) -> list[str]:
-    """A row of the table under `HEADERS`."""
-    place = row.source or ""
-    return [
-        row.words,
-        row.config_words if row.status == "done" else f"{row.status}: {row.reason}",
-        place if place in ("measured", "stored") else Path(place).name,
-        terminal.time_words(row.median_us),
-        terminal.ratio_words(row.vs_first),
-        terminal.ratio_words(row.vs_default),
-        row.quality or "n/a",
-    ]
+class Observer:
+    """Is told how far `tune` is; derive from it and override what is of interest.
+
+    `device` is the name of the device where several measure, else "".
+    """
+
+    def begin(self, case: CaseResult, device: str = "") -> None:
+        """A case is tuned from now on."""
+
+    def observe(self, progress: Progress, device: str = "") -> None:
+        """How far a search is, and which config is next; called between launches."""
+
+    def done(self, case: CaseResult, device: str = "") -> None:
+        """What came of a case."""
+
+    def count(self, done: int, known: int) -> None:
+        """How many cases are done, of those that are known so far."""
+
+    def note(self, line: str, device: str = "") -> None:
+        """Something that is worth a line in a log: a config that is left out, a process that is started anew."""

@@ -12,7 +12,6 @@ from autotuned.key import opaque
 from autotuned.key.key import Key
 from autotuned.offline import targets
 from autotuned.offline.targets import Found
-from autotuned.resolve import fallback
 from autotuned.resolve.tuner import Tuner
 from autotuned.search import search
 from autotuned.search.job import Job, Outcome, timer_of
@@ -109,6 +108,21 @@ class Contest:
             return float("inf")
         return self.shipped_us / min(others) - 1.0 if others else -1.0
 
+    def to_json(self) -> dict[str, Json]:
+        """What `autotuned check --json` prints of it; no loss where the shipped choice did not run."""
+        return {
+            "kernel": self.key.kernel,
+            "triton": self.key.context.get("triton"),
+            "call": self.key.call,
+            "config": dict(self.config),
+            "shipped_us": self.shipped_us,
+            "default_us": self.default_us,
+            "rival_us": self.rival_us,
+            "rival": self.rival,
+            "loss": None if self.loss == float("inf") else round(self.loss, 4),
+            "error": self.error,
+        }
+
 
 def contests(files: Iterable[ConfigFile], found: Found, device: Any) -> Iterator[Contest]:
     """Time the shipped choice of every case of a kernel that the files have in this very context.
@@ -165,7 +179,7 @@ def _median(timing: Timing) -> float:
 
 def _default(tuner: Tuner, call: Call, live: Mapping[str, Any]) -> str:
     """What is used without tuning, as far as it is a candidate; else the first."""
-    default = fallback.given(tuner.chooser, call, live)
+    default = tuner.chooser.default_for(call, live)
     name = configs.identity(default, tuner.tunable.name, opaque.spell) if configs.is_config(default) else ""
     return name if name in live else next(iter(live))
 

@@ -1,1 +1,1 @@
-"""Which config a call gets that the launch table does not know; `resolve/tuner.py` first."""
+"""Which config a call gets that the launch table does not know; `tuner.py` first."""

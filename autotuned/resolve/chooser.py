@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from autotuned import env
 from autotuned._lazy import later
-from autotuned.errors import ConfigError, PruningError
+from autotuned.errors import AllConfigsFailedError, ConfigError, PruningError
 from autotuned.key import opaque
 from autotuned.key.key import Key, call_part
 from autotuned.resolve import hooks, sources
 from autotuned.resolve.context import Context
-from autotuned.resolve.request import Options, Question, Seconds
+from autotuned.resolve.request import Options, Question, State
 from autotuned.store import conditions, records
 from autotuned.store.lookup import Candidates, Choice, Live, Look, Origin, Place
 from autotuned.triton_compat import kernel
@@ -26,14 +26,16 @@ from autotuned.tunable.configs import Pruner
 if TYPE_CHECKING:
     from autotuned.resolve import advice, explain, fallback, searcher
     from autotuned.resolve.explain import Explanation
-    from autotuned.search import failures
+    from autotuned.search import exclusions, failures
     from autotuned.store import locks
     from autotuned.store.record import TuningRecord
     from autotuned.tunable import readers
 else:
-    explain, failures, fallback = map(later, ("resolve.explain", "search.failures", "resolve.fallback"))
-    locks, readers, searcher, advice = map(
-        later, ("store.locks", "tunable.readers", "resolve.searcher", "resolve.advice")
+    explain, fallback, searcher, advice = map(
+        later, ("resolve.explain", "resolve.fallback", "resolve.searcher", "resolve.advice")
+    )
+    exclusions, failures, locks, readers = map(
+        later, ("search.exclusions", "search.failures", "store.locks", "tunable.readers")
     )
 
 log = logging.getLogger("autotuned")
@@ -50,8 +52,7 @@ class Chooser:
     """
 
     # Made where something went wrong, or is searched for.
-    unfit = cached_property(lambda self: failures.Unfit())
-    _searcher = cached_property(lambda self: searcher.Searcher(self))
+    _searcher = cached_property(lambda self: searcher.Searcher(self.state))
     untuned = cached_property(lambda self: advice.Untuned())
 
     def __init__(
@@ -62,15 +63,16 @@ class Chooser:
         on_written: Callable[[list[str]], None],
     ) -> None:
         self.tunable = tunable
-        self.options = options
-        self.searches = 0
-        self.seconds = Seconds()
-        self._on_configs, self.on_written = on_configs, on_written
+        self.state = State(tunable, options, on_written)
+        self._on_configs = on_configs
         #: Arguments that decide with their exact values which configs a call may use, as far as has been seen.
         self.seen: set[str] = set()
-        self._choices: dict[Key, Choice] = {}
-        self._said: set[str] = set()
         self._context = Context(tunable, options.version, options.trial)
+
+    @property
+    def options(self) -> Options:
+        """The decorator's, as they are now."""
+        return self.state.options
 
     # -- key and candidates --------------------------------------------------------------------------------------
 
@@ -93,7 +95,7 @@ class Chooser:
             self._on_configs(left)
         for config in left:  # computed ones, and a pruner's own, were not known when the call was bound
             refuse_conflicts(self.tunable, call.args, call.kwargs, self.tunable.settings(config))
-        return self._launching(call, Live((self.identity(config), config) for config in left))
+        return self._launching(call, Live((self.state.identity(config), config) for config in left))
 
     def _launching(self, call: Call, live: Live) -> Live:
         """Those that launch something, as `32 // BLOCK` blocks do for some only; all where none does."""
@@ -114,10 +116,6 @@ class Chooser:
         needed = self.options.needs(self.tunable.name, live)
         return Question(call, self.key(call), live, mode, needed=needed, launches=launches, narrowed=narrowed, **more)
 
-    def identity(self, config: Any) -> str:
-        """The text that says which config this is."""
-        return candidates.identity(config, self.tunable.name, opaque.spell)
-
     def _pruned(self, call: Call, configs: list[Any], pruner: Pruner) -> list[Any]:
         named = dict(zip((parameter.name for parameter in self.tunable.parameters), call.args))
         return candidates.prune(configs, pruner, named, call.kwargs, self.tunable.name, self.seen)
@@ -125,10 +123,6 @@ class Chooser:
     def _listed(self, call: Call) -> list[Any]:
         """The configs of a call before pruning."""
         return self.options.configs() if self.options.computed is None else self._computed(call, self.options.computed)
-
-    def may_serve(self, identity: str) -> bool:
-        """Whether some call may use a config: it is in the list, or the list is computed."""
-        return self.options.computed is not None or identity in map(self.identity, self.options.configs())
 
     @property
     def narrows(self) -> bool:
@@ -142,11 +136,11 @@ class Chooser:
         A pruner is asked, about the list with this config in it, and so is a callable that gives the list. What a
         `perf_model` leaves out would be slow and not wrong.
         """
-        early, identity = self.options.pruner().early, self.identity(config)
+        early, identity = self.options.pruner().early, self.state.identity(config)
         if identity in live or (early is None and self.options.computed is None):
             return True
         configs = self._listed(call)
-        if identity not in map(self.identity, configs):
+        if identity not in map(self.state.identity, configs):
             if self.options.computed is not None:
                 return False
             configs = [*configs, config]
@@ -154,7 +148,7 @@ class Chooser:
             left = self._pruned(call, configs, Pruner(early))
         except PruningError:  # it leaves none, and says so where the candidates are asked for
             return False
-        return identity in map(self.identity, left)
+        return identity in map(self.state.identity, left)
 
     def _computed(self, call: Call, computed: Callable[..., Any]) -> list[Any]:
         self.seen |= readers.read_by(computed, call.arguments)
@@ -184,16 +178,16 @@ class Chooser:
         """
         self.tunable.device(call)  # a kernel without a GPU fails here, with an error that says what to do
         start = time.perf_counter()
-        pinned = self._allowed(call, pinned, self.say_once)
+        pinned = self._allowed(call, pinned, self.state.warn_once)
         live = self.candidates(call) if pinned is None else Live()
         mode = mode or env.current_mode()
         if mode == "off" and len(live) > 1 and self.options.default is None:
-            return fallback.first_that_compiles(self.tunable, call, live)
+            return self._first_that_compiles(call, live)
         known = self._without_key(call, live, mode, pinned)
         if known is not None:
             return known if live.whole else known.replace(lasting=False)
         question = self.question(call, live, mode, search=search)
-        self.seconds.lookup += time.perf_counter() - start
+        self.state.lookup_s += time.perf_counter() - start
         choice = self.answer(question)
         # No word of a call tells what its grid left out: a later one, with another grid, is to be asked anew.
         return choice if live.whole else choice.replace(lasting=False)
@@ -207,7 +201,8 @@ class Chooser:
                 "`%s`: expected a pin in .cache that the pruner allows, got one that it drops for key %s (%s): others "
                 "are used. Name in key= what the pruner reads, or pin another config."
             )
-            say("pin", message, self.key(call), pinned)
+            key = self.key(call)
+            say("pin", message, key.kernel, key.digest[:12], pinned)
         return None
 
     def _without_key(self, call: Call, live: Candidates, mode: str, pinned: Any) -> Choice | None:
@@ -221,7 +216,7 @@ class Chooser:
     def _places(self, question: Question) -> list[Place]:
         """Where a known choice may come from, in the order in which the places are asked."""
         own: Place = (Origin.TABLE, lambda key, live: self._look_at_own(question))
-        if question.fresh or not self.keeps(question.key):
+        if question.fresh or not self.state.keeps(question.key):
             return [own]
         strict = question.mode == "strict"
         return [own, *sources.places(strict, question.must_search, self.options.nearest, question.needed)]
@@ -245,10 +240,8 @@ class Chooser:
         if known is not None:
             return explain.without_key(name, mode, known, self.label(known.config))
         question = self.question(call, live, mode)
-        return explain.of_call(
-            question.key, live, mode, self._places(question), self._ending(question),
-            None if self.keeps(question.key) else "disabled", self.label, self.options.spec.buckets,
-        )  # fmt: skip
+        places, ending = self._places(question), self._ending(question)
+        return explain.of_call(question, places, ending, self.state.keeps(question.key), self.options.spec.buckets)
 
     def label(self, config: Any) -> str:
         """A config in a few words, for people."""
@@ -269,17 +262,17 @@ class Chooser:
         if known is not None and (ending is not Origin.SEARCH or self.is_enough(known, question)):
             return self._remember(question.key, known)
         if not question.launches:  # as with no tokens for an expert: a later call of the key is measured
-            return fallback.for_now(self, question)
+            return self._for_now(question)
         if ending is not Origin.SEARCH:
             return (self._search_forbidden if self._may_search(question) else self._without_search)(question)
-        with records.locked(question.key, self.keeps(question.key) and not hooks.agreements) as lock:
+        with records.locked(question.key, self.state.keeps(question.key) and not hooks.agreements) as lock:
             # Again: another process or thread may have finished while this one waited for the lock.
             known = self.known(question)
             if known is None or not self.is_enough(known, question):
                 waited = lock is locks.Lock.BUSY and self.options.default is not None and not question.must_search
                 if waited or lock is locks.Lock.NESTED:  # a hook or a helper calls what is being searched
                     return self.default(question.call, question.live)
-                known = self._searcher.search(question.replace(lock=lock))
+                known = self._searched(question.replace(lock=lock))
             return self._remember(question.key, known)
 
     def is_enough(self, known: Choice, question: Question) -> bool:
@@ -296,15 +289,18 @@ class Chooser:
             known = self.known(self.question(call, live, "serve"))
         return (known or self.default(call, live)).config
 
-    def refuse(self, call: Call, choice: Choice, error: Exception) -> None:
+    def exclude(self, call: Call, choice: Choice, error: Exception) -> None:
         """Take note that a choice cannot be launched here, so that the next source is asked from now on.
 
         Raises:
             Exception: `error`, if this was noted before: asking again would not end.
         """
         key = self.key(call)
-        self.unfit.note(key.digest, candidates.identity(choice.config, self.tunable.name, opaque.spell), error)
-        self._choices.pop(key, None)
+        identity = self.state.identity(choice.config)
+        if identity in self.state.excluded.of(key.digest):
+            raise error
+        self.state.excluded.add(key.digest, identity, exclusions.Reason.NOT_LAUNCHED, failures.describe(error))
+        self.state.choices.pop(key, None)
         if hooks.agreements:
             hooks.agreements[-1].leave(key)
         log.warning(
@@ -312,39 +308,29 @@ class Chooser:
             key.kernel, choice.config, choice.where or choice.origin.name, failures.describe(error),
         )  # fmt: skip
 
-    def forget(self) -> None:
-        """Drop this process's choices; records on disk stay."""
-        self._choices.clear()
-        vars(self).pop("unfit", None)
-
     def _may_search(self, question: Question) -> bool:
         if question.must_search or question.mode == "search":
             return True
-        wanted = self.options.default is None and self.searches < self.options.max_searches
+        wanted = self.options.default is None and self.state.searches < self.options.max_searches
         return question.mode == "auto" and wanted
 
     def known(self, question: Question) -> Choice | None:
         """This process's choice, else the stored or shipped one; None where the question asks for a new search."""
         start = time.perf_counter()
-        unfit = self.unfit.of(question.key.digest) if "unfit" in vars(self) else ()
-        strict = question.mode == "strict"
-        found = sources.find(question.key, question.live, self._places(question), unfit, strict)
-        self.seconds.lookup += time.perf_counter() - start
+        excluded, strict = self.state.excluded_for(question.key), question.mode == "strict"
+        found = sources.find(question.key, question.live, self._places(question), excluded, strict)
+        self.state.lookup_s += time.perf_counter() - start
         if found is not None and found.record is not None:
             self._take_in(found.record)
         return found
 
-    def records(self) -> list[TuningRecord]:
-        """The records behind the choices of this process."""
-        return [choice.record for choice in list(self._choices.values()) if choice.record is not None]
-
     def _take_in(self, found: TuningRecord) -> None:
         """What a record says besides its winner."""
         if self.options.restore is None:
-            self.on_written([str(name) for name in found.provenance.get("written", ())])
+            self.state.on_written([str(name) for name in found.provenance.get("written", ())])
 
     def _look_at_own(self, question: Question) -> Look:
-        choice = self.own(question.key)
+        choice = self.state.choices.get(question.key)
         if choice is None:
             return Look(None, "absent")
         if question.force or (question.mode == "search" and choice.origin is not Origin.SEARCH):
@@ -354,16 +340,11 @@ class Chooser:
         found = self._for_these(choice, question)
         return Look(found, "" if found else "absent", "" if found else "its config is not among those of this call")
 
-    def own(self, key: Key) -> Choice | None:
-        """What this process has chosen for a key; for another call of it, which may have had other candidates."""
-        return self._choices.get(key)
-
     def _for_these(self, choice: Choice, question: Question) -> Choice | None:
         """A choice of this process among the candidates of a call: its config if it is one, else the next best."""
         record, live = choice.record, question.live
-        best = (
-            sources.best(record, live, question.needed) if record and record.timings else self.identity(choice.config)
-        )
+        identity = self.state.identity(choice.config)
+        best = sources.best(record, live, question.needed) if record and record.timings else identity
         if best is None or best not in live:
             return None
         complete = record is None or sources.is_complete(record, live, best, question.needed)
@@ -375,18 +356,48 @@ class Chooser:
     def _remember(self, key: Key, choice: Choice) -> Choice:
         if choice.origin is Origin.DEFAULT:
             return choice  # the launch table holds it; another mode, or the next process, may do better
-        if self._choices.get(key) is not choice:
+        if self.state.choices.get(key) is not choice:
             log.info("`%s` %s: %s (%s)", key.kernel, key.digest[:12], choice.config, choice.why)
-        self._choices[key] = choice
-        while len(self._choices) > LIMIT:
-            self._choices.pop(list(self._choices)[0], None)  # not by `iter`: other threads add to it
+        self.state.choices[key] = choice
+        while len(self.state.choices) > LIMIT:
+            self.state.choices.pop(list(self.state.choices)[0], None)  # not by `iter`: other threads add to it
         return choice
 
     # -- answers without a search --------------------------------------------------------------------------------
 
     def default(self, call: Call, live: Candidates) -> Choice:
         """What a call gets that is not tuned: `default=`, else the first config."""
-        return fallback.default(self, call, live)
+        return fallback.default(self.tunable, self.default_for(call, live), call, live)
+
+    def default_for(self, call: Call, live: Candidates) -> Any:
+        """What `default=` says for a call; None where there is none, or it is a config that this call may not use."""
+        found = self.options.default
+        if candidates.is_config(found):
+            return found if self.allows(call, found, live) else None
+        if not callable(found):
+            return found
+        self.seen |= readers.read_by(found, call.arguments)
+        return found(**call.arguments)
+
+    def _for_now(self, question: Question) -> Choice:
+        """What runs while nothing can be measured: there is no room, or nothing to launch; nothing of it lasts."""
+        untuned = self._first_that_compiles if self.options.default is None else self.default
+        return untuned(question.call, question.live).replace(lasting=False)
+
+    def _first_that_compiles(self, call: Call, live: Candidates) -> Choice:
+        return Choice(fallback.first_that_compiles(self.tunable, call, live.values()), Origin.DEFAULT)
+
+    def _searched(self, question: Question) -> Choice:
+        """The choice of a search, or an untuned one where there is no room for it, or nothing works but `default=`."""
+        try:
+            return self._searcher.search(question) or self._for_now(question)
+        except AllConfigsFailedError as error:
+            if self.options.default is None:
+                raise
+            key, message = question.key, "`%s`: the search for key %s failed; its default= is used, untuned. %s"
+            # A handler may keep what it is given: no traceback is logged.
+            self.state.warn_once("failed", message, key.kernel, key.digest[:12], str(error))
+        return self.default(question.call, question.live)
 
     def _without_search(self, question: Question) -> Choice:
         key = question.key
@@ -399,8 +410,8 @@ class Chooser:
             return self.default(question.call, question.live)
         if question.mode == "auto":
             message = "`%s`: key %s and later ones run untuned: there were %d searches, as max_searches= allows."
-            self.say_once("used up", message, key, self.searches)
-        return fallback.first_that_compiles(self.tunable, question.call, question.live)
+            self.state.warn_once("used up", message, key.kernel, key.digest[:12], self.state.searches)
+        return self._first_that_compiles(question.call, question.live)
 
     def _search_forbidden(self, question: Question) -> Choice:
         stored = self.known(question.replace(mode="auto", force=False))  # what mode "search" would measure again
@@ -415,28 +426,3 @@ class Chooser:
     def _lack(self, question: Question) -> str:
         """What the stored choice of a call that may not be searched for lacks; "" if there is none."""
         return explain.weaker(self._places(question), question.key, question.live)
-
-    def keeps(self, key: Key) -> bool:
-        """Whether this key's results are kept on disk; one with values that JSON cannot write, or under a check whose
-        reference it cannot, is not.
-        """
-        if self.options.stored and not opaque.portable(key.to_json()):
-            message = "`%s`: the choice for key %s is kept in memory only: %s."
-            why = opaque.why_not_portable(key.to_json())
-            self.say_once(f"object: {why}", message, key, why)
-            return False
-        if self.options.stored and not opaque.portable(self.options.needs(self.tunable.name, {}).to_json()):
-            message = (
-                "`%s`: the reference of check= has no source that could be compared: choices are kept in memory only."
-            )
-            self.say_once("reference", message, key)
-            return False
-        return self.options.stored
-
-    def say_once(self, about: str, message: str, key: Key, *more: Any) -> None:
-        """Warn once about a thing; the message may name kernel and key, then `more`."""
-        if about not in self._said:
-            if len(self._said) >= LIMIT:  # said again rather than kept without end
-                self._said.clear()
-            self._said.add(about)
-            log.warning(message, *(key.kernel, key.digest[:12], *more)[: message.count("%")])

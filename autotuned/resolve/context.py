@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Any
 
 from autotuned.key import opaque
-from autotuned.store import records
+from autotuned.store import layout
 from autotuned.tunable.call import Call, Tunable
 from autotuned.typed_json import Json, canonical, encode
 
@@ -31,7 +31,7 @@ class Context:
         """The context part of a call's key, and its canonical text."""
         tunable = self._tunable
         where = tunable.device(call)
-        now = (where, tunable.toolchain(where, records.root()), tunable.environment(), tunable.source, _ids(tunable))
+        now = (where, tunable.toolchain(where, layout.root()), tunable.environment(), tunable.source, _ids(tunable))
         latest = self._latest  # read once: a thread on another device may replace it
         if now != latest[0]:
             if latest[0] is not None and now[2] != latest[0][2]:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from autotuned.configfiles import lookup
 from autotuned.errors import NotTunedError
+from autotuned.key import opaque
 from autotuned.key.key import Difference, Key, differences, parts
 from autotuned.key.nearest_key import Alike
+from autotuned.resolve.request import Question
 from autotuned.store import listing, records
 from autotuned.store.conditions import Conditions
 from autotuned.store.lookup import Candidates, Choice, Look, Origin, Place
@@ -236,28 +238,21 @@ def without_key(kernel: str, mode: str, known: Choice, config: str) -> Explanati
 
 
 def of_call(
-    key: Key,
-    live: Candidates,
-    mode: str,
-    places: Sequence[Place],
-    ending: Origin | None,
-    why_nothing: str | None,
-    label: Callable[[Any], str],
-    buckets: Mapping[str, Any],
+    question: Question, places: Sequence[Place], ending: Origin | None, kept: bool, buckets: Mapping[str, Any]
 ) -> Explanation:
     """Explain a call whose key has been made.
 
     Args:
         places: Where a known choice may come from, in order.
         ending: What follows where there is none: a search, a default, or (None) an error.
-        why_nothing: Set where the key's choices are not kept on disk.
-        label: A config for people.
+        kept: Whether the key's choices are kept on disk.
     """
+    key, live, mode = question.key, question.live, question.mode
     choice, steps, problem = ask(places, key, live)
     notes = remarks(key, buckets)
     missing = 0 if choice is None or choice.record is None or choice.complete else _unmeasured(choice, live)
     if choice is not None and not (missing and ending is Origin.SEARCH):
-        words, place = label(choice.config), steps[-1].place
+        words, place = _label(configs.to_json(choice.config, key.kernel, opaque.spell), key), steps[-1].place
         return Explanation(key.kernel, key, mode, "hit", place, words, tuple(steps), choice.key, notes)
     if choice is not None:
         steps[-1] = Step(steps[-1].place, False, f"{missing} of {len(live)} configs are new; they are measured")
@@ -265,7 +260,7 @@ def of_call(
     answer = "error" if ending is None else WORDS[ending]
     steps.append(Step(answer, True, f"mode {mode}"))
     other = None if problem == "new configs" else nearest(key)
-    reason = problem or ("mode" if mode == "search" else why_nothing) or reason_of(key, other)
+    reason = problem or ("mode" if mode == "search" else "" if kept else "disabled") or reason_of(key, other)
     return Explanation(key.kernel, key, mode, reason, answer, None, tuple(steps), other, notes)
 
 

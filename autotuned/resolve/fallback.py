@@ -3,43 +3,24 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import Any
 
-from autotuned._lazy import later
 from autotuned.errors import ConfigError
-from autotuned.resolve.request import Question
 from autotuned.search import failures
 from autotuned.store.lookup import Candidates, Choice, Origin
 from autotuned.tunable import configs
 from autotuned.tunable.call import Call, Tunable
 
-if TYPE_CHECKING:
-    from autotuned.resolve.chooser import Chooser
-    from autotuned.tunable import readers
-else:
-    readers = later("tunable.readers")
-
 log = logging.getLogger("autotuned")
 
 
-def given(chooser: Chooser, call: Call, live: Candidates) -> Any:
-    """What `default=` says for a call; None where there is none, or it is a config that this call may not use."""
-    found = chooser.options.default
-    if configs.is_config(found):
-        return found if chooser.allows(call, found, live) else None
-    if not callable(found):
-        return found
-    chooser.seen |= readers.read_by(found, call.arguments)
-    return found(**call.arguments)
-
-
-def default(chooser: Chooser, call: Call, live: Candidates) -> Choice:
-    """`default=`, else the first config.
+def default(tunable: Tunable, found: Any, call: Call, live: Candidates) -> Choice:
+    """What `default=` says for a call, else the first config.
 
     Raises:
         ConfigError: `default=` gave no config, or one that cannot belong to the kernel.
     """
-    tunable, found = chooser.tunable, given(chooser, call, live)
     if found is None:
         found = next(iter(live.values()))
     if not configs.is_config(found):
@@ -56,24 +37,14 @@ def default(chooser: Chooser, call: Call, live: Candidates) -> Choice:
     return Choice(found, Origin.DEFAULT)
 
 
-def for_now(chooser: Chooser, question: Question) -> Choice:
-    """What runs while nothing can be measured: there is no room, or nothing to launch; nothing of it lasts."""
-    if chooser.options.default is not None:
-        return default(chooser, question.call, question.live).replace(lasting=False)
-    return first_that_compiles(chooser.tunable, question.call, question.live).replace(lasting=False)
-
-
-def first_that_compiles(tunable: Tunable, call: Call, live: Candidates) -> Choice:
+def first_that_compiles(tunable: Tunable, call: Call, live: Iterable[Any]) -> Any:
     """The first config that compiles here; where none does, the first, whose launch raises the compiler's own error."""
-    return Choice(_first_that_compiles(tunable, call, live), Origin.DEFAULT)
-
-
-def _first_that_compiles(tunable: Tunable, call: Call, live: Candidates) -> Any:
-    for config in live.values():
+    given = list(live)
+    for config in given:
         try:
             tunable.compile(call, config)
         except Exception as error:
             log.info("`%s`: %s does not compile here (%s)", tunable.name, config, failures.describe(error))
         else:
             return config
-    return next(iter(live.values()))
+    return given[0]

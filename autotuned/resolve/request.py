@@ -1,13 +1,14 @@
-"""What is asked of the chooser: the decorator's options, one call that needs a config, and the time it took."""
+"""What is asked of the chooser, the decorator's options, and what is known of one tuned function in this process."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from autotuned import env
 from autotuned._frozen import Frozen
 from autotuned._lazy import later
 from autotuned.key import opaque
@@ -15,17 +16,19 @@ from autotuned.key.key import Key, KeySpec
 from autotuned.store import conditions
 from autotuned.store.conditions import Conditions
 from autotuned.store.lookup import Choice, Origin
-from autotuned.tunable.call import Call, Hooks
+from autotuned.tunable import configs
+from autotuned.tunable.call import Call, Hooks, Tunable
 from autotuned.tunable.configs import Pruner
 from autotuned.typed_json import Json, digest
 
 if TYPE_CHECKING:
     from autotuned.search import check as checks
+    from autotuned.search import exclusions
     from autotuned.search.check import Check
     from autotuned.search.job import Observer
     from autotuned.store.locks import Lock
 else:
-    checks = later("search.check")
+    checks, exclusions = later("search.check"), later("search.exclusions")
 
 
 class Options(Frozen):
@@ -148,8 +151,55 @@ class Question(Frozen):
         return self.force or self.mode == "search"
 
 
-class Seconds:
-    """Where the time of misses went."""
+class State:
+    """What a process knows of one tuned function, for its chooser and its searcher.
 
-    def __init__(self) -> None:
-        self.lookup = self.search = self.compile = self.bind = 0.0
+    Attributes:
+        options: The decorator's, as they are now: the user may edit the list of keys.
+        on_written: Told the names of arguments found to be written.
+        choices: What each key got; another call of it may have other candidates.
+        excluded: Configs that were chosen for a key and turned out not to compile or launch here, by its digest.
+    """
+
+    excluded = cached_property(lambda self: exclusions.Exclusions())  # made where something went wrong
+
+    def __init__(self, tunable: Tunable, options: Options, on_written: Callable[[list[str]], None]) -> None:
+        self.tunable, self.options, self.on_written = tunable, options, on_written
+        self.searches = 0
+        self.lookup_s = self.search_s = self.compile_s = self.bind_s = 0.0  # where the time of misses went
+        self.choices: dict[Key, Choice] = {}
+        self._said: set[str] = set()
+
+    def forget(self) -> None:
+        """Drop this process's choices; records on disk stay."""
+        self.choices.clear()
+        vars(self).pop("excluded", None)
+
+    def excluded_for(self, key: Key) -> Collection[str]:
+        """The configs that a key does not get."""
+        return self.excluded.of(key.digest) if "excluded" in vars(self) else ()
+
+    def identity(self, config: Any) -> str:
+        """The text that says which config this is."""
+        return configs.identity(config, self.tunable.name, opaque.spell)
+
+    def keeps(self, key: Key) -> bool:
+        """Whether this key's results are kept on disk; one with values that JSON cannot write, or under a check whose
+        reference it cannot, is not.
+        """
+        if self.options.stored and not opaque.portable(key.to_json()):
+            why, what = opaque.why_not_portable(key.to_json()), (key.kernel, key.digest[:12])
+            self.warn_once(f"object: {why}", "`%s`: the choice for key %s is kept in memory only: %s.", *what, why)
+            return False
+        if self.options.stored and not opaque.portable(self.options.needs(self.tunable.name, {}).to_json()):
+            self.warn_once(
+                "reference",
+                "`%s`: the reference of check= has no source that could be compared: choices are kept in memory only.",
+                key.kernel,
+            )
+            return False
+        return self.options.stored
+
+    def warn_once(self, about: str, message: str, *args: object) -> None:
+        """Warn of a thing once for this function."""
+        env.warn_once(about, message, *args, said=self._said)

@@ -6,27 +6,24 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from autotuned.configfiles import lookup
-from autotuned.errors import AllConfigsFailedError, OutOfMemoryError
+from autotuned.errors import OutOfMemoryError
 from autotuned.key import opaque, tensors, walk
 from autotuned.key.key import Key
-from autotuned.resolve import explain, fallback, sources
+from autotuned.resolve import explain, sources
 from autotuned.resolve.advice import Storm
-from autotuned.resolve.request import Options, Question
-from autotuned.search import failures, job, race, search, warm_start
+from autotuned.resolve.request import Question, State
+from autotuned.search import exclusions, failures, job, race, search, warm_start
 from autotuned.search.job import Job, Outcome
-from autotuned.store import conditions, locks, records
+from autotuned.store import conditions, layout, locks, records
 from autotuned.store.conditions import Checked, Conditions, Restore
 from autotuned.store.journal import Journal
 from autotuned.store.lookup import Candidates, Choice, Origin
 from autotuned.store.record import Timing, TuningRecord
 from autotuned.tunable import configs
 from autotuned.typed_json import canonical
-
-if TYPE_CHECKING:
-    from autotuned.resolve.chooser import Chooser
 
 log = logging.getLogger("autotuned")
 
@@ -55,30 +52,24 @@ class Searcher:
     """The searches of one tuned function.
 
     Args:
-        chooser: Whose they are: it says what is known and unfit, and counts them.
+        state: What is known of the function, and counts them.
     """
 
-    def __init__(self, chooser: Chooser) -> None:
-        self._chooser = chooser
-        self.tunable = chooser.tunable
+    def __init__(self, state: State) -> None:
+        self._state, self.tunable = state, state.tunable
         self._memory = failures.Backoff()
         self._storm = Storm()
 
-    @property
-    def options(self) -> Options:
-        """The decorator's, as they are now: the user may edit the list of keys."""
-        return self._chooser.options
-
-    def search(self, question: Question) -> Choice:
-        """Measure what is not known yet and store it; the choice, or an untuned one where there is no room.
+    def search(self, question: Question) -> Choice | None:
+        """Measure what is not known yet and store it; the choice, or None where there is no room now.
 
         Raises:
-            AllConfigsFailedError: None can be used, and there is no `default=`.
+            AllConfigsFailedError: None can be used.
         """
         key = question.key
-        tensors.refuse_aliases(question.call.arguments, self.options.zero, self.tunable.name)
+        tensors.refuse_aliases(question.call.arguments, self._state.options.zero, self.tunable.name)
         if not self._memory.is_due(key.digest):
-            return fallback.for_now(self._chooser, question)
+            return None
         left = self._left(question)
         self._say_what_is_cut(question)
         self._say_what_varies(key)
@@ -86,39 +77,29 @@ class Searcher:
         outcome = Outcome()
         try:
             self._measure(question, left, outcome)
-        except AllConfigsFailedError as error:
-            if self.options.default is None:
-                raise
-            return self._after_failure(question, error)
         except OutOfMemoryError as error:
-            return self._without_room(question, error)
+            self._say_no_room(key, error)
+            return None
         finally:
             result = self._finish(question, left, outcome, time.perf_counter() - start)
         self._announce(result, outcome)
         left.journal.erase()  # what crashed is in the record now
         complete = question.live.keys() <= {timing.identity for timing in outcome.timings}  # else the budget ended it
-        winner, own = outcome.winner or "", self._chooser.own(question.key)
+        winner, own = outcome.winner or "", self._state.choices.get(key)
         tried = frozenset(question.live) | (own.tried if own else frozenset())
         under = sources.under(result, winner)
         return Choice(question.live[winner], Origin.SEARCH, result, complete, tried=tried, conditions=under)
 
-    def _after_failure(self, question: Question, error: AllConfigsFailedError) -> Choice:
-        message = "`%s`: the search for key %s failed; its default= is used, untuned. %s"
-        # A handler may keep what it is given: no traceback is logged.
-        self._chooser.say_once("failed", message, question.key, str(error))
-        return self._chooser.default(question.call, question.live)
-
-    def _without_room(self, question: Question, error: OutOfMemoryError) -> Choice:
-        key = question.key
+    def _say_no_room(self, key: Key, error: OutOfMemoryError) -> None:
         self._memory.failed(key.digest)
-        self._chooser.say_once("memory", "`%s`: there is no room to tune now: it runs untuned until there is.", key)
+        message = "`%s`: there is no room to tune now: it runs untuned until there is."
+        self._state.warn_once("memory", message, key.kernel)
         log.info("%s", error)
-        return fallback.for_now(self._chooser, question)
 
     def _left(self, question: Question) -> _Left:
         """What earlier searches for a key have left for this one."""
-        key, unfit = question.key, self._chooser.unfit
-        is_stored = self._chooser.keeps(key)
+        key, excluded = question.key, self._state.excluded
+        is_stored = self._state.keeps(key)
         saved = is_stored and question.lock is not locks.Lock.BUSY
         earlier = self._earlier(question, is_stored)
         restore = question.needed.restore
@@ -128,13 +109,13 @@ class Searcher:
         others = {name: timing for name, timing in known.items() if name not in question.live}
         if question.fresh:  # of other calls of this key the timings stay
             known = others if question.narrowed else {}
-        journal = Journal(records.journal_path(key) if is_stored else None, key, saved)
+        journal = Journal(layout.journal_path(key) if is_stored else None, key, saved)
         if question.fresh:
             journal.forget()
-        known = journal.judged(unfit.without(key.digest, known), again=question.must_search)
+        known = exclusions.measured(excluded.without(key.digest, known), journal, again=question.must_search)
         if not any(known[name].status == "ok" for name in known.keys() & question.live.keys()):
             known = others  # failures alone, perhaps of a full or broken device, are tried again
-        fit = unfit.without(key.digest, question.live)
+        fit = excluded.without(key.digest, question.live)
         # By its times alone: whether its results are right is found out, and a reference needs more than one to judge.
         incumbent = sources.best(earlier, fit, Conditions(())) if earlier is not None else None
         is_one = incumbent in known and known[incumbent].usable
@@ -153,7 +134,7 @@ class Searcher:
         """The record of the key; where none is kept, what this process remembers of it."""
         if is_stored:
             return records.read_of(question.key)
-        own = self._chooser.own(question.key)
+        own = self._state.choices.get(question.key)
         return own.record if own else None
 
     def _measure(self, question: Question, left: _Left, outcome: Outcome) -> None:
@@ -175,13 +156,15 @@ class Searcher:
         """In the log, what a key differs in from the nearest stored one, and a storm of keys."""
         if log.isEnabledFor(logging.INFO):
             log.info("`%s` %s: %s", key.kernel, key.digest[:12], explain.nearest_words(key))
-        if advice := self._storm.note(key, time.monotonic() - self._chooser.seconds.search):
+        if advice := self._storm.note(key, time.monotonic() - self._state.search_s):
             log.warning(advice)
 
     def _job(self, question: Question, left: _Left, on_timing: Callable[[Timing], None]) -> Job:
-        options, call, key = self.options, question.call, question.key
+        options, call, key = self._state.options, question.call, question.key
         budgets = [seconds for seconds in (options.budget_s, question.budget_s) if seconds is not None]
         words = None if question.fresh else self.tunable.compile_class(call)
+        compile_class = (canonical(dict(key.context)), words) if words is not None else None
+        chosen = [choice.record for choice in list(self._state.choices.values()) if choice.record is not None]
         checked = next((check.replace(restore=left.restore) for check in question.needed.checks), None)
         return Job(
             self.tunable,
@@ -200,32 +183,32 @@ class Searcher:
             checked=checked,
             stricter=_stricter(checked, left.earlier),
             watch=log.isEnabledFor(logging.DEBUG),
-            compile_class=(canonical(dict(key.context)), words) if words is not None else None,
+            compile_class=compile_class,
             journal=left.journal,
-            condemned=failures.condemned(key.digest),
-            likely=warm_start.nearest(key, self._chooser.records(), self._chooser.keeps(key)),
+            excluded=exclusions.of_search(key.digest, compile_class, left.journal),
+            likely=warm_start.nearest(key, chosen, self._state.keeps(key)),
             on_timing=on_timing,
         )
 
     def _in_order(self, question: Question) -> Candidates:
         """The candidates of a search that may not get to all of them: first what config files have for elsewhere."""
-        first = lookup.likely(question.key, question.live, self.options.nearest)
+        first = lookup.likely(question.key, question.live, self._state.options.nearest)
         return {first: question.live[first], **question.live} if first is not None else question.live
 
     def _finish(self, question: Question, left: _Left, outcome: Outcome, seconds: float) -> TuningRecord:
         """Count the search and store what it measured, also after Ctrl-C: it is not measured again."""
-        self._chooser.searches += 1
-        self._chooser.seconds.search += seconds
-        self._chooser.seconds.compile += outcome.compile_s
+        self._state.searches += 1
+        self._state.search_s += seconds
+        self._state.compile_s += outcome.compile_s
         key = question.key
         made = outcome.record(key, seconds, self._provenance(), left.restore)
         result = self._of_all_calls(with_verdicts_of(left.earlier, made), question)
-        before = records.read_of(key) if result.winner is None and self._chooser.keeps(key) else None
+        before = records.read_of(key) if result.winner is None and self._state.keeps(key) else None
         if before is not None and before.conditions.restore != left.restore:
             return result  # what was measured so far is in the logbook
         if before is not None:  # what is complete stays so: the new search only adds to it
             result = before.extended(result.timings)
-        if self._chooser.keeps(key) and any(timing.status == "ok" for timing in result.timings):
+        if self._state.keeps(key) and any(timing.status == "ok" for timing in result.timings):
             self._keep(result, question)
         return result
 
@@ -235,10 +218,10 @@ class Searcher:
         if won is None or (won.status == "ok" and not question.narrowed):
             return result
         timings = {timing.identity: timing for timing in result.timings if timing.status == "ok" and timing.usable}
+        options = self._state.options
+        ours = {*question.live, *map(self._state.identity, options.configs())}
         samples_us = {
-            name: timing.typical_us
-            for name, timing in timings.items()
-            if name in question.live or self._chooser.may_serve(name)
+            name: timing.typical_us for name, timing in timings.items() if options.computed is not None or name in ours
         }
         best, quality = race.pick(samples_us) if samples_us else (won.identity, result.quality)
         if best not in timings or (best in question.live and won.status == "ok"):
@@ -253,19 +236,18 @@ class Searcher:
         elif opaque.portable(*(timing.config for timing in result.timings)):
             records.keep(result)
         else:
-            self._chooser.say_once(
-                "config", "`%s`: a config has a value or a pre_hook without JSON form; kept in memory only.", result.key
-            )
+            message = "`%s`: a config has a value or a pre_hook without JSON form; kept in memory only."
+            self._state.warn_once("config", message, result.key.kernel)
 
     def _provenance(self) -> dict[str, Any]:
-        default = configs.stored_form(self.options.default, self.tunable.name, opaque.spell)
-        return {"timer": self.options.timer, "default": default}
+        default = configs.stored_form(self._state.options.default, self.tunable.name, opaque.spell)
+        return {"timer": self._state.options.timer, "default": default}
 
     def _announce(self, result: TuningRecord, outcome: Outcome) -> None:
-        if self.options.restore is None:
-            self._chooser.on_written(outcome.written)
-        for about, text in outcome.advice(result.key.kernel, self.options.restore is None):
-            self._chooser.say_once(about, text, result.key)
+        if self._state.options.restore is None:
+            self._state.on_written(outcome.written)
+        for about, text in outcome.advice(result.key.kernel, self._state.options.restore is None):
+            self._state.warn_once(about, "%s", text)
         won = next(timing for timing in result.timings if timing.identity == outcome.winner)
         failed = sum(timing.status == "failed" for timing in result.timings)
         log.info(

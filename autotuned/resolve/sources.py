@@ -24,7 +24,7 @@ def find(
     key: Key,
     candidates: Candidates,
     places: Iterable[Place] | None = None,
-    unfit: Collection[str] = (),
+    excluded: Collection[str] = (),
     strict: bool = False,
 ) -> Choice | None:
     """The choice for a key among the live candidates: that of the first of the places that has one.
@@ -33,16 +33,16 @@ def find(
 
     Args:
         places: By default `exact_places`.
-        unfit: Candidates that were found not to compile or launch here.
+        excluded: Candidates that were found not to compile or launch here.
         strict: A fault in a config file of the kernel is an error.
 
     Raises:
         ConfigFileError: If `strict`, the first fault of a file that was asked.
     """
-    fit = {identity: config for identity, config in candidates.items() if identity not in unfit}
+    fit = {identity: config for identity, config in candidates.items() if identity not in excluded}
     for origin, look in exact_places() if places is None else places:
         seen = look(key, fit)
-        if not unfit or seen.problem != "config gone":  # what was left out has been said already
+        if not excluded or seen.problem != "config gone":  # what was left out has been said already
             records.react(seen)
         if origin in (Origin.FILE, Origin.LADDER):  # where files are read
             lookup.report(key.kernel, strict)

@@ -20,7 +20,7 @@ from autotuned.launch import codegen, launcher
 from autotuned.resolve import hooks
 from autotuned.resolve.chooser import Chooser
 from autotuned.resolve.request import Options, Question
-from autotuned.store import records
+from autotuned.store import layout
 from autotuned.store.lookup import Choice, Origin
 from autotuned.triton_compat import fingerprint, kernel
 from autotuned.tunable import configs as candidates
@@ -145,7 +145,7 @@ class Tuner:
     def keys_changed(self, names: Sequence[str]) -> None:
         """Start over with other key arguments: the user edited the list of them."""
         spec = self.options.spec.replace(names=tuple(names))
-        self.options = self.chooser.options = self.options.replace(spec=spec)
+        self.options = self.chooser.state.options = self.options.replace(spec=spec)
         self.forget()
         self._rebuild(self.tuned)
 
@@ -185,7 +185,7 @@ class Tuner:
             try:
                 return act(call, choice)
             except _RefusedError as refused:
-                self.chooser.refuse(call, choice, refused.error)
+                self.chooser.exclude(call, choice, refused.error)
             except Exception as error:
                 if not isinstance(error, AutotunedError):  # those say what there is to say
                     where = self.chooser.label(choice.config), choice.why
@@ -275,8 +275,8 @@ class Tuner:
         if choice.lasting and not call.options and tuple(call.arguments) == self.names:
             self._count_exactly()
             self._put(call, choice.config, before, result)
-        self.chooser.seconds.compile += launched - start
-        self.chooser.seconds.bind += time.perf_counter() - launched
+        self.chooser.state.compile_s += launched - start
+        self.chooser.state.bind_s += time.perf_counter() - launched
 
     def _put(self, call: Call, config: Any, before: entry.Prologue | None, result: Any) -> None:
         try:
@@ -343,11 +343,12 @@ class Tuner:
         if not isinstance(tunable, TunableKernel):
             return entry.Bound(config, bound.host_call(tunable, self.names, config), before)
         again = self._again if self.options.computed is not None or len(self.options.configs()) > 1 else None
+        by_triton = bound.through_triton(tunable, self.names, config)
         if self._binds_directly(tunable) and not call.has_descriptors:  # of which the words do not say all
             try:
-                values, device, spec = tuple(call.arguments.values()), kernel.current_device(), self.options.spec
-                asks = bool(spec.buckets or spec.functions)
-                return direct.direct(tunable, self.names, values, config, before, result, device, asks, again)
+                asks = bool(self.options.spec.buckets or self.options.spec.functions)
+                made = entry.Bound(config, by_triton, before, by_triton, again)
+                return direct.direct(made, tunable, call.arguments, result, asks)
             except compiled.UnbindableError as error:
                 self._bind_failed = True
                 log.warning(
@@ -355,8 +356,7 @@ class Tuner:
                     tunable.name,
                     error,
                 )
-        run = bound.launching(bound.through_triton(tunable, self.names, config), again)
-        return entry.Bound(config, run, before)
+        return entry.Bound(config, bound.launching(by_triton, again), before)
 
     def _binds_directly(self, tunable: TunableKernel) -> bool:
         return tunable.bindable and not self._bind_failed and launcher.binds_directly()
@@ -365,15 +365,15 @@ class Tuner:
 
     def cache_info(self) -> CacheInfo:
         """The counters."""
-        launcher, chooser, seconds = self.launcher, self.chooser, self.chooser.seconds
+        launcher, state = self.launcher, self.chooser.state
         return counters.CacheInfo(
-            launcher.hits, self._misses, len(launcher), launcher.evictions, chooser.searches,
-            seconds.lookup, seconds.search, seconds.compile, seconds.bind,
+            launcher.hits, self._misses, len(launcher), launcher.evictions, state.searches,
+            state.lookup_s, state.search_s, state.compile_s, state.bind_s,
         )  # fmt: skip
 
     def forget(self) -> None:
         """Drop this process's choices; records on disk stay."""
-        self.chooser.forget()
+        self.chooser.state.forget()
         self.launcher.clear()
 
 
@@ -400,7 +400,7 @@ class _LazyDevice:
     def getter(self) -> Callable[[], int]:
         """What tells the index, for those who ask often."""
         if self._get is None:
-            fingerprint.begin(records.root())
+            fingerprint.begin(layout.root())
             self._get = kernel.current_device_getter()
         return self._get
 

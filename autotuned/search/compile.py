@@ -26,7 +26,8 @@ else:
     Protocol = object
 
 from autotuned.errors import LeftOutError
-from autotuned.search import failures, parallelism, shared_memory
+from autotuned.search import failures, parallelism
+from autotuned.search.exclusions import SharedMemory
 from autotuned.store.journal import Journal
 from autotuned.triton_compat import cache
 from autotuned.triton_compat import compiled as compiledkernel
@@ -102,7 +103,7 @@ class CompileStream:
     """What compiling the configs of one call has shown.
 
     Attributes:
-        refused: Why a config does not compile, by identity; passing reasons, such as a full memory, are left out.
+        excluded: Why a config does not compile, by identity; passing reasons, such as a full memory, are left out.
     """
 
     def __init__(self, tunable: Tunable, call: Call, journal: Journal | None = None) -> None:
@@ -111,10 +112,8 @@ class CompileStream:
         self._found: list[compiledkernel.Access | None] = []
         self._binaries: dict[Hashable, int] = {}
         self._pool: _Pool | None = None
-        self._memory = shared_memory.SharedMemory(
-            compiledkernel.shared_memory_limit() if tunable.compiles_ahead else None
-        )
-        self.refused: dict[str, str] = {}
+        self._memory = SharedMemory(compiledkernel.shared_memory_limit() if tunable.compiles_ahead else None)
+        self.excluded: dict[str, str] = {}
 
     @property
     def access(self) -> compiledkernel.Access | None:
@@ -232,7 +231,7 @@ class CompileStream:
                 failures.let_go(error)
                 return one.index  # the hook may mend it
             if not failures.is_passing(error):
-                self.refused[one.identity] = failures.describe(error)
+                self.excluded[one.identity] = failures.describe(error)
             raise
         return one.index if one.hooked else self._note(one, compiled)
 
@@ -302,7 +301,7 @@ class _Pool:
     """Threads that compile; `done` has the index of each config that is ready, in that order."""
 
     def __init__(
-        self, count: int, kernel: str, journal: Journal, memory: shared_memory.SharedMemory, over: Callable[[], bool]
+        self, count: int, kernel: str, journal: Journal, memory: SharedMemory, over: Callable[[], bool]
     ) -> None:
         self._kernel = kernel
         self._threads = ThreadPoolExecutor(count, "autotuned-compile")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -47,12 +46,9 @@ class FixedLaunches:
         return [before.elapsed_time(after) for before, after in events]
 
     def _on_host(self, call: Callable[[], Any]) -> list[float]:
-        times = []
-        for _ in range(self.rep):
-            start = time.perf_counter_ns()
-            call()
-            times.append((time.perf_counter_ns() - start) / 1e6)
-        return times
+        from autotuned.search.timers import host_us
+
+        return [host_us(call) / 1e3 for _ in range(self.rep)]
 
 
 def _uses_gpu() -> bool:

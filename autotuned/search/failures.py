@@ -1,11 +1,10 @@
-"""What the failure of a config means: its text, whether it lies in the config, and what is known not to compile."""
+"""What the failure of a config means: its text, whether it lies in the config, and the errors of a search."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 from autotuned.errors import AllConfigsFailedError, AutotunedError, DeviceLostError, LeftOutError, OutOfMemoryError
 
@@ -13,8 +12,6 @@ _RESOURCES = ("OutOfResources", "OutOfMemoryError", "PTXASError")
 # The driver's words for a launch that it did not begin; nothing of the kernel has run then.
 _REFUSALS = ("invalid argument", "too many resources requested", "invalid configuration", "invalid cluster")
 _NO_ROOM = ("out of memory", "can't allocate memory", "cannot allocate memory", "cudaerrormemoryallocation")
-LIMIT = 4096  # remembered failures of one process
-_refused: dict[Hashable, str] = {}
 
 
 def describe(error: Exception) -> str:
@@ -111,21 +108,6 @@ def is_refusal(error: Exception) -> bool:
     return isinstance(error, RuntimeError) and any(words in str(error).lower() for words in _REFUSALS)
 
 
-def refused(compile_class: Hashable, identity: str) -> str | None:
-    """Why a config was found not to compile, for calls of a class that compile alike; None if it was not."""
-    return _refused.get((compile_class, identity)) if compile_class is not None else None
-
-
-def remember_refused(compile_class: Hashable, reasons: Mapping[str, str]) -> None:
-    """Remember, in this process, what does not compile. Never for a full memory or a limit of time."""
-    if compile_class is None:
-        return
-    for identity, reason in reasons.items():
-        _refused[compile_class, identity] = reason
-    while len(_refused) > LIMIT:
-        _refused.pop(next(iter(_refused)), None)
-
-
 def all_failed(kernel: str, failed: Sequence[tuple[str, str]]) -> AllConfigsFailedError:
     """The error for a search that nothing survived: each reason with the configs it stopped.
 
@@ -162,19 +144,6 @@ def _by_resource(reasons: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, li
         yield first, labels
 
 
-_condemned: dict[str, dict[str, str]] = {}  # digest of a key -> configs that are not to be tried, and why
-
-
-def condemn(digest: str, identity: str, reason: str) -> None:
-    """Keep a config of one key from being tried in this process: an earlier process did not survive it."""
-    _condemned.setdefault(digest, {})[identity] = reason
-
-
-def condemned(digest: str) -> Mapping[str, str]:
-    """Configs that are not to be tried for a key, and why."""
-    return _condemned.get(digest, {})
-
-
 class Backoff:
     """Ever longer pauses, counted in calls, before something is tried again that failed for want of memory."""
 
@@ -192,30 +161,3 @@ class Backoff:
         """The next call may try once more; after that 1, 3, 7, ... calls are skipped."""
         _, pause = self._left.get(name, (0, 0))
         self._left[name] = pause, 2 * pause + 1
-
-
-class Unfit:
-    """Configs that were chosen for a key and turned out not to compile or launch here."""
-
-    def __init__(self) -> None:
-        self._names: dict[str, set[str]] = {}
-
-    def note(self, digest: str, identity: str, error: Exception) -> None:
-        """Leave a config out from now on.
-
-        Raises:
-            Exception: `error`, if that was done before: asking again would not end.
-        """
-        names = self._names.setdefault(digest, set())
-        if identity in names:
-            raise error
-        names.add(identity)
-
-    def of(self, digest: str) -> Collection[str]:
-        """What is unfit for a key."""
-        return self._names.get(digest, ())
-
-    def without(self, digest: str, given: Mapping[str, Any]) -> dict[str, Any]:
-        """What is given by identity, less what is unfit for a key."""
-        names = self._names.get(digest, ())
-        return {name: value for name, value in given.items() if name not in names}

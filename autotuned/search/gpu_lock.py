@@ -6,9 +6,8 @@ import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
-from autotuned.store import locks, records
+from autotuned.store import layout, locks
 from autotuned.store.locks import Lock
 
 log = logging.getLogger("autotuned")
@@ -35,7 +34,7 @@ def timing(device: str | None, patience_s: float = PATIENCE_S) -> Iterator[bool]
     end = time.monotonic() + patience_s
     while True:
         # Tried again and again: a thread that holds its key's lock is never made to wait by another lock.
-        with locks.locked(lock_path(device), timeout_s=0.0) as lock:
+        with locks.locked(layout.gpu_lock_path(device), timeout_s=0.0) as lock:
             alone = lock is not Lock.BUSY
             if alone or time.monotonic() > end:
                 if not alone:
@@ -43,8 +42,3 @@ def timing(device: str | None, patience_s: float = PATIENCE_S) -> Iterator[bool]
                 yield alone
                 return
         time.sleep(PAUSE_S)
-
-
-def lock_path(device: str) -> Path:
-    """The lock of a device."""
-    return records.root() / "gpu" / f"{device}.lock"

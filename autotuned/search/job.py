@@ -13,6 +13,7 @@ from autotuned.key import opaque
 from autotuned.key.key import Key
 from autotuned.search import timers
 from autotuned.search.check import Check
+from autotuned.search.exclusions import Exclusion
 from autotuned.search.timers import GivenTimer, Timer
 from autotuned.store.conditions import Checked, Conditions, Restore
 from autotuned.store.journal import Journal
@@ -70,7 +71,7 @@ class Job:
         watch: Find out what is written also where `restore` is given.
         compile_class: Calls that have this in common compile alike; None where that is not known.
         likely: Configs to try first, by identity: they won for calls like this one.
-        condemned: Configs that are not to be tried, and why, by identity.
+        excluded: Configs that are not tried, and why, by identity.
     """
 
     tunable: Tunable
@@ -91,7 +92,7 @@ class Job:
     watch: bool = False
     compile_class: Hashable | None = None
     journal: Journal = field(default_factory=lambda: Journal(None))
-    condemned: Mapping[str, str] = field(default_factory=dict)
+    excluded: Mapping[str, Exclusion] = field(default_factory=dict)
     likely: Sequence[str] = ()
     on_timing: Callable[[Timing], None] = lambda timing: None
 

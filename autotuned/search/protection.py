@@ -10,7 +10,7 @@ from autotuned.key import tensors
 from autotuned.search import failures
 from autotuned.search.compile import CompileStream
 from autotuned.search.job import Job, Outcome
-from autotuned.search.snapshots import Protection
+from autotuned.search.snapshots import Known, Protection
 
 Result = TypeVar("Result")
 _NOTHING_YET = object()
@@ -58,10 +58,8 @@ class Guard:
     def _made(self, restore: Sequence[str] | None, watch: bool, known: Collection[str]) -> Protection:
         job = self._job
         own = set(job.call.arguments if job.named is None else job.named)
-        make = partial(
-            Protection, job.call.arguments, restore, job.zero, watch, known=known, unread=self._unread(),
-            quietly=set(job.restore or ()) - own,
-        )  # fmt: skip
+        also = Known(known, self._unread(), set(job.restore or ()) - own)
+        make = partial(Protection, job.call.arguments, restore, job.zero, watch, also=also)
         try:
             return make()
         except Exception as error:

@@ -12,9 +12,10 @@ from functools import partial
 from typing import Any
 
 from autotuned.errors import CheckError
-from autotuned.search import benchmark, failures, gpu_lock, race, snapshots
+from autotuned.search import benchmark, exclusions, failures, gpu_lock, race, snapshots
 from autotuned.search.comparison import Comparison, Launches
 from autotuned.search.compile import CompileStream, Ready, Wanted
+from autotuned.search.exclusions import Reason
 from autotuned.search.failures import describe
 from autotuned.search.job import Job, Outcome
 from autotuned.search.protection import Guard
@@ -130,7 +131,7 @@ class _Search:
     def measure(self) -> None:
         """Compile, set aside what may be written, launch each config once as it is ready, then race those that ran."""
         self._check_device()  # what broke it before, a kernel of the program or an earlier search, is no config's fault
-        self.board.skip_known_failures()
+        self.board.skip_excluded()
         start = time.perf_counter()
         self._launch_all()
         self._outcome.compile_s += time.perf_counter() - start
@@ -138,7 +139,7 @@ class _Search:
         self._guard.protect()
         racing = self._worth_racing()
         if racing:
-            failures.remember_refused(self._job.compile_class, self._ahead.refused)
+            exclusions.remember(self._job.compile_class, self._ahead.excluded)
             self.board.report(racing[0], "waiting")  # no config is to blame for how long another search takes
             with gpu_lock.timing(self._job.timer.device, min(gpu_lock.PATIENCE_S, max(0.0, self._sampling.left_s))):
                 if not self._out_of_time():
@@ -270,12 +271,12 @@ class _Search:
         comparison.learn(survivors, first)
         for trial in survivors:
             self._check(comparison, trial)
-        if 2 * len(self.board.wrong) > len(self._checked):  # is it the reference? Then all that ran must speak
+        if 2 * self.board.wrong > len(self._checked):  # is it the reference? Then all that ran must speak
             for trial in [*self.board.open(), *filter(self._meet_again, self._known_others())]:
                 if trial.index not in self._checked:
                     self._check(comparison, trial)
             self._overrule(list(self._recalled.values()))
-            comparison.refuse_majority(len(self.board.wrong), len(self._checked))
+            comparison.refuse_majority(self.board.wrong, len(self._checked))
 
     def _first(self) -> Trial:
         """The first config of the list that runs: in this search, or measured by an earlier one and launched again."""
@@ -299,7 +300,7 @@ class _Search:
             self._checked.add(trial.index)
             if difference:
                 trial.error = difference
-                self.board.wrong.add(trial.index)
+                self.board.why[trial.index] = Reason.WRONG
                 self.board.tell(trial)
                 log.warning("`%s`: %s is dropped. %s", self._job.tunable.name, self.board.label(trial), difference)
 
@@ -335,7 +336,7 @@ class _Search:
 
     def _note_error(self, trial: Trial, error: Exception) -> None:
         if failures.is_passing(error):
-            self.board.transient.add(trial.index)
+            self.board.why[trial.index] = Reason.PASSING
         failed = self.board.failed()
         alike = all(other.error == trial.error for other in failed) and not failures.is_passing(error)
         kept = (self._first_error or error) if alike else None
@@ -376,13 +377,13 @@ class _Search:
     def raise_if_all_failed(self) -> None:
         """Raise if nothing can be chosen from."""
         failed = self.board.failed()
-        if list(self.board.usable()) or len(failed) + len(self.board.twins) < len(self.board.trials):
+        if list(self.board.usable()) or len(failed) + len(self.board.duplicates) < len(self.board.trials):
             return
         if not failed:  # every config of this list failed in an earlier search
             raise failures.all_failed(self._job.tunable.name, self.board.reasons())
         first, kernel = self._first_error, self._job.tunable.name
-        launched = [trial for trial in failed if self.board.identity(trial) not in self._ahead.refused]
-        if launched and all(trial.index in self.board.transient for trial in launched):
+        launched = [trial for trial in failed if self.board.identity(trial) not in self._ahead.excluded]
+        if launched and all(self.board.reason(trial) is Reason.PASSING for trial in launched):
             raise failures.no_room(kernel, failed[-1].error or "")
         if first is not None and len(failed) > 1 and not failures.is_resource_error(first):
             self._first_error = None
@@ -434,7 +435,7 @@ class _Search:
 
     def raise_if_none(self, left: Sequence[Trial]) -> None:
         """Raise if the check has left nothing."""
-        unchecked = [trial.error for trial in self.board.trials if trial.index in self.board.transient]
+        unchecked = [trial.error for trial in self.board.trials if self.board.reason(trial) is Reason.PASSING]
         if not left and unchecked:
             raise failures.no_room(self._job.tunable.name, unchecked[-1] or "")
         if not left:

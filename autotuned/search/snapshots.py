@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import math
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
+from autotuned import env
 from autotuned.key import walk
 from autotuned.key.key import strides_of
 from autotuned.key.tensors import address, bytes_in, elements, is_torch, tensors_in
 from autotuned.launch.zeroing import zero
 from autotuned.search.failures import is_memory_error
-
-log = logging.getLogger("autotuned")
 
 
 class Snapshot:
@@ -52,7 +50,6 @@ class Snapshot:
 
 # Copies and comparisons across memories go in parts of this size, so that what they need beside the copies is small.
 CHUNK_BYTES, SMALLEST_CHUNK_BYTES = 8 << 20, 64 << 10
-_said: set[str] = set()
 
 
 def _copy_of(view: Any, on_host: bool) -> Any:
@@ -73,9 +70,8 @@ def _copy_of(view: Any, on_host: bool) -> Any:
 
 def _to_host(view: Any) -> Any:
     """A copy in pinned host memory, in pageable memory where that is short, made part by part."""
-    if "host" not in _said:
-        _said.add("host")
-        log.warning("device memory is short: what trials may change is kept in host memory, and a search takes longer.")
+    message = "device memory is short: what trials may change is kept in host memory, and a search takes longer."
+    env.warn_once("host copies", message)
     saved = _host_memory(view)
     _across(saved, view, CHUNK_BYTES)
     return saved
@@ -163,6 +159,23 @@ def _bytes_of(tensor: Any) -> Any:
     return dense.as_strided((dense.numel(),), (1,), dense.storage_offset()).view(torch.uint8)
 
 
+class Known(NamedTuple):
+    """What is known of arguments before a search has launched anything.
+
+    Attributes:
+        restore: Names to restore in any case.
+        unread: Names that are not read in a trial: put back at the end, and between trials by `renew` alone.
+        quietly: Of the names to protect, those that count as written only if they are seen to be.
+    """
+
+    restore: Iterable[str] = ()
+    unread: Collection[str] = ()
+    quietly: Collection[str] = ()
+
+
+_NOTHING_KNOWN = Known()
+
+
 class Protection:
     """What one search must undo: made before its first trial, used before each, released at its end.
 
@@ -172,9 +185,7 @@ class Protection:
         zero: Names zeroed before each trial.
         watch: Watch every tensor also where `restore` is given; what is seen then changes nothing but `seen`.
         on_host: Keep all copies in host memory.
-        known: Names to restore in any case.
-        unread: Names that are not read in a trial: put back at the end, and between trials by `renew` alone.
-        quietly: Of the names to protect, those that count as written only if they are seen to be.
+        also: What is known of some names.
     """
 
     def __init__(
@@ -184,11 +195,9 @@ class Protection:
         zero: Iterable[str],
         watch: bool = False,
         on_host: bool = False,
-        known: Iterable[str] = (),
-        unread: Collection[str] = (),
-        quietly: Collection[str] = (),
+        also: Known = _NOTHING_KNOWN,
     ) -> None:
-        known, zero = set(known), list(zero)
+        known, zero = set(also.restore), list(zero)
         declared = None if restore is None else {*restore, *known}
         self._learning = declared is None
         self._watching = watch or declared is None
@@ -196,10 +205,10 @@ class Protection:
         names = arguments if declared is None or watch else [name for name in arguments if name in declared]
         self._snapshots = _snapshots(arguments, names, on_host)
         zeroed = {s for s in self._snapshots if not set(zero).isdisjoint(s.names)}
-        self._unread = {s for s in self._snapshots if set(unread).issuperset(s.names)} - zeroed
+        self._unread = {s for s in self._snapshots if set(also.unread).issuperset(s.names)} - zeroed
         self._left = zeroed | self._unread  # between trials
         self._written = [s for s in self._snapshots if (declared or known) & set(s.names)]
-        self._seen = [s for s in self._written if not set(quietly).issuperset(s.names)]
+        self._seen = [s for s in self._written if not set(also.quietly).issuperset(s.names)]
         self._is_known = True
 
     def begin(self) -> None:

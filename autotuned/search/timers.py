@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
+from autotuned import env
 from autotuned.gpu import clocks
 from autotuned.gpu.device import Device
 from autotuned.search import benchmark
 from autotuned.search.failures import is_memory_error
 from autotuned.search.race import Trial
 from autotuned.typed_json import Json
-
-log = logging.getLogger("autotuned")
-_said: set[str] = set()
 
 
 class Timer(Protocol):
@@ -54,6 +51,13 @@ class Timer(Protocol):
         """Whether the device ran at its clocks; if not, after a pause that lets it recover."""
 
 
+def host_us(call: Callable[[], Any]) -> float:
+    """Microseconds that a call takes by the clock of the host."""
+    start = time.perf_counter_ns()
+    call()
+    return (time.perf_counter_ns() - start) / 1e3
+
+
 class HostTimer:
     """Wall clock of the CPU, for the interpreter and for callables that run on the CPU."""
 
@@ -70,11 +74,9 @@ class HostTimer:
     @staticmethod
     def _once(trial: Trial) -> float:
         trial.prepare()
-        start = time.perf_counter_ns()
-        trial.launch()
-        elapsed = time.perf_counter_ns() - start
+        elapsed_us = host_us(trial.launch)
         trial.finish()
-        return elapsed / 1e3
+        return elapsed_us
 
     def synchronize(self) -> None:
         """Nothing to wait for."""
@@ -138,9 +140,9 @@ class CudaTimer:
                     raise
                 size //= 2
         self.is_short = buffer is None or size < wanted
-        if self.is_short and "flush" not in _said:
-            _said.add("flush")
-            log.warning(
+        if self.is_short:
+            env.warn_once(
+                "flush",
                 "device memory is short: %d MiB instead of %d flush the cache between samples; times may be those of a "
                 "warm cache.", size >> 20 if buffer is not None else 0, wanted >> 20,
             )  # fmt: skip

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from autotuned.search import failures
+from autotuned.search.exclusions import Lifetime, Reason
 from autotuned.search.job import Job, Progress
 from autotuned.search.race import Trial
 from autotuned.store.conditions import Checked, with_verdicts
@@ -21,11 +21,9 @@ class Board:
 
     Attributes:
         trials: Of the configs that this search measures.
-        twins: Trials of the same binary as another, which is measured for both, by index.
-        transient: Indices of trials that met a full memory or a limit of time, which says nothing of the config.
-        wrong: Indices of trials that did not compute what is expected.
+        duplicates: Trials of the same binary as another, which is measured for both, by index.
+        why: Why trials failed, where that is more than the text of an error, by index.
         passed, failed_checks: Checks by which a config was found right, and wrong, by identity.
-        crashed: Indices of trials that are not made because a process ended in one.
         launched: How many have been launched at least once, or had no chance to be.
     """
 
@@ -33,12 +31,10 @@ class Board:
         self._job = job
         self._identities = list(job.configs)
         self.trials: list[Trial] = []
-        self.twins: dict[int, Trial] = {}
-        self.transient: set[int] = set()
-        self.wrong: set[int] = set()
+        self.duplicates: dict[int, Trial] = {}
+        self.why: dict[int, Reason] = {}
         self.passed: dict[str, tuple[Checked, ...]] = {}
         self.failed_checks: dict[str, tuple[Checked, ...]] = {}
-        self.crashed: set[int] = set()
         self.launched = 0
 
     def place(self, identity: str) -> int:
@@ -49,26 +45,25 @@ class Board:
         """The trial of a candidate that this search measures."""
         return next(trial for trial in self.trials if trial.index == index)
 
-    def skip_known_failures(self) -> None:
+    def skip_excluded(self) -> None:
         """Leave out what certainly fails: it ended a process, or did not compile for a call like this one."""
-        journal = self._job.journal
         for trial in self.trials:
-            identity = self.identity(trial)
-            if identity in self._job.condemned:
-                trial.error = self._job.condemned[identity]
-            elif identity in journal.lost:
-                trial.error = "Crashed: it left the device in an error state"
-                self._say_skipped(trial, "it cost an earlier process its device; --force tries it again")
-            elif identity in journal.crashed:
-                trial.error = "Crashed: a process ended while this config was launched for the first time"
-                self.crashed.add(trial.index)
-                why = "an earlier process ended in its first launch. If it was killed from outside, `autotuned tune` "
-                self._say_skipped(trial, why + "tries it once more")
-            elif not self.is_hooked(trial):
-                trial.error = failures.refused(self._job.compile_class, identity)
+            excluded = self._job.excluded.get(self.identity(trial))
+            if excluded is None or (excluded.reason is Reason.NOT_COMPILED and self.is_hooked(trial)):
+                continue
+            self.why[trial.index], trial.error = excluded
+            if remedy := excluded.reason.remedy:
+                what = self._job.tunable.name, self.label(trial), excluded.reason.why, remedy
+                log.warning("`%s`: %s is skipped: %s%s.", *what)
 
-    def _say_skipped(self, trial: Trial, why: str) -> None:
-        log.warning("`%s`: %s is skipped: %s.", self._job.tunable.name, self.label(trial), why)
+    def reason(self, trial: Trial) -> Reason:
+        """Why a trial failed."""
+        return self.why.get(trial.index, Reason.FAILED)
+
+    @property
+    def wrong(self) -> int:
+        """How many of those checked did not compute what is expected."""
+        return sum(reason is Reason.WRONG for reason in self.why.values())
 
     def identity(self, trial: Trial) -> str:
         """The text that says which config this is."""
@@ -88,7 +83,7 @@ class Board:
 
     def open(self) -> list[Trial]:
         """Trials that may still be launched."""
-        return [trial for trial in self.trials if trial.error is None and trial.index not in self.twins]
+        return [trial for trial in self.trials if trial.error is None and trial.index not in self.duplicates]
 
     def failed(self) -> list[Trial]:
         """Trials with an error."""
@@ -102,18 +97,17 @@ class Board:
         Returns:
             The trial that is measured.
         """
-        first = self.twins.get(first.index, first)
+        first = self.duplicates.get(first.index, first)
         if first.index < trial.index:
-            self.twins[trial.index] = first
+            self.duplicates[trial.index] = first
             return first
         trial.samples_us, trial.error = first.samples_us, first.error
         first.samples_us, first.error = [], None
-        for facts in (self.transient, self.wrong):
-            if first.index in facts:
-                facts.add(trial.index)
-        for index, other in [*self.twins.items(), (first.index, first)]:
+        if first.index in self.why:
+            self.why[trial.index] = self.why[first.index]
+        for index, other in [*self.duplicates.items(), (first.index, first)]:
             if other is first:
-                self.twins[index] = trial
+                self.duplicates[index] = trial
         return trial
 
     # -- what is known -------------------------------------------------------------------------------------------
@@ -125,7 +119,7 @@ class Board:
         """
         found = {identity: self._judged(identity, timing) for identity, timing in self._job.known.items()}
         for trial in self.trials:
-            if trial.index not in self.twins and self._is_worth_telling(trial):
+            if trial.index not in self.duplicates and self._is_worth_telling(trial):
                 found[self.identity(trial)] = self.timing(trial)
         found.update(self._same())
         order = [identity for identity in self._identities if identity in found]
@@ -138,9 +132,7 @@ class Board:
     def _measured(self, trial: Trial) -> Timing:
         form = self._job.forms[self.identity(trial)]
         if trial.error:
-            kinds = {"wrong": self.wrong, "crashed": self.crashed}
-            status = next((kind for kind, indices in kinds.items() if trial.index in indices), "failed")
-            return Timing(form, status=status, error=trial.error[:2000])
+            return Timing(form, status=self.reason(trial).status, error=trial.error[:2000])
         return Timing(form, trial.median_us, trial.percentile(0.2), trial.percentile(0.8), len(trial.samples_us))
 
     def _judged(self, identity: str, timing: Timing) -> Timing:
@@ -153,7 +145,7 @@ class Board:
     def _same(self) -> dict[str, Timing]:
         """Timings of the configs whose binary is that of an earlier one: these, under the other name."""
         found = {}
-        for index, first in self.twins.items():
+        for index, first in self.duplicates.items():
             form = self._job.forms[self._identities[index]]
             if not first.error and not first.samples_us:
                 continue
@@ -180,7 +172,7 @@ class Board:
     # -- who is told ---------------------------------------------------------------------------------------------
 
     def _is_worth_telling(self, trial: Trial) -> bool:
-        return trial.index not in self.transient and bool(trial.error or trial.samples_us)
+        return self.reason(trial).lifetime is not Lifetime.SEARCH and bool(trial.error or trial.samples_us)
 
     def tell(self, trial: Trial) -> None:
         """Tell whoever keeps timings one by one."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from autotuned import disk
-from autotuned.store import locks
+from autotuned.store import layout, locks
 
 DAY_S = 86400.0
 DEFAULT_MAX_BYTES = 1 << 30  # some 30,000 records of 100 configs each
@@ -38,11 +38,6 @@ class _File:
     used: float  # seconds since the epoch
     size: int
     path: str
-
-
-def lock_of(record_path: Path) -> Path:
-    """The lock file of a record's key."""
-    return record_path.parent / "locks" / f"{record_path.stem}.lock"
 
 
 def is_due(digest: str) -> bool:
@@ -76,7 +71,7 @@ def run(root: Path, max_bytes: int | None = None, max_age_s: float | None = None
             else:
                 spared.append(file)
         kept += spared
-    clear_scratch(root / "scratch", freed)
+    clear_scratch(root / layout.SCRATCH, freed)
     freed.kept_records, freed.kept_bytes = len(kept), total
     return freed
 
@@ -107,7 +102,7 @@ def _files(root: Path, freed: Freed, now: float) -> Iterator[_File]:
 
 
 def _record(entry: os.DirEntry[str], freed: Freed, now: float) -> Iterator[_File]:
-    if entry.name in ("locks", "damaged", "journal") and entry.is_dir(follow_symlinks=False):
+    if entry.name in (layout.LOCKS, layout.DAMAGED, layout.JOURNAL) and entry.is_dir(follow_symlinks=False):
         _remove_old(entry, freed, now)
         return
     try:
@@ -131,7 +126,7 @@ def _has_record(logbook: os.DirEntry[str]) -> bool:
 
 
 def _remove_old(folder: os.DirEntry[str], freed: Freed, now: float) -> None:
-    limit_s = {"locks": _LOCK_S, "journal": _SEARCH_S}.get(folder.name, _DAMAGED_S)
+    limit_s = {layout.LOCKS: _LOCK_S, layout.JOURNAL: _SEARCH_S}.get(folder.name, _DAMAGED_S)
     for entry in _entries(folder.path):
         try:
             info = entry.stat(follow_symlinks=False)
@@ -140,7 +135,7 @@ def _remove_old(folder: os.DirEntry[str], freed: Freed, now: float) -> None:
         if now - info.st_mtime <= (_TEMPORARY_S if entry.name.endswith(".tmp") else limit_s):
             continue
         file = _File(info.st_mtime, info.st_size, entry.path)
-        if folder.name != "locks" or entry.name.endswith(".tmp"):
+        if folder.name != layout.LOCKS or entry.name.endswith(".tmp"):
             _count(freed, file, disk.remove(Path(entry.path)))
         else:
             _remove_lock(file, freed)
@@ -159,7 +154,7 @@ def _remove_lock(file: _File, freed: Freed) -> None:
 
 def _remove_record(file: _File, freed: Freed) -> bool:
     path = Path(file.path)
-    with locks.if_free(lock_of(path)) as free:
+    with locks.if_free(layout.lock_path(path)) as free:
         if not free or not disk.remove(path):
             return False
     freed.records += 1

@@ -10,22 +10,16 @@ import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from autotuned import disk
 from autotuned.json_fields import PID_MAX, integer, texts, typed
 from autotuned.key.key import Key
 from autotuned.typed_json import canonical
 
-if TYPE_CHECKING:
-    from autotuned.store.record import Timing
-
 log = logging.getLogger("autotuned")
 _RUN = uuid.uuid4().hex  # in a container every process may have the same id
 _MOST_BYTES = 16 << 20  # of identities of configs, some hundred bytes each
-
-
-TWICE = "Crashed: two processes ended while this config was launched for the first time"
 
 
 class Journal:
@@ -77,25 +71,6 @@ class Journal:
         self.lost, self.crashed, self.suspects = said["lost"], said["crashed"] + launching, said["suspects"]
         for identity in compiling:
             (self.crashed if identity in said["suspects"] else self.suspects).append(identity)
-
-    def judged(self, known: Mapping[str, Timing], again: bool) -> dict[str, Timing]:
-        """Earlier timings in the light of the journal.
-
-        Args:
-            known: By identity.
-            again: Whether a config in whose launch one process ended, which may have been killed from outside, is to be
-                tried once more: its timing is left out.
-
-        Returns:
-            Them, by identity; a config that was tried once more, and ended another process, has failed for good.
-        """
-        found = {}
-        for identity, timing in known.items():
-            if timing.status == "crashed" and identity in self.crashed:
-                found[identity] = timing.replace(status="failed", error=TWICE)
-            elif timing.status != "crashed" or not again:
-                found[identity] = timing
-        return found
 
     def begin(self, identity: str) -> None:
         """Note a config before it is launched for the first time."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotuned import disk
 from autotuned.json_fields import PID_MAX, integer, typed
+from autotuned.store import layout
 
 if TYPE_CHECKING:
     from filelock import FileLock
@@ -202,21 +203,16 @@ def _try_until(lock: FileLock, end: float) -> bool:
 def _release(lock: FileLock, path: Path, owner: int) -> None:
     if os.getpid() != owner:
         return  # a forked child: the lock is its parent's
-    disk.remove(holder_path(path))
+    disk.remove(layout.holder_path(path))
     _locks.pop(id(lock), None)
     with contextlib.suppress(OSError):
         lock.release(force=True)
 
 
-def holder_path(path: Path) -> Path:
-    """The file beside a lock that says who holds it: in the lock file itself another waiter might overwrite it."""
-    return path.with_name(f"{path.name}.holder")
-
-
 def _write_holder(path: Path) -> None:
     who = {"pid": os.getpid(), "host": _host(), "start": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
     with contextlib.suppress(OSError):  # it helps people who wait, and nobody else
-        disk.write_text(holder_path(path), disk.text(who))
+        disk.write_text(layout.holder_path(path), disk.text(who))
 
 
 def _host() -> str:
@@ -226,7 +222,7 @@ def _host() -> str:
 def _holder_of(path: Path) -> str:
     """Who holds a lock, in words; whatever stands in the file."""
     try:
-        who = typed(disk.parse_json(disk.read_head(holder_path(path), 1024)), dict, "holder")
+        who = typed(disk.parse_json(disk.read_head(layout.holder_path(path), 1024)), dict, "holder")
         pid, host, start = integer(who.get("pid"), "pid", 1, PID_MAX), who.get("host"), who.get("start")
         return f"process {pid} on {typed(host, str, 'host'):.100} (since {typed(start, str, 'start'):.40})"
     except (OSError, ValueError):

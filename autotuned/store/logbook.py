@@ -20,11 +20,6 @@ from autotuned.typed_json import Json, canonical
 log = logging.getLogger("autotuned")
 
 
-def path_beside(record_path: Path) -> Path:
-    """The logbook of a record's key; hidden, so that readers of records never see it."""
-    return record_path.parent / f".{record_path.stem}.logbook"
-
-
 @contextmanager
 def open_for(path: Path, key: Key, restore: Restore = None) -> Iterator[Callable[[Timing], None]]:
     """Append timings to a key's logbook; yields the function that does so.

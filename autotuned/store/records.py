@@ -13,18 +13,17 @@ from typing import TYPE_CHECKING, Any
 from autotuned import disk, env
 from autotuned._lazy import later
 from autotuned.errors import RecordError
-from autotuned.gpu.device import file_stem
 from autotuned.key.key import Key
-from autotuned.store import record
+from autotuned.store import layout, record
 from autotuned.store.conditions import Restore
 from autotuned.store.lookup import Look
 from autotuned.store.record import Timing, TuningRecord
 
 if TYPE_CHECKING:
-    from autotuned.store import gc, locks, logbook, mounts
+    from autotuned.store import gc, locks, logbook
     from autotuned.store.locks import Lock
 else:
-    gc, locks, logbook, mounts = map(later, ("store.gc", "store.locks", "store.logbook", "store.mounts"))
+    gc, locks, logbook = map(later, ("store.gc", "store.locks", "store.logbook"))
 
 log = logging.getLogger("autotuned")
 
@@ -33,34 +32,13 @@ USE_RESOLUTION_S = 86400.0  # a record's time is renewed at most this often: a s
 _warned: set[str] = set()
 
 
-def root() -> Path:
-    """The cache folder: the records of every schema, and whatever else is kept between processes."""
-    return disk.cache_dir(env.cache_dir_setting())
-
-
-def schema_folder() -> Path:
-    """The folder of this schema's records."""
-    return root() / f"v{record.SCHEMA}"
-
-
 def scratch_folder() -> Path:
     """The folder of binaries that lost a search; once in a process it is cleared of what is old."""
-    folder = root() / "scratch"
+    folder = layout.root() / layout.SCRATCH
     if "scratch" not in _warned:
         _warned.add("scratch")
         gc.clear_scratch(folder)
     return folder
-
-
-def record_path(key: Key) -> Path:
-    """The one file of a key."""
-    return schema_folder() / file_stem(key.kernel) / f"{key.digest}.json"
-
-
-def journal_path(key: Key) -> Path:
-    """The file that names the config which a search for the key is launching for the first time."""
-    path = record_path(key)
-    return path.parent / "journal" / path.name
 
 
 @contextmanager
@@ -68,19 +46,19 @@ def locked(key: Key, between_processes: bool = True) -> Iterator[Lock]:
     """Hold the key's lock: one process or thread searches, the others wait (`locks.locked` says how long)."""
     if between_processes:
         _say_network()
-    with locks.locked(gc.lock_of(record_path(key)), between_processes) as lock:
+    with locks.locked(layout.lock_path(layout.record_path(key)), between_processes) as lock:
         yield lock
 
 
 def _say_network() -> None:
     if "network" not in _warned:
-        kind = mounts.network_file_system(root())
+        kind = layout.network_file_system(layout.root())
         _warned.add("network")
         if kind:
             log.warning(
                 "the cache folder %s is on a network file system (%s): records are safe there, but where its locks "
                 "do not work several hosts may search the same key. AUTOTUNED_CACHE_DIR names another folder.",
-                root(),
+                layout.root(),
                 kind,
             )
 
@@ -119,7 +97,7 @@ def inspect(path: Path) -> tuple[TuningRecord | None, Look]:
 
 def look_up(key: Key) -> tuple[TuningRecord | None, Look]:
     """The record of a key, or why there is none; nothing is moved, and nothing is said."""
-    found, seen = inspect(record_path(key))
+    found, seen = inspect(layout.record_path(key))
     if found is not None and found.key != key:
         return None, Look(None, "damaged", "it holds the record of another key", seen.path)
     return found, seen
@@ -138,13 +116,13 @@ def react(seen: Look) -> None:
     if seen.problem == "damaged":
         damaged(path, seen.detail)
     elif seen.problem == "unreadable":
-        warn_once(seen.path, "record %s cannot be read (%s); going on without it.", path, seen.detail)
+        env.warn_once(seen.path, "record %s cannot be read (%s); going on without it.", path, seen.detail)
     elif seen.problem == "newer schema":
-        warn_once(seen.path, "record %s has the newer schema %s; it is left alone.", path, seen.detail)
+        env.warn_once(seen.path, "record %s has the newer schema %s; it is left alone.", path, seen.detail)
     elif seen.problem == "weaker conditions":
         log.info("%s: %s, which is not enough for this call.", seen.path, seen.detail)
     elif seen.problem == "config gone" and seen.path:
-        warn_once(
+        env.warn_once(
             f"{path} {seen.detail}",
             "config file %s: the config for this call is not among the kernel's configs any more; it is not used: %s",
             path,
@@ -160,12 +138,12 @@ def is_newer(data: Any) -> bool:
 
 def damaged(path: Path, why: str) -> None:
     """Move a damaged record aside and say so, once."""
-    moved = disk.move_aside(path)
+    moved = disk.move_aside(path, path.parent / layout.DAMAGED)
     message = "record %s is damaged (%s); %s; the kernel is tuned again."
     if moved:
         log.warning(message, path, why.rstrip("."), f"moved to {moved}")
     else:  # it is met again at the next look
-        warn_once(str(path), message, path, why.rstrip("."), "it will be replaced")
+        env.warn_once(str(path), message, path, why.rstrip("."), "it will be replaced")
 
 
 def keep(result: TuningRecord) -> bool:
@@ -174,7 +152,7 @@ def keep(result: TuningRecord) -> bool:
     Returns:
         Whether it was written.
     """
-    path = record_path(result.key)
+    path = layout.record_path(result.key)
     try:
         if is_newer(disk.read_json(path)):
             return False
@@ -183,27 +161,27 @@ def keep(result: TuningRecord) -> bool:
     try:
         disk.write_text(path, disk.text(record.dump(result)))
     except OSError as error:
-        warn_once(
+        env.warn_once(
             "unwritable",
             "cannot write to the cache folder %s (%s): results are kept in memory only. Set "
             "AUTOTUNED_CACHE_DIR to a folder that can be written.",
-            root(),
+            layout.root(),
             error,
         )
         return False
-    disk.remove(logbook.path_beside(path))
+    disk.remove(layout.logbook_path(path))
     if gc.is_due(result.key.digest):
-        gc.run(root(), gc.DEFAULT_MAX_BYTES, gc.DEFAULT_MAX_AGE_S)
+        gc.run(layout.root(), gc.DEFAULT_MAX_BYTES, gc.DEFAULT_MAX_AGE_S)
     return True
 
 
 @contextmanager
 def logged(key: Key, fresh: bool, restore: Restore = None) -> Iterator[Callable[[Timing], None]]:
     """Write each timing of a search to disk as it is measured under a protection; `fresh` begins anew."""
-    record_file = record_path(key)
-    path = logbook.path_beside(record_file)
+    record_file = layout.record_path(key)
+    path = layout.logbook_path(record_file)
     if os.path.exists(path):  # its writer was killed, perhaps while it wrote another of the key's files
-        for written in (record_file, journal_path(key), locks.holder_path(gc.lock_of(record_file))):
+        for written in (record_file, layout.journal_path(key), layout.holder_path(layout.lock_path(record_file))):
             disk.remove_temporaries(written)
     if fresh:
         disk.remove(path)
@@ -213,7 +191,7 @@ def logged(key: Key, fresh: bool, restore: Restore = None) -> Iterator[Callable[
 
 def may_save(key: Key) -> bool:
     """Whether one who searched without the lock may save: nobody has the lock now, and nobody saved meanwhile."""
-    with locks.if_free(gc.lock_of(record_path(key))) as free:
+    with locks.if_free(layout.lock_path(layout.record_path(key))) as free:
         if not free:
             return False
     found = read_of(key)
@@ -227,7 +205,7 @@ def resumable(key: Key, before: TuningRecord | None = None, restore: Restore = N
         before: The record.
         restore: The protection under which the timings of the unfinished search must have been taken.
     """
-    found = logbook.read(logbook.path_beside(record_path(key)), key, restore)
+    found = logbook.read(layout.logbook_path(layout.record_path(key)), key, restore)
     return {**found, **{timing.identity: timing for timing in before.timings}} if before is not None else found
 
 
@@ -239,10 +217,3 @@ def note_use(path: Path) -> None:
         return
     if age_s > USE_RESOLUTION_S:
         disk.touch(path)
-
-
-def warn_once(about: str, message: str, *args: object) -> None:
-    """Warn once in this process about a thing."""
-    if about not in _warned:
-        _warned.add(about)
-        log.warning(message, *args)

@@ -167,12 +167,14 @@ def identity(config: Config, kernel: str, fallback: Fallback | None = None) -> s
     return canonical(to_json(config, kernel, fallback))
 
 
-def label(form: Mapping[str, Json], options: bool = True) -> str:
-    """A config's canonical form in a few words for people: `BLOCK=1024 num_warps=4 num_stages=3`.
+def label(form: Mapping[str, Json] | None, options: bool = True) -> str:
+    """A config's canonical form in a few words for people: `BLOCK=1024 num_warps=4 num_stages=3`; None: "unfinished".
 
     Args:
         options: Also those of a launch, which mean nothing to a plain callable.
     """
+    if form is None:
+        return "unfinished"
     words = [
         f"{name}={value if not isinstance(value, (dict, list)) else canonical(value)}"
         for name, value in form["kwargs"].items()

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from autotuned.configfiles.audit import Audit
-from autotuned.configfiles.file import ConfigFile, Fault
-from autotuned.errors import TargetError
+import autotuned
+from autotuned.key.words import call_words
+from autotuned.offline.check import CheckResult
 
 from .. import terminal
+
+if TYPE_CHECKING:
+    from autotuned.offline.verify import Contest
 
 HEADERS = ("call", "config", "shipped>", "default>", "best other>", "loss>", "")
 
@@ -30,7 +32,7 @@ def check(
 ) -> None:
     """Check config files, and on request whether they still win.
 
-    Checked are schema, values, duplicates, and entries that are dead or shadowed.
+    CheckResult are schema, values, duplicates, and entries that are dead or shadowed.
 
     Needs neither torch nor a GPU. A choice of an earlier PATH shadows that of a later one. With --import the kernels
     are imported: names and types are matched with their signatures, configs with their lists, and the source they were
@@ -45,99 +47,44 @@ def check(
     `triton`, `call`, `config`, `shipped_us`, `default_us`, `rival_us`, `rival`, `loss` and `error`, and `untimed`, a
     line for each kernel of which choices were not timed.
     """
-    if not tolerance >= 0:
-        raise typer.BadParameter(f"expected a share of 0 or more, got {tolerance:g}", param_hint="--tolerance")
-    found = Audit(paths)
-    rows: list[dict[str, Any]] = []
-    untimed: list[str] = []
-    if imports or measure:
-        rows, untimed = _with_the_program(found, targets or [], measure, as_json)
-    lost = [row for row in rows if row["loss"] is None or row["loss"] > tolerance]
+    with terminal.users_output(as_json):
+        found = autotuned.check(paths, imports=imports, measure=measure, targets=targets, tolerance=tolerance)
     if as_json:
-        faults = terminal.faults_json(found.faults)
-        counts = {"files": [str(path) for path, _ in found.files], "entries": found.entries, "faults": faults}
-        terminal.print_json({**counts, **({"measured": rows, "untimed": untimed} if measure else {})})
+        terminal.print_json(found.to_json())
     else:
-        _print(found, rows, untimed, tolerance, measure)
-    if measure and not rows:  # a gate that saw nothing has not been passed
+        _print(found)
+    if found.measured == []:  # a gate that saw nothing has not been passed
         terminal.complain(
             "error: nothing was timed: no case of the kernels has a choice here; --target names more cases"
         )
-        raise typer.Exit(1)
-    if found.faults or lost:
-        terminal.complain(f"error: {len(found.faults)} faults, {len(lost)} choices lose by more than {tolerance:.0%}")
+    elif not found.passed:
+        faults, lost = len(found.faults), len(found.lost)
+        terminal.complain(f"error: {faults} faults, {lost} choices lose by more than {tolerance:.0%}")
+    if not found.passed:
         raise typer.Exit(1)
 
 
-def _print(found: Audit, rows: list[dict[str, Any]], untimed: list[str], tolerance: float, measure: bool) -> None:
+def _print(found: CheckResult) -> None:
     for fault in found.faults:
         terminal.say(str(fault))
-    for line in untimed:
+    for line in found.untimed:
         terminal.say(f"not timed: {line}")
-    if rows:
-        terminal.print_table(HEADERS, [_cells(row, tolerance) for row in rows], stack=(1, 1))
-    measured = f", {len(rows)} timed again" if measure else ""
+    if found.measured:
+        lost = found.lost
+        terminal.print_table(HEADERS, [_cells(one, one in lost) for one in found.measured], stack=(1, 1))
+    measured = "" if found.measured is None else f", {len(found.measured)} timed again"
     entries = terminal.counted(found.entries, "entry", "entries")
     files, faults = terminal.counted(len(found.files), "file"), terminal.counted(len(found.faults), "fault")
     terminal.say(f"{files}, {entries}, {faults}{measured}")
 
 
-def _cells(row: dict[str, Any], tolerance: float) -> list[str]:
-    times = [terminal.time_words(row[name]) for name in ("shipped_us", "default_us", "rival_us")]
-    loss = row["loss"]
-    verdict = row["error"] or "did not run" if loss is None else "LOSES" if loss > tolerance else "ok"
-    words = [terminal.call_words(row["call"]), terminal.config_words(row["config"], row["triton"] is not None)]
-    return [*words, *times, "n/a" if loss is None else f"{loss:+.1%}", verdict]
-
-
-def _with_the_program(
-    found: Audit, targets: list[str], measure: bool, as_json: bool
-) -> tuple[list[dict[str, Any]], list[str]]:
-    """Match the files with their kernels, which adds to the faults, and time them again if asked for."""
-    from autotuned.offline import verify
-    from autotuned.offline.cases import tensors_on
-    from autotuned.offline.tuning import use_device, users_output
-
-    with users_output(as_json):
-        device = tensors_on(use_device())
-        kernels = dict(_kernels(found, targets))
-        for path, file in found.files:
-            if file.kernel in kernels:
-                found.faults += [Fault(str(path), text) for text in verify.stale(file, kernels[file.kernel])]
-        if not measure:
-            return [], []
-        files = [file for _, file in found.files]
-        timed = [contest for kernel in kernels.values() for contest in verify.contests(files, kernel, device)]
-        return [_to_json(contest) for contest in timed], list(verify.left_out(files, timed))
-
-
-def _kernels(found: Audit, targets: list[str]) -> Iterator[tuple[str, Any]]:
-    """The kernels of the files by name; one that cannot be had is a fault of its files."""
-    from autotuned.offline import targets as cases
-    from autotuned.offline import verify
-
-    known = {one.name: one for target in targets for one in cases.load(target)}
-    by_name: dict[str, list[tuple[Path, ConfigFile]]] = {}
-    for path, file in found.files:
-        by_name.setdefault(file.kernel, []).append((path, file))
-    for name, held in by_name.items():
-        try:
-            yield name, known.get(name) or verify.find_kernel(name)
-        except TargetError as error:
-            found.faults += [Fault(str(path), str(error)) for path, _ in held]
-
-
-def _to_json(contest: Any) -> dict[str, Any]:
-    loss = contest.loss
-    return {
-        "kernel": contest.key.kernel,
-        "triton": contest.key.context.get("triton"),
-        "call": contest.key.call,
-        "config": dict(contest.config),
-        "shipped_us": contest.shipped_us,
-        "default_us": contest.default_us,
-        "rival_us": contest.rival_us,
-        "rival": contest.rival,
-        "loss": None if loss == float("inf") else round(loss, 4),
-        "error": contest.error,
-    }
+def _cells(one: Contest, lost: bool) -> list[str]:
+    ran = one.loss != float("inf")
+    verdict = (one.error or "did not run") if not ran else "LOSES" if lost else "ok"
+    return [
+        call_words(one.key.call),
+        terminal.config_words(one.config, one.key.is_of_triton),
+        *map(terminal.time_words, (one.shipped_us, one.default_us, one.rival_us)),
+        f"{one.loss:+.1%}" if ran else "n/a",
+        verdict,
+    ]

@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from autotuned.store import listing, records
+from autotuned.store import layout, listing
 
 from .. import terminal
-from ..views.stored import complete, one
+from ..views.names import complete
 
 
 def clear(
@@ -28,14 +28,14 @@ def clear(
     JSON: `kernel` (null: all), `deleted` (how many records) and `cache` (the store's folder).
     """
     names = listing.kernels()
-    name = one(names, kernel) if kernel is not None and names else kernel
+    name = listing.one_named(names, kernel) if kernel is not None and names else kernel
     count = sum(1 for _ in listing.all_heads(name)) if names else 0
-    where = f"of {name or 'all kernels'} in {records.root()}"
+    where = f"of {name or 'all kernels'} in {layout.root()}"
     if count and not yes:
         _ask(f"Delete {terminal.counted(count, 'record')} {where}?")
     deleted = listing.clear(name) if count else 0
     if as_json:
-        terminal.print_json({"kernel": name, "deleted": deleted, "cache": str(records.root())})
+        terminal.print_json({"kernel": name, "deleted": deleted, "cache": str(layout.root())})
     else:
         terminal.say(f"deleted {terminal.counted(deleted, 'record')} {where}")
 

@@ -8,10 +8,10 @@ from typing import Annotated, Any
 
 import typer
 
-from autotuned.configfiles import exchange
+import autotuned
 from autotuned.configfiles.exchange import Change
-from autotuned.configfiles.file import Entry
 from autotuned.gpu.device import from_json
+from autotuned.key.words import call_words, toolchain_words
 
 from .. import terminal
 
@@ -31,13 +31,13 @@ def diff(
     JSON: `changes`, each with `kind` ("added", "removed" or "changed"), `kernel`, `device`, `triton`, `call`, `before`
     and `after` (null where there is none), and `faults`.
     """
-    changes, wrong = exchange.diff(before, after)
-    faults = terminal.say_faults([fault for fault in wrong if not fault.harmless])
+    found = autotuned.diff(before, after)
+    terminal.complain_of(found.faults)
     if as_json:
-        terminal.print_json({"changes": [_to_json(change) for change in changes], "faults": faults})
+        terminal.print_json(found.to_json())
     else:
-        _print(changes)
-    if faults:
+        _print(found.changes)
+    if found.faults:
         raise typer.Exit(1)
 
 
@@ -55,12 +55,12 @@ def _place(change: Change) -> tuple[str, str]:
 
 def _cells(change: Change) -> list[str]:
     return [
-        terminal.call_words(change.key.call),
+        call_words(change.key.call),
         _both(change, lambda entry: terminal.config_words(entry.config, change.key.is_of_triton)),
         change.kind,
         _both(change, lambda entry: terminal.time_words(entry.median_us)),
         _both(change, lambda entry: terminal.ratio_words(entry.vs_default)),
-        terminal.toolchain_words(change.key.context),
+        toolchain_words(change.key.context),
     ]
 
 
@@ -68,19 +68,3 @@ def _both(change: Change, words: Any) -> str:
     """One side in words, or both of them, before -> after, where they differ."""
     sides = dict.fromkeys(words(entry) for entry in (change.before, change.after) if entry is not None)
     return " -> ".join(sides)
-
-
-def _to_json(change: Change) -> dict[str, Any]:
-    return {
-        "kind": change.kind,
-        "kernel": change.key.kernel,
-        "device": change.key.context["device"],
-        "triton": change.key.context.get("triton"),
-        "call": change.key.call,
-        "before": _entry(change.before),
-        "after": _entry(change.after),
-    }
-
-
-def _entry(entry: Entry | None) -> dict[str, Any] | None:
-    return None if entry is None else entry.to_json()

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import autotuned
 from autotuned import env
 from autotuned.configfiles import file, lookup, writer
-from autotuned.store import records
+from autotuned.store import layout
 from autotuned.triton_compat import versions as supported
 from autotuned.typed_json import Json
 
@@ -79,7 +79,7 @@ class _Report:
         return self._ask("devices", _gpus) or [], self._ask("CUDA", _why_no_gpu)
 
     def _cache(self) -> dict[str, Json]:
-        root = self._ask("cache folder", records.root)
+        root = self._ask("cache folder", layout.root)
         if root is None:
             return {"path": None, "unwritable": None, "records": None, "bytes": None}
         sizes = self._ask("records", lambda: [path.stat().st_size for path in root.glob("v*/*/*.json")])
@@ -117,7 +117,7 @@ def _triton_version() -> str:
 def _ptxas_version(arch: str) -> Json:
     from autotuned.triton_compat import fingerprint
 
-    return fingerprint.of(arch, records.root())["ptxas"]
+    return fingerprint.of(arch, layout.root())["ptxas"]
 
 
 def _launcher() -> tuple[str, str]:

@@ -11,14 +11,15 @@ import typer
 from autotuned.errors import NoDeviceError
 from autotuned.gpu import device
 from autotuned.key.key import Key
+from autotuned.offline.stored import kernels, of_kernel
 from autotuned.resolve import explain
 from autotuned.resolve.explain import Explanation
-from autotuned.store import listing, records
+from autotuned.store import layout, listing
 from autotuned.store.lookup import Origin
 from autotuned.typed_json import Json
 
 from .. import terminal
-from ..views.stored import complete, kernels, no_key, of_kernel, one
+from ..views.names import complete, no_key
 
 
 def explain_(
@@ -56,7 +57,7 @@ def explain_(
 
 
 def _of_name(wanted: str) -> tuple[str, list[Explanation]]:
-    name = one(kernels(quietly=True), wanted)
+    name = listing.one_named(kernels(quietly=True), wanted)
     found: dict[str, Explanation] = {}
     with explain.reading_once():
         for stored in of_kernel(name, heads=True, quietly=True):
@@ -90,7 +91,7 @@ def _present(context: Mapping[str, Json]) -> dict[str, Json]:
     if "triton" in context:
         from autotuned.triton_compat import fingerprint, kernel
 
-        now |= {**fingerprint.of(where.arch, records.root()), "environment": kernel.environment()}
+        now |= {**fingerprint.of(where.arch, layout.root()), "environment": kernel.environment()}
     for distribution in context.get("distributions", {}):
         now.setdefault("distributions", {})[distribution] = _installed(distribution)
     return now
@@ -105,10 +106,10 @@ def _installed(distribution: str) -> str | None:
 
 def _of_target(target: str, as_json: bool) -> tuple[str, list[Explanation]]:
     from autotuned.offline import targets
-    from autotuned.offline.cases import tensors_on
-    from autotuned.offline.tuning import CASE_HINT, use_device, users_output
+    from autotuned.offline.cases import HINT
+    from autotuned.offline.device import tensors_on, use_device
 
-    with users_output(as_json):
+    with terminal.users_output(as_json):
         where = tensors_on(use_device())
         found = targets.load(target)
         explanations = [
@@ -119,5 +120,5 @@ def _of_target(target: str, as_json: bool) -> tuple[str, list[Explanation]]:
         ]
     names = ", ".join(one.name for one in found)
     if not explanations:
-        raise terminal.fail(f"there is nothing to explain: no cases for {names}. {CASE_HINT}")
+        raise terminal.fail(f"there is nothing to explain: no cases for {names}. {HINT}")
     return names, explanations

@@ -7,11 +7,10 @@ from typing import Annotated
 
 import typer
 
-from autotuned.configfiles import exchange, writer
-from autotuned.store import listing, records
+import autotuned
 
 from .. import terminal
-from ..views.stored import all_of, complete
+from ..views.names import complete
 
 
 def export(
@@ -29,16 +28,8 @@ def export(
 
     JSON: `files`, the paths.
     """
-    known = listing.kernels()
-    wanted = sorted(known)
-    if kernels:
-        wanted = [name for kernel in kernels for name in all_of(known, kernel)]
-    if not wanted:
-        raise terminal.fail(f"nothing is stored in {records.root()}: tune something first.")
-    if reason := writer.unwritable(out):
-        raise terminal.cannot_write(out, reason)
-    written = [str(path) for path in exchange.export(out, wanted)]
+    written = autotuned.export(out, kernels)
     if as_json:
-        terminal.print_json({"files": written})
-    for path in [] if as_json else written:
+        terminal.print_json(written.to_json())
+    for path in [] if as_json else written.files:
         terminal.say(f"wrote {path}")

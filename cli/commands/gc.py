@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from autotuned.store import gc as evict
-from autotuned.store import records
+from autotuned.store import layout
 
 from .. import terminal
 
@@ -44,7 +44,7 @@ def gc(
     given = max_size is not None or max_age is not None
     max_bytes = _size(max_size) if max_size is not None else None if given else evict.DEFAULT_MAX_BYTES
     max_age_s = _age(max_age) if max_age is not None else None if given else evict.DEFAULT_MAX_AGE_S
-    freed = evict.run(records.root(), max_bytes, max_age_s)
+    freed = evict.run(layout.root(), max_bytes, max_age_s)
     if as_json:
         terminal.print_json(
             {
@@ -53,13 +53,13 @@ def gc(
                 "freed_bytes": freed.bytes,
                 "records": freed.kept_records,
                 "bytes": freed.kept_bytes,
-                "cache": str(records.root()),
+                "cache": str(layout.root()),
             }
         )
     else:
         terminal.say(
             f"deleted {terminal.counted(freed.records, 'record')} and {terminal.counted(freed.leftovers, 'leftover')} "
-            f"({_words(freed.bytes)}); left in {records.root()}: "
+            f"({_words(freed.bytes)}); left in {layout.root()}: "
             f"{terminal.counted(freed.kept_records, 'record')} ({_words(freed.kept_bytes)})"
         )
 

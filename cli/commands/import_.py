@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from autotuned.configfiles import exchange
+import autotuned
 
 from .. import terminal
 
@@ -22,13 +22,12 @@ def import_(
 
     JSON: `written`, `same` (were there already), `kept` (measured here, left as they are) and `faults`.
     """
-    result = exchange.import_files(paths)
-    faults = terminal.say_faults(result.faults)
+    result = autotuned.import_configs(paths)
+    terminal.complain_of(result.faults)
     if as_json:
-        counts = {"written": result.written, "same": result.same, "kept": result.kept}
-        terminal.print_json({**counts, "faults": faults})
+        terminal.print_json(result.to_json())
     else:
         imported = terminal.counted(result.written, "choice")
         terminal.say(f"imported {imported}; {result.same} were there, {result.kept} were measured here and stay")
-    if faults:
+    if result.faults:
         raise typer.Exit(3 if result.written or result.same or result.kept else 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -12,12 +12,18 @@ import typer
 
 from autotuned import env
 from autotuned.configfiles import lookup
-from autotuned.store import records
+from autotuned.key.words import call_words
+from autotuned.offline.stored import Stored, kernels, of_kernel
+from autotuned.offline.usage import Missing, Usage
+from autotuned.recording import file
+from autotuned.store import layout, listing
 
 from .. import terminal
-from ..views.stored import Stored, all_of, complete, kernels, of_kernel
+from ..views.names import complete
 
 HEADERS = ("call", "config", "device", "toolchain", "source", "time>", "quality", "key")
+UNUSED_HEADERS = ("kernel", "call", "config", "toolchain", "source", "key")
+MISSING_HEADERS = ("kernel", "call", "tuned != used, from the nearest", "calls>", "key")
 TABLE_ROWS = 200  # more are written line by line: a table of them all would need them all at once, and minutes
 
 
@@ -52,31 +58,64 @@ def list_(
     own = kernel is not None
     names = kernels(own=own)
     if kernel is not None and names:
-        names = all_of(names, kernel)
+        names = listing.named(names, kernel)
     if as_json:
         _print_json(stored for name in names for stored in of_kernel(name, heads=True, own=own))
     elif names:
         for name in names:
             _print(name, of_kernel(name, heads=True, own=own))
     else:
-        terminal.say(f"Nothing is stored in {records.root()}, and there are no config files in:")
+        terminal.say(f"Nothing is stored in {layout.root()}, and there are no config files in:")
         terminal.say("\n".join(f"  {folder}" for folder in lookup.config_folders()))
 
 
 def _compare(kernel: str | None, recorded: Path | None, unused: bool, missing: bool, as_json: bool) -> None:
-    from ..views import usage  # what explains a miss is not needed for a listing
-
     path = recorded or env.record_path()
     if path is None:
         raise typer.BadParameter("expected a recording: give --calls CALLS.jsonl", param_hint="--unused, --missing")
     if not unused and not missing:
         raise typer.BadParameter("expected --unused, --missing or both beside it", param_hint="--calls")
-    usage.list_usage(kernel, path, unused, missing, as_json)
+    made = file.read(path)
+    wanted = None if kernel is None else listing.named({*kernels(), *(call.kernel for call in made)}, kernel)
+    found = Usage(call for call in made if wanted is None or call.kernel in wanted)
+    never = found.unused(kernels(own=False) if wanted is None else wanted) if unused else None
+    wanting = found.missing if missing else None
+    if as_json:
+        terminal.print_json({
+            "cache": str(layout.root()),
+            "calls": str(path),
+            "unused": None if never is None else [stored.to_json() for stored in never],
+            "missing": None if wanting is None else [one.to_json() for one in wanting],
+        })  # fmt: skip
+        return
+    if never is not None:
+        rows = [_unused_cells(stored) for stored in never]
+        _print_rows("tuned, not used", "all that is tuned is used", UNUSED_HEADERS, rows)
+    if wanting is not None:
+        rows = [_missing_cells(one) for one in wanting]
+        _print_rows("used, not tuned", "all that is used is tuned", MISSING_HEADERS, rows)
+
+
+def _print_rows(heading: str, otherwise: str, headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    if rows:
+        terminal.print_heading(heading)
+        terminal.print_table(headers, rows, stack=(1, 1, 1))
+    else:
+        terminal.say(otherwise)
+
+
+def _unused_cells(stored: Stored) -> list[str]:
+    words = [stored.key.kernel, stored.call_words, stored.config_words, stored.toolchain]
+    return [*words, stored.place, stored.digest[:12]]
+
+
+def _missing_cells(one: Missing) -> list[str]:
+    return [one.key.kernel, call_words(one.key.call), one.words, str(one.count), one.key.digest[:12]]
 
 
 def _print_json(found: Iterable[Stored]) -> None:
     """One document, written as it is read: there may be more choices than fit into memory."""
-    terminal.write(f'{{\n "cache": {json.dumps(str(records.root()))},\n "choices": [\n')
+    terminal.write(f'{{\n "cache": {json.dumps(str(layout.root()))},\n "choices": [\n')
     lines = (f"  {json.dumps(stored.to_json(), allow_nan=False)}" for stored in found)
     comma = ""
     while some := list(itertools.islice(lines, TABLE_ROWS)):

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from autotuned import disk
-from autotuned.configfiles import exchange, writer
-from autotuned.configfiles.exchange import Conflict, Merged
-from autotuned.configfiles.file import ConfigFile
+import autotuned
+from autotuned.configfiles.exchange import Conflict
+from autotuned.key.words import call_words
 
 from .. import terminal
 
@@ -30,83 +29,25 @@ def merge(
 
     JSON: `files`, `entries`, `conflicts` (each with `kernel`, `device`, `call`, `taken`, `left`, `why`) and `faults`.
     """
-    merged = exchange.merge(paths)
-    faults = terminal.say_faults(merged.faults)
+    merged = autotuned.merge(paths, out)
+    terminal.complain_of(merged.faults)
     if not merged.files:
         raise terminal.fail("none of the inputs can be read.")
-    targets = _targets(merged, out)
-    _refuse_inputs(targets, paths)
-    for path, file in targets.items():
-        _write(path, file, out)
     for conflict in merged.conflicts:
         terminal.remark(f"conflict: {_words(conflict)}")
-    entries = sum(len(group.entries) for file in targets.values() for group in file.groups())
     if as_json:
-        conflicts = [_to_json(conflict) for conflict in merged.conflicts]
-        terminal.print_json(
-            {"files": list(map(str, targets)), "entries": entries, "conflicts": conflicts, "faults": faults}
-        )
+        terminal.print_json(merged.to_json())
     else:
-        terminal.say("\n".join(f"wrote {path}" for path in targets))
-    if faults:
+        terminal.say("\n".join(f"wrote {path}" for path in merged.files))
+    if merged.faults:
         raise typer.Exit(3)
-
-
-def _targets(merged: Merged, out: Path) -> dict[Path, ConfigFile]:
-    if out.suffix != ".json":
-        return {writer.path_of(file.kernel, file.device, out): file for file in merged.files.values()}
-    if len(merged.files) > 1:
-        names = ", ".join(f"{kernel} on {device.slug}" for kernel, device in merged.files)
-        raise terminal.fail(
-            f"--out {out}: a file holds one kernel on one device, and these are {names}. Name a folder."
-        )
-    [file] = merged.files.values()
-    return {out: file}
-
-
-def _refuse_inputs(targets: dict[Path, ConfigFile], paths: list[Path]) -> None:
-    inputs = {path.resolve() for path in exchange.files_in(paths)}
-    for path, file in targets.items():
-        if path.resolve() in inputs:
-            raise terminal.fail(f"--out: {path} is an input, and inputs are never written. Name another place.")
-        if path.exists() and not _holds(path, file):
-            raise terminal.fail(f"--out: {path} is there already. Name it as an input too, or name another place.")
-    folder = next(iter(targets)).parent
-    if reason := writer.unwritable(folder):
-        raise terminal.cannot_write(folder, reason)
-
-
-def _holds(path: Path, file: ConfigFile) -> bool:
-    try:
-        return disk.read_bytes(path) == file.dump().encode()
-    except ValueError:  # larger than any config file, or no file
-        return False
-
-
-def _write(path: Path, file: ConfigFile, out: Path) -> None:
-    if path == out:
-        writer.write_to(path, file)
-    else:
-        writer.write(file, out)
 
 
 def _words(conflict: Conflict) -> str:
     key, taken, left = conflict.key, conflict.taken, conflict.left
     return (
-        f"{key.kernel} {terminal.call_words(key.call)}: took {terminal.config_words(taken.config, key.is_of_triton)} "
+        f"{key.kernel} {call_words(key.call)}: took {terminal.config_words(taken.config, key.is_of_triton)} "
         f"({terminal.time_words(taken.median_us)}, {terminal.ratio_words(taken.vs_default)}), left "
         f"{terminal.config_words(left.config, key.is_of_triton)} ({terminal.time_words(left.median_us)}, "
         f"{terminal.ratio_words(left.vs_default)}): {conflict.why}"
     )
-
-
-def _to_json(conflict: Conflict) -> dict[str, Any]:
-    key = conflict.key
-    return {
-        "kernel": key.kernel,
-        "device": key.context["device"],
-        "call": key.call,
-        "taken": conflict.taken.to_json(),
-        "left": conflict.left.to_json(),
-        "why": conflict.why,
-    }

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+import autotuned
 from autotuned import disk
-from autotuned.recording import file
-from autotuned.recording.file import RecordedCall
-from autotuned.store import records
+from autotuned.offline.report import Report, ReportCase
+from autotuned.offline.usage import Usage
+from autotuned.store import layout
 from autotuned.typed_json import Json
 
 from .. import terminal
-from ..views.speedups import Case, Coverage, cases, coverage, mean
-from ..views.stored import all_of, complete, kernels
+from ..views.names import complete
 
 HEADERS = ("call", "config", "source", "time>", "vs first>", "vs default>", "spread>", "failed>", "quality")
 
@@ -44,80 +43,39 @@ def report(
     `noisy` (unresolved ones too), `seconds` and, as geometric means, `vs_first` and `vs_default`. `coverage` has
     `distinct`, `tuned`, `calls`, `tuned_calls` and `missing` (as of `list --missing --json`).
     """
-    made = file.read(recorded) if recorded is not None else None
-    counts = None if made is None else _counts(made)
-    found = [case for name in _names(kernel) for case in cases(name, counts, own=kernel is not None)]
-    covered = None if made is None else coverage(made)
+    found = autotuned.report(kernel, calls=recorded)
     if out is not None:
-        _write(out, found, covered)
+        _write(out, found)
     if as_json:
-        terminal.print_json(_json(found, covered))
+        terminal.print_json(found.to_json())
     elif out is None:
-        _print(found, covered)
+        _print(found)
 
 
-def _counts(made: Sequence[RecordedCall]) -> Counter[str]:
-    """How often each key was called: several recorded calls, of other alignment or grids, may have one."""
-    counts: Counter[str] = Counter()
-    for call in made:
-        counts[call.key.digest] += call.count
-    return counts
-
-
-def _names(kernel: str | None) -> list[str]:
-    names = kernels(own=kernel is not None)
-    return names if kernel is None else all_of(names, kernel)
-
-
-def _write(out: Path, found: Sequence[Case], covered: Coverage | None) -> None:
+def _write(out: Path, found: Report) -> None:
     from ..views import page
 
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        disk.write_text(out, page.of(found, covered, totals(found)))
+        disk.write_text(out, page.of(found))
     except OSError as error:
         raise terminal.cannot_write(out, error.strerror or error) from error
     terminal.remark(f"wrote {out}")
 
 
-def totals(found: Sequence[Case]) -> dict[str, Json]:
-    """All cases in a few numbers."""
-    qualities = Counter(case.stored.quality for case in found)
-    return {
-        "kernels": len({case.stored.key.kernel for case in found}),
-        "cases": len(found),
-        "configs": sum(len(case.configs) for case in found),
-        "failed": sum(len(case.failures()) + len(case.failures("wrong")) for case in found),
-        "tied": qualities["tied"],
-        "noisy": qualities["noisy"] + qualities["unresolved"],
-        "seconds": round(sum(case.seconds or 0.0 for case in found), 3),
-        "vs_first": mean(case.vs_first for case in found),
-        "vs_default": mean(case.vs_default for case in found),
-    }
-
-
-def _json(found: Sequence[Case], covered: Coverage | None) -> dict[str, Json]:
-    return {
-        "cases": [case.to_json() for case in found],
-        "totals": totals(found),
-        "coverage": None if covered is None else covered.to_json(),
-    }
-
-
-def _print(found: Sequence[Case], covered: Coverage | None) -> None:
-    if not found:
-        terminal.say(f"Nothing is tuned in {records.root()}, nor in config files.")
-    for name in dict.fromkeys(case.stored.key.kernel for case in found):
+def _print(found: Report) -> None:
+    if not found.cases:
+        terminal.say(f"Nothing is tuned in {layout.root()}, nor in config files.")
+    for name, cases in groupby(found.cases, lambda case: case.stored.key.kernel):
         terminal.print_heading(name)
-        rows = [_cells(case) for case in found if case.stored.key.kernel == name]
-        terminal.print_table(HEADERS, rows, stack=(1, 1, 1))
-    if found:
-        terminal.say(summary(totals(found)))
-    if covered is not None:
-        terminal.say(coverage_words(covered))
+        terminal.print_table(HEADERS, map(_cells, cases), stack=(1, 1, 1))
+    if found.cases:
+        terminal.say(_summary(found.totals))
+    if found.coverage is not None:
+        terminal.say(_coverage_words(found.coverage))
 
 
-def summary(numbers: Json) -> str:
+def _summary(numbers: Json) -> str:
     """The totals in one line."""
     return (
         f"{terminal.counted(numbers['cases'], 'case')} of {terminal.counted(numbers['kernels'], 'kernel')}; "
@@ -128,25 +86,23 @@ def summary(numbers: Json) -> str:
     )
 
 
-def coverage_words(covered: Coverage) -> str:
+def _coverage_words(covered: Usage) -> str:
     """How much of a recording is tuned, in one line."""
-    share = covered.tuned_calls / covered.calls if covered.calls else 0.0
-    tuned = f"{covered.tuned} of {covered.distinct} distinct calls are tuned"
+    tuned = f"{len(covered.tuned)} of {len(covered.recorded)} distinct calls are tuned"
     which = "; list --missing says which are not, and why" if covered.missing else ""
-    return f"recorded: {tuned}, {share:.1%} of {covered.calls} calls{which}"
+    return f"recorded: {tuned}, {covered.share:.1%} of {covered.calls} calls{which}"
 
 
-def _cells(case: Case) -> list[str]:
+def _cells(case: ReportCase) -> list[str]:
     stored = case.stored
-    failed = len(case.failures()) + len(case.failures("wrong"))
     return [
-        case.call,
+        stored.call_words,
         stored.config_words,
         stored.place,
         terminal.time_words(stored.median_us),
         terminal.ratio_words(case.vs_first),
         terminal.ratio_words(case.vs_default),
         terminal.ratio_words(case.spread),
-        f"{failed} of {len(case.configs)}" if case.configs else "n/a",
+        f"{case.failed} of {len(case.configs)}" if case.configs else "n/a",
         stored.quality or "n/a",
     ]

@@ -8,11 +8,14 @@ from typing import Annotated
 import typer
 
 from autotuned.key.key import parts
+from autotuned.key.words import call_words, value_words
+from autotuned.offline.stored import Stored, kernels, of_kernel
+from autotuned.store import listing
 from autotuned.store.record import Timing, TuningRecord, identity_of
 from autotuned.typed_json import Json
 
 from .. import terminal
-from ..views.stored import Stored, complete, kernels, no_key, of_kernel, one
+from ..views.names import complete, no_key
 
 
 def show(
@@ -29,7 +32,7 @@ def show(
     `config`, `median_us`, `low_us`, `high_us`, `samples`, `status`, `error`, `passed` and `failed`, as the record has
     them) and `provenance`; the last two are null for config files.
     """
-    name = one(kernels(), kernel)
+    name = listing.one_named(kernels(), kernel)
     found = list(of_kernel(name))
     chosen = [stored for stored in found if stored.key.digest.startswith(digest or "")]
     if not chosen:
@@ -62,7 +65,7 @@ def _sorted(record: TuningRecord) -> list[Timing]:
 
 
 def _print(stored: Stored) -> None:
-    terminal.print_heading(f"{stored.key.kernel}  {terminal.call_words(stored.key.call)}")
+    terminal.print_heading(f"{stored.key.kernel}  {call_words(stored.key.call)}")
     terminal.print_facts([("key", stored.key.digest), *_words(stored.key.to_json()), *_facts(stored)])
     if stored.record is not None:
         terminal.say("")
@@ -90,7 +93,7 @@ def _facts(stored: Stored) -> Iterator[tuple[str, str]]:
 
 def _words(data: Json, path: str = "") -> Iterator[tuple[str, str]]:
     """The leaves of a key, or of a provenance, and their values; what is empty is left out."""
-    yield from ((place, terminal.value_words(value)) for place, value in parts(data, path) if value != {})
+    yield from ((place, value_words(value)) for place, value in parts(data, path) if value != {})
 
 
 def _timing_cells(timing: Timing, stored: Stored) -> list[str]:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import os
+from itertools import groupby
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from autotuned import env
-from autotuned.configfiles import writer
-from autotuned.errors import DeviceChoiceError
+from autotuned.offline.results import CaseResult, TuneResult
 
 from .. import terminal
+from ..progress import Display, case_words
 
-EXECUTORS = ("local", "ray")
+INTERRUPTED = 130  # 128 + SIGINT, as shells report it
+HEADERS = ("call", "config", "source", "time>", "vs first>", "vs default>", "quality")
 
 
 def tune(
@@ -78,48 +78,76 @@ def tune(
     `source` ("measured", "stored" or the config file), `configs` and `measured_configs` (how many there are and how
     many have been measured).
     """
-    for option, seconds in (("--budget", budget), ("--timeout", timeout)):
-        if seconds is not None and not seconds > 0:
-            raise typer.BadParameter(f"expected seconds above 0, got {seconds:g}", param_hint=option)
-    _check(isolate, devices, executor, ray_address)
-    _check_environment()
-    if out is not None and (reason := writer.unwritable(out)):
-        raise terminal.cannot_write(out, reason)
-    from autotuned.offline import (  # need the measuring half of the library, which the other commands do without
-        results,
-        tuning,
-    )
+    from autotuned.offline.tuning import tune  # needs the measuring half of the library
 
-    wishes = results.Wishes(
-        out=out, force=force, budget_s=budget, isolate=isolate, timeout_s=timeout, devices=devices, executor=executor,
-        ray_address=ray_address,
-    )  # fmt: skip
     try:
-        raise typer.Exit(tuning.run(targets, wishes, as_json))
-    except DeviceChoiceError as error:
-        raise typer.BadParameter(str(error), param_hint="--devices") from error
+        with terminal.users_output(as_json), Display() as display:
+            result = tune(
+                targets, out=out, devices=devices, budget_s=budget, force=force, progress=display, isolate=isolate,
+                timeout_s=timeout, executor=executor, ray_address=ray_address,
+            )  # fmt: skip
+    except BaseException as error:  # also when a lost device or a full disk ends it: what was found out is shown
+        if (found := getattr(error, "result", None)) is not None:
+            _print(found, as_json)
+        raise
+    _print(result, as_json)
+    raise typer.Exit(_exit_code(result))
 
 
-def _check_environment() -> None:
-    """Refuse what every process that measures would trip over, one after the other."""
-    try:
-        env.command_line_device()
-        env.compile_workers()
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from error
+def _print(result: TuneResult, as_json: bool) -> None:
+    if as_json:
+        terminal.print_json(result.to_json())
+        return
+    several = len({case.device for case in result.cases if case.device}) > 1
+    for (kernel, device), group in groupby(result.cases, lambda case: (case.kernel, case.device if several else None)):
+        cases = list(group)
+        begun = [_cells(case) for case in cases if case.status != "skipped"]
+        terminal.print_heading(f"{kernel}  on {device}" if device else kernel)
+        if begun:
+            terminal.print_table(HEADERS, begun, stack=(1, 1, 1))
+        if len(cases) > len(begun):
+            terminal.say(f"not begun: {len(cases) - len(begun)} of {len(cases)} cases")
+    for name in result.without_cases:
+        terminal.say(f"skipped {name}: it has no cases. {_hint()}")
+    for path in result.files:
+        terminal.say(f"wrote {path}")
 
 
-def _check(isolate: bool | None, devices: str | None, executor: str, ray_address: str | None) -> None:
-    """Refuse options that do not go together."""
-    if executor not in EXECUTORS:
-        raise typer.BadParameter(f"expected {' or '.join(EXECUTORS)}, got {executor!r}", param_hint="--executor")
-    if ray_address is not None and executor != "ray":
-        raise typer.BadParameter("expected with --executor ray only", param_hint="--ray-address")
-    if executor == "ray" and devices not in (None, "all"):
-        text = f"expected all, or nothing, with --executor ray, which finds the GPUs itself; got {devices!r}"
-        raise typer.BadParameter(text, param_hint="--devices")
-    several = "--devices" if devices is not None else "--executor ray" if executor == "ray" else ""
-    if several and isolate is False:
-        raise typer.BadParameter(f"expected without {several}, which needs processes", param_hint="--in-process")
-    if several and os.name != "posix":
-        raise typer.BadParameter(f"expected Linux, got {os.name!r}", param_hint=several)
+def _hint() -> str:
+    from autotuned.offline.cases import HINT
+
+    return HINT
+
+
+def _cells(case: CaseResult) -> list[str]:
+    """A row of the table under `HEADERS`."""
+    source = case.source or ""
+    return [
+        case_words(case),
+        terminal.config_words(case.config, case.triton is not None)
+        if case.status == "done"
+        else f"{case.status}: {case.reason}",
+        source if source in ("measured", "stored") else Path(source).name,
+        terminal.time_words(case.median_us),
+        terminal.ratio_words(case.vs_first),
+        terminal.ratio_words(case.vs_default),
+        case.quality or "n/a",
+    ]
+
+
+def _exit_code(result: TuneResult) -> int:
+    """The code that the command's help documents; says in one line on stderr what it stands for, unless 0."""
+    if result.interrupted:
+        terminal.remark("interrupted; what was measured is kept. Run the same command again to go on.")
+        return INTERRUPTED
+    if not result.cases:
+        raise terminal.fail(f"there is nothing to measure: the generators of cases yield none. {_hint()}")
+    failed, open_ = result.failed, result.unfinished
+    if failed:
+        terminal.complain(f"error: {len(failed)} of {len(result.cases)} cases failed; the first: {failed[0].reason}")
+    if open_:
+        budget = f"the budget of {result.budget_s:g} s is used up"
+        terminal.complain(f"{budget}; {len(open_)} cases are not finished. Run the same command again to go on.")
+    if not failed and not open_:
+        return 0
+    return 3 if not failed or any(case.status == "done" for case in result.cases) else 1

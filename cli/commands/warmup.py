@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from autotuned.typed_json import Json
+from autotuned.key.words import call_words
 
 from .. import terminal
+
+if TYPE_CHECKING:
+    from autotuned.offline.warmup import PreparedCall
 
 HEADERS = ("kernel", "call", "config")
 
@@ -32,50 +35,22 @@ def warmup(
     JSON: `calls`, each with `kernel`, `triton` (its version; null for a plain callable), `call`, `count`, `config`
     (null if it is not ready) and `reason`.
     """
-    from autotuned.offline import cases, tuning  # need torch and triton, if they are there
+    from autotuned.offline.warmup import warmup  # needs torch and triton, if they are there
 
-    with tuning.users_output(as_json):
-        rows = _rows(path, files or [], cases.tensors_on(tuning.use_device()))
+    with terminal.users_output(as_json):
+        result = warmup(path, files or [])
     if as_json:
-        terminal.print_json({"calls": rows})
+        terminal.print_json(result.to_json())
     else:
-        terminal.print_table(HEADERS, map(_cells, rows), stack=(1, 1, 1))
-    failed = [row for row in rows if row["config"] is None]
+        terminal.print_table(HEADERS, map(_cells, result.calls), stack=(1, 1, 1))
+    failed, calls = result.failed, result.calls
     if failed:
-        terminal.complain(f"error: {len(failed)} of {len(rows)} calls are not ready; the first: {failed[0]['reason']}")
-        raise typer.Exit(3 if len(failed) < len(rows) else 1)
+        terminal.complain(f"error: {len(failed)} of {len(calls)} calls are not ready; the first: {failed[0].reason}")
+        raise typer.Exit(3 if len(failed) < len(calls) else 1)
 
 
-def _rows(path: Path, files: list[str], device: str) -> list[dict[str, Json]]:
-    from autotuned.offline import replay
-    from autotuned.resolve import explain
-
-    with explain.reading_once():  # each call that is not tuned says what is nearest to it
-        return [_row(found, call, device) for found in replay.load(path, files) for call in found.calls]
-
-
-def _row(found: Any, recorded: Any, device: str) -> dict[str, Json]:
-    from autotuned.key import opaque
-    from autotuned.offline import replay
-    from autotuned.tunable import configs
-
-    key = recorded.key
-    row = {
-        "kernel": key.kernel, "triton": key.context.get("triton"), "call": key.call, "count": recorded.count,
-        "config": None,
-    }  # fmt: skip
-    if found.reason:
-        return {**row, "reason": found.reason}
-    try:
-        call, _ = replay.call_of(found, recorded, device)
-        config = found.tuner.prepare(call, search=False)
-        return {**row, "config": configs.stored_form(config, key.kernel, opaque.spell), "reason": None}
-    except Exception as error:  # any error of the user's kernel, pruners and hooks: the others go on
-        return {**row, "reason": f"{type(error).__name__}: {error}"}
-
-
-def _cells(row: dict[str, Json]) -> tuple[str, str, str]:
+def _cells(call: PreparedCall) -> tuple[str, str, str]:
     """A row of the table under `HEADERS`."""
-    config = row["config"]
-    ready = terminal.config_words(config, options=row["triton"] is not None) if config is not None else row["reason"]
-    return row["kernel"], terminal.call_words(row["call"]), ready
+    config = call.config
+    ready = terminal.config_words(config, options=call.triton is not None) if config is not None else call.reason
+    return call.kernel, call_words(call.call), ready or ""

@@ -1,1 +1,1 @@
-"""What several commands show: stored choices, usage, speedups, the report's page."""
+"""What several commands show: stored choices, usage, speedups, the report's page; `stored.py` first."""

@@ -9,24 +9,26 @@ from collections.abc import Iterable, Sequence
 from importlib import resources
 
 import autotuned
+from autotuned.key.words import call_words
+from autotuned.offline.report import Measured, Report, ReportCase, mean
+from autotuned.offline.usage import Missing, Usage
 from autotuned.typed_json import Json
 
 from .. import terminal
 from . import plots
 from .plots import escape
-from .speedups import Case, Coverage, Measured, mean
-from .usage import Missing
 
 MOST_BARS = 40  # of the plot over all cases; the rest is in the tables
 MISSING_ROWS = 50
 
 
-def of(cases: Sequence[Case], covered: Coverage | None, totals: Json) -> str:
+def of(found: Report) -> str:
     """The page as text."""
+    cases, covered = found.cases, found.coverage
     style = resources.files(__package__).joinpath("page.css").read_text(encoding="utf-8")
     names = list(dict.fromkeys(case.stored.key.kernel for case in cases))
     body = [
-        _head(totals, covered),
+        _head(found.totals, covered),
         _contents(names) if len(names) > 1 else "",
         _overview(cases),
         *(_kernel(name, [case for case in cases if case.stored.key.kernel == name]) for name in names),
@@ -42,7 +44,7 @@ def of(cases: Sequence[Case], covered: Coverage | None, totals: Json) -> str:
     )
 
 
-def _head(totals: Json, covered: Coverage | None) -> str:
+def _head(totals: Json, covered: Usage | None) -> str:
     tiles = [
         (terminal.ratio_words(totals[name]), f"the speed of the {what}, on average")
         for name, what in (("vs_first", "first config"), ("vs_default", "default"))
@@ -55,8 +57,7 @@ def _head(totals: Json, covered: Coverage | None) -> str:
         (f"{totals['tied']} / {totals['noisy']}", "ties / noisy choices"),
     ]
     if covered is not None:
-        share = covered.tuned_calls / covered.calls if covered.calls else 0.0
-        tiles.append((f"{share:.1%}", f"of {covered.calls} recorded calls are tuned"))
+        tiles.append((f"{covered.share:.1%}", f"of {covered.calls} recorded calls are tuned"))
     made = time.strftime("%Y-%m-%d %H:%M")
     cells = "".join(
         f'<div class="tile"><b>{escape(number)}</b><span>{escape(text)}</span></div>\n' for number, text in tiles
@@ -76,12 +77,13 @@ def _anchor(name: str) -> str:
     return "kernel-" + "".join(letter if letter.isalnum() else "-" for letter in name)
 
 
-def _overview(cases: Sequence[Case]) -> str:
+def _overview(cases: Sequence[ReportCase]) -> str:
     """Bars of the speed-up of each case, the largest first."""
     known = sorted((case for case in cases if case.vs_first), key=lambda case: -(case.vs_first or 0.0))
     if not known:
         return ""
-    bars = [(f"{_short(case.stored.key.kernel)}  {case.call}", case.vs_first or 1.0) for case in known[:MOST_BARS]]
+    shown = [(case.stored, case.vs_first or 1.0) for case in known[:MOST_BARS]]
+    bars = [(f"{_short(stored.key.kernel)}  {stored.call_words}", ratio) for stored, ratio in shown]
     more = f"<p class=faint>and {len(known) - MOST_BARS} more, below</p>\n" if len(known) > MOST_BARS else ""
     plot = f'<div class="wide">{plots.bars(bars)}</div>\n'
     how = ", on a logarithmic scale" * (bars[0][1] >= plots.LINEAR)
@@ -92,15 +94,15 @@ def _short(kernel: str) -> str:
     return kernel.rpartition(".")[2]
 
 
-def _kernel(name: str, cases: Sequence[Case]) -> str:
+def _kernel(name: str, cases: Sequence[ReportCase]) -> str:
     average = mean(case.vs_first for case in cases)
     facts = [terminal.counted(len(cases), "case"), *sorted({case.stored.device for case in cases})]
     facts += sorted({case.stored.toolchain for case in cases} - {"n/a"})
     facts += [f"{terminal.ratio_words(average)} the first config on average"] if average else []
     chips = "".join(f"<span class=chip>{escape(fact)}</span> " for fact in facts)
     head = "<th>call</th><th>chosen</th>" + "".join(map(_number_head, ("time", "vs first", "vs default")))
-    alike = Counter(case.call for case in cases)
-    rows = "".join(_row(case, alike[case.call] > 1) for case in cases)
+    alike = Counter(case.stored.call_words for case in cases)
+    rows = "".join(_row(case, alike[case.stored.call_words] > 1) for case in cases)
     details = "".join(map(_details, (case for case in cases if case.configs)))
     return (
         f'<section id="{escape(_anchor(name))}">\n<h2>{escape(name)}</h2>\n<p>{chips}</p>\n'
@@ -109,14 +111,14 @@ def _kernel(name: str, cases: Sequence[Case]) -> str:
     )
 
 
-def _row(case: Case, alike: bool) -> str:
+def _row(case: ReportCase, alike: bool) -> str:
     """The row of a case; `alike`: another has the same words, in another context."""
     stored = case.stored
     notes = [f"key {stored.digest[:12]}"] * alike + [_called(case.count)] * (case.count is not None)
     seen = f"<br><span class=faint>{', '.join(notes)}</span>" if notes else ""
     quality = stored.quality or ""
     cells = [
-        f"<td>{escape(case.call)}{seen}</td>",
+        f"<td>{escape(case.stored.call_words)}{seen}</td>",
         f"<td><code>{escape(stored.config_words)}</code></td>",
         f'<td class="number">{escape(terminal.time_words(stored.median_us))}</td>',
         _ratio_cell(case.vs_first),
@@ -146,12 +148,12 @@ def _dot(config: Measured) -> plots.Dot:
     return plots.Dot(config.median_us or math.nan, words, config.roles)
 
 
-def _failed_words(case: Case) -> str:
+def _failed_words(case: ReportCase) -> str:
     words = [f"{len(found)} {status}" for status in ("failed", "wrong") if (found := case.failures(status))]
     return ", ".join(words)
 
 
-def _details(case: Case) -> str:
+def _details(case: ReportCase) -> str:
     """Every config of a case, fastest first, then those that failed."""
     ordered = sorted(case.configs, key=lambda config: config.median_us or math.inf)
     fastest = case.times_us[0] if case.times_us else 0.0
@@ -160,7 +162,7 @@ def _details(case: Case) -> str:
     head += f"{_number_head('20-80%')}{_number_head('samples')}<th></th>"
     took = "" if case.seconds is None else f", {case.seconds:.1f} s"
     return (
-        f"<details>\n<summary>{escape(case.call)}: {len(case.configs)} configs{took}</summary>\n"
+        f"<details>\n<summary>{escape(case.stored.call_words)}: {len(case.configs)} configs{took}</summary>\n"
         f'<div class="wide"><table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{rows}</tbody>\n</table></div>\n'
         f"<p class=faint>key {case.stored.digest}</p>\n</details>\n"
     )
@@ -179,7 +181,7 @@ def _config_row(config: Measured, fastest_us: float) -> str:
     )
 
 
-def _missing(covered: Coverage) -> str:
+def _missing(covered: Usage) -> str:
     if not covered.missing:
         return ""
     rows = "".join(map(_missing_row, covered.missing[:MISSING_ROWS]))
@@ -194,7 +196,7 @@ def _missing(covered: Coverage) -> str:
 
 
 def _missing_row(one: Missing) -> str:
-    call, kernel = terminal.call_words(one.key.call), one.key.kernel
+    call, kernel = call_words(one.key.call), one.key.kernel
     return (
         f"<tr><td>{escape(kernel)}</td><td>{escape(call)}</td><td>{escape(one.words)}</td>"
         f'<td class="number">{one.count}</td></tr>\n'

@@ -24,7 +24,7 @@ from fakes import FakeConfig, by_identity, form, make_key
 
 from autotuned import disk
 from autotuned.resolve import sources
-from autotuned.store import gc, record, records
+from autotuned.store import gc, layout, record
 from autotuned.store.record import Timing, TuningRecord
 
 CONFIGS = [FakeConfig({"BLOCK": 2**n}, num_warps=warps) for n in range(4, 14) for warps in (4, 8)]
@@ -68,10 +68,10 @@ def add(x_ptr, n, BLOCK: tl.constexpr):
 def fill(start: int, stop: int) -> None:
     """Records of as many keys, each with 20 timings."""
     whole = record.dump(TuningRecord(make_key(0), form(CONFIGS[0]), 10.0, "ok", TIMINGS, {"written": ["x_ptr"]}))
-    disk.make_folder(records.record_path(make_key(0)).parent)
+    disk.make_folder(layout.record_path(make_key(0)).parent)
     for n in range(start, stop):
         key = make_key(n)
-        records.record_path(key).write_text(disk.text({**whole, "key": key.to_json()}))
+        layout.record_path(key).write_text(disk.text({**whole, "key": key.to_json()}))
 
 
 def look_up_us(count: int, repeat: int = 2000) -> tuple[float, float]:
@@ -150,7 +150,7 @@ def main() -> None:
             seconds, cpu_s, megabytes = listing()
             json_seconds, json_cpu_s, json_megabytes = listing("--json")
             start = time.perf_counter()
-            gc.run(records.root(), gc.DEFAULT_MAX_BYTES, gc.DEFAULT_MAX_AGE_S)
+            gc.run(layout.root(), gc.DEFAULT_MAX_BYTES, gc.DEFAULT_MAX_AGE_S)
             swept = time.perf_counter() - start
             result[str(size)] = {
                 "found_us": round(there, 1), "missing_us": round(missing, 1), "list_s": round(seconds, 2),

@@ -45,15 +45,11 @@ def losses(records: list[TuningRecord], axis: str, band: tuple[bool, float, floa
     above, least, most = band
     shapes = [nearest_shape.shape_of(record.key.call, [axis]) for record in records]
     for record, ours in zip(records, shapes):
-        found = []
-        for other, theirs in zip(records, shapes):
-            if theirs.rest != ours.rest or theirs.sizes == ours.sizes:
-                continue
-            far = nearest_shape.distance(ours.sizes, theirs.sizes, {axis: 2.0**most})
-            if far is not None and far.above is above and least < far.octaves <= most:
-                found.append((far, theirs.sizes, other))
-        if found:
-            yield loss(record, min(found, key=lambda one: one[:2])[2])
+        others = [(shape.sizes, other) for other, shape in zip(records, shapes) if shape.rest == ours.rest]
+        for far, sizes, other in nearest_shape.Neighbourhood(others).around(ours.sizes, {axis: 2.0**most}):
+            if sizes != ours.sizes and far.above is above and least < far.octaves <= most:
+                yield loss(record, other)
+                break
 
 
 def loss(record: TuningRecord, neighbour: TuningRecord) -> Loss:

@@ -13,7 +13,7 @@ from given import Write
 from given import keep as _keep
 from given import work as _work
 
-from autotuned.store import records
+from autotuned.store import layout
 
 pytestmark = pytest.mark.usefixtures("wide_output")
 
@@ -24,12 +24,12 @@ def test_clear_deletes_what_it_is_told_to(write: Write) -> None:
     assert "give --yes" in _run("clear", code=2).stderr
     assert len(_json("list")["choices"]) == 3
     assert _json("clear", "mod_work.work", "--yes") == {
-        "kernel": "mod_work.work", "deleted": 2, "cache": str(records.root()),
+        "kernel": "mod_work.work", "deleted": 2, "cache": str(layout.root()),
     }  # fmt: skip
     assert [choice["kernel"] for choice in _json("list")["choices"]] == ["mod_more.work"]
     assert "Did you mean 'mod_more.work'?" in _error("clear", "mod_mor.work", "--yes")
     assert "deleted 1 record of all kernels" in _run("clear", "--yes").stdout
-    assert _json("clear") == {"kernel": None, "deleted": 0, "cache": str(records.root())}
+    assert _json("clear") == {"kernel": None, "deleted": 0, "cache": str(layout.root())}
 
 
 def test_clear_asks_on_a_terminal(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 import typer.main
-from autotuned.cli.views.stored import complete
+from autotuned.cli.views.names import complete
 from commands import ENTRY, run, run_json
 from fakes import FakeConfig, form, make_key
 

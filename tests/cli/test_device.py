@@ -83,13 +83,13 @@ def test_a_gpu_that_is_asked_for_must_be_there(write: Write, monkeypatch: pytest
 def test_the_device_is_decided_before_triton_is_imported(
     monkeypatch: pytest.MonkeyPatch, asked: str, interpret: str, gpu: bool, chosen: str
 ) -> None:
-    from autotuned.offline import tuning
+    from autotuned.offline import device
 
     monkeypatch.setenv("AUTOTUNED_DEVICE", asked)
     monkeypatch.setenv("TRITON_INTERPRET", interpret)
-    monkeypatch.setattr(tuning, "_has_gpu", lambda: gpu)
+    monkeypatch.setattr(device, "_has_gpu", lambda: gpu)
     monkeypatch.delitem(sys.modules, "triton", raising=False)
-    assert tuning.use_device() == chosen
+    assert device.use_device() == chosen
     assert (os.environ["TRITON_INTERPRET"] == "1") == (chosen == "interpreter")
 
 

@@ -10,7 +10,7 @@ import pytest
 from commands import run as _run
 from commands import run_json as _json
 
-from autotuned.store import records
+from autotuned.store import layout
 
 pytestmark = pytest.mark.usefixtures("wide_output")
 
@@ -27,7 +27,7 @@ def test_doctor_reports_what_is_used() -> None:
         data["versions"].values()
     )
     assert bool(data["devices"]) != bool(data["no_gpu"])
-    assert data["cache"] == {"path": str(records.root()), "unwritable": None, "records": 0, "bytes": 0}
+    assert data["cache"] == {"path": str(layout.root()), "unwritable": None, "records": 0, "bytes": 0}
     assert all(option.keys() == {"name", "value", "default", "help"} for option in data["options"])
     text = _run("doctor").stdout
     for option in data["options"]:

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from autotuned import disk
 from autotuned.key.key import Key
 from autotuned.recording.file import RecordedCall
-from autotuned.store import locks, records
+from autotuned.store import layout, locks, records
 from autotuned.store.record import Timing, TuningRecord
 
 # Every control character of C0 and C1, what reorders text, line separators, a lone surrogate, and letters.
@@ -63,8 +63,8 @@ def nasty(tmp_path: Path) -> Path:
     call = RecordedCall(f"app.{NASTY}", f"gone_{NASTY}:k", nasty_key(4), {"memories": [], "values": {}}, None)
     line = {"id": call.identity, **call.to_json(), "count": 1}
     (tmp_path / "calls.jsonl").write_text(json.dumps(line) + "\n" + json.dumps({"id": NASTY, "schema": 7}))
-    damaged = records.record_path(nasty_key(9))
-    damaged.write_text(json.dumps({**json.loads(records.record_path(nasty_key(1)).read_text()), "quality": NASTY}))
+    damaged = layout.record_path(nasty_key(9))
+    damaged.write_text(json.dumps({**json.loads(layout.record_path(nasty_key(1)).read_text()), "quality": NASTY}))
     return tmp_path
 
 
@@ -101,8 +101,8 @@ def test_the_page_shows_names_and_obeys_none(nasty: Path) -> None:
 
 
 def test_the_log_of_a_command_is_printable(caplog: Any) -> None:
-    path = records.root() / "k.lock"
-    disk.write_text(locks.holder_path(path), json.dumps({"pid": 1, "host": NASTY, "start": NASTY}))
+    path = layout.root() / "k.lock"
+    disk.write_text(layout.holder_path(path), json.dumps({"pid": 1, "host": NASTY, "start": NASTY}))
     with terminal.printable_log():
         locks._say(locks._holder_of(path), path)
     [line] = caplog.messages
@@ -110,6 +110,6 @@ def test_the_log_of_a_command_is_printable(caplog: Any) -> None:
 
 
 def test_a_shell_is_offered_no_name_that_it_would_obey(nasty: Path) -> None:
-    from autotuned.cli.views import stored
+    from autotuned.cli.views import names
 
-    assert stored.complete("") == []
+    assert names.complete("") == []

@@ -3,7 +3,10 @@
 import pytest
 from autotuned.cli import progress, terminal
 
+from autotuned.offline.results import CaseResult
 from autotuned.search.job import Progress
+
+CASE = CaseResult("app.k", "skipped", call={"values": {"n": 1}})
 
 
 @pytest.fixture
@@ -21,7 +24,7 @@ def at(done):
 def test_the_time_left_is_told_from_what_the_cases_took_so_far(clock, capsys):
     display = progress.Display()
     display.count(2, 10)
-    display.begin("app.k", "n=1")
+    display.begin(CASE)
     clock[0] += 60
     display.count(4, 10)  # two took a minute
     display.observe(at(3))
@@ -34,7 +37,7 @@ def test_the_time_left_is_told_from_what_the_cases_took_so_far(clock, capsys):
 def test_before_a_case_is_done_no_time_is_told(clock, capsys):
     display = progress.Display()
     display.count(0, 10)
-    display.begin("app.k", "n=1")
+    display.begin(CASE)
     clock[0] += 60
     display.observe(at(3))
     assert capsys.readouterr().err.strip().endswith("(0 of 10 cases done)")
@@ -50,8 +53,8 @@ def test_times_in_words(seconds, words):
 def test_nothing_is_said_quietly(clock, capsys):
     with terminal.hushed(True):
         display = progress.Display()
-        display.begin("app.k", "n=1")
+        display.begin(CASE)
         clock[0] += 60
         display.observe(at(3))
-        display.keep("a line")
+        display.note("a line")
     assert capsys.readouterr().err == ""

@@ -13,7 +13,7 @@ from given import work as _work
 
 from autotuned.configfiles import lookup
 from autotuned.gpu import device
-from autotuned.store import listing, records
+from autotuned.store import layout, listing
 
 pytestmark = pytest.mark.usefixtures("wide_output")
 
@@ -22,8 +22,8 @@ def test_an_empty_store_says_where_it_looked(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(lookup, "config_folders", lambda: iter([Path("somewhere")]))
     for args in (["list"], ["list", "any"]):
         text = _run(*args).stdout
-        assert f"Nothing is stored in {records.root()}" in text and "somewhere" in text
-    assert _json("list") == {"cache": str(records.root()), "choices": []}
+        assert f"Nothing is stored in {layout.root()}" in text and "somewhere" in text
+    assert _json("list") == {"cache": str(layout.root()), "choices": []}
 
 
 def test_list_shows_records_and_files(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -36,7 +36,7 @@ def test_list_shows_records_and_files(write: Write, monkeypatch: pytest.MonkeyPa
     }  # fmt: skip
     if record["source"] != "store":
         file, record = record, file
-    assert record["path"].startswith(str(records.root())) and record["quality"] == "ok"
+    assert record["path"].startswith(str(layout.root())) and record["quality"] == "ok"
     assert file["source"] == file["path"] == f"tuned/{device.cpu().slug}/mod_work.work.json"
     assert file["vs_default"] == 4 and file["digest"] == record["digest"]
     assert file["config"] == record["config"] and file["device"] == device.cpu().slug
@@ -62,7 +62,7 @@ def test_options_of_a_launch_are_not_shown_for_a_plain_callable(write: Write, ar
     assert "ms=1" in said.stdout and "num_warps" not in said.stdout + said.stderr
 
 
-def test_a_record_that_somebody_edited_is_listed_as_it_stands(write: Write) -> None:
+def test_a_record_that_somebody_edited_is_listed_as_it_stands(write: Write, caplog: pytest.LogCaptureFixture) -> None:
     _run("tune", _work(write))
     [first, _] = [Path(choice["path"]) for choice in _json("list")["choices"]]
     record = json.loads(first.read_text())
@@ -70,7 +70,7 @@ def test_a_record_that_somebody_edited_is_listed_as_it_stands(write: Write) -> N
     first.write_text(json.dumps(record))
     result = _run("list", "--json")
     assert len(json.loads(result.stdout)["choices"]) == 1
-    assert f"left out: {first} is not as it was written (its key is another " in result.stderr
+    assert f"left out: {first} is not as it was written (its key is another " in caplog.text
 
 
 def test_list_of_an_unknown_kernel_names_the_nearest(write: Write) -> None:
@@ -114,7 +114,6 @@ def test_config_files_can_be_shown(write: Write, monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_long_listing_is_whole_and_read_from_heads_only(monkeypatch):
-    monkeypatch.setattr("autotuned.store.listing.BLOCK", 10)
     monkeypatch.setattr("autotuned.store.listing.BLOCK", 10)
     monkeypatch.setattr("autotuned.cli.commands.list.TABLE_ROWS", 5)
     paths = _keep(37) + _keep(3, "app.other")

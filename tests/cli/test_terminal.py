@@ -1,5 +1,7 @@
 """How tables and lines fit a narrow terminal."""
 
+from collections import Counter
+
 import pytest
 from autotuned.cli import progress, terminal
 from commands import in_process
@@ -12,33 +14,56 @@ def test_a_line_is_broken_at_spaces_and_goes_on_deeper():
     assert terminal.wrapped("a-name-without-any-space", 10, "    ") == "a-name-without-any-space"
 
 
+HEADERS = ("call", "config", "source", "time>", "vs first>", "vs default>", "failed>", "quality")
+
+
+def shown(monkeypatch, capsys, width, headers, row) -> list[str]:
+    """The lines of a table with one row, on a console of some width."""
+    monkeypatch.setenv("COLUMNS", str(width))
+    terminal.print_table(headers, [row], stack=(1, 1, 1))
+    return [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+
+
 def test_what_is_stacked_is_told_from_what_is_broken(monkeypatch, capsys):
-    monkeypatch.setenv("COLUMNS", "60")
     row = ("n=1000", "step=64 unroll=4 num_warps=4 num_stages=3", "measured", "644 us", "1.23x")
-    terminal.print_table(("call", "config", "source", "time>", "vs first>"), [row], stack=(1, 1, 1))
-    lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
-    assert lines == [
-        "call, config, source              time  vs first",
-        "n=1000                          644 us     1.23x",
+    assert shown(monkeypatch, capsys, 60, HEADERS[:5], row) == [
+        "call, config, source                          time  vs first",
+        "n=1000                                      644 us     1.23x",
         "  step=64 unroll=4 num_warps=4",
-        "    num_stages=3",
-        "  measured",
+        "  num_stages=3",
+        "    measured",
     ]
 
 
 def test_on_a_very_narrow_terminal_no_cell_is_lost_or_cut(monkeypatch, capsys):
     """The first column, which says what a row is about, had no room at all, and the others were cut."""
-    monkeypatch.setenv("COLUMNS", "40")
-    headers = ("call", "config", "source", "time>", "vs first>", "vs default>", "failed>", "quality")
     row = ("n=1000 x fp32[1000]", "step=64 unroll=4", "store", "644 us", "1.23x", "n/a", "0 of 12", "noisy")
-    terminal.print_table(headers, [row], stack=(1, 1, 1))
-    assert capsys.readouterr().out.splitlines() == [
+    assert shown(monkeypatch, capsys, 40, HEADERS, row) == [
         "n=1000 x fp32[1000]",
         "  step=64 unroll=4",
-        "  store",
-        "  time 644 us, vs first 1.23x,",
-        "    vs default n/a, failed 0 of 12,",
-        "    quality noisy",
+        "    store",
+        "  time 644 us     vs first 1.23x",
+        "  vs default n/a  failed 0 of 12",
+        "  quality noisy",
+    ]
+
+
+@pytest.mark.parametrize("width", [20, 30, 40, 60, 80, 109, 110, 120, 200])
+def test_no_letter_is_lost_and_no_line_is_too_long_at_any_width(monkeypatch, capsys, width):
+    row = ("[bold]a,out fp32[1000,200] weights fp16[300,200]", "BLOCK_M=128 " * 6, "configs/" + "long-name" * 4,
+           "644 us", "1.23x", "n/a", "0 of 12", "noisy")  # fmt: skip
+    lines = shown(monkeypatch, capsys, width, HEADERS, row)
+    assert Counter("".join(row).replace(" ", "")) <= Counter("".join(lines))
+    assert max(map(len, lines)) <= width
+
+
+def test_a_row_that_is_stacked_whole_needs_no_other_columns(monkeypatch, capsys):
+    row = ("app.work", "n=1000", "step=64")
+    assert shown(monkeypatch, capsys, 40, ("kernel", "call", "config"), row) == [
+        "kernel, call, config",
+        "app.work",
+        "  n=1000",
+        "    step=64",
     ]
 
 
@@ -71,7 +96,7 @@ def test_a_line_that_stays_is_broken_on_a_terminal_only(is_terminal, monkeypatch
     monkeypatch.delenv("FORCE_COLOR", raising=False)
     if is_terminal:
         monkeypatch.setenv("FORCE_COLOR", "1")  # what rich takes for a terminal
-    progress.Display().keep("app.work  n=1000: step=64 unroll=4 num_warps=4, 644 us, measured")
+    progress.Display().note("app.work  n=1000: step=64 unroll=4 num_warps=4, 644 us, measured")
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == (2 if is_terminal else 1)
     assert lines[-1].startswith("  num_warps=4" if is_terminal else "app.work")

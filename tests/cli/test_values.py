@@ -11,13 +11,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from autotuned.cli import terminal
 from commands import run, run_json
 from fakes import CONTEXT, FakeConfig, form
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autotuned.key import opaque
+from autotuned.key import opaque, words
 from autotuned.key.key import Key
 from autotuned.store import records
 from autotuned.store.record import Timing, TuningRecord
@@ -74,7 +73,7 @@ VALUES = st.recursive(
 @settings(max_examples=80, deadline=None, database=None, derandomize=True)
 @given(VALUES)
 def test_a_value_of_any_kind_has_words(value: Any) -> None:
-    assert isinstance(terminal.value_words(encode(value, "argument 'v'", opaque.spell)), str)
+    assert isinstance(words.value_words(encode(value, "argument 'v'", opaque.spell)), str)
 
 
 @settings(max_examples=80, deadline=None, database=None, derandomize=True)
@@ -83,12 +82,12 @@ def test_a_value_of_any_kind_has_words(value: Any) -> None:
         st.none() | st.booleans() | st.integers() | st.text(max_size=3),
         lambda inner: (
             st.lists(inner, max_size=3)
-            | st.dictionaries(st.sampled_from([*terminal._KINDS, "of a later version"]), inner, max_size=2)
+            | st.dictionaries(st.sampled_from([*words._KINDS, "of a later version"]), inner, max_size=2)
         ),
     )
 )
 def test_json_that_no_value_has_is_printed_too(data: Any) -> None:
-    assert isinstance(terminal.value_words(data), str)
+    assert isinstance(words.value_words(data), str)
 
 
 def keep(index: int, value: Any) -> Key:
@@ -113,7 +112,7 @@ def test_every_listing_command_shows_every_record() -> None:
 
 def test_words_of_values_are_those_of_their_code() -> None:
     values = [Act.RELU, Level.LOW, Access.READ, (1, 2.5), b"x", 1 + 2j, {"a": Act.RELU}, np.datetime64("2020-01-01")]
-    words = [terminal.value_words(encode(value, "v")) for value in values]
-    assert words == [
+    said = [words.value_words(encode(value, "v")) for value in values]
+    assert said == [
         "Act.RELU", "Level.LOW", "Access.1", "(1, 2.5)", "b'x'", "(1+2j)", "{a: Act.RELU}", "2020-01-01",
     ]  # fmt: skip

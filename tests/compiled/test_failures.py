@@ -14,8 +14,7 @@ import autotuned
 from autotuned import autotune
 from autotuned.errors import AllConfigsFailedError, DeviceLostError
 from autotuned.search import timers
-from autotuned.store import listing
-from autotuned.store import records as stored_records
+from autotuned.store import layout, listing
 
 
 def product(a_ptr, c_ptr, n, M: tl.constexpr, K: tl.constexpr = 16):
@@ -302,7 +301,7 @@ def test_a_device_that_another_thread_captures_on_is_not_lost(ac, launches, monk
     captures.clear()
     tuned[(1,)](*ac, 16)
     assert [timing.status for timing in records()[0].timings] == ["ok", "ok"]
-    assert not list(stored_records.root().rglob("journal/*.json"))
+    assert not list(layout.root().rglob("journal/*.json"))
 
 
 def test_times_that_no_clock_can_give_are_failures(ac, launches):

@@ -340,7 +340,7 @@ def test_remembered_choices_are_bounded(x, monkeypatch):
     tuned = kernel(cache_results=False)
     for n in range(30):
         tuned[(1,)](x, n)
-    assert len(tuned.tuner.chooser._choices) == 8
+    assert len(tuned.tuner.chooser.state.choices) == 8
     assert tuned.cache_info().searches == 30
 
 

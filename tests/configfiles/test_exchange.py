@@ -19,7 +19,7 @@ from autotuned.configfiles.file import ConfigFile, Entry, split_context
 from autotuned.gpu.device import from_json
 from autotuned.key.key import Key
 from autotuned.resolve import sources
-from autotuned.store import records
+from autotuned.store import layout, records
 from autotuned.store.record import Timing, TuningRecord
 
 SMALL, LARGE = FakeConfig({"BLOCK": 64}), FakeConfig({"BLOCK": 128}, num_warps=8)
@@ -105,7 +105,7 @@ def test_what_was_measured_here_stays(tmp_path: Path) -> None:
     keep(make_key(1), LARGE)
     write(tmp_path, (make_key(1), SMALL, 1.0, 9.0), (make_key(2), SMALL, 1.0, 9.0))
     assert run_json("import", tmp_path) == {"written": 1, "same": 0, "kept": 1, "faults": []}
-    there = records.read(records.record_path(make_key(1)))
+    there = records.read(layout.record_path(make_key(1)))
     assert there is not None
     assert there.winner == form(LARGE)
 

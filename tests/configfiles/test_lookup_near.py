@@ -231,8 +231,8 @@ def test_a_neighbour_among_10_000_entries_is_found_by_looking_at_a_few(
     absent = [shaped(**dict.fromkeys(axes, 151)), shaped(**dict(zip(axes, (77, 117, 26))))]
     find(absent[0], factors=factors)  # makes the index
     looked: list[int] = []
-    apart = nearest_shape.apart
-    monkeypatch.setattr(nearest_shape, "apart", lambda *sides: looked.append(sides[1]) or apart(*sides))
+    is_near = nearest_shape.is_near
+    monkeypatch.setattr(nearest_shape, "is_near", lambda *sides: looked.append(sides[1]) or is_near(*sides))
     monkeypatch.setattr(lookup, "_index", None)
     for key in absent:
         looked.clear()

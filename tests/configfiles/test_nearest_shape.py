@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autotuned.configfiles import nearest_shape
-from autotuned.configfiles.nearest_shape import Distance, Neighbourhood, distance, shape_of
+from autotuned.configfiles.nearest_shape import Distance, Factors, Neighbourhood, Sizes, shape_of
 
 
 def call(m: Any = 3, n: Any = 64, shape: Any = (3, 64), dtype: str = "torch.float16", **more: Any) -> dict[str, Any]:
@@ -43,6 +43,11 @@ def test_items_of_a_tuple_belong_to_its_argument() -> None:
     sizes = shape_of({"tensors": {}, "values": {"dims[0]": 4, "dims[1]": 8}, "none": []}, ["dims"]).sizes
     assert sizes == (("dims[0]", 4), ("dims[1]", 8))
     assert distance(sizes, (("dims[0]", 5), ("dims[1]", 8)), {"dims": 2.0}) is not None
+
+
+def distance(ours: Sizes, theirs: Sizes, factors: Factors) -> Distance | None:
+    """How far a walk says that other sizes are; None where it does not meet them."""
+    return next((far for far, _, _ in Neighbourhood([(theirs, None)]).around(ours, factors)), None)
 
 
 def far(ours: int, theirs: int, factor: float = 2.0) -> Distance | None:
@@ -107,11 +112,18 @@ def test_a_walk_meets_what_a_look_at_all_finds_and_in_its_order(table: Any, ours
     def placed(sizes: Any) -> Any:
         return tuple(zip(("M", "x.shape[0]"), sizes, strict=True))
 
-    factors = {"M": factor, "x": 4.0}
-    found = {sizes: distance(placed(ours), placed(sizes), factors) for sizes in table}
-    near = sorted((far, placed(sizes), sizes) for sizes, far in found.items() if far is not None)
+    def is_near(sizes: Any) -> bool:
+        sides = [(min(pair), max(pair), most) for *pair, most in zip(ours, sizes, (factor, 4.0), strict=True)]
+        return all(small == large or 0 < small <= large <= small * most for small, large, most in sides)
+
+    def apart(sizes: Any) -> Distance:
+        octaves = [math.log2(mine / other) if mine != other else 0.0 for mine, other in zip(ours, sizes, strict=True)]
+        is_above = any(other > mine for mine, other in zip(ours, sizes, strict=True))
+        return Distance(is_above, round(math.hypot(*octaves), 6))
+
+    near = sorted((apart(sizes), placed(sizes), sizes) for sizes in table if is_near(sizes))
     rows = Neighbourhood((placed(sizes), sizes) for sizes in table)
-    assert list(rows.around(placed(ours), factors)) == near
+    assert list(rows.around(placed(ours), {"M": factor, "x": 4.0})) == near
 
 
 def test_of_equally_near_ones_the_smaller_sizes_come_first_also_where_octaves_are_rounded() -> None:

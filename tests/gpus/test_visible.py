@@ -50,8 +50,8 @@ def indices(found, table):
         pytest.param("GPU-a", [], id="beginning of two"),
         pytest.param("GPU-bb33,GPU-zz,GPU-aa11", [2], id="unknown uuid ends the list"),
         pytest.param("GPU-bb33,GPU-b", [], id="uuid named twice"),
-        pytest.param("GPU-bb33,0", [2], id="index after uuids"),
-        pytest.param("0,GPU-bb33", [0], id="uuid after indices"),
+        pytest.param("GPU-bb33,0", [2, 0], id="index after uuids"),
+        pytest.param("0,GPU-bb33", [0, 2], id="uuid after indices"),
         pytest.param("MIG-11aa", [], id="slice where none is"),
     ],
 )  # fmt: skip
@@ -72,7 +72,7 @@ def test_cuda_visible_devices(text, expected):
         ("1", [2]),
         ("GPU-aa11", [0]),
         ("GPU-b", [2]),
-        ("MIG-12bb,GPU-bb22", [1]),
+        ("MIG-12bb,GPU-bb22", [1, 2]),
     ],
 )
 def test_cuda_visible_devices_and_slices(text, expected):
@@ -187,10 +187,23 @@ def test_an_environment_that_leaves_none_is_named_with_what_is_there(value):
     assert f"CUDA_VISIBLE_DEVICES={value!r} leaves none of the 4 here (0: NVIDIA H100" in str(caught.value)
 
 
-def test_an_index_in_the_environment_is_refused_where_cudas_order_is_its_own():
-    with pytest.raises(DeviceChoiceError, match="several kinds .*fastest first.*CUDA_DEVICE_ORDER=PCI_BUS_ID"):
-        visible.visible(MIXED, {"CUDA_VISIBLE_DEVICES": "1"})
+def test_an_index_whose_gpu_only_cuda_knows_is_handed_on_as_it_is():
+    chosen = visible.chosen("all", MIXED, {"CUDA_VISIBLE_DEVICES": "1,GPU-b,0"})
+    assert [gpu.settings for gpu in chosen] == [{"CUDA_VISIBLE_DEVICES": value} for value in ("1", "GPU-bb22", "0")]
+    assert [str(gpu) for gpu in chosen] == ["GPU (number 1)", "NVIDIA L4 (GPU-bb22)", "GPU (number 0)"]
+    assert visible.visible(MIXED, {"CUDA_VISIBLE_DEVICES": "2"}) == []
     by_bus = {"CUDA_VISIBLE_DEVICES": "1", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
     assert indices(visible.visible(MIXED, by_bus), MIXED) == [1]
     assert indices(visible.visible(MIXED, {"CUDA_VISIBLE_DEVICES": "GPU-b"}), MIXED) == [1]
     assert visible.visible(MIXED, {}) == MIXED
+
+
+def test_a_gpu_that_is_handed_on_by_index_is_the_one_that_a_program_would_count_so():
+    """`--devices` counts entries, each process gets its own entry."""
+    [gpu] = visible.chosen("1", MIXED, {"CUDA_VISIBLE_DEVICES": "1,0"})
+    assert gpu.settings == {"CUDA_VISIBLE_DEVICES": "0"}
+
+
+def test_a_gpu_in_slices_is_not_named_by_its_own_uuid():
+    with pytest.raises(DeviceChoiceError, match="'GPU-aa11' fits none"):
+        visible.chosen("GPU-aa11", MIG, {})

@@ -26,15 +26,15 @@ def key(shape=(64, 64), dtype="torch.float32", none=(), context=None, **values):
 def nearest_of_all(wanted, keys):
     """What `Alike` is to find, part by part."""
 
-    def octaves(change):
+    def squares(change):
         sides = [side if isinstance(side, list) else [side] for side in (change.ours, change.theirs)]
         if len(sides[0]) != len(sides[1]) or any(type(size) is not int for side in sides for size in side):
-            return 0.0
-        return sum(abs(math.log2(max(mine, 1)) - math.log2(max(other, 1))) for mine, other in zip(*sides))
+            return 8.0**2
+        return sum((math.log2(max(mine, 1)) - math.log2(max(other, 1))) ** 2 for mine, other in zip(*sides))
 
     def distance(other):
-        changed = explain.changes(wanted, other)
-        return canonical(other.call) != canonical(wanted.call), len(changed), round(sum(map(octaves, changed)), 6)
+        apart = math.sqrt(sum(map(squares, explain.changes(wanted, other))))
+        return canonical(other.call) != canonical(wanted.call), round(apart, 6)
 
     return min((other for other in keys if other != wanted), key=distance, default=None)
 

@@ -401,8 +401,8 @@ def test_tables_are_bounded_and_the_counter_says_so(monkeypatch):
     searched = make(plain, key=["n"], cache_results=False)
     for n in range(12):
         searched(np.zeros(4), n)
-    assert len(searched.tuner.chooser._choices) == 10
-    assert len(searched.tuner.chooser._said) <= 10
+    assert len(searched.tuner.chooser.state.choices) == 10
+    assert len(searched.tuner.chooser.state._said) <= 10
 
 
 def test_objects_in_keys_are_not_kept_without_end(monkeypatch):

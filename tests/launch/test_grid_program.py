@@ -136,6 +136,15 @@ def with_global(x):
     return x + SIZE
 
 
+@pytest.mark.parametrize("version", [(3, 15), (3, 99), (4, 0)])
+def test_in_a_python_that_the_reader_was_not_written_for_the_callable_is_called(kernel, monkeypatch, version):
+    monkeypatch.setattr(sys, "version_info", (*version, 0, "final", 0))
+    grid = eval('lambda meta: (meta["m"] + 16, meta["n"])')  # of a code that was not read before
+    assert grid_program.program(grid) is None
+    for m in (1000, 7):
+        assert kernel.asked(grid, m=m) == (by_python(grid, m=m), False)
+
+
 @pytest.mark.parametrize("name", CALLED)
 def test_everything_else_is_called(kernel, name):
     assert kernel.asked(CALLED[name]) == (by_python(CALLED[name]), False)

@@ -164,14 +164,14 @@ def test_what_lies_behind_a_case_that_no_process_survives_making_fails_too(tmp_p
 def test_ctrl_c_while_files_are_written_loses_no_entry(tmp_path, monkeypatch):
     """What was to be written was forgotten before it was, and was missing in the folder of --out."""
     waiting = pool.Pool.__new__(pool.Pool)
-    waiting.files, waiting._unshipped, waiting._shipped = set(), ["an entry"], 0.0
-    waiting._wishes = SimpleNamespace(out=tmp_path)
+    waiting._files, waiting._unshipped, waiting._shipped = set(), ["an entry"], 0.0
+    waiting._options = SimpleNamespace(out=tmp_path)
     monkeypatch.setattr(pool.writer, "ship_all", lambda entries, out: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         waiting._ship(0.0)
     monkeypatch.setattr(pool.writer, "ship_all", lambda entries, out: [out / entry for entry in entries])
     waiting._ship(0.0)
-    assert waiting.files == {str(tmp_path / "an entry")} and not waiting._unshipped
+    assert waiting._files == {str(tmp_path / "an entry")} and not waiting._unshipped
 
 
 def test_ctrl_c_ends_all_processes_and_keeps_what_was_measured(tmp_path, fake):
@@ -237,11 +237,11 @@ def test_progress_names_the_devices(tmp_path, fake):
         (["--devices", "2"], fake_gpus.TWO, 2, "'2' fits none of those that are visible (0: NVIDIA H100 80GB HBM3"),
         (["--devices", "0,0"], fake_gpus.TWO, 2, "expected each GPU once"),
         (["--devices", "GPU-aaa"], fake_gpus.TWO, 2, "'GPU-aaa' fits 2"),
-        (["--devices", "all", "--in-process"], fake_gpus.TWO, 2, "expected without --devices, which needs processes"),
-        (["--devices", "0", "--executor", "ray"], fake_gpus.TWO, 2, "with --executor ray, which finds the GPUs itself"),
+        (["--devices", "all", "--in-process"], fake_gpus.TWO, 2, "expected without devices, which needs processes"),
+        (["--devices", "0", "--executor", "ray"], fake_gpus.TWO, 2, "with executor ray, which finds the GPUs itself"),
         (["--executor", "slurm"], fake_gpus.TWO, 2, "expected local or ray, got 'slurm'"),
-        (["--executor", "ray", "--in-process"], fake_gpus.TWO, 2, "expected without --executor ray"),
-        (["--ray-address", "auto"], fake_gpus.TWO, 2, "expected with --executor ray only"),
+        (["--executor", "ray", "--in-process"], fake_gpus.TWO, 2, "expected without executor ray"),
+        (["--ray-address", "auto"], fake_gpus.TWO, 2, "expected with executor ray only"),
         (["--devices", "all"], "", 1, "expected GPUs, and there is none"),
     ],
 )

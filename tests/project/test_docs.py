@@ -1,5 +1,6 @@
 """The docs are true: links, the map of files, names and options, and every example runs."""
 
+import ast
 import inspect
 import json
 import os
@@ -109,6 +110,20 @@ def test_the_numbers_that_stand_first_are_those_that_are_drawn():
     readme = " ".join(read("README.md").split())
     assert f"costs {ours} us of host time with a callable as grid, where `triton.autotune` takes {stock}" in readme
     assert f"took {first['ours']['cold_s']:.1f} s instead of {first['stock']['cold_s']:.0f}" in readme
+
+
+# -- packages -----------------------------------------------------------------------------------------------------
+
+
+def test_design_has_every_package_with_its_docstring_and_the_file_to_open_first():
+    listed = {name: (purpose, first) for name, purpose, first, _ in table("docs/design.md", "## Packages")}
+    files = [*(ROOT / "autotuned").glob("*/**/__init__.py"), *(ROOT / "cli").rglob("__init__.py")]
+    packages = {f"{file.parent.relative_to(ROOT).as_posix()}/".removeprefix("autotuned/"): file for file in files}
+    assert listed.keys() == packages.keys()
+    for name, file in packages.items():
+        purpose, first = listed[name]
+        assert ast.get_docstring(ast.parse(file.read_text())).split("\n\n")[0] == f"{purpose}; {first} first.", name
+        assert (file.parent / first.strip("`")).is_file(), name
 
 
 # -- names and options --------------------------------------------------------------------------------------------

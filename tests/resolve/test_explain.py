@@ -15,7 +15,7 @@ from autotuned import autotune, disk, env
 from autotuned.errors import CallError
 from autotuned.gpu import device
 from autotuned.resolve import explain
-from autotuned.store import listing, records
+from autotuned.store import layout, listing
 
 CONFIGS = [Config({"step": 8}), Config({"step": 16})]
 ran = []
@@ -46,7 +46,7 @@ def tuned(**options):
 
 def files():
     """Every file below the cache folder, with its content and its time."""
-    return {path: (path.stat().st_mtime_ns, path.is_file() and path.read_bytes()) for path in records.root().rglob("*")}
+    return {path: (path.stat().st_mtime_ns, path.is_file() and path.read_bytes()) for path in layout.root().rglob("*")}
 
 
 def rename_device(name):

@@ -20,7 +20,7 @@ from faults import everything_in, faults, no_op_flock
 
 import autotuned
 from autotuned import autotune
-from autotuned.store import listing, locks, logbook, records
+from autotuned.store import layout, listing, locks
 
 CONFIGS = 40
 
@@ -128,7 +128,7 @@ def only_record() -> Any:
 def on_disk() -> set[int]:
     """Configs whose timing is in a record or a logbook."""
     found = {timing.config["kwargs"]["step"] for _, each in listing.all_records() for timing in each.timings}
-    for path in records.root().rglob(".*.logbook"):
+    for path in layout.root().rglob(".*.logbook"):
         lines = [json.loads(line) for line in path.read_text().split("\n")[:-1] if line]
         found |= {line["config"]["kwargs"]["step"] for line in lines if "config" in line}
     return found
@@ -392,7 +392,7 @@ def test_b54_b56_where_nothing_can_be_written_the_program_goes_on_with_one_warni
             assert tuned(n) == 2
     assert len(measured) == 8
     assert len([line for line in warned(caplog) if "kept in memory only" in line]) == 1
-    assert [path for path in everything_in(records.root()) if path.endswith(".tmp")] == []
+    assert [path for path in everything_in(layout.root()) if path.endswith(".tmp")] == []
 
 
 def test_b46_a_reader_of_anothers_folder_is_served_and_tunes_new_keys_in_memory(
@@ -447,7 +447,7 @@ def test_an_interrupted_search_anew_leaves_the_complete_record_as_it_was(monkeyp
     again = autotune(last, do_bench=interrupt, name="app.body", version="1")(body)
     with pytest.raises(KeyboardInterrupt), autotuned.mode("search"):
         again(1)
-    if records.record_path(before.key) == path:
+    if layout.record_path(before.key) == path:
         assert only_record()[1].winner == before.winner
         assert only_record()[1].median_us == before.median_us
-    assert logbook.path_beside(path).exists() is False
+    assert layout.logbook_path(path).exists() is False

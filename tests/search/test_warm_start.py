@@ -5,6 +5,8 @@ import pytest
 from fakes import FakeConfig, form, make_key
 
 from autotuned import Config, autotune
+from autotuned.key import nearest_key
+from autotuned.key.key import Key
 from autotuned.search import warm_start
 from autotuned.store import listing
 from autotuned.store.record import TuningRecord
@@ -35,12 +37,16 @@ def test_where_nothing_is_like_it_nothing_is_likely(known):
 
 def test_sizes_are_compared_by_their_ratio_and_other_values_by_being_the_same():
     near, far = {"n": 1000, "dtype": "fp16"}, {"n": 4000, "dtype": "fp16"}
-    assert warm_start.distance(near, near) == 0
-    assert warm_start.distance(near, far) == pytest.approx(2, abs=0.01)
-    assert warm_start.distance(near, {"n": 1000, "dtype": "bf16"}) > warm_start.distance(near, far)
-    assert warm_start.distance({"n": 1}, {"n": True}) > 0
+    assert distance(near, near) == 0
+    assert distance(near, far) == pytest.approx(2, abs=0.01)
+    assert distance(near, {"n": 1000, "dtype": "bf16"}) > distance(near, far)
+    assert distance({"n": 1}, {"n": True}) > 0
     for one, other in ((-5, 5), (5, -5)):
-        assert warm_start.distance({"n": one}, {"n": other}) > warm_start.distance({"n": 5}, {"n": 6})
+        assert distance({"n": one}, {"n": other}) > distance({"n": 5}, {"n": 6})
+
+
+def distance(one, other):
+    return next(nearest_key.distances(Key("k", one, {}), [Key("k", other, {})]))
 
 
 def searching(launched, **options):

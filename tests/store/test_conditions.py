@@ -271,7 +271,7 @@ def test_conditions_survive_export_and_import(tmp_path):
     before = record().conditions
     exchange.export(tmp_path)
     listing.clear()
-    exchange.import_files([tmp_path])
+    exchange.import_configs([tmp_path])
     assert record().conditions == before and not record().timings
     with autotuned.mode("strict"):
         assert call(tuned(check=double)) == (False, 0)

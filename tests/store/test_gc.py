@@ -10,7 +10,7 @@ from faults import everything_in, faults
 
 from autotuned import disk
 from autotuned.resolve import sources
-from autotuned.store import gc, listing, locks, record, records
+from autotuned.store import gc, layout, listing, locks, record, records
 from autotuned.store.record import Timing, TuningRecord
 
 CONFIG = FakeConfig({"BLOCK": 64})
@@ -20,7 +20,7 @@ DAY_S = 86400.0
 def keep(n: int, age_days: float = 0.0) -> Path:
     key = make_key(n)
     assert records.keep(TuningRecord(key, form(CONFIG), 10.0, "ok", (Timing(form(CONFIG), 10.0, 10.0, 10.0, 40),)))
-    return aged(records.record_path(key), age_days)
+    return aged(layout.record_path(key), age_days)
 
 
 def aged(path: Path, days: float) -> Path:
@@ -35,7 +35,7 @@ def left() -> set[str]:
 
 def test_what_is_older_than_the_limit_goes() -> None:
     old, young = keep(1, age_days=11), keep(2, age_days=9)
-    freed = gc.run(records.root(), max_age_s=10 * DAY_S)
+    freed = gc.run(layout.root(), max_age_s=10 * DAY_S)
     assert left() == {young.name}
     assert (freed.records, freed.kept_records) == (1, 1)
     assert freed.bytes > 0
@@ -45,23 +45,23 @@ def test_what_is_older_than_the_limit_goes() -> None:
 def test_the_least_recently_used_go_until_the_rest_fits() -> None:
     paths = [keep(n, age_days=n) for n in range(1, 7)]
     size = paths[0].stat().st_size
-    freed = gc.run(records.root(), max_bytes=3 * size + size // 2)
+    freed = gc.run(layout.root(), max_bytes=3 * size + size // 2)
     assert left() == {path.name for path in paths[:3]}
     assert freed.kept_bytes == sum(path.stat().st_size for path in paths[:3])
-    assert gc.run(records.root(), max_bytes=3 * size + size // 2).records == 0
-    assert gc.run(records.root(), max_bytes=0).records == 3
+    assert gc.run(layout.root(), max_bytes=3 * size + size // 2).records == 0
+    assert gc.run(layout.root(), max_bytes=0).records == 3
 
 
 def test_without_limits_nothing_good_goes() -> None:
     keep(1, age_days=10_000)
-    assert gc.run(records.root()).records == 0
-    assert gc.run(records.root() / "nowhere", 0, 0) == gc.Freed()
+    assert gc.run(layout.root()).records == 0
+    assert gc.run(layout.root() / "nowhere", 0, 0) == gc.Freed()
 
 
 def test_a_record_whose_lock_is_held_stays() -> None:
     held, free = keep(1, age_days=5), keep(2, age_days=3)
     with records.locked(make_key(1)):
-        freed = gc.run(records.root(), max_bytes=0, max_age_s=DAY_S)
+        freed = gc.run(layout.root(), max_bytes=0, max_age_s=DAY_S)
     assert left() == {held.name}
     assert (freed.records, freed.kept_records) == (1, 1)
     assert not free.exists()
@@ -106,17 +106,17 @@ def test_leftovers_go_when_nobody_can_want_them(name: str, limit_days: float) ->
     for factor, there in ((0.9, True), (1.1, False)):
         path.write_text("x")
         aged(path, factor * limit_days)
-        freed = gc.run(records.root())
+        freed = gc.run(layout.root())
         assert path.exists() is there
         assert freed.leftovers == (not there)
     assert left() == {record_path.name}
 
 
 def test_a_lock_that_is_held_is_not_unlinked() -> None:
-    path = gc.lock_of(keep(1))
+    path = layout.lock_path(keep(1))
     with locks.locked(path):
         aged(path, 5)
-        assert gc.run(records.root()).leftovers == 0
+        assert gc.run(layout.root()).leftovers == 0
     assert path.exists()
 
 
@@ -125,14 +125,14 @@ def test_strange_things_in_the_folder_are_left_alone() -> None:
     (folder / "a.json").mkdir()
     (folder / "b.json").symlink_to("/nowhere")
     (folder / "readme.txt").write_text("mine")
-    (records.root() / "v2" / "file").write_text("")
-    (records.root() / "other").mkdir()
-    before = everything_in(records.root())
-    for path in records.root().rglob("*"):
+    (layout.root() / "v2" / "file").write_text("")
+    (layout.root() / "other").mkdir()
+    before = everything_in(layout.root())
+    for path in layout.root().rglob("*"):
         if path.name != "app.k" and "locks" not in path.parts and path.is_file():
             aged(path, 1000)
-    gc.run(records.root(), max_bytes=0, max_age_s=0)
-    after = everything_in(records.root())
+    gc.run(layout.root(), max_bytes=0, max_age_s=0)
+    after = everything_in(layout.root())
     assert [path for path in before if path not in after] == [f"v2/app.k/{make_key(1).digest}.json"]
 
 
@@ -140,7 +140,7 @@ def test_strange_things_in_the_folder_are_left_alone() -> None:
 def test_errors_are_ignored(call: str) -> None:
     keep(1, age_days=5)
     with faults(call, errno.EACCES):
-        gc.run(records.root(), 0, 0)
+        gc.run(layout.root(), 0, 0)
     assert len(left()) == 1
 
 
@@ -152,7 +152,7 @@ def test_keeping_bounds_the_store_now_and_then(monkeypatch: pytest.MonkeyPatch) 
     assert 1 <= len(due) <= 30
     for key in [*due, *keys[:20]]:
         records.keep(TuningRecord(key, form(CONFIG), 10.0, "ok", ()))
-    assert set(runs) == {(records.root(), gc.DEFAULT_MAX_BYTES, gc.DEFAULT_MAX_AGE_S)}
+    assert set(runs) == {(layout.root(), gc.DEFAULT_MAX_BYTES, gc.DEFAULT_MAX_AGE_S)}
     assert len(runs) == len(due) + sum(gc.is_due(key.digest) for key in keys[:20])
 
 
@@ -161,7 +161,7 @@ def test_b54_the_store_holds_timings_only() -> None:
     timings = tuple(Timing(form(config), 10.0, 10.0, 10.0, 40) for config in configs)
     result = TuningRecord(make_key(), form(configs[0]), 10.0, "ok", timings)
     records.keep(result)
-    size = sum(path.stat().st_size for path in records.root().rglob("*") if path.is_file())
+    size = sum(path.stat().st_size for path in layout.root().rglob("*") if path.is_file())
     assert size == len(disk.text(record.dump(result)))
     assert size < 200 * 400
-    assert records.root() == records.root()
+    assert layout.root() == layout.root()

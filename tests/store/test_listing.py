@@ -16,7 +16,7 @@ from autotuned.configfiles import lookup
 from autotuned.errors import NotTunedError
 from autotuned.resolve import explain
 from autotuned.search import warm_start
-from autotuned.store import listing, records
+from autotuned.store import layout, listing, records
 from autotuned.store.record import TuningRecord
 
 COUNT = 150
@@ -38,7 +38,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 
 def settle() -> None:
     """Let the folder of records look as if nothing had been written in it for a while."""
-    folder = records.record_path(make_key()).parent
+    folder = layout.record_path(make_key()).parent
     os.utime(folder, (time.time() - 60,) * 2)
 
 
@@ -101,7 +101,7 @@ def test_of_a_large_store_some_are_known(reads: list[str], monkeypatch: pytest.M
     monkeypatch.setattr(listing, "MOST_KNOWN", 5)
     for n in range(5, 25):
         listing.known_heads("app.k", 5)
-        assert len(listing._known[str(records.record_path(make_key()).parent)].heads) <= 10
+        assert len(listing._known[str(layout.record_path(make_key()).parent)].heads) <= 10
     monkeypatch.setattr(listing, "MOST_FOLDERS", 2)
     listing._known.clear()
     for kernel in ("app.a", "app.b", "app.c"):

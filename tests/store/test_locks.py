@@ -18,7 +18,7 @@ from faults import faults, no_op_flock
 from filelock import FileLock, Timeout
 from stored import lines
 
-from autotuned.store import locks
+from autotuned.store import layout, locks
 
 # Waits for a word, takes the lock, and does the work once: the work is done when "result" is there.
 WORKER = """
@@ -106,7 +106,7 @@ def test_b42_a_lock_ends_with_its_holder_and_a_live_holder_is_named_and_not_wait
     with lock_of_another_process(tmp_path) as holder:
         with pytest.raises(Timeout):
             FileLock(path).acquire(timeout=0)
-        said = json.loads(wait_for(locks.holder_path(path)))
+        said = json.loads(wait_for(layout.holder_path(path)))
         assert said.keys() == {"pid", "host", "start"}
         with locks.locked(path, timeout_s=0.05) as lock:
             assert lock is locks.Lock.BUSY
@@ -115,7 +115,7 @@ def test_b42_a_lock_ends_with_its_holder_and_a_live_holder_is_named_and_not_wait
             f"key; lock file: {path}",
             f"lock {path} was not free after 0 s; going on without it.",
         ]
-        assert json.loads(locks.holder_path(path).read_text()) == said  # who waited in vain left it as it was
+        assert json.loads(layout.holder_path(path).read_text()) == said  # who waited in vain left it as it was
         caplog.clear()
         holder.send_signal(signal.SIGKILL)
         holder.wait(30)
@@ -123,7 +123,7 @@ def test_b42_a_lock_ends_with_its_holder_and_a_live_holder_is_named_and_not_wait
             assert lock is locks.Lock.HELD
             FileLock(path).acquire(timeout=0)  # it is really held now
     assert lines(caplog) == []
-    assert not locks.holder_path(path).exists()
+    assert not layout.holder_path(path).exists()
     assert path.exists()  # unlinking it would split those who wait
 
 
@@ -286,10 +286,10 @@ def test_b43_whatever_stands_in_the_file_of_a_live_holder_the_wait_is_bounded(
     os.utime(path, (1, 1))
     with FileLock(path):
         path.write_bytes(content)
-        locks.holder_path(path).write_bytes(content)
+        layout.holder_path(path).write_bytes(content)
         with locks.locked(path, timeout_s=0.2) as lock:
             assert lock is locks.Lock.BUSY
-        assert path.read_bytes() == locks.holder_path(path).read_bytes() == content
+        assert path.read_bytes() == layout.holder_path(path).read_bytes() == content
     assert lines(caplog)[0].startswith("waiting for ")
 
 
@@ -303,7 +303,7 @@ def test_a_planted_link_is_not_written_through(tmp_path: Path) -> None:
 
 def test_a_link_planted_for_the_holder_is_replaced(tmp_path: Path) -> None:
     (tmp_path / "precious").write_text("mine")
-    locks.holder_path(tmp_path / "k.lock").symlink_to(tmp_path / "precious")
+    layout.holder_path(tmp_path / "k.lock").symlink_to(tmp_path / "precious")
     with locks.locked(tmp_path / "k.lock") as lock:
         assert lock is locks.Lock.HELD
     assert (tmp_path / "precious").read_text() == "mine"

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from filelock import FileLock, Timeout
 
-from autotuned.store import locks
+from autotuned.store import layout, locks
 
 
 def in_child(action: Any) -> int:
@@ -42,7 +42,7 @@ def in_child(action: Any) -> int:
 def test_b44_a_forked_child_does_not_release_its_parents_lock(tmp_path: Path) -> None:
     path = tmp_path / "k.lock"
     with locks.locked(path):
-        said = locks.holder_path(path).read_text()
+        said = layout.holder_path(path).read_text()
         (lock,) = locks._locks.values()
 
         def leave() -> int:
@@ -51,7 +51,7 @@ def test_b44_a_forked_child_does_not_release_its_parents_lock(tmp_path: Path) ->
             return 0
 
         assert in_child(leave) == 0
-        assert locks.holder_path(path).read_text() == said
+        assert layout.holder_path(path).read_text() == said
         with pytest.raises(Timeout):
             FileLock(path).acquire(timeout=0)
     FileLock(path).acquire(timeout=0).lock.release()
@@ -67,7 +67,7 @@ def test_a_child_that_leaves_the_block_it_was_forked_in_frees_nothing(tmp_path: 
                 code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
                 with pytest.raises(Timeout):
                     FileLock(path).acquire(timeout=0)
-                assert locks.holder_path(path).exists()
+                assert layout.holder_path(path).exists()
     if child == 0:
         os._exit(0)  # it left the block
     assert code == 0

@@ -8,7 +8,7 @@ from fakes import FakeConfig, form, make_key
 from faults import faults
 
 from autotuned import disk
-from autotuned.store import logbook
+from autotuned.store import layout, logbook
 from autotuned.store.record import Timing
 
 KEY = make_key()
@@ -27,7 +27,7 @@ def found(path: Path, key: Any = KEY) -> list[Timing]:
 
 
 def test_it_lies_hidden_beside_the_record(tmp_path: Path) -> None:
-    assert logbook.path_beside(tmp_path / "abc.json") == tmp_path / ".abc.logbook"
+    assert layout.logbook_path(tmp_path / "abc.json") == tmp_path / ".abc.logbook"
 
 
 def test_timings_are_there_as_they_are_written(tmp_path: Path) -> None:

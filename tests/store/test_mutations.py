@@ -12,9 +12,9 @@ from fakes import FakeConfig, by_identity, form, make_key
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from autotuned import disk
+from autotuned import disk, env
 from autotuned.resolve import sources
-from autotuned.store import listing, logbook, record, records
+from autotuned.store import layout, listing, record, records
 from autotuned.store.record import Timing, TuningRecord
 
 CONFIGS = [FakeConfig({"BLOCK": n, "PIPE": n > 64}, num_warps=w) for n in (16, 32, 64, 128) for w in (4, 8)]
@@ -106,10 +106,10 @@ def test_b47_a_mutated_record_is_served_right_or_moved_aside_with_one_warning_an
     mutate: Mutation, seed: int
 ) -> None:
     text = mutate(disk.text(record.dump(good())).encode(), random.Random(seed))
-    path = records.record_path(KEY)
+    path = layout.record_path(KEY)
     disk.make_folder(path.parent)
     path.write_bytes(text)
-    records._warned.clear()
+    env._said.clear()
     said = Collected()
     with said:
         choices = [sources.find(KEY, LIVE) for _ in range(2)]
@@ -136,7 +136,7 @@ def test_b47_a_mutated_record_is_served_right_or_moved_aside_with_one_warning_an
 @settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck), database=None)
 @given(st.sampled_from([flip, digit, cut, zero, repeat]), st.integers(0, 2**32))
 def test_a_mutated_logbook_gives_no_exception_and_no_config_that_is_none(mutate: Mutation, seed: int) -> None:
-    path = logbook.path_beside(records.record_path(KEY))
+    path = layout.logbook_path(layout.record_path(KEY))
     disk.remove(path)
     with records.logged(KEY, fresh=True) as write:
         for timing in good().timings:
@@ -179,7 +179,7 @@ class Collected(logging.Handler):
 def test_b52_schemas_of_other_versions(
     text: Callable[[Any], Any], served: bool, warned: bool, kept: bool, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
-    path = records.record_path(KEY)
+    path = layout.record_path(KEY)
     disk.make_folder(path.parent)
     before = json.dumps(text(record.dump(good())))
     path.write_text(before)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from autotuned import disk
 from autotuned.errors import AutotunedError
-from autotuned.store import listing, logbook, record, records
+from autotuned.store import layout, listing, record
 from autotuned.store.record import TuningRecord
 
 SUPPORT = Path(__file__).resolve().parents[1] / "support"
@@ -103,7 +103,7 @@ class Stress:
         return self.log.read()[-5000:]
 
     def _files(self) -> list[Path]:
-        return sorted((records.root() / "v2").glob("*/*.json"))
+        return sorted((layout.root() / "v2").glob("*/*.json"))
 
     def _damage(self) -> None:
         files = self._files()
@@ -137,16 +137,16 @@ class Stress:
             assert all(timing.status == "crashed" for timing in blamed)  # `tune` tries them again
             self.counts["configs skipped for a kill in their first launch"] += len(blamed)
         assert self.counts["configs skipped for a kill in their first launch"] <= self.counts["kills"] // 4
-        litter = [path for path in records.root().rglob(".*") if path.suffix == ".logbook"]
+        litter = [path for path in layout.root().rglob(".*") if path.suffix == ".logbook"]
         # One is left by whoever is killed between the record and the removal of its logbook; `gc` clears it.
         self.counts["logbooks beside complete records"] = len(litter)
         assert len(litter) <= self.counts["kills"] // 50 + 1, litter
-        temporary = list(records.root().rglob(".*.tmp"))
+        temporary = list(layout.root().rglob(".*.tmp"))
         self.counts["temporary files of killed writers"] = len(temporary)
         # Whoever is killed while it writes its name beside the lock has no logbook yet by which the next would know.
         assert [path for path in temporary if path.parent.name != "locks"] == []
         assert len(temporary) <= self.counts["kills"] // 50 + 1, temporary
-        aside = [path for path in records.root().rglob("damaged/*") if path.is_file()]
+        aside = [path for path in layout.root().rglob("damaged/*") if path.is_file()]
         self.counts["moved aside"] = len(aside)
         assert len(aside) <= self.counts["damaged"]
 
@@ -170,8 +170,8 @@ def main() -> None:
         start = time.monotonic()
         counts = Stress(options.writers, options.keys, options.kills, options.payload_kb, options.seed).run()
         print(json.dumps({**counts, "keys": options.keys, "seconds": round(time.monotonic() - start, 1)}, indent=1))
-        assert records.root() == Path(folder)
-        assert logbook.path_beside(Path("a.json")).name == ".a.logbook"
+        assert layout.root() == Path(folder)
+        assert layout.logbook_path(Path("a.json")).name == ".a.logbook"
 
 
 if __name__ == "__main__":

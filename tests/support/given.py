@@ -7,7 +7,7 @@ from typing import Any
 
 from fakes import FakeConfig, form, make_key
 
-from autotuned.store import records
+from autotuned.store import layout, records
 from autotuned.store.record import Timing, TuningRecord
 
 Write = Callable[[str, str], Path]
@@ -55,5 +55,5 @@ def keep(count: int, kernel: str = "app.k") -> list[Any]:
     for n in range(count):
         key = make_key(n, kernel=kernel)
         assert records.keep(TuningRecord(key, config, 10.0, "ok", (Timing(config, 10.0, 10.0, 10.0, 40),)))
-        kept.append(records.record_path(key))
+        kept.append(layout.record_path(key))
     return kept

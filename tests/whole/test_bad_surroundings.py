@@ -168,7 +168,7 @@ NO_HOME = """
 import os, pwd
 from fakes import FakeConfig as Config
 from autotuned import autotune
-from autotuned.resolve import sources as store
+from autotuned.store import layout
 def unknown(*args):
     raise KeyError("getpwuid(): uid not found")
 pwd.getpwuid = unknown
@@ -176,7 +176,7 @@ pwd.getpwuid = unknown
 def add(x, *, step):
     return x + 1
 assert add(1) == 2
-print(store.root())
+print(layout.root())
 """
 
 

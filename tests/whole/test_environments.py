@@ -20,11 +20,11 @@ import itertools, sys
 sys.path.insert(0, {str(SUPPORT)!r})
 from fakes import FakeConfig
 from autotuned import autotune
-from autotuned.resolve import sources as store
+from autotuned.store import layout
 tuned = autotune([FakeConfig({{"step": 1}}), FakeConfig({{"step": 2}})], name="app.f",
                  do_bench=lambda call, quantiles, times=itertools.count(1): [float(next(times))] * 3)(lambda x, step: x)
 assert (tuned(1), tuned(1), tuned(2)) == (1, 1, 2)
-print(tuned.cache_info().searches, store.root())
+print(tuned.cache_info().searches, layout.root())
 """
 
 

@@ -16,14 +16,15 @@ from hypothesis import strategies as st
 from shipped import SLUG
 from shipped import write as write_config_file
 
-from autotuned import disk
+from autotuned import disk, env
 from autotuned.configfiles import exchange, file, lookup
 from autotuned.configfiles.audit import Audit
 from autotuned.errors import ConfigFileError, RecordError, RecordingError
 from autotuned.recording import file as calls
 from autotuned.recording.file import RecordedCall
 from autotuned.resolve import explain, sources
-from autotuned.store import listing, locks, logbook, record, records
+from autotuned.search import exclusions
+from autotuned.store import layout, listing, locks, logbook, record
 from autotuned.store.journal import Journal
 from autotuned.store.record import Timing, TuningRecord
 from autotuned.triton_compat import fingerprint
@@ -55,22 +56,22 @@ JOURNAL = {"key": {"kernel": KEY.kernel, **KEY.to_json()}, "schema": 1, "launchi
 @every
 @given(hostile, anything)
 def test_a_journal_says_texts_or_nothing(chance: random.Random, other: Any) -> None:
-    path = records.journal_path(KEY)
+    path = layout.journal_path(KEY)
     for data in (changed(JOURNAL, chance), other):
         found = Journal(put(path, data), KEY)
         assert all(type(name) is str for name in [*found.lost, *found.crashed, *found.suspects])
-        assert found.judged({}, again=True) == {}
+        assert exclusions.measured({}, found, again=True) == {}
 
 
 @pytest.mark.parametrize("pid", [10**30, -(10**30), 1 << 31, 1 << 63, 0, -1, True, "1", 1.0, None])
 def test_a_journal_of_a_process_that_cannot_be_is_none(pid: Any) -> None:
     """`os.kill` raised OverflowError out of every call of the key, in every process."""
-    assert Journal(put(records.journal_path(KEY), {**JOURNAL, "pid": pid}), KEY).crashed == []
+    assert Journal(put(layout.journal_path(KEY), {**JOURNAL, "pid": pid}), KEY).crashed == []
 
 
 def test_a_journal_of_another_host_or_a_process_that_is_gone_says_what_crashed() -> None:
     for change in ({"host": "elsewhere"}, {"pid": (1 << 22) + 1}):
-        found = Journal(put(records.journal_path(KEY), {**JOURNAL, **change}), KEY)
+        found = Journal(put(layout.journal_path(KEY), {**JOURNAL, **change}), KEY)
         assert (found.crashed, found.suspects) == (["a"], ["b"])
 
 
@@ -82,11 +83,11 @@ HOLDER = {"pid": 12, "host": "h", "start": "s"}
 @every
 @given(hostile, anything)
 def test_the_holder_of_a_lock_is_named_or_another_process(chance: random.Random, other: Any) -> None:
-    path = records.root() / "a.lock"
+    path = layout.root() / "a.lock"
     for data in (changed(HOLDER, chance), other):
-        put(locks.holder_path(path), data)
+        put(layout.holder_path(path), data)
         assert locks._holder_of(path).startswith(("process ", "another process"))
-    put(locks.holder_path(path), HOLDER)
+    put(layout.holder_path(path), HOLDER)
     assert locks._holder_of(path) == "process 12 on h (since s)"
 
 
@@ -96,7 +97,7 @@ def test_the_holder_of_a_lock_is_named_or_another_process(chance: random.Random,
 @every
 @given(hostile, anything)
 def test_a_logbook_gives_timings_or_nothing(chance: random.Random, other: Any) -> None:
-    path = logbook.path_beside(records.record_path(KEY))
+    path = layout.logbook_path(layout.record_path(KEY))
     header = {"schema": record.SCHEMA, "kernel": KEY.kernel, "key": KEY.to_json(), "restore": None}
     timing = Timing(form(CONFIGS[0]), 10.0, 9.0, 11.0, 40).fields()
     put(path, None).write_text("\n".join(map(json.dumps, [header, changed(timing, chance), other, timing])))
@@ -117,8 +118,8 @@ def a_record(n: int = 1024) -> TuningRecord:
 @every
 @given(hostile)
 def test_a_record_answers_or_is_none_for_whoever_reads_it(chance: random.Random) -> None:
-    records._warned.clear()
-    path = records.record_path(KEY)
+    env._said.clear()
+    path = layout.record_path(KEY)
     put(path, changed(record.dump(a_record()), chance))
     for _, found in [*listing.all_records(), *listing.all_heads()]:
         explain.remarks(found.key, {}) if "tensors" in found.key.call else None
@@ -153,7 +154,7 @@ def test_a_config_file_serves_or_has_faults_for_whoever_reads_it(tmp_path_factor
     path = a_config_file(folder)
     data = changed(json.loads(path.read_text()), chance)
     path.write_text(json.dumps(data, indent=chance.choice([None, 1])))
-    records._warned.clear()
+    env._said.clear()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("AUTOTUNED_CONFIG_PATH", str(folder))
         lookup.forget_files()
@@ -229,7 +230,7 @@ def test_a_recording_holds_calls_or_is_a_recording_error(
 @every
 @given(hostile, anything)
 def test_a_remembered_toolchain_is_texts_or_is_found_out_anew(chance: random.Random, other: Any) -> None:
-    path = records.root() / "toolchain" / "a.json"
+    path = layout.root() / "toolchain" / "a.json"
     is_ = {"triton": "3.9.0", "triton_key": "k", "ptxas": None}
     data = {"ptxas": None, **fingerprint._parts(), "is": is_}
     with pytest.MonkeyPatch.context() as patch:

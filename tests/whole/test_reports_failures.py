@@ -16,7 +16,7 @@ import autotuned
 from autotuned import Check, autotune
 from autotuned.errors import AllConfigsFailedError, DeviceLostError, OutOfMemoryError
 from autotuned.search import timers
-from autotuned.store import records as stored_records
+from autotuned.store import layout
 
 CONFIGS = [Config({"step": step}) for step in (8, 16, 4)]
 ROOT = Path(__file__).resolve().parents[2]
@@ -130,7 +130,7 @@ def test_b62_a_run_that_died_is_not_repeated(dying):
     assert SKIPPED in second.stderr
     assert (third.returncode, third.stderr) == (0, "")
     assert statuses() == {8: "ok", 16: "crashed", 4: "ok"}
-    assert not list(stored_records.root().rglob("journal/*.json"))
+    assert not list(layout.root().rglob("journal/*.json"))
 
 
 def test_b62_b42_what_a_killed_job_had_skipped_is_measured_when_it_is_tuned(dying):
@@ -267,7 +267,7 @@ def device(monkeypatch):
     return Device
 
 
-def test_b62_whoever_goes_on_after_a_lost_device_condemns_nobody_else(device):
+def test_b62_whoever_goes_on_after_a_lost_device_excludes_nobody_else(device):
     """A server that catches every exception, and calls again: the next process has all configs but the one."""
     device.step = 16
     tuned = autotune(CONFIGS, restore_value=[])(on_device)
@@ -290,7 +290,7 @@ def test_a_device_that_the_program_lost_itself_is_no_configs_fault(device):
     assert "illegal memory access" in str(caught.value.__cause__)
     assert device.ran == []
     assert records() == []
-    assert not list(stored_records.root().rglob("journal/*.json"))
+    assert not list(layout.root().rglob("journal/*.json"))
 
 
 @pytest.mark.parametrize("path", ["disk", "cleared", "file"])

@@ -38,7 +38,7 @@ target, launch = tuned.tuner.tunable, tuned.tuner.tunable.launch
 
 def first(call, config):
     global on
-    if on and tuned.tuner.chooser.searches == 0:
+    if on and tuned.tuner.chooser.state.searches == 0:
         on = False
         print(json.dumps([sorted(set(sys.modules) - before), events]))
     return launch(call, config)
@@ -53,7 +53,7 @@ MODULES = [
     "env", "errors", "gpu", "gpu.device", "json_fields", "key", "key.key", "key.naming", "key.opaque", "key.reach",
     "key.source", "key.source_text", "key.stored_key", "launch", "launch.codegen", "launch.launcher", "resolve",
     "resolve.chooser", "resolve.context", "resolve.hooks", "resolve.request", "resolve.sources", "resolve.tuner",
-    "store", "store.conditions", "store.lookup", "store.record", "store.records", "triton_compat",
+    "store", "store.conditions", "store.layout", "store.lookup", "store.record", "store.records", "triton_compat",
     "triton_compat.fingerprint", "triton_compat.kernel", "triton_compat.versions", "tunable",
     "tunable.argument_names", "tunable.call", "tunable.configs", "tunable.kernel", "typed_json",
 ]  # fmt: skip

@@ -13,7 +13,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NoReturn
 
-from autotuned.offline import tuning
+from autotuned.offline import cases
 from autotuned.triton_compat import cache, compiled, kernel
 
 PR_SET_PDEATHSIG = 1  # of Linux's <sys/prctl.h>
@@ -37,7 +37,7 @@ def main() -> None:
 
 def _kernels(targets: list[str]) -> dict[str, Any]:
     """What is compiled for each tuned kernel of the targets, by name."""
-    targets_of = (found.tuner.tunable for found in tuning.load(targets))
+    targets_of = (found.tuner.tunable for found in cases.load(targets))
     return {target.name: kernel.innermost(target.fn) for target in targets_of if target.compiles_ahead}
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from autotuned import env
 from autotuned.gpu import inventory, visible
 from autotuned.offline.workers.process import Worker
-from autotuned.offline.workers.slots import Process, Seat
+from autotuned.offline.workers.slots import Process, Slot
 from autotuned.search import parallelism
 from autotuned.typed_json import Json
 
@@ -28,21 +28,21 @@ class Local:
     gathers = False
 
     def __init__(self, devices: str | None) -> None:
-        self._seats = [Seat("")] if devices is None else _seats(devices)
+        self._slots = [Slot("")] if devices is None else _slots(devices)
 
-    def seats(self) -> list[Seat]:
+    def slots(self) -> list[Slot]:
         """One for each GPU."""
-        return self._seats
+        return self._slots
 
-    def start(self, seat: Seat, wishes: Mapping[str, Json]) -> Worker:
+    def start(self, slot: Slot, given: Mapping[str, Json]) -> Worker:
         """A process that sees that GPU only."""
-        return Worker(wishes, seat.settings)
+        return Worker(given, slot.settings)
 
     def wait(self, processes: Sequence[Process], limit_s: float) -> None:
         """Return when one of them has said something, or the time is over."""
         select.select([process for process in processes if isinstance(process, Worker)], [], [], limit_s)
 
-    def is_needed(self, seat: Seat) -> bool:
+    def is_needed(self, slot: Slot) -> bool:
         """Every GPU that was named is waited for: its kind may be another one."""
         return True
 
@@ -50,13 +50,13 @@ class Local:
         """Nothing is held."""
 
 
-def _seats(devices: str) -> list[Seat]:
+def _slots(devices: str) -> list[Slot]:
     table, variables = inventory.table(), env.unstripped(visible.VARIABLES)
     chosen = visible.chosen(devices, table, variables)
     shown = visible.visible(table, variables)
     shared = _compilers(len(chosen))
     return [
-        Seat(f"GPU {shown.index(gpu)}", gpu.name, gpu.uuid, settings={**gpu.settings, **shared}) for gpu in chosen
+        Slot(f"GPU {shown.index(gpu)}", gpu.name, gpu.uuid, settings={**gpu.settings, **shared}) for gpu in chosen
     ]  # fmt: skip
 
 

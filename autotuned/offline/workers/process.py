@@ -100,7 +100,7 @@ class Worker:
 
     def __init__(
         self,
-        wishes: Mapping[str, Json],
+        given: Mapping[str, Json],
         settings: Mapping[str, str | None] | None = None,
         path: Sequence[str] = (),
         folder: str | None = None,
@@ -108,18 +108,16 @@ class Worker:
         """Start it.
 
         Args:
-            wishes: What `worker.main` reads first.
+            given: What `worker.main` reads first.
             settings: Of the environment, where it is to have others than this process.
             path: Where it imports from; as this process by default.
             folder: Where it runs; that of this process by default.
         """
         source, sink = os.pipe()
         command = [sys.executable, "-c", _START, str(sink), json.dumps(list(path or sys.path))]
-        # Where standard output carries JSON, what kernels print must not come into it.
-        stdout = sys.__stderr__ if wishes["as_json"] else None
         with held_back():  # until it says otherwise: a Ctrl-C that comes while it imports is no traceback
             self._process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=stdout, pass_fds=[sink], start_new_session=True, text=True,
+                command, stdin=subprocess.PIPE, stdout=printed_to(), pass_fds=[sink], start_new_session=True, text=True,
                 env=env.changed(settings or {}), cwd=folder,
             )  # fmt: skip
         os.close(sink)
@@ -127,7 +125,7 @@ class Worker:
         self._selector = selectors.DefaultSelector()
         self._selector.register(source, selectors.EVENT_READ)
         self._closed = False
-        self.send(wishes)
+        self.send(given)
 
     def fileno(self) -> int:
         """Readable when it has said something."""
@@ -199,23 +197,22 @@ class Worker:
             self._process.stdin.close()
 
 
+def printed_to() -> int | None:
+    """The file that this process prints to, and its workers as well; None where it is none, as in a notebook."""
+    try:
+        return sys.stdout.fileno()
+    except (OSError, ValueError, AttributeError):
+        return None
+
+
+def version() -> str:
+    """This package's version, which processes on other hosts must have too."""
+    return str(sys.modules["autotuned"].__version__)
+
+
 def signal_name(number: int) -> str:
     """What a signal is called; real-time signals have numbers only."""
     try:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
-
-
-def is_wanted(asked: bool | None) -> bool:
-    """Whether to measure in a process of its own: as asked, else where there is a GPU that a config can take along."""
-    return on_gpu() if asked is None else asked
-
-
-def on_gpu() -> bool:
-    """Whether there is a GPU to measure on, told without asking its driver."""
-    try:
-        on_cpu = env.interpreter_requested() or env.command_line_device() == "interpreter"
-    except ValueError:
-        return False  # said in full where the device is chosen
-    return os.name == "posix" and not on_cpu and any(map(os.path.exists, ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")))

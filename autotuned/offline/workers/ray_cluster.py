@@ -13,10 +13,10 @@ from typing import Any
 
 from autotuned import disk, env
 from autotuned.errors import AutotunedError
-from autotuned.offline.workers.process import Worker
-from autotuned.offline.workers.slots import Process, Seat
+from autotuned.offline.workers.process import Worker, printed_to
+from autotuned.offline.workers.slots import Process, Slot
 from autotuned.recording.file import SUFFIX
-from autotuned.store import records
+from autotuned.store import layout
 from autotuned.typed_json import Json, digest
 
 log = logging.getLogger("autotuned")
@@ -34,7 +34,8 @@ class Cluster:
     Args:
         address: Of the cluster, or ray://HOST:PORT of its client server; by default `RAY_ADDRESS`, else one that runs
             on this host, else one that is started.
-        as_json: Whether standard output carries JSON: then what kernels print stays in Ray's logs.
+
+    Where standard output is redirected, as for JSON, what kernels print stays in Ray's logs.
 
     Raises:
         AutotunedError: Ray is not installed, or the cluster cannot be reached.
@@ -42,7 +43,7 @@ class Cluster:
 
     gathers = True
 
-    def __init__(self, address: str | None, as_json: bool) -> None:
+    def __init__(self, address: str | None) -> None:
         try:
             import ray
         except ImportError as error:
@@ -53,13 +54,13 @@ class Cluster:
         address = address or env.unstripped(["RAY_ADDRESS"]).get("RAY_ADDRESS") or None
         try:
             _reach(address)
-            _connect(ray, address, log_to_driver=not as_json, logging_level=logging.WARNING)
+            _connect(ray, address, log_to_driver=printed_to() in (None, 1), logging_level=logging.WARNING)
         except (OSError, ValueError, RuntimeError) as error:  # ConnectionError is an OSError
             raise AutotunedError(
                 f"--executor ray: expected a Ray cluster at {address or 'this host'}, and it cannot be reached: {error}"
             ) from error
         self._count = self._devices()
-        self._placed, self._is_told = time.monotonic(), False  # when a process was last seen in its place
+        self._placed, self._is_told = time.monotonic(), False  # when a process was last seen in its slot
 
     def _devices(self) -> int:
         """GPUs in the cluster as it is now; where there is none, nodes."""
@@ -67,13 +68,13 @@ class Cluster:
         found = sum(int(node["Resources"].get("GPU", 0)) for node in nodes)
         return found or len(nodes)
 
-    def seats(self) -> list[Seat]:
+    def slots(self) -> list[Slot]:
         """One for each GPU; Ray decides which of them is where."""
-        return [Seat(f"Ray {index}") for index in range(self._count)]
+        return [Slot(f"Ray {index}") for index in range(self._count)]
 
-    def start(self, seat: Seat, wishes: Mapping[str, Json]) -> RayProcess:
+    def start(self, slot: Slot, given: Mapping[str, Json]) -> RayProcess:
         """A process on whichever GPU is free; where all are taken, it comes when one is."""
-        return RayProcess(self._ray, self._options(), wishes)
+        return RayProcess(self._ray, self._options(), given)
 
     def _options(self) -> dict[str, Json]:
         if self._ray.cluster_resources().get("GPU", 0):
@@ -101,12 +102,12 @@ class Cluster:
                 "status shows it). Waiting; Ctrl-C ends it.", PATIENCE_S,
             )  # fmt: skip
 
-    def is_needed(self, seat: Seat) -> bool:
+    def is_needed(self, slot: Slot) -> bool:
         """One that Ray has placed, or can place: not one for which a lost node's GPU would be needed."""
-        process = seat.process
+        process = slot.process
         if not isinstance(process, RayProcess) or process.is_placed:
             return True
-        return time.monotonic() - seat.begun < PLACE_S and self._devices() >= self._count
+        return time.monotonic() - slot.begun < PLACE_S and self._devices() >= self._count
 
     def close(self) -> None:
         """Leave the cluster; one that was started here ends."""
@@ -133,10 +134,10 @@ def _connect(ray: Any, address: str | None, **options: Any) -> None:
 class RayProcess:
     """A process on some node, as its actor tells of it."""
 
-    def __init__(self, ray: Any, options: Mapping[str, Json], wishes: Mapping[str, Json]) -> None:
+    def __init__(self, ray: Any, options: Mapping[str, Json], given: Mapping[str, Json]) -> None:
         self._ray = ray
         actor = ray.remote(max_restarts=0, max_concurrency=4, **options)(Host)
-        self._actor = actor.remote(dict(wishes), env.for_nodes(), list(sys.path), os.getcwd(), _recordings(wishes))
+        self._actor = actor.remote(dict(given), env.for_nodes(), list(sys.path), os.getcwd(), _recordings(given))
         self._why = ""
         self._over = False
         self.answer = self._actor.listen.remote(LISTEN_S)
@@ -199,11 +200,11 @@ def _reach(address: str | None) -> None:
         )
 
 
-def _recordings(wishes: Mapping[str, Json]) -> dict[str, str]:
+def _recordings(given: Mapping[str, Json]) -> dict[str, str]:
     """The text of the recordings among the targets: nodes need not have them."""
     return {
         target: Path(target).read_text()
-        for target in wishes["targets"]
+        for target in given["targets"]
         if target.endswith(SUFFIX) and Path(target).is_file()
     }
 
@@ -217,7 +218,7 @@ class Host:
     """Inside an actor, on its node: holds the process that measures there.
 
     Args:
-        wishes: What the process reads first.
+        given: What the process reads first.
         settings: Variables as the command has them that hold on every node.
         path: Where the command imports from; what is not there on this node is left out.
         folder: Where the command runs; if it is not there, the actor's own folder (that of a Ray job).
@@ -226,7 +227,7 @@ class Host:
 
     def __init__(
         self,
-        wishes: dict[str, Json],
+        given: dict[str, Json],
         settings: dict[str, str | None],
         path: list[str],
         folder: str,
@@ -235,9 +236,9 @@ class Host:
         here = folder if os.path.isdir(folder) else os.getcwd()
         places = [place for place in path if os.path.exists(place)] + [place for place in sys.path if place not in path]
         targets = [
-            _as_file(recordings[target]) if target in recordings else target for target in wishes["targets"]
+            _as_file(recordings[target]) if target in recordings else target for target in given["targets"]
         ]  # fmt: skip
-        self._worker = Worker({**wishes, "targets": targets}, settings, places, here)
+        self._worker = Worker({**given, "targets": targets}, settings, places, here)
 
     def listen(self, limit_s: float) -> dict[str, Json]:
         """What the process says next, and whether it is over; after a while that there is nothing."""
@@ -245,7 +246,7 @@ class Host:
         over = self._worker.is_over
         for message in messages:
             if message["event"] == "ready":
-                message["place"] = os.uname().nodename
+                message["host"] = os.uname().nodename
         return {"messages": messages, "over": over, "why": self._worker.why() if over else ""}
 
     def send(self, command: Mapping[str, Json]) -> None:
@@ -259,6 +260,6 @@ class Host:
 
 def _as_file(text: str) -> str:
     """A recording as a file of this node."""
-    path = records.root() / "calls" / f"{digest(text)[:32]}{SUFFIX}"
+    path = layout.root() / "calls" / f"{digest(text)[:32]}{SUFFIX}"
     disk.write_text(path, text)
     return str(path)

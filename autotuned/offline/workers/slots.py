@@ -1,4 +1,4 @@
-"""Where `tune` measures: a seat for each device, the process that sits in it, and who starts those."""
+"""Where `tune` measures: a slot for each device, the process that measures there, and who starts those."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from autotuned.offline.results import DeviceResult
 from autotuned.offline.workers.process import Doing
-from autotuned.offline.workers.queue import Task
+from autotuned.offline.workers.queue import QueuedCase
 from autotuned.typed_json import Json
 
 
 class Process(Protocol):
-    """What measures: `isolation.Worker`, or one that is elsewhere.
+    """What measures: `process.Worker`, or one that is elsewhere.
 
     Attributes:
         lost: Whether its host went, which no config can be blamed for.
@@ -50,16 +51,16 @@ class Executor(Protocol):
 
     gathers: bool
 
-    def seats(self) -> list[Seat]:
+    def slots(self) -> list[Slot]:
         """One for each device."""
 
-    def start(self, seat: Seat, wishes: Mapping[str, Json]) -> Process:
+    def start(self, slot: Slot, given: Mapping[str, Json]) -> Process:
         """A process for a device."""
 
     def wait(self, processes: Sequence[Process], limit_s: float) -> None:
         """Return when one of them has said something, or the time is over."""
 
-    def is_needed(self, seat: Seat) -> bool:
+    def is_needed(self, slot: Slot) -> bool:
         """Whether a device that is not ready is to be waited for when all else is done."""
 
     def close(self) -> None:
@@ -67,12 +68,12 @@ class Executor(Protocol):
 
 
 @dataclass
-class Seat:
+class Slot:
     """A device, and the process that measures on it.
 
     Attributes:
         name: In few words. `kind`: The product, as far as it is known without a process. `uuid`: of the device, or "".
-        place: Name of its host, where that is another one.
+        host: Its name, where that is another one.
         model: What its choices hold for; None until its process has said so.
         ends: Of its processes, in a row, with no config to blame. `starts`: of processes, in all.
         gone: Why it is given up; "" while it is not.
@@ -81,12 +82,12 @@ class Seat:
     name: str
     kind: str = ""
     uuid: str = ""
-    place: str = ""
+    host: str = ""
     settings: Mapping[str, str | None] = field(default_factory=dict)
     process: Process | None = None
     model: str | None = None
     ready: bool = False
-    task: Task | None = None
+    case: QueuedCase | None = None
     listing: bool = False
     doing: Doing = field(default_factory=Doing)
     begun: float = 0.0
@@ -98,12 +99,12 @@ class Seat:
     def reset(self, process: Process) -> None:
         """A new process has taken over."""
         self.process, self.doing, self.begun = process, Doing(), time.monotonic()
-        self.ready, self.listing, self.task = False, False, None
+        self.ready, self.listing, self.case = False, False, None
         self.starts += 1
 
-    def to_json(self) -> dict[str, Json]:
-        """What `tune --json` says of it."""
-        return {
-            "name": self.name, "product": self.kind or None, "uuid": self.uuid or None, "host": self.place or None,
-            "model": self.model, "cases": self.done, "restarts": max(0, self.starts - 1), "given_up": self.gone or None,
-        }  # fmt: skip
+    def result(self) -> DeviceResult:
+        """What it did."""
+        return DeviceResult(
+            self.name, self.kind or None, self.uuid or None, self.host or None, self.model, self.done,
+            max(0, self.starts - 1), self.gone or None,
+        )  # fmt: skip

@@ -1,4 +1,4 @@
-"""The process that `tune` measures in: it lists and measures units as it is told, and says in JSON how far it is."""
+"""The process that `tune` measures in: it lists and measures cases as it is told, and says in JSON how far it is."""
 
 from __future__ import annotations
 
@@ -12,39 +12,31 @@ import sys
 import threading
 from collections.abc import Mapping
 from dataclasses import asdict
-from types import TracebackType
-from typing import Any, NoReturn, TextIO
+from typing import NoReturn, TextIO
 
-import autotuned
 from autotuned import disk
-from autotuned.errors import AutotunedError, DeviceLostError, TargetError
+from autotuned.errors import AutotunedError, TargetError
 from autotuned.gpu import device
 from autotuned.key.key import Key
-from autotuned.offline import tuning
-from autotuned.offline.cases import Unit
-from autotuned.offline.results import Result, Wishes
+from autotuned.offline import cases
+from autotuned.offline.cases import Cases
+from autotuned.offline.device import has_driver, use_device
+from autotuned.offline.measure import Measured, Measurer
+from autotuned.offline.results import CaseResult, Observer
 from autotuned.offline.workers import process
 from autotuned.offline.workers.process import LOST
-from autotuned.search import compile, failures
+from autotuned.search import compile, exclusions
 from autotuned.search.job import Progress
 from autotuned.store import conditions, record, records
 from autotuned.typed_json import Json, digest
 
 
-class Reporter:
-    """Stands in for the display: everything goes to the parent."""
+class Reporter(Observer):
+    """Tells everything to the parent."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
         os.set_inheritable(descriptor, False)  # what the user's code starts is not to hold it open
-
-    def __enter__(self) -> Reporter:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        pass
 
     def say(self, event: str, **fields: Json) -> None:
         """One message."""
@@ -54,71 +46,66 @@ class Reporter:
         except BrokenPipeError:
             leave(1)  # nobody is there to hear of it
 
-    def begin(self, kernel: str, call: str) -> None:
-        """Said with the key's digest, by `_Session`."""
+    def begin(self, case: CaseResult, device: str = "") -> None:
+        """Configs of this key are to blame from now on."""
+        self.say("begin", digest=case.digest)
 
-    def observe(self, progress: Progress) -> None:
+    def observe(self, progress: Progress, device: str = "") -> None:
         """How far a search is, and which config is next."""
         self.say("progress", progress=asdict(progress))
 
-    def keep(self, line: str) -> None:
-        """A line that stays."""
-        self.say("keep", line=line)
+    def note(self, line: str, device: str = "") -> None:
+        """A line for the log of the run."""
+        self.say("note", line=line)
 
 
-class _Session(tuning.Session):
-    """A session whose units are measured as the parent asks for them."""
+class _Server:
+    """Lists and measures cases as the parent asks for them."""
 
-    def __init__(self, targets: list[str], wishes: Mapping[str, Json], device: str, reporter: Reporter) -> None:
-        super().__init__(tuning.load(targets), Wishes(force=wishes["force"]), device, reporter)
-        self._reporter, self._gathers = reporter, wishes["gathers"]
+    def __init__(self, given: Mapping[str, Json], device: str, reporter: Reporter) -> None:
+        self._cases = Cases(cases.load(given["targets"]), device)
+        self._measurer = Measurer(device, given["force"], reporter)
+        self._reporter, self._gathers = reporter, given["gathers"]
 
     def list(self) -> None:
-        """Say which units there are."""
-        for unit in self.units:
-            found, compiled = self.identify(unit)
-            group = "" if compiled is None else digest([found.row.kernel, repr(compiled)])
-            key = _key(found.key) if self._gathers and found.key is not None else None
+        """Say which cases there are."""
+        for case in self._cases:
+            known, compiled = self._measurer.identify(case)
+            group = "" if compiled is None else digest([known.result.kernel, repr(compiled)])
+            key = _key(known.key) if self._gathers and known.key is not None else None
             self._reporter.say(
-                "unit", number=unit.number, row=asdict(found.row), group=group, count=unit.count, key=key
+                "case", number=case.number, result=asdict(known.result), group=group, count=case.count, key=key
             )
-        self._reporter.say("listed", without_cases=self.without_cases)
+        self._reporter.say("listed", without_cases=self._cases.without_cases)
 
-    def do(self, command: Mapping[str, Json]) -> None:
-        """Measure one unit, and say what came of it."""
-        for identity, why in command["condemned"].items():
-            failures.condemn(command["digest"], identity, why)
+    def measure(self, command: Mapping[str, Json]) -> None:
+        """Measure one case, and say what came of it."""
+        for identity, why in command["excluded"].items():
+            exclusions.process.add(command["digest"], identity, exclusions.Reason.BLAMED, why)
         if command["seen"]:
-            self._seen.add(command["digest"])
+            self._measurer.seen.add(command["digest"])
         if command["known"] is not None:
             _take_in(record.load(command["known"]))
-        unit = self.units.at(command["number"])
-        if unit is None:
+        case = self._cases.at(command["number"])
+        if case is None:
             raise TargetError(
                 f"the targets have no case {command['number']} any more: their generators must yield the same cases "
                 "whenever they are called.",
                 target="",
             )
-        result = self._measured(unit, command["budget_s"])
-        self._reporter.say("row", row=asdict(result.row), **self._kept(result))
-
-    def _measured(self, unit: Unit, budget_s: float | None) -> Result:
-        try:
-            return self.measure(unit, budget_s)
-        except DeviceLostError:
+        measured = self._measurer.measure(case, command["budget_s"])
+        if measured.lost is not None:
+            self._reporter.note(f"{measured.result.kernel}: {measured.result.reason}")
             leave(LOST)  # the parent knows which config ran
+        self._reporter.say("done", result=asdict(measured.result), **self._kept(measured))
 
-    def _kept(self, result: Result) -> dict[str, Json]:
+    def _kept(self, measured: Measured) -> dict[str, Json]:
         """What the parent needs to write config files, and on another host records."""
-        key, entry, found = result.key, result.entry, result.record
+        key, entry, found = measured.key, measured.entry, measured.record
         if key is None or entry is None:
             return {"key": None, "entry": None, "record": None}
         dumped = record.dump(found) if self._gathers and found is not None else None
         return {"key": _key(key), "entry": entry.to_json(), "record": dumped}
-
-    def _tune(self, found: Any, call: Any, result: Result, *rest: Any) -> None:
-        self._reporter.say("case", digest=result.row.digest)
-        super()._tune(found, call, result, *rest)
 
 
 def _key(key: Key) -> dict[str, Json]:
@@ -180,22 +167,22 @@ def _wake_gpu() -> None:
 
 
 def _serve(commands: _Commands, reporter: Reporter) -> None:
-    wishes = commands.next()
-    if process.on_gpu():  # before anything else: they have as much to import
+    given = commands.next()
+    if has_driver():  # before anything else: they have as much to import
         threading.Thread(target=_wake_gpu, daemon=True).start()
         from autotuned.offline.workers import compile_pool
 
         if compile_pool.are_wanted():
-            compile.compilers.append(compile_pool.Compilers(wishes["targets"], wishes["timeout_s"]))
-    kind = tuning.use_device()
-    mine = _Session(wishes["targets"], wishes, kind, reporter)
+            compile.compilers.append(compile_pool.Compilers(given["targets"], given["timeout_s"]))
+    kind = use_device()
+    server = _Server(given, kind, reporter)
     model = (device.cuda() if kind == "cuda" else device.cpu()).slug  # CPUs of two kinds are two kinds as well
-    reporter.say("ready", device=kind, model=model, version=autotuned.__version__)
+    reporter.say("ready", device=kind, model=model, version=process.version())
     while (command := commands.next())["do"] != "end":
         if command["do"] == "list":
-            mine.list()
+            server.list()
         else:
-            mine.do(command)
+            server.measure(command)
 
 
 def _own_input() -> TextIO:

@@ -15,14 +15,14 @@ from fakes import FakeConfig, form, make_key
 import autotuned
 from autotuned.configfiles.file import Entry
 from autotuned.errors import AutotunedError
-from autotuned.offline.results import Row, Wishes
+from autotuned.offline.results import CaseResult, Options
 from autotuned.offline.workers import pool, ray_cluster
 from autotuned.offline.workers.pool import Pool
-from autotuned.offline.workers.slots import Seat
+from autotuned.offline.workers.slots import Slot
 
 TURNS = 500  # more than any of these takes
 KEY = make_key()
-RESULT = {
+KEPT = {
     "key": {"kernel": KEY.kernel, **KEY.to_json()}, "record": None,
     "entry": Entry(KEY.call, form(FakeConfig({"step": 1})), 1.0, 1.0).to_json(),
 }  # fmt: skip
@@ -71,20 +71,20 @@ class Scripts:
         self.unneeded: set[str] = set()
         self.starts: dict[str, int] = {}
 
-    def seats(self) -> list[Seat]:
-        return [Seat(name) for name in self.scripts]
+    def slots(self) -> list[Slot]:
+        return [Slot(name) for name in self.scripts]
 
-    def start(self, seat: Seat, wishes: Any) -> Played:
-        self.starts[seat.name] = number = self.starts.get(seat.name, 0) + 1
-        return Played(self.scripts[seat.name], number)
+    def start(self, slot: Slot, given: Any) -> Played:
+        self.starts[slot.name] = number = self.starts.get(slot.name, 0) + 1
+        return Played(self.scripts[slot.name], number)
 
     def wait(self, processes: Any, limit_s: float) -> None:
         self.turn += 1
         assert self.turn < TURNS, "it would go on for ever"
         self.each_turn(self.turn)
 
-    def is_needed(self, seat: Seat) -> bool:
-        return seat.name not in self.unneeded
+    def is_needed(self, slot: Slot) -> bool:
+        return slot.name not in self.unneeded
 
     def close(self) -> None:
         pass
@@ -97,22 +97,22 @@ def does(model: str, process: Played, command: dict[str, Any]) -> None:
             process.say("ready", device="interpreter", model=model, version=autotuned.__version__)
         case "list":
             for number in range(2):
-                row = asdict(Row("k", "skipped", digest=f"{model} {number}"))
-                process.say("unit", number=number, row=row, group="", count=0, key=None)
+                result = asdict(CaseResult("k", "skipped", digest=f"{model} {number}"))
+                process.say("case", number=number, result=result, group="", count=0, key=None)
             process.say("listed", without_cases=[])
         case "measure":
-            process.say("row", row=asdict(Row("k", "done", digest=command["digest"])), **RESULT)
+            process.say("done", result=asdict(CaseResult("k", "done", digest=command["digest"])), **KEPT)
 
 
-def run(executor: Scripts, wishes: Wishes = Wishes()) -> Pool:
+def run(executor: Scripts, options: Options = Options()) -> Pool:
     with Display() as display:
-        made = Pool(["t"], wishes, False, display, executor)
+        made = Pool(["t"], options, display, executor)
         made.run()
     return made
 
 
 def results(made: Pool) -> list[tuple[str, str | None]]:
-    return [(row.status, row.reason) for row in made.rows()]
+    return [(case.status, case.reason) for case in made.result().cases]
 
 
 def test_a_kind_without_devices_is_not_waited_for_when_the_last_device_turns_out_to_be_of_another():
@@ -149,7 +149,7 @@ def test_a_kind_whose_node_is_lost_is_not_waited_for_for_ever(monkeypatch):
             does("h100", process, command)
 
     executor = Scripts(one=h100, two=lambda process, command: does("a100", process, command))
-    gone = ("failed", "no device of this kind is left; one: waits for its place")
+    gone = ("failed", "no device of this kind is left; one: waits for its slot")
     assert results(run(executor)) == [gone, gone, ("done", None), ("done", None)]
 
 
@@ -162,7 +162,7 @@ def test_a_kind_that_is_gone_before_its_cases_are_known_is_an_error_and_the_othe
 
     with Display() as display:
         two = Scripts(one=h100, two=lambda process, command: does("a100", process, command))
-        made = Pool(["t"], Wishes(), False, display, two)
+        made = Pool(["t"], Options(), display, two)
         with pytest.raises(
             AutotunedError, match="expected all cases for h100, got those above: the last device of this"
         ):
@@ -196,21 +196,21 @@ def test_the_first_ctrl_c_loses_nothing_that_was_measured(monkeypatch, when):
 
     def one(process, command):
         if command["do"] == "measure" and when == "as messages are read":
-            process.say("keep", line="a line")
+            process.say("note", line="a line")
         does("h100", process, command)
 
-    def keep(display, line):
+    def note(display, line, device=""):
         if line == "a line":
             os.kill(os.getpid(), signal.SIGINT)
 
     monkeypatch.setattr(pool.writer, "ship_all", ship_all)
-    monkeypatch.setattr(Display, "keep", keep)
+    monkeypatch.setattr(Display, "note", note)
     monkeypatch.setattr(pool, "SHIP_S", 0.0)
     before = signal.getsignal(signal.SIGINT)
-    made = run(Scripts(one=one), Wishes(out=Path("tuned")))
+    made = run(Scripts(one=one), Options(out=Path("tuned")))
     assert signal.getsignal(signal.SIGINT) is before
-    assert made.interrupted
-    assert len(made.rows()) == len(shipped) == 1
+    assert made.result().interrupted
+    assert len(made.result().cases) == len(shipped) == 1
 
 
 def test_a_second_ctrl_c_does_not_wait_for_processes():
@@ -231,7 +231,7 @@ def test_where_ctrl_c_is_ignored_it_stays_ignored(monkeypatch):
         made = run(Scripts(each_turn, one=lambda process, command: does("h100", process, command)))
     finally:
         signal.signal(signal.SIGINT, before)
-    assert not made.interrupted and len(made.rows()) == 2
+    assert not made.result().interrupted and len(made.result().cases) == 2
 
 
 class Ray:
@@ -257,17 +257,17 @@ def test_a_server_for_this_client_that_crashes_is_asked_for_again(monkeypatch):
     monkeypatch.setattr(ray_cluster, "AGAIN_S", 0.0)
     for crashes in (0, 1, 3):
         monkeypatch.setitem(sys.modules, "ray", Ray(crashes))
-        assert len(ray_cluster.Cluster("ray://head:1", as_json=True).seats()) == 2
+        assert len(ray_cluster.Cluster("ray://head:1").slots()) == 2
     monkeypatch.setitem(sys.modules, "ray", Ray(4))
     with pytest.raises(AutotunedError, match="expected a Ray cluster at ray://head:1, and it cannot be reached: Init"):
-        ray_cluster.Cluster("ray://head:1", as_json=True)
+        ray_cluster.Cluster("ray://head:1")
 
 
 def test_a_cluster_that_places_nothing_is_said_once(monkeypatch, caplog):
     monkeypatch.setattr(ray_cluster, "_reach", lambda address: None)
     monkeypatch.setattr(ray_cluster, "PATIENCE_S", -1.0)
     monkeypatch.setitem(sys.modules, "ray", Ray(0))
-    there = ray_cluster.Cluster("ray://head:1", as_json=True)
+    there = ray_cluster.Cluster("ray://head:1")
     process = ray_cluster.RayProcess.__new__(ray_cluster.RayProcess)
     vars(process).update(_over=False, answer="", is_placed=True)
     there.wait([process], 0.0)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from autotuned.offline.device import isolates
 from autotuned.offline.workers import process
 from autotuned.offline.workers import worker as workers
 from autotuned.search.job import Progress
@@ -242,7 +243,7 @@ def test_a_reference_may_take_longer_than_a_config(tmp_path):
 @pytest.fixture
 def worker():
     made = process.Worker(
-        {"targets": ["autotuned.kernels.numpy_matmul"], "as_json": False, "force": False, "gathers": False,
+        {"targets": ["autotuned.kernels.numpy_matmul"], "force": False, "gathers": False,
          "timeout_s": 60.0}, {"TRITON_INTERPRET": "1"},
     )  # fmt: skip
     yield made
@@ -285,14 +286,14 @@ def test_one_that_says_nothing_any_more_but_goes_on_is_killed(worker, monkeypatc
 
 def test_a_process_of_its_own_is_for_gpus(monkeypatch):
     monkeypatch.setenv("TRITON_INTERPRET", "1")
-    assert not process.is_wanted(None)
-    assert process.is_wanted(True)
+    assert not isolates(None)
+    assert isolates(True)
     monkeypatch.setenv("TRITON_INTERPRET", "0")
     monkeypatch.setattr(os.path, "exists", lambda path: path == "/dev/nvidiactl")
-    assert process.is_wanted(None)
-    assert not process.is_wanted(False)
+    assert isolates(None)
+    assert not isolates(False)
     monkeypatch.setenv("AUTOTUNED_DEVICE", "interpreter")
-    assert not process.is_wanted(None)
+    assert not isolates(None)
 
 
 class Driver:

@@ -1,19 +1,19 @@
 """Tests of `autotuned/offline/workers/queue.py`: one key to one device at a time, and what compiles alike to the same one."""
 
-from autotuned.offline.workers.queue import Queue, Task
+from autotuned.offline.workers.queue import Queue, QueuedCase
 
 
-def queue(*tasks):
-    """Tasks given as (digest, group) or (digest, group, count)."""
+def queue(*cases):
+    """Cases given as (digest, group) or (digest, group, count)."""
     made = Queue(listed=True)
-    for number, (digest, group, *count) in enumerate(tasks):
-        assert made.add(Task(number, {"digest": digest}, group, *count))
+    for number, (digest, group, *count) in enumerate(cases):
+        assert made.add(QueuedCase(number, {"digest": digest}, group, *count))
     return made
 
 
 def numbers(made, *devices):
     taken = [made.take(device, {"0", "1", "2"}) for device in devices]
-    return [task.number if task else None for task in taken]
+    return [case.number if case else None for case in taken]
 
 
 def test_without_groups_tasks_go_in_their_order_to_whoever_asks():
@@ -40,7 +40,7 @@ def test_nobody_begins_a_group_while_another_device_compiles_it_for_the_first_ti
 def test_once_a_group_is_compiled_another_device_need_not_wait_until_it_is_measured():
     made = queue(("a", "x"), ("b", "x"), ("c", "x"))
     assert numbers(made, "0", "1") == [0, None]
-    made.compiled("1")  # has no task: a word that came late says nothing
+    made.compiled("1")  # has no case: a word that came late says nothing
     assert numbers(made, "1") == [None]
     made.compiled("0")
     assert numbers(made, "1") == [1]
@@ -98,14 +98,14 @@ def test_it_is_done_when_all_is_known_and_nothing_is_open_or_begun():
     assert not made.is_done
     made.take("0", {"0"})
     assert not made.is_done
-    made.done("0", {"row": 1})
+    made.done("0", {"of": 1})
     assert made.is_done
-    assert made.rows == {0: {"row": 1}}
+    assert made.results == {0: {"of": 1}}
     made.listed = False
     assert not made.is_done
 
 
 def test_a_second_listing_adds_nothing():
     made = queue(("a", ""))
-    assert not made.add(Task(0, {"digest": "a"}))
+    assert not made.add(QueuedCase(0, {"digest": "a"}))
     assert made.known == 1

@@ -1,0 +1,112 @@
+"""Whether config files are in order, and on request whether they still fit their kernels and still win."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from autotuned.configfiles.audit import Audit
+from autotuned.configfiles.exchange import PathLike
+from autotuned.configfiles.file import Fault
+from autotuned.errors import OptionError, TargetError
+from autotuned.typed_json import Json
+
+if TYPE_CHECKING:
+    from autotuned.offline.targets import Found
+    from autotuned.offline.verify import Contest
+
+
+class CheckResult(Audit):
+    """What is wrong with config files.
+
+    Attributes:
+        measured: The choices that were timed again; None unless asked for.
+        untimed: A line for each kernel of which choices were not timed.
+        tolerance: What a choice may lose by.
+    """
+
+    def __init__(self, paths: PathLike | Iterable[PathLike], tolerance: float) -> None:
+        super().__init__(paths)
+        self.tolerance = tolerance
+        self.measured: list[Contest] | None = None
+        self.untimed: list[str] = []
+
+    @property
+    def lost(self) -> list[Contest]:
+        """The choices that lose by more than the tolerance, or do not run."""
+        return [one for one in self.measured or () if not round(one.loss, 4) <= self.tolerance]
+
+    @property
+    def passed(self) -> bool:
+        """Whether there is no fault and no choice lost; a measurement that had nothing to time has not been passed."""
+        return not self.faults and not self.lost and self.measured != []
+
+    def to_json(self) -> dict[str, Json]:
+        """What `autotuned check --json` prints."""
+        timed = None if self.measured is None else [one.to_json() for one in self.measured]
+        return super().to_json() | ({} if timed is None else {"measured": timed, "untimed": self.untimed})
+
+
+def check(
+    paths: PathLike | Iterable[PathLike],
+    *,
+    imports: bool = False,
+    measure: bool = False,
+    targets: str | Iterable[str] | None = None,
+    tolerance: float = 0.05,
+) -> CheckResult:
+    """Check config files: schema, values, duplicates, and entries that are dead or shadowed.
+
+    That needs neither torch nor a GPU. A choice of an earlier path shadows that of a later one.
+
+    Args:
+        paths: Config files, or folders of them.
+        imports: Import the kernels, and match the entries with their signatures, configs and source.
+        measure: The same, and time the choices for this device again, beside what is used without tuning and the
+            runner-up.
+        targets: Where kernels are, as for `tune`; others are imported by their names.
+        tolerance: What a choice may lose by: 0.05 is 5%.
+
+    Raises:
+        OptionError: The tolerance is below 0.
+        ConfigFileError: There are no files.
+        TargetError: A target cannot be imported.
+        NoDeviceError: The device that was asked for cannot be had.
+        DeviceLostError: A config left the device in an error state.
+    """
+    if not tolerance >= 0:
+        problem = f"expected a share of 0 or more, got {tolerance:g}"
+        raise OptionError(f"tolerance: {problem}.", option="tolerance", problem=problem)
+    checked = CheckResult(paths, tolerance)
+    if imports or measure:
+        _with_the_program(checked, [targets] if isinstance(targets, str) else targets or (), measure)
+    return checked
+
+
+def _with_the_program(checked: CheckResult, targets: Iterable[str], measure: bool) -> None:
+    """Match the files with their kernels, which adds to the faults, and time them again if asked for."""
+    from autotuned.offline import verify
+    from autotuned.offline.device import tensors_on, use_device
+
+    device = tensors_on(use_device())
+    kernels = dict(_kernels(checked, targets))
+    for path, file in checked.files:
+        if file.kernel in kernels:
+            checked.faults += [Fault(str(path), text) for text in verify.stale(file, kernels[file.kernel])]
+    if measure:
+        files = [file for _, file in checked.files]
+        checked.measured = [contest for found in kernels.values() for contest in verify.contests(files, found, device)]
+        checked.untimed = list(verify.left_out(files, checked.measured))
+
+
+def _kernels(checked: CheckResult, targets: Iterable[str]) -> Iterator[tuple[str, Found]]:
+    """The kernels of the files by name; one that cannot be had is a fault of its files."""
+    from autotuned.offline import targets as cases
+    from autotuned.offline import verify
+
+    known = {one.name: one for target in targets for one in cases.load(target)}
+    for name in dict.fromkeys(file.kernel for _, file in checked.files):
+        try:
+            yield name, known.get(name) or verify.find_kernel(name)
+        except TargetError as error:
+            checked.faults += [Fault(str(path), str(error)) for path, file in checked.files if file.kernel == name]

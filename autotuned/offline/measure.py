@@ -1,0 +1,182 @@
+"""Measure one case after another on the device of this process."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from autotuned.configfiles import file, lookup
+from autotuned.configfiles.file import Entry
+from autotuned.errors import DeviceLostError, TargetError
+from autotuned.gpu.device import from_json
+from autotuned.key import opaque
+from autotuned.key.key import Key
+from autotuned.offline import replay, targets
+from autotuned.offline.cases import Case, reason
+from autotuned.offline.device import tensors_on
+from autotuned.offline.results import CaseResult, Observer
+from autotuned.offline.targets import Found
+from autotuned.recording.file import RecordedCall
+from autotuned.resolve.request import Question
+from autotuned.store.lookup import Choice, Origin
+from autotuned.store.record import Timing, TuningRecord
+from autotuned.tunable import configs
+from autotuned.tunable.call import Call
+from autotuned.typed_json import Json
+
+
+@dataclass
+class Measured:
+    """What came of a case, and what it rests on where that can be kept.
+
+    Attributes:
+        lost: Why this process cannot measure any more, if a config left the device in an error state.
+    """
+
+    result: CaseResult
+    key: Key | None = None
+    entry: Entry | None = None
+    record: TuningRecord | None = None
+    lost: DeviceLostError | None = None
+
+
+class Measurer:
+    """Tunes cases; an error in one does not keep the next from its turn.
+
+    Args:
+        device: "cuda" or "interpreter".
+        force: Measure again what is stored.
+
+    Attributes:
+        seen: Digests: a case listed twice is not measured twice, not even with `force`.
+    """
+
+    def __init__(self, device: str, force: bool, observer: Observer) -> None:
+        self._device, self._force, self._observer = device, force, observer
+        self._outdated: set[str] = set()  # kernels of which it was said that configs have no grid in the recording
+        self.seen: set[str] = set()
+
+    def measure(self, case: Case, budget_s: float | None) -> Measured:
+        """Choose for a case.
+
+        Args:
+            budget_s: What its search may take; with 0 nothing is begun.
+        """
+        measured = Measured(CaseResult(case.found.name, "failed"))
+        result = measured.result
+        try:
+            if budget_s == 0:
+                self._leave_out(case, measured)
+            else:
+                call, excluded = self._identified(case, measured)
+                self._tune(case.found, call, measured, excluded, budget_s)
+        except Exception as error:  # any error of the user's kernel, pruners and hooks
+            result.reason = reason(error)
+            measured.entry = measured.record = None
+            measured.lost = error if isinstance(error, DeviceLostError) else None
+        return measured
+
+    def identify(self, case: Case) -> tuple[Measured, Hashable | None]:
+        """What is known of a case before it is measured, and what its compiled code depends on."""
+        measured = Measured(CaseResult(case.found.name, "skipped"))
+        try:
+            call, _ = self._identified(case, measured)
+            return measured, case.found.tuner.tunable.compile_class(call)
+        except Exception:  # the result that says so comes when it is its turn
+            return measured, None
+
+    def _leave_out(self, case: Case, measured: Measured) -> None:
+        """No time is left for a case; its result says which call it is."""
+        result = measured.result
+        if isinstance(case.given, RecordedCall):  # known without making the tensors of each of thousands
+            result.call = case.given.key.call
+        else:
+            self._identified(case, measured)
+        result.status, result.reason = "skipped", "the budget is used up"
+
+    def _identified(self, case: Case, measured: Measured) -> tuple[Call, list[str]]:
+        """The bound call of a case, and the configs that it cannot be launched with; the result says which call."""
+        if case.error:
+            raise TargetError(case.error, target=case.found.name)
+        call, excluded = self._bound(case.found, case.given)
+        key = measured.key = case.found.tuner.chooser.key(call)
+        result = measured.result
+        result.digest, result.device, result.call = key.digest, from_json(key.context["device"]).slug, key.call
+        result.triton = key.context.get("triton")
+        return call, excluded
+
+    def _bound(self, found: Found, given: Any) -> tuple[Call, list[str]]:
+        """The call, and the configs that cannot be launched for it."""
+        if not isinstance(given, RecordedCall):
+            return targets.bind(found, given), []
+        call, excluded = replay.call_of(found, given, tensors_on(self._device))
+        if excluded and found.name not in self._outdated:  # once a kernel: mostly recorded with one list
+            self._outdated.add(found.name)
+            which = "config is" if len(excluded) == 1 else "configs are"
+            self._observer.note(f"{found.name}: {len(excluded)} {which} newer than the recording and skipped")
+        return call, excluded
+
+    def _tune(
+        self, found: Found, call: Call, measured: Measured, excluded: Sequence[str], budget_s: float | None
+    ) -> None:
+        """Choose for a call, and note what came of it and what a config file should hold."""
+        tuner, result, key = found.tuner, measured.result, measured.key
+        assert key is not None
+        force = self._force and key.digest not in self.seen
+        self.seen.add(key.digest)
+        self._observer.begin(result)
+        searches = tuner.cache_info().searches
+        question, choice = tuner.tune(call, force, self._observer.observe, budget_s, excluded)
+        if not question.launches:
+            result.status, result.reason = "empty", "its grid launches nothing: nothing is measured or stored"
+            return
+        if choice.origin is Origin.DEFAULT:
+            result.reason = "every config failed (the log says why); calls use default="
+            return
+        result.status = "done"
+        form = _form(question, choice)
+        result.config, result.configs = form, len(question.live)
+        if choice.record is None:
+            measured.entry = _note_entry(result, key, choice)
+            return
+        result.source = "measured" if tuner.cache_info().searches > searches else "stored"
+        measured.entry = _note_record(result, choice.record, form, question, tuner.options.default)
+        measured.record = choice.record if measured.entry is not None else None
+
+
+def _form(question: Question, choice: Choice) -> dict[str, Json]:
+    """The canonical form of the chosen config: the text that identifies it is its JSON."""
+    identity = next(identity for identity, config in question.live.items() if config is choice.config)
+    form: dict[str, Json] = json.loads(identity)
+    return form
+
+
+def _note_entry(result: CaseResult, key: Key, choice: Choice) -> Entry | None:
+    """Fill a result from a config file."""
+    result.source = choice.where
+    found = (entry for path, other, entry in lookup.shipped(key.kernel) if path == choice.where and other == key)
+    entry = next(found, None)
+    if entry is not None:
+        result.median_us, result.vs_default = entry.median_us, entry.vs_default
+    return entry
+
+
+def _note_record(
+    result: CaseResult, record: TuningRecord, form: Json, question: Question, default: Any
+) -> Entry | None:
+    """Fill a result from a record; returns the entry for a config file, None where only this process can read it."""
+    forms = {identity: json.loads(identity) for identity in question.live}
+    first = next(iter(forms.values()))
+    untuned = configs.stored_form(default, result.kernel, opaque.spell)
+    won = record.timing_of(form) or Timing(form)
+    # What runs, which is another than the record's winner where that is no candidate any more.
+    record = record.replace(winner=won.config, median_us=won.median_us)
+    result.config, result.median_us, result.quality = won.config, won.median_us, record.quality
+    result.measured_configs = sum(timing.identity in forms for timing in record.timings)
+    result.vs_first = file.entry_of(record, first).vs_default
+    result.vs_default = file.entry_of(record, untuned).vs_default
+    if not opaque.portable(record.key.to_json(), form):
+        return None
+    return file.entry_of(record, untuned or first)

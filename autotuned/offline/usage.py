@@ -1,0 +1,120 @@
+"""What was tuned and is never used, and what is used and not tuned: choices against the calls of a recording."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from autotuned.key.key import Difference, Key
+from autotuned.key.nearest_key import Alike
+from autotuned.key.words import change_words
+from autotuned.offline import stored
+from autotuned.offline.stored import Stored
+from autotuned.recording.file import RecordedCall
+from autotuned.resolve import explain
+from autotuned.typed_json import Json, canonical
+
+
+@dataclass(frozen=True)
+class Missing:
+    """A key that was used and is not tuned.
+
+    Attributes:
+        count: How often it was called.
+        nearest: The key of the kernel that is most like it, if any is known; `changes` are the parts they differ in.
+    """
+
+    key: Key
+    count: int
+    nearest: Key | None
+    changes: Sequence[Difference]
+
+    @property
+    def words(self) -> str:
+        """In what the nearest key differs, in few words."""
+        if self.nearest is None:
+            return "nothing of this kernel is tuned"
+        return ", ".join(change_words(change) for change in self.changes)
+
+    def to_json(self) -> dict[str, Json]:
+        """What `list --missing --json` prints of it."""
+        return {
+            "kernel": self.key.kernel,
+            "digest": self.key.digest,
+            "call": self.key.call,
+            "count": self.count,
+            "reason": explain.reason_of(self.key, self.nearest),
+            "nearest": self.nearest.digest if self.nearest else None,
+            "changes": explain.changes_json(self.changes),
+        }
+
+
+class Usage:
+    """The calls of a recording, and what answers them: the store and the config files are asked for each key.
+
+    They are asked in the context in which the call was made. Kernels are not imported: whether a choice is still among
+    a kernel's configs, and `nearest=`, are left to the call.
+
+    Attributes:
+        recorded: Distinct calls, `tuned` those that are answered; several of other alignment or grids may have one key.
+        counts: How often each key was called, those first that were called most often.
+        answers: By the digest of each key that is answered, the key of the choice that answers it.
+    """
+
+    def __init__(self, recorded: Iterable[RecordedCall]) -> None:
+        self.recorded = list(recorded)
+        counts: Counter[Key] = Counter()
+        for call in self.recorded:
+            counts[call.key] += call.count
+        self.counts = dict(counts.most_common())
+        asked = ((key, explain.ask(explain.PLACES_WITHOUT_A_PROGRAM, key, {})[0]) for key in self.counts)
+        self.answers = {key.digest: choice.key or key for key, choice in asked if choice is not None}
+        self.tuned = [call for call in self.recorded if call.key.digest in self.answers]
+
+    @cached_property
+    def missing(self) -> list[Missing]:
+        """What was used and is not tuned, each with the nearest key that is."""
+        keys = [key for key in self.counts if key.digest not in self.answers]
+        known = {name: Alike(explain.stored_keys(name)) for name in {key.kernel for key in keys}}
+        nearest = [(key, known[key.kernel].nearest(key)) for key in keys]
+        return [Missing(key, self.counts[key], one, explain.changes(key, one) if one else ()) for key, one in nearest]
+
+    def unused(self, names: Iterable[str]) -> list[Stored]:
+        """Choices of kernels for the devices of the recording that answer none of its calls."""
+        used = {key.digest for key in self.answers.values()} | self.answers.keys()
+        devices = {canonical(key.context["device"]) for key in self.counts}
+        return [
+            choice
+            for name in names
+            for choice in stored.of_kernel(name, heads=True)
+            if choice.config is not None
+            and canonical(choice.key.context["device"]) in devices
+            and choice.key.digest not in used
+        ]
+
+    @property
+    def calls(self) -> int:
+        """How many calls were made."""
+        return sum(call.count for call in self.recorded)
+
+    @property
+    def tuned_calls(self) -> int:
+        """How many of them are answered."""
+        return sum(call.count for call in self.tuned)
+
+    @property
+    def share(self) -> float:
+        """The same as a share."""
+        return self.tuned_calls / self.calls if self.calls else 0.0
+
+    def to_json(self) -> dict[str, Json]:
+        """The coverage that `report --json` prints."""
+        return {
+            "distinct": len(self.recorded),
+            "tuned": len(self.tuned),
+            "calls": self.calls,
+            "tuned_calls": self.tuned_calls,
+            "missing": [one.to_json() for one in self.missing],
+        }

@@ -1,0 +1,86 @@
+"""`warmup`: compile what the calls of a recording need, so that a process that starts later finds it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from autotuned.key import opaque
+from autotuned.offline import replay
+from autotuned.offline.device import tensors_on, use_device
+from autotuned.offline.replay import Replayed
+from autotuned.recording.file import RecordedCall
+from autotuned.resolve import explain
+from autotuned.tunable import configs
+from autotuned.typed_json import Json
+
+
+@dataclass
+class PreparedCall:
+    """One recorded call; the fields are those of the command's JSON.
+
+    Attributes:
+        triton: Its version; None for a plain callable.
+        config: What was compiled; None if it is not ready.
+        reason: Why it is not ready.
+    """
+
+    kernel: str
+    triton: str | None
+    call: Json
+    count: int
+    config: Mapping[str, Json] | None = None
+    reason: str | None = None
+
+
+@dataclass
+class WarmupResult:
+    """What came of `warmup`, call by call."""
+
+    calls: list[PreparedCall] = field(default_factory=list)
+
+    @property
+    def failed(self) -> list[PreparedCall]:
+        """The calls that are not ready."""
+        return [call for call in self.calls if call.config is None]
+
+    def to_json(self) -> dict[str, Json]:
+        """What `autotuned warmup --json` prints."""
+        return {"calls": [asdict(call) for call in self.calls]}
+
+
+def warmup(recording: str | os.PathLike[str], files: Sequence[str] = ()) -> WarmupResult:
+    """Decide and compile each call of a recording, without launching or searching: `autotuned warmup` from Python.
+
+    Args:
+        recording: What `autotuned record` wrote.
+        files: Files that it names, and that may be run; kernels of modules are imported by name.
+
+    Returns:
+        What is ready, and why the rest is not.
+
+    Raises:
+        RecordingError: The recording cannot be read.
+        OptionError, NoDeviceError: The device that `AUTOTUNED_DEVICE` asks for cannot be had.
+    """
+    device = tensors_on(use_device())
+    with explain.reading_once():  # each call that is not tuned says what is nearest to it
+        found = replay.load(Path(recording), files)
+        return WarmupResult([_prepared(one, call, device) for one in found for call in one.calls])
+
+
+def _prepared(found: Replayed, recorded: RecordedCall, device: str) -> PreparedCall:
+    key = recorded.key
+    prepared = PreparedCall(key.kernel, key.context.get("triton"), key.call, recorded.count)
+    if found.reason:
+        prepared.reason = found.reason
+        return prepared
+    try:
+        call, _ = replay.call_of(found, recorded, device)
+        config = found.tuner.prepare(call, search=False)
+        prepared.config = configs.stored_form(config, key.kernel, opaque.spell)
+    except Exception as error:  # any error of the user's kernel, pruners and hooks: the others go on
+        prepared.reason = f"{type(error).__name__}: {error}"
+    return prepared

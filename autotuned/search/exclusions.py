@@ -1,0 +1,151 @@
+"""Configs that are not tried: which, why, and for how long."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Hashable, Mapping
+from enum import Enum
+from typing import Any, NamedTuple
+
+from autotuned.store.journal import Journal
+from autotuned.store.record import Timing
+from autotuned.triton_compat import compiled
+
+LIMIT = 4096  # kinds of calls whose exclusions are remembered: those of a process must not grow without end
+
+
+class Lifetime(Enum):
+    """How long an exclusion holds. What is measured with `force` asks neither journal nor record."""
+
+    SEARCH = "this search"
+    PROCESS = "this process"
+    JOURNAL = "until a search of the key has ended and the record has it; `autotuned tune` tries it once more"
+    RECORD = "as long as the record"
+
+
+class Reason(Enum):
+    """Why a config is excluded, for how long, its status in the record, and for people what follows of a skip."""
+
+    PASSING = "memory was full, or a limit of time passed", Lifetime.SEARCH
+    NOT_COMPILED = "it does not compile for calls like this, or certainly needs too much memory", Lifetime.PROCESS
+    NOT_LAUNCHED = "it was chosen, and does not compile or launch here", Lifetime.PROCESS
+    BLAMED = "the process that measured it ended or hung", Lifetime.PROCESS
+    CRASHED = (
+        "an earlier process ended in its first launch", Lifetime.JOURNAL, "crashed",
+        ". If it was killed from outside, `autotuned tune` tries it once more",
+    )  # fmt: skip
+    LOST = "it cost an earlier process its device", Lifetime.JOURNAL, "failed", "; --force tries it again"
+    FAILED = "its launch failed", Lifetime.RECORD
+    WRONG = "its results differ from the expected ones", Lifetime.RECORD, "wrong"
+
+    def __init__(self, why: str, lifetime: Lifetime, status: str = "failed", remedy: str = "") -> None:
+        self.why, self.lifetime, self.status, self.remedy = why, lifetime, status, remedy
+
+
+class Exclusion(NamedTuple):
+    """Why a config is not tried, and the same in words, as a record keeps them."""
+
+    reason: Reason
+    words: str
+
+
+class Exclusions(dict[Hashable, dict[str, Exclusion]]):
+    """Configs that are not tried, by kind of calls: those of a key, by its digest, or those that compile alike."""
+
+    def add(self, calls: Hashable, identity: str, reason: Reason, words: str) -> None:
+        """Exclude a config from now on."""
+        self.setdefault(calls, {})[identity] = Exclusion(reason, words)
+        while len(self) > LIMIT:
+            self.pop(next(iter(self)), None)
+
+    def of(self, calls: Hashable) -> Mapping[str, Exclusion]:
+        """What is excluded for calls of a kind, by identity."""
+        return self.get(calls, {})
+
+    def without(self, calls: Hashable, given: Mapping[str, Any]) -> dict[str, Any]:
+        """What is given by identity, less what is excluded."""
+        return {name: value for name, value in given.items() if name not in self.of(calls)}
+
+
+process = Exclusions()
+
+
+def remember(compile_class: Hashable | None, not_compiled: Mapping[str, str]) -> None:
+    """Exclude what does not compile for all calls that compile alike. Never for a full memory or a limit of time."""
+    if compile_class is not None:
+        for identity, words in not_compiled.items():
+            process.add(compile_class, identity, Reason.NOT_COMPILED, words)
+
+
+def of_search(digest: str, compile_class: Hashable | None, journal: Journal) -> dict[str, Exclusion]:
+    """What a search for a key does not try, by identity.
+
+    Args:
+        compile_class: Calls that have this in common compile alike; None where that is not known.
+    """
+    lost = dict.fromkeys(journal.lost, Exclusion(Reason.LOST, "Crashed: it left the device in an error state"))
+    words = "Crashed: a process ended while this config was launched for the first time"
+    crashed = dict.fromkeys(journal.crashed, Exclusion(Reason.CRASHED, words))
+    return {**process.of(compile_class), **crashed, **lost, **process.of(digest)}
+
+
+def measured(known: Mapping[str, Timing], journal: Journal, again: bool) -> dict[str, Timing]:
+    """The timings of a record that still hold, by identity; a config that ended two processes has failed for good.
+
+    Args:
+        again: Whether a config that ended one process, which may have been killed from outside, is tried once more.
+    """
+    found = {}
+    for identity, timing in known.items():
+        if timing.status == "crashed" and identity in journal.crashed:
+            found[identity] = timing.replace(status="failed", error=TWICE)
+        elif timing.status != "crashed" or not again:
+            found[identity] = timing
+    return found
+
+
+TWICE = "Crashed: two processes ended while this config was launched for the first time"
+
+
+class SharedMemory:
+    """What configs of one call need, by what they have in common besides their stages.
+
+    The need grows evenly with the number of stages, or not at all: so in all 12 groups of three stages of a list of 36
+    attention configs, Triton 3.9 for sm_90. Two that are compiled tell the others.
+
+    Args:
+        limit_bytes: What a program may use; None where that is not known, and nothing is refused.
+    """
+
+    def __init__(self, limit_bytes: int | None) -> None:
+        self._limit_bytes = limit_bytes
+        self._needs: dict[Hashable, dict[int, int]] = {}
+        self._guard = threading.Lock()
+
+    def note(self, config: Any, compiled: Any) -> None:
+        """Take note of what a compiled config needs."""
+        need = getattr(getattr(compiled, "metadata", None), "shared", None)
+        if isinstance(need, int):
+            with self._guard:
+                self._needs.setdefault(_group(config), {})[config.num_stages] = need
+
+    def refuse(self, config: Any) -> None:
+        """Do nothing, unless a config certainly needs too much.
+
+        Raises:
+            OutOfResources: It does; Triton's own error, which says that it was predicted.
+        """
+        with self._guard:
+            known = sorted(self._needs.get(_group(config), {}).items())
+        fewer = [(stages, need) for stages, need in known if stages < config.num_stages]
+        if self._limit_bytes is None or len(fewer) < 2:
+            return
+        (first, less), (second, more) = fewer[0], fewer[-1]
+        need = more + (more - less) * (config.num_stages - second) // (second - first)
+        if more > less and need > self._limit_bytes:
+            raise compiled.out_of_shared_memory(need, self._limit_bytes, f"num_stages={first} and {second}")
+
+
+def _group(config: Any) -> Hashable:
+    settings = {**config.all_kwargs(), "num_stages": None}
+    return tuple(sorted((name, repr(value)) for name, value in settings.items()))

@@ -1,0 +1,99 @@
+"""Where lies on disk what is kept between processes, below the cache folder.
+
+v2/KERNEL/DIGEST.json: the record of a key. Beside it, for searches: .DIGEST.logbook, journal/DIGEST.json,
+locks/DIGEST.lock and locks/DIGEST.lock.holder; and damaged/ with records that could not be read.
+gpu/DEVICE.lock: one search at a time measures. locks/: of config files that are written. scratch/: binaries that lost.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from autotuned import disk, env
+from autotuned.gpu.device import file_stem
+from autotuned.key.key import Key
+from autotuned.store import record
+from autotuned.typed_json import digest
+
+LOCKS, JOURNAL, DAMAGED, SCRATCH = "locks", "journal", "damaged", "scratch"  # names of folders
+
+_NETWORK = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "lustre", "gpfs", "beegfs", "ceph", "afs", "9p", "panfs", "pvfs2")
+_LOCAL_FUSE = ("fuse.fuse-overlayfs", "fuse.overlayfs", "fuse.lxcfs", "fuse.ntfs", "fuse.ntfs-3g", "fuse.exfat")
+_MOUNTS = Path("/proc/self/mountinfo")
+
+
+def root() -> Path:
+    """The cache folder: the records of every schema, and whatever else is kept between processes."""
+    return disk.cache_dir(env.cache_dir_setting())
+
+
+def schema_folder() -> Path:
+    """The folder of this schema's records."""
+    return root() / f"v{record.SCHEMA}"
+
+
+def kernel_folder(kernel: str) -> Path:
+    """The folder of a kernel's records."""
+    return schema_folder() / file_stem(kernel)
+
+
+def record_path(key: Key) -> Path:
+    """The one file of a key."""
+    return kernel_folder(key.kernel) / f"{key.digest}.json"
+
+
+def journal_path(key: Key) -> Path:
+    """The file that names the config which a search for the key is launching for the first time."""
+    path = record_path(key)
+    return path.parent / JOURNAL / path.name
+
+
+def logbook_path(record_path: Path) -> Path:
+    """The logbook of a record's key; hidden, so that readers of records never see it."""
+    return record_path.parent / f".{record_path.stem}.logbook"
+
+
+def lock_path(record_path: Path) -> Path:
+    """The lock file of a record's key."""
+    return record_path.parent / LOCKS / f"{record_path.stem}.lock"
+
+
+def holder_path(lock_path: Path) -> Path:
+    """The file beside a lock that says who holds it: in the lock file itself another waiter might overwrite it."""
+    return lock_path.with_name(f"{lock_path.name}.holder")
+
+
+def gpu_lock_path(device: str) -> Path:
+    """The lock of a device."""
+    return root() / "gpu" / f"{device}.lock"
+
+
+def config_file_lock_path(path: Path) -> Path:
+    """The lock of a config file that is written: not beside it, for a lock file stays in what is a source tree."""
+    return root() / LOCKS / f"{digest(str(path.absolute()))}.lock"
+
+
+def network_file_system(path: Path) -> str:
+    """The type of the network file system that a path lies on, such as "nfs4"; "" if it is local or not known."""
+    try:
+        mounts = _MOUNTS.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+        place = os.path.realpath(path)
+    except OSError:
+        return ""
+    kinds = dict(map(_mount, filter(None, mounts)))  # of two on one point the later hides the other
+    kind = kinds.get(max((point for point in kinds if _is_below(place, point)), key=len, default=""), "")
+    return kind if kind in _NETWORK or (kind.startswith("fuse.") and kind not in _LOCAL_FUSE) else ""
+
+
+def _mount(line: str) -> tuple[str, str]:
+    """Mount point and type in a line of mountinfo, whose optional fields end with a lone dash."""
+    fields, _, rest = line.partition(" - ")
+    point = fields.split(" ")[4]
+    for code, letter in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
+        point = point.replace(code, letter)
+    return point, rest.split(" ")[0]
+
+
+def _is_below(place: str, point: str) -> bool:
+    return place == point or place.startswith(point.rstrip("/") + "/")

@@ -1,0 +1,25 @@
+"""Names of kernels and digests of keys, as shells complete them and as commands refuse them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import typer
+
+from autotuned.store import listing
+
+from .. import terminal
+
+
+def complete(incomplete: str) -> list[str]:
+    """Names of kernels for a shell to complete: those of the store, of which a record each is looked at."""
+    names = sorted(filter(str.isprintable, listing.kernels(quietly=True)))  # a shell shows them as they are
+    whole = [name for name in names if name.startswith(incomplete)]
+    ends = {name.rpartition(".")[2] for name in names}
+    return whole or sorted(end for end in ends if end.startswith(incomplete))
+
+
+def no_key(kernel: str, wanted: str | None, digests: Iterable[str]) -> typer.Exit:
+    """Say that none of a kernel's keys begins as wanted; the caller raises what this returns."""
+    known = ", ".join(dict.fromkeys(digest[:12] for digest in digests)) or "none"
+    return terminal.fail(f"`{kernel}`: no key begins with {wanted!r}. Its keys are {known}.")
