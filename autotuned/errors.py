@@ -58,7 +58,7 @@ class NoDeviceError(AutotunedError, RuntimeError):
 
 
 class OptionError(AutotunedError, ValueError):
-    """An option of `autotuned.tune`, or a variable, cannot have its value (`.option`, "" for variables; `.problem`)."""
+    """An option of a function, or a variable, cannot have its value (`.option`, "" for variables; `.problem`)."""
 
     option: str
     problem: str

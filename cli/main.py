@@ -1,14 +1,20 @@
-"""The entry point: commands, `--version`, and errors as one line."""
+"""The entry point: commands, the options that all of them have, and errors as one line."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+import functools
+import inspect
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any, get_type_hints
 
 import typer
 import typer.core
 
 import autotuned
-from autotuned.errors import AutotunedError, OutputError
+from autotuned import env
+from autotuned.errors import AutotunedError, DeviceChoiceError, OptionError, OutputError
 
 from . import terminal
 from .commands.check import check
@@ -27,9 +33,10 @@ from .commands.run import run
 from .commands.show import show
 from .commands.tune import tune
 from .commands.warmup import warmup
-from .verbosity import with_levels
 
 DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212"  # what word processors make of "-" and "--"
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only, and with --json the document.")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log on stderr what is decided; errors with a trace.")]
 
 
 class Commands(typer.core.TyperGroup):
@@ -77,7 +84,53 @@ def main(
     """Tune kernels ahead of time and look at what is stored."""
 
 
+def _with_levels(command: Callable[..., None]) -> Callable[..., None]:
+    """A command with `--quiet` and `--verbose` behind its own options, which the library may refuse."""
+
+    @functools.wraps(command)
+    def run(*args: Any, quiet: bool, verbose: bool, **kwargs: Any) -> None:
+        if quiet and verbose:
+            raise typer.BadParameter("expected one of the two, got both", param_hint="--quiet, --verbose")
+        with _level(quiet, verbose):
+            try:
+                command(*args, **kwargs)
+            except OptionError as error:
+                raise typer.BadParameter(error.problem, param_hint=_hint(error.option)) from error
+            except DeviceChoiceError as error:
+                raise typer.BadParameter(str(error), param_hint="--devices") from error
+
+    signature, kinds = inspect.signature(command), get_type_hints(command, include_extras=True)
+    own = [parameter.replace(annotation=kinds[name]) for name, parameter in signature.parameters.items()]
+    more = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=kind)
+        for name, kind in (("quiet", Quiet), ("verbose", Verbose))
+    ]
+    run.__signature__ = signature.replace(parameters=[*own, *more])  # type: ignore[attr-defined]
+    run.__annotations__ = {**kinds, "quiet": Quiet, "verbose": Verbose}
+    return run
+
+
+def _hint(option: str) -> str | None:
+    """How the command line spells an option of a function of the library; None for a variable."""
+    words = "in-process" if option == "isolate" else option.removesuffix("_s").replace("_", "-")
+    return f"--{words}" if option else None
+
+
+@contextmanager
+def _level(quiet: bool, verbose: bool) -> Iterator[None]:
+    if not quiet and not verbose:
+        yield
+        return
+    with env.log_level("error" if quiet else "info"), terminal.hushed(quiet):
+        try:
+            yield
+        except Exception as error:
+            if verbose and not isinstance(error, typer.Exit):
+                terminal.remark_text(traceback.format_exc())
+            raise
+
+
 for command in (
     tune, list_, show, explain_, export, import_, merge, diff, check, run, clear, gc, record, warmup, report, doctor
 ):  # fmt: skip
-    app.command(command.__name__.rstrip("_"))(with_levels(command))
+    app.command(command.__name__.rstrip("_"))(_with_levels(command))

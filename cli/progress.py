@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from autotuned.key.words import call_words
 from autotuned.offline.results import CaseResult, Observer
 
 from . import terminal
@@ -119,7 +120,7 @@ class Display(Observer):
 
 def case_words(case: CaseResult) -> str:
     """The call of a case in few words."""
-    return terminal.call_words(case.call) if case.call is not None else "(case)"
+    return call_words(case.call) if case.call is not None else "(case)"
 
 
 def _outcome(case: CaseResult) -> str:

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from autotuned.configfiles.file import Fault
-from autotuned.key.words import call_words as call_words  # for tune and warmup
 from autotuned.typed_json import Json
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autotuned import disk
-from autotuned.store import locks, mounts
+from autotuned.store import layout, locks
 
 # -- reading ---------------------------------------------------------------------------------------------------------
 
@@ -533,11 +533,11 @@ MOUNTS = """\
 def test_a_network_file_system_is_recognised(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, kind: str
 ) -> None:
-    monkeypatch.setattr(mounts, "_MOUNTS", tmp_path / "mountinfo")
+    monkeypatch.setattr(layout, "_MOUNTS", tmp_path / "mountinfo")
     monkeypatch.setattr(os.path, "realpath", str)
-    assert mounts.network_file_system(Path(path)) == ""
+    assert layout.network_file_system(Path(path)) == ""
     (tmp_path / "mountinfo").write_text(MOUNTS)
-    assert mounts.network_file_system(Path(path)) == kind
+    assert layout.network_file_system(Path(path)) == kind
 
 
 def test_temporary_files_of_killed_writers_of_one_file_are_removed(tmp_path: Path) -> None:

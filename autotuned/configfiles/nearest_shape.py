@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from autotuned.key.distance import octave, total
+from autotuned.key.nearest_key import octave, total
 from autotuned.typed_json import Json, canonical
 
 Factors = Mapping[str, float]  # argument -> how many times larger or smaller a neighbour may be
@@ -54,7 +54,7 @@ class Distance(NamedTuple):
 
     Attributes:
         above: Whether any size is larger than ours: tiles for a smaller problem fit a larger one, seldom the reverse.
-        octaves: The distance (`key/distance.py`).
+        octaves: The distance (`key/nearest_key.py`).
     """
 
     above: bool

@@ -22,7 +22,6 @@ from autotuned.resolve.explain import Explanation
 from autotuned.resolve.request import Options, Question
 from autotuned.resolve.tuner import Tuner
 from autotuned.search import benchmark
-from autotuned.search.do_bench import host_us
 from autotuned.store.lookup import Choice, Origin
 from autotuned.triton_compat import kernel
 from autotuned.tunable import configs
@@ -308,5 +307,7 @@ class _Through(Tuner):
 
 def _wall_clock(call: Callable[[], Any], quantiles: Sequence[float]) -> list[float]:
     """Milliseconds on the host, of three calls: for the interpreter, where Triton has no driver to measure with."""
+    from autotuned.search.timers import host_us
+
     least, middle, most = sorted(host_us(call) / 1e3 for _ in range(3))
     return [middle, least, most]

@@ -1,4 +1,7 @@
-"""Find the stored key of a kernel that is nearest to a given one."""
+"""The one distance of two calls, and the stored key of a kernel that is nearest to a given one.
+
+Messages, `nearest=` and the order in which a search tries earlier winners all go by it.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +12,33 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from autotuned._frozen import Frozen
-from autotuned.key import distance
 from autotuned.key.key import Key, differences
 from autotuned.typed_json import Json, canonical
 
+OTHER = 8.0  # octaves for each part that differs and is not a size: as much as a size 256 times as large
 _SIZE = 0.5  # stands for a size in an outline: in a key no number is written so
 Sizes = tuple[tuple[int, ...], ...]
 Rank = tuple[bool, float, int]  # whether the calls differ, how far the keys are apart, which of the list
+
+
+def octaves_between(ours: Iterable[int], theirs: Iterable[int], other_parts: int = 0) -> float:
+    """The distance of two calls: the root of the sum of squares of log2 of the ratios of their sizes.
+
+    Args:
+        ours, theirs: Sizes, place by place; one below 1 counts as 1.
+        other_parts: How many parts differ that are not sizes. Each counts `OTHER` octaves.
+    """
+    return total([octave(mine) - octave(other) for mine, other in zip(ours, theirs)], other_parts)
+
+
+def total(octaves: Iterable[float], other_parts: int = 0) -> float:
+    """The distance of calls whose sizes differ by so many octaves; rounded, so that equal distances compare equal."""
+    return round(math.hypot(OTHER * math.sqrt(other_parts), *octaves), 6)
+
+
+def octave(size: int) -> float:
+    """The logarithm of a size to base 2; a size below 1 counts as 1."""
+    return math.log2(max(size, 1))
 
 
 class Outline(Frozen):
@@ -54,7 +77,7 @@ class Apart(Frozen):
 
     def least(self, octaves: float = 0.0) -> tuple[bool, float]:
         """The smallest rank that keys of these outlines can have whose sums of logarithms differ by so much."""
-        return self.call or octaves > 0, distance.total([octaves], self.count)
+        return self.call or octaves > 0, total([octaves], self.count)
 
 
 class Member(Frozen):
@@ -100,7 +123,7 @@ class Alike:
         found: dict[Outline, list[Member]] = {}
         for number, key in enumerate(self.keys):
             outline, sizes = _outlined(key)
-            octaves = math.fsum(distance.octave(size) for group in sizes for size in group)
+            octaves = math.fsum(octave(size) for group in sizes for size in group)
             found.setdefault(outline, []).append(Member(sizes, octaves, number, key))
         self._groups = {outline: Group(members) for outline, members in found.items()}
 
@@ -121,7 +144,7 @@ def distances(key: Key, others: Iterable[Key]) -> Iterator[float]:
     ours, mine = _outlined(key)
     for theirs, sizes in map(_outlined, others):
         apart = _apart(ours, theirs)
-        yield distance.octaves(_picked(mine, apart.mine), _picked(sizes, apart.theirs), apart.count)
+        yield octaves_between(_picked(mine, apart.mine), _picked(sizes, apart.theirs), apart.count)
 
 
 def _better(best: tuple[Rank, Key] | None, apart: Apart, sizes: Sizes, group: Group) -> tuple[Rank, Key] | None:
@@ -131,14 +154,14 @@ def _better(best: tuple[Rank, Key] | None, apart: Apart, sizes: Sizes, group: Gr
     of n times the distance: once that is larger than the best distance, the rest is not looked at.
     """
     wanted = _picked(sizes, apart.mine)
-    octaves, root = math.fsum(map(distance.octave, wanted)), math.sqrt(len(wanted) or 1)
+    octaves, root = math.fsum(map(octave, wanted)), math.sqrt(len(wanted) or 1)
     for member in group.outwards(octaves):
         if best is not None and apart.whole and apart.least(abs(member.octaves - octaves) / root) > best[0][:2]:
             break
         theirs = _picked(member.sizes, apart.theirs)
         if apart.count == 0 and wanted == theirs:
             continue  # the very key
-        rank = (apart.call or wanted != theirs, distance.octaves(wanted, theirs, apart.count), member.number)
+        rank = (apart.call or wanted != theirs, octaves_between(wanted, theirs, apart.count), member.number)
         if best is None or rank < best[0]:
             best = rank, member.key
     return best

@@ -23,7 +23,7 @@ else:
     table = later("launch.table")  # the C extension makes it unnecessary
 
 _MAX_NAMES = 128  # MAX_ARGS of `launch/c/module.c`
-_SHAPE, _VALUE, _CONSTEXPR, _INTEGER, _STRIDES = 1, 2, 4, 8, 16  # ROLE_ of `launch/c/words.h`
+_SHAPE, _VALUE, _CONSTEXPR, _INTEGER, _STRIDES = 1, 2, 4, 8, 16  # ROLE_ of `launch/c/signature.h`
 
 
 class Shape(Frozen):
@@ -67,7 +67,7 @@ def make(names: Sequence[str], spec: KeySpec, device: Device | None, shape: Shap
 
 
 class Joined:
-    """The table in C and, behind it, one in Python for what that has no words for: tuples, descriptors, enums.
+    """The table in C and, behind it, one in Python for what that has no signature for: tuples, descriptors, enums.
 
     Args:
         in_c: Answers launches before Python sees them; `find` is asked when it did not.
@@ -100,7 +100,7 @@ class Joined:
         return found if found is not None or self._rest is None else self._rest.find(values)
 
     def bind(self, values: tuple[Any, ...], bound: Any) -> bool:
-        """Bind these argument values; False if they have no words."""
+        """Bind these argument values; False if they have no signature."""
         if self.in_c.bind(values, bound):
             return True
         if self._rest is None:

@@ -1,7 +1,7 @@
-"""The launch table in Python: words of a call's arguments to the bound kernel for them.
+"""The launch table in Python: from the signature of a call to the bound kernel for it.
 
-The words refine the key: each determines dtype, shape, strides, alignment and device of every tensor, the type of
-every argument, and of every other argument what Triton specializes on or what is in the key. Many words may map to
+Signatures refine the key: each determines dtype, shape, strides, alignment and device of every tensor, the type of
+every argument, and of every other argument what Triton specializes on or what is in the key. Many signatures may map to
 one key, never the reverse.
 """
 
@@ -76,10 +76,10 @@ def opaque(value: Any) -> int | None:
 
 
 def item_words(spec: KeySpec, places: bool, name: str, value: Any) -> tuple[Any, ...]:
-    """The words of a tuple, item by item, of a tensor descriptor, and of what a tuple holds.
+    """The signature of a tuple, item by item, of a tensor descriptor, and of what a tuple holds.
 
     Raises:
-        TypeError: It holds something that has no words.
+        TypeError: It holds something that has no signature.
     """
     kind = type(value)
     if value is None:
@@ -112,17 +112,17 @@ def is_plain_tensor(kind: type) -> bool:
 
 
 class Plan:
-    """What is bound for calls whose arguments have certain types, by words, and two functions written for these types.
+    """What is bound for calls whose arguments have certain types, by signature, and two functions for these types.
 
-    `words(values)` makes the words; `find(values)` gives what is bound for them or None, counts it, and leaves values
-    of other types to the launcher.
+    `signature(values)` makes the signature; `find(values)` gives what is bound for it or None, counts it, and leaves
+    values of other types to the launcher.
     """
 
     def __init__(self, source: str, scope: dict[str, Any], ours: str) -> None:
         self.table: dict[tuple[Any, ...], Bound] = {}
         scope[f"{ours}get"] = self.table.get
         exec(source, scope)  # noqa: S102 - parameter names and the literals of this file only
-        self.words: Callable[[tuple[Any, ...]], tuple[Any, ...]] = scope["words"]
+        self.signature: Callable[[tuple[Any, ...]], tuple[Any, ...]] = scope["signature"]
         self.find: Callable[[tuple[Any, ...]], Bound | None] = scope["find"]
 
 
@@ -143,7 +143,7 @@ class PyLauncher:
         spec: What of a call is in its key.
         device: Asked, when something is first bound, for the function that gives the current device's index; None
             where there is but one.
-        places: Whether the device of each tensor is among the words: a plain callable may be called with tensors
+        places: Whether the device of each tensor is part of the signature: a plain callable may be called with tensors
             of any device. A Triton kernel runs on the current device, and its launcher refuses foreign memory.
     """
 
@@ -186,10 +186,10 @@ class PyLauncher:
             plan = self._plans.get(types) or self._plan(values)
             if plan is None:
                 return False
-            words = plan.words(values)
-            hash(words)  # a plan is kept for what can be found in it alone
+            found = plan.signature(values)
+            hash(found)  # a plan is kept for what can be found in it alone
             plan = self._plans.setdefault(types, plan)
-            plan.table[words] = bound
+            plan.table[found] = bound
         except Exception:
             return False
         self.find = plan.find  # the next call is most often of the same types
@@ -218,7 +218,7 @@ class PyLauncher:
         return sum(len(plan.table) for plan in list(self._plans.values()))
 
     def _plan(self, values: tuple[Any, ...]) -> Plan | None:
-        """The plan for arguments of the types of these, or None if one has no words.
+        """The plan for arguments of the types of these, or None if one has no signature.
 
         Raises:
             TypeError: One has none, and only a look at it tells.
@@ -245,13 +245,13 @@ class PyLauncher:
         return Plan(self._source(ours, "".join(f"{part}, " for part in parts)), scope, ours)
 
     def _source(self, ours: str, words: str) -> str:
-        """The two functions of a plan; its words come from an expression over the parameters' names."""
+        """The two functions of a plan; its signature comes from an expression over the parameters' names."""
         unpack = f"{''.join(f'{name}, ' for name in self._names)}= {ours}values\n" if self._names else "pass\n"
         others = " or ".join(f"{ours}type({name}) is not {ours}type_{index}" for index, name in enumerate(self._names))
         # hot path: no environment, log or lock. What raises is a tracing object without memory, or a value that cannot
         # be hashed: the safe path decides.
         return (
-            f"def words({ours}values):\n    {unpack}    return ({words})\n"
+            f"def signature({ours}values):\n    {unpack}    return ({words})\n"
             f"def find({ours}values):\n"
             f"    try:\n"
             f"        {unpack}"
@@ -305,7 +305,7 @@ class PyLauncher:
             return f"{ours}id({name})"
         if is_its_own_word(kind):
             return name
-        if issubclass(kind, tuple) or not self._places:  # of a kernel's other types descriptors have words
+        if issubclass(kind, tuple) or not self._places:  # of a kernel's other types descriptors have a signature
             item_words(self._spec, self._places, name, value)  # raises here, before any code is written
             scope[f"{ours}items"] = partial(item_words, self._spec, self._places)
             return f"{ours}items({name!r}, {name})"

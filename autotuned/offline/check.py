@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from autotuned.configfiles.audit import Audit
 from autotuned.configfiles.exchange import PathLike
 from autotuned.configfiles.file import Fault
-from autotuned.errors import TargetError
+from autotuned.errors import OptionError, TargetError
 from autotuned.typed_json import Json
 
 if TYPE_CHECKING:
@@ -68,11 +68,15 @@ def check(
         tolerance: What a choice may lose by: 0.05 is 5%.
 
     Raises:
+        OptionError: The tolerance is below 0.
         ConfigFileError: There are no files.
         TargetError: A target cannot be imported.
         NoDeviceError: The device that was asked for cannot be had.
         DeviceLostError: A config left the device in an error state.
     """
+    if not tolerance >= 0:
+        problem = f"expected a share of 0 or more, got {tolerance:g}"
+        raise OptionError(f"tolerance: {problem}.", option="tolerance", problem=problem)
     checked = CheckResult(paths, tolerance)
     if imports or measure:
         _with_the_program(checked, [targets] if isinstance(targets, str) else targets or (), measure)

@@ -6,7 +6,6 @@ import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
 
 from autotuned.configfiles import writer
 from autotuned.offline import cases
@@ -34,7 +33,8 @@ def tune(
 ) -> TuneResult:
     """Measure every case of the targets, keep the choices, and write config files: `autotuned tune` from Python.
 
-    Ctrl-C ends it early; what was measured until then is kept, and returned.
+    Ctrl-C ends it early; what was measured until then is kept, and returned. An error that ends it has what was
+    measured before as its attribute `result`.
 
     Args:
         targets: What to tune: `pkg.module`, `pkg.module:kernel`, `file.py`, `file.py:kernel`, or a recorded
@@ -61,7 +61,6 @@ def tune(
         OutputError: Nothing can be written to `out`.
         ConfigFileError, OSError: A config file cannot be added to.
         AutotunedError: The processes that measure cannot be started, or end without a config to blame.
-            What was measured before one of these is its attribute `result`, if anything was begun.
     """
     options = Options(
         None if out is None else Path(out), force, budget_s, isolate, timeout_s, devices, executor, ray_address
@@ -73,17 +72,7 @@ def tune(
     return _finished(run([targets] if isinstance(targets, str) else targets, options, progress or Observer()))
 
 
-class Run(Protocol):
-    """A run of `tune`, and what has come of it so far."""
-
-    def run(self) -> None:
-        """Measure until all is done."""
-
-    def result(self) -> TuneResult:
-        """What has come of it."""
-
-
-def _here(targets: Sequence[str], options: Options, observer: Observer) -> Run:
+def _here(targets: Sequence[str], options: Options, observer: Observer) -> InProcess:
     used = use_device()
     found = cases.load(targets)
     if options.out is not None:
@@ -92,7 +81,7 @@ def _here(targets: Sequence[str], options: Options, observer: Observer) -> Run:
     return InProcess(Cases(found, used), options, used, observer)
 
 
-def _in_processes(targets: Sequence[str], options: Options, observer: Observer) -> Run:
+def _in_processes(targets: Sequence[str], options: Options, observer: Observer) -> Pool:
     return Pool(targets, options, observer, _executor(options))
 
 
@@ -104,7 +93,7 @@ def _executor(options: Options) -> Executor:
     return Cluster(options.ray_address)
 
 
-def _finished(run: Run) -> TuneResult:
+def _finished(run: InProcess | Pool) -> TuneResult:
     try:
         run.run()
     except BaseException as error:
@@ -132,8 +121,7 @@ class InProcess:
 
         Raises:
             DeviceLostError: A config left the device in an error state.
-            OutputError: Nothing can be written to `out`.
-        ConfigFileError, OSError: A config file cannot be added to.
+            ConfigFileError, OSError: A config file cannot be added to.
         """
         open_count = self._cases.recorded_count
         try:

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from autotuned.search.check import Check
     from autotuned.search.job import Observer
     from autotuned.store.locks import Lock
-    from autotuned.store.record import TuningRecord
 else:
     checks, exclusions = later("search.check"), later("search.exclusions")
 
@@ -180,17 +179,9 @@ class State:
         """The configs that a key does not get."""
         return self.excluded.of(key.digest) if "excluded" in vars(self) else ()
 
-    def records(self) -> list[TuningRecord]:
-        """The records behind the choices of this process."""
-        return [choice.record for choice in list(self.choices.values()) if choice.record is not None]
-
     def identity(self, config: Any) -> str:
         """The text that says which config this is."""
         return configs.identity(config, self.tunable.name, opaque.spell)
-
-    def may_serve(self, identity: str) -> bool:
-        """Whether some call may use a config: it is in the list, or the list is computed."""
-        return self.options.computed is not None or identity in map(self.identity, self.options.configs())
 
     def keeps(self, key: Key) -> bool:
         """Whether this key's results are kept on disk; one with values that JSON cannot write, or under a check whose

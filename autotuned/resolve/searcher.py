@@ -164,6 +164,7 @@ class Searcher:
         budgets = [seconds for seconds in (options.budget_s, question.budget_s) if seconds is not None]
         words = None if question.fresh else self.tunable.compile_class(call)
         compile_class = (canonical(dict(key.context)), words) if words is not None else None
+        chosen = [choice.record for choice in list(self._state.choices.values()) if choice.record is not None]
         checked = next((check.replace(restore=left.restore) for check in question.needed.checks), None)
         return Job(
             self.tunable,
@@ -185,7 +186,7 @@ class Searcher:
             compile_class=compile_class,
             journal=left.journal,
             excluded=exclusions.of_search(key.digest, compile_class, left.journal),
-            likely=warm_start.nearest(key, self._state.records(), self._state.keeps(key)),
+            likely=warm_start.nearest(key, chosen, self._state.keeps(key)),
             on_timing=on_timing,
         )
 
@@ -217,10 +218,10 @@ class Searcher:
         if won is None or (won.status == "ok" and not question.narrowed):
             return result
         timings = {timing.identity: timing for timing in result.timings if timing.status == "ok" and timing.usable}
+        options = self._state.options
+        ours = {*question.live, *map(self._state.identity, options.configs())}
         samples_us = {
-            name: timing.typical_us
-            for name, timing in timings.items()
-            if name in question.live or self._state.may_serve(name)
+            name: timing.typical_us for name, timing in timings.items() if options.computed is not None or name in ours
         }
         best, quality = race.pick(samples_us) if samples_us else (won.identity, result.quality)
         if best not in timings or (best in question.live and won.status == "ok"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -32,7 +31,7 @@ class FixedLaunches:
         """Quantiles of the times of `rep` calls, in milliseconds; what a trial restores is within them."""
         for _ in range(self.warmup):
             call()
-        times = sorted(self._on_gpu(call) if _uses_gpu() else [host_us(call) / 1e3 for _ in range(self.rep)])
+        times = sorted(self._on_gpu(call) if _uses_gpu() else self._on_host(call))
         return [times[min(int(share * len(times)), len(times) - 1)] for share in quantiles]
 
     def _on_gpu(self, call: Callable[[], Any]) -> list[float]:
@@ -46,12 +45,10 @@ class FixedLaunches:
         torch.cuda.current_stream().synchronize()
         return [before.elapsed_time(after) for before, after in events]
 
+    def _on_host(self, call: Callable[[], Any]) -> list[float]:
+        from autotuned.search.timers import host_us
 
-def host_us(call: Callable[[], Any]) -> float:
-    """Microseconds that a call takes by the clock of the host."""
-    start = time.perf_counter_ns()
-    call()
-    return (time.perf_counter_ns() - start) / 1e3
+        return [host_us(call) / 1e3 for _ in range(self.rep)]
 
 
 def _uses_gpu() -> bool:

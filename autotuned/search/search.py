@@ -377,7 +377,7 @@ class _Search:
     def raise_if_all_failed(self) -> None:
         """Raise if nothing can be chosen from."""
         failed = self.board.failed()
-        if list(self.board.usable()) or len(failed) + len(self.board.twins) < len(self.board.trials):
+        if list(self.board.usable()) or len(failed) + len(self.board.duplicates) < len(self.board.trials):
             return
         if not failed:  # every config of this list failed in an earlier search
             raise failures.all_failed(self._job.tunable.name, self.board.reasons())

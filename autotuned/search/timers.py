@@ -11,7 +11,6 @@ from autotuned import env
 from autotuned.gpu import clocks
 from autotuned.gpu.device import Device
 from autotuned.search import benchmark
-from autotuned.search.do_bench import host_us
 from autotuned.search.failures import is_memory_error
 from autotuned.search.race import Trial
 from autotuned.typed_json import Json
@@ -50,6 +49,13 @@ class Timer(Protocol):
 
     def ran_well(self) -> bool:
         """Whether the device ran at its clocks; if not, after a pause that lets it recover."""
+
+
+def host_us(call: Callable[[], Any]) -> float:
+    """Microseconds that a call takes by the clock of the host."""
+    start = time.perf_counter_ns()
+    call()
+    return (time.perf_counter_ns() - start) / 1e3
 
 
 class HostTimer:

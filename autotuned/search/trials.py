@@ -21,7 +21,7 @@ class Board:
 
     Attributes:
         trials: Of the configs that this search measures.
-        twins: Trials of the same binary as another, which is measured for both, by index.
+        duplicates: Trials of the same binary as another, which is measured for both, by index.
         why: Why trials failed, where that is more than the text of an error, by index.
         passed, failed_checks: Checks by which a config was found right, and wrong, by identity.
         launched: How many have been launched at least once, or had no chance to be.
@@ -31,7 +31,7 @@ class Board:
         self._job = job
         self._identities = list(job.configs)
         self.trials: list[Trial] = []
-        self.twins: dict[int, Trial] = {}
+        self.duplicates: dict[int, Trial] = {}
         self.why: dict[int, Reason] = {}
         self.passed: dict[str, tuple[Checked, ...]] = {}
         self.failed_checks: dict[str, tuple[Checked, ...]] = {}
@@ -83,7 +83,7 @@ class Board:
 
     def open(self) -> list[Trial]:
         """Trials that may still be launched."""
-        return [trial for trial in self.trials if trial.error is None and trial.index not in self.twins]
+        return [trial for trial in self.trials if trial.error is None and trial.index not in self.duplicates]
 
     def failed(self) -> list[Trial]:
         """Trials with an error."""
@@ -97,17 +97,17 @@ class Board:
         Returns:
             The trial that is measured.
         """
-        first = self.twins.get(first.index, first)
+        first = self.duplicates.get(first.index, first)
         if first.index < trial.index:
-            self.twins[trial.index] = first
+            self.duplicates[trial.index] = first
             return first
         trial.samples_us, trial.error = first.samples_us, first.error
         first.samples_us, first.error = [], None
         if first.index in self.why:
             self.why[trial.index] = self.why[first.index]
-        for index, other in [*self.twins.items(), (first.index, first)]:
+        for index, other in [*self.duplicates.items(), (first.index, first)]:
             if other is first:
-                self.twins[index] = trial
+                self.duplicates[index] = trial
         return trial
 
     # -- what is known -------------------------------------------------------------------------------------------
@@ -119,7 +119,7 @@ class Board:
         """
         found = {identity: self._judged(identity, timing) for identity, timing in self._job.known.items()}
         for trial in self.trials:
-            if trial.index not in self.twins and self._is_worth_telling(trial):
+            if trial.index not in self.duplicates and self._is_worth_telling(trial):
                 found[self.identity(trial)] = self.timing(trial)
         found.update(self._same())
         order = [identity for identity in self._identities if identity in found]
@@ -145,7 +145,7 @@ class Board:
     def _same(self) -> dict[str, Timing]:
         """Timings of the configs whose binary is that of an earlier one: these, under the other name."""
         found = {}
-        for index, first in self.twins.items():
+        for index, first in self.duplicates.items():
             form = self._job.forms[self._identities[index]]
             if not first.error and not first.samples_us:
                 continue

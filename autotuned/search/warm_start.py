@@ -28,5 +28,5 @@ def nearest(key: Key, known: Iterable[TuningRecord | None], stored: bool = False
     tuned = [record for record in chain(known, on_disk) if record is not None]
     alike = [record for record in tuned if record.winner is not None and record.key.context == key.context]
     far = nearest_key.distances(key, (record.key for record in alike))
-    ordered = sorted(zip(far, alike), key=operator.itemgetter(0))
-    return list(dict.fromkeys(identity_of(record.winner or {}) for _, record in ordered))[:MOST]
+    ordered = sorted(zip(alike, far), key=operator.itemgetter(1))
+    return list(dict.fromkeys(identity_of(record.winner or {}) for record, _ in ordered))[:MOST]

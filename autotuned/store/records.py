@@ -20,10 +20,10 @@ from autotuned.store.lookup import Look
 from autotuned.store.record import Timing, TuningRecord
 
 if TYPE_CHECKING:
-    from autotuned.store import gc, locks, logbook, mounts
+    from autotuned.store import gc, locks, logbook
     from autotuned.store.locks import Lock
 else:
-    gc, locks, logbook, mounts = map(later, ("store.gc", "store.locks", "store.logbook", "store.mounts"))
+    gc, locks, logbook = map(later, ("store.gc", "store.locks", "store.logbook"))
 
 log = logging.getLogger("autotuned")
 
@@ -52,7 +52,7 @@ def locked(key: Key, between_processes: bool = True) -> Iterator[Lock]:
 
 def _say_network() -> None:
     if "network" not in _warned:
-        kind = mounts.network_file_system(layout.root())
+        kind = layout.network_file_system(layout.root())
         _warned.add("network")
         if kind:
             log.warning(

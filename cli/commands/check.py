@@ -47,8 +47,6 @@ def check(
     `triton`, `call`, `config`, `shipped_us`, `default_us`, `rival_us`, `rival`, `loss` and `error`, and `untimed`, a
     line for each kernel of which choices were not timed.
     """
-    if not tolerance >= 0:
-        raise typer.BadParameter(f"expected a share of 0 or more, got {tolerance:g}", param_hint="--tolerance")
     with terminal.users_output(as_json):
         found = autotuned.check(paths, imports=imports, measure=measure, targets=targets, tolerance=tolerance)
     if as_json:

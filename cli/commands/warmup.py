@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from autotuned.key.words import call_words
+
 from .. import terminal
 
 if TYPE_CHECKING:
@@ -51,4 +53,4 @@ def _cells(call: PreparedCall) -> tuple[str, str, str]:
     """A row of the table under `HEADERS`."""
     config = call.config
     ready = terminal.config_words(config, options=call.triton is not None) if config is not None else call.reason
-    return call.kernel, terminal.call_words(call.call), ready or ""
+    return call.kernel, call_words(call.call), ready or ""

@@ -229,7 +229,7 @@ def test_cooperative_and_programmatic_launch_become_attributes(device):
 
 
 def test_memory_of_the_host_is_left_to_tritons_launcher(device, launches):
-    """After a pinned tensor, one that is not pinned has the same words: only Triton's launcher asks the driver."""
+    """After a pinned tensor, one that is not pinned has the same signature: only Triton's launcher asks the driver."""
     _launch.use_driver(*device.addresses(), False)
     kernel, x = tuned(), torch.zeros(256)
     for _ in range(3):

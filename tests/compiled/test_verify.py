@@ -125,7 +125,7 @@ def test_another_binary_than_tritons_is_seen(kernel, shared_device, errors):
             tuned[(3,)](tensor, 2.0, 100)
     table = tuned.tuner.launcher.in_c
     aligned = table.find((x, 2.0, 100))
-    assert table.bind((x[1:], 2.0, 100), aligned)  # as if their words were alike
+    assert table.bind((x[1:], 2.0, 100), aligned)  # as if their signatures were alike
     ours = seen(shared_device, lambda: tuned[(3,)](x[1:], 2.0, 100))
     assert ours == seen(shared_device, lambda: scales[(3,)](x[1:], 2.0, 100, **tuned.best_config.all_kwargs()))
     (line,) = errors()

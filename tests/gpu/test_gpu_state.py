@@ -17,10 +17,10 @@ import torch
 import triton
 import triton.language as tl
 
-from autotuned import Check, Config, autotune
+from autotuned import Check, Config, autotune, env
 from autotuned.errors import AllConfigsFailedError
 from autotuned.kernels import layernorm_bwd, rmsnorm, splitk_matmul
-from autotuned.search import race, snapshots, timers
+from autotuned.search import race
 from autotuned.store import listing
 
 pytestmark = pytest.mark.gpu
@@ -265,8 +265,7 @@ def test_a_nearly_full_device(allocated, caplog, way):
     torch.cuda.empty_cache()  # else what follows may lie in a block of an earlier test, whose rest is room for a copy
     x = torch.zeros(1 << 26, device="cuda")  # 256 MiB: no copy of it fits
     assert bool((x[::4096] == 0).all())
-    snapshots._said.clear()
-    timers._said.clear()
+    env._said.clear()
     caplog.clear()
     kernel = autotune(configs=CONFIGS, key=["n"])(_add_own)
     lines: list[str] = []

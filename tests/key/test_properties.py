@@ -73,13 +73,13 @@ ODD_CALLS = st.tuples(ODD, VALUES, ODD)
 class Twin:
     """Makes an empty launch table, `make(names, spec)`, and turns values into such as it takes.
 
-    In Python it is that of a plain callable, which has no words for descriptors; in C of a kernel, with the one in
+    In Python it is that of a plain callable, which has no signature for descriptors; in C of a kernel, with the one in
     Python behind it.
     """
 
     make: Any
     values: Any
-    unknown: Any = Subclass  # types that have no words
+    unknown: Any = Subclass  # types that have no signature
 
 
 def real(values: Any) -> Any:

@@ -46,7 +46,7 @@ SCALARS = st.one_of(
 @settings(max_examples=400, deadline=None)
 def test_equal_words_imply_equal_keys(one, other):
     table_ = table()
-    words = [table_.words(values) for values in (one, other)]
+    words = [table_.signature(values) for values in (one, other)]
     parts = [canonical(call_part(SPEC, dict(zip(NAMES, values)), {}, "k")) for values in (one, other)]
     if words[0] == words[1]:
         assert parts[0] == parts[1]
@@ -73,7 +73,7 @@ def test_an_integer_outside_the_key_counts_by_tritons_classes(n):
     table_ = table(("a",), (0,), {})
     for other in (0, 1, 2, 3, 16, 17, 32, 48, 2**31, 2**40, 2**63, -1, -16):
         same = integer_class(n) == integer_class(other)
-        assert (table_.words((n,)) == table_.words((other,))) is same
+        assert (table_.signature((n,)) == table_.signature((other,))) is same
 
 
 @pytest.mark.parametrize(
@@ -83,14 +83,14 @@ def test_an_integer_outside_the_key_counts_by_tritons_classes(n):
 )
 def test_other_values_have_no_words(value):
     table_ = table(("a",), (2,), {})
-    assert table_.words((value,)) is None
+    assert table_.signature((value,)) is None
     assert table_.bind((value,), entry()) is False
     assert table_.find((value,)) is None
 
 
 def test_types_are_told_apart():
     table_ = table(("a",), (2,), {})
-    words = [table_.words((value,)) for value in (1, True, 1.0, None, "1", 0, False, 0.0)]
+    words = [table_.signature((value,)) for value in (1, True, 1.0, None, "1", 0, False, 0.0)]
     assert len(set(words)) == len(words)
 
 
@@ -126,7 +126,7 @@ def test_binding_again_replaces():
 @pytest.mark.parametrize(("one", "other"), [(1, True), (False, 0)])
 def test_a_bucket_that_is_a_bool_is_no_number(one, other):
     table_ = table(("a",), (2,), {"a": lambda n: one if n < 10 else other})
-    assert table_.words((5,)) == table_.words((7,)) != table_.words((15,))
+    assert table_.signature((5,)) == table_.signature((7,)) != table_.signature((15,))
 
 
 def test_a_bucket_that_raises_or_gives_no_integer_is_no_hit():
@@ -142,8 +142,8 @@ def test_a_bucket_that_raises_or_gives_no_integer_is_no_hit():
 
 def test_key_functions_are_among_the_words():
     table_ = table(("a",), (0,), {}, [lambda arguments: arguments["a"] % 3])
-    assert table_.words((16,)) == table_.words((64,))
-    assert table_.words((16,)) != table_.words((32,))
+    assert table_.signature((16,)) == table_.signature((64,))
+    assert table_.signature((16,)) != table_.signature((32,))
 
 
 def test_the_device_is_among_the_words():

@@ -226,7 +226,7 @@ def test_a_kernel_that_is_called_while_its_table_is_cleared_takes_the_python_pat
     clear(table)
     kernel[(1,)](1, 2, 3)
     assert called == [(1, 2, 3)]
-    assert (table.find((1, 2, 3)), table.words((1, 2, 3)), len(table)) == (None, None, 0)
+    assert (table.find((1, 2, 3)), table.signature((1, 2, 3)), len(table)) == (None, None, 0)
     assert table.bind((1, 2, 3), SimpleNamespace(config="c", before=None, direct=None)) is False
 
 

@@ -366,7 +366,9 @@ def test_an_answer_that_cannot_be_hashed_is_never_bound() -> None:
     assert table.find((5, 0.5)) is None
 
 
-@pytest.mark.parametrize("name", ["device", "words", "integer_class", "typed", "function_0", "bucket_n", "_", "scope"])
+@pytest.mark.parametrize(
+    "name", ["device", "signature", "integer_class", "typed", "function_0", "bucket_n", "_", "scope"]
+)
 def test_a_parameter_may_have_any_name(name: str) -> None:
     spec = KeySpec(("n",), {"f": lambda arguments: arguments[name]}, {"n": pow2})
     table, bound = launcher(name, "n", "m", spec=spec), Bound()

@@ -43,12 +43,12 @@ def in_use() -> bool:
     return _launch.use_shim(True)
 
 
-def words(x, role, by_shim):
-    """The words of one tensor, by the shim once it was compared, or by DLPack."""
+def signature(x, role, by_shim):
+    """The signature of one tensor, by the shim once it was compared, or by DLPack."""
     table_ = table(role)
     _launch.use_shim(by_shim)
     bound = table_.bind((x,), entry())
-    found = table_.words((x,))
+    found = table_.signature((x,))
     assert bound is (found is not None)
     return found
 
@@ -68,8 +68,8 @@ def layouts(x):
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_both_ways_give_the_same_words(dtype, role):
     for x in layouts(MEMORY.view(dtype)[:64]):
-        assert words(x, role, by_shim=True) == words(x, role, by_shim=False) is not None
-        assert words(x, role, by_shim=True) is not None
+        assert signature(x, role, by_shim=True) == signature(x, role, by_shim=False) is not None
+        assert signature(x, role, by_shim=True) is not None
         assert in_use()
 
 
@@ -77,10 +77,10 @@ def test_every_offset_has_the_words_of_its_alignment():
     table_ = table(ANY)
     table_.bind((MEMORY,), entry())
     assert MEMORY.data_ptr() % 16 == 0
-    aligned, odd = table_.words((MEMORY,)), table_.words((MEMORY[1:],))
+    aligned, odd = table_.signature((MEMORY,)), table_.signature((MEMORY[1:],))
     assert aligned != odd
     for offset in range(32):
-        assert table_.words((MEMORY[offset:],)) == (odd if offset % 16 else aligned)
+        assert table_.signature((MEMORY[offset:],)) == (odd if offset % 16 else aligned)
     assert in_use()
 
 
@@ -170,14 +170,14 @@ def test_any_two_integers_are_of_one_class_exactly_where_triton_says_so(one, oth
     else:
         assert (kinds[0] == kinds[1]) is (classes[0] == classes[1])
     table_ = table()
-    words_ = [table_.words((value,)) for value in (one, other)]
+    words_ = [table_.signature((value,)) for value in (one, other)]
     assert [found is None for found in words_] == [kind is None for kind in kinds]
     assert None in kinds or (words_[0] == words_[1]) is (classes[0] == classes[1])
 
 
 def test_a_parameter_has_the_words_of_a_tensor_in_both_ways():
     x = torch.zeros(8)
-    found = [words(one, SHAPE, by) for one in (x, torch.nn.Parameter(x)) for by in (True, False)]
+    found = [signature(one, SHAPE, by) for one in (x, torch.nn.Parameter(x)) for by in (True, False)]
     assert len(set(found)) == 1
 
 
@@ -186,20 +186,20 @@ def test_a_dtype_that_was_never_compared_goes_through_dlpack():
     _launch.use_shim(True)
     table_.bind((torch.zeros(8),), entry())
     half = torch.zeros(8, dtype=torch.float16)
-    by_dlpack = words(half, SHAPE, by_shim=False)
+    by_dlpack = signature(half, SHAPE, by_shim=False)
     _launch.use_shim(True)
     table_.bind((torch.zeros(8),), entry())
-    assert table_.words((half,)) == by_dlpack
+    assert table_.signature((half,)) == by_dlpack
     table_.bind((half,), entry())
-    assert table_.words((half,)) == by_dlpack
+    assert table_.signature((half,)) == by_dlpack
     assert in_use()
 
 
 def test_an_object_that_holds_its_tensor_elsewhere_is_read_through_dlpack(monkeypatch):
     x = torch.zeros(8)
-    expected = words(x, SHAPE, by_shim=False)
+    expected = signature(x, SHAPE, by_shim=False)
     monkeypatch.setattr(torch.Tensor, "_cdata", 4096, raising=False)
-    assert words(x, SHAPE, by_shim=True) == expected
+    assert signature(x, SHAPE, by_shim=True) == expected
     assert not in_use()
 
 
@@ -213,11 +213,11 @@ def test_a_tensor_that_became_another_has_its_new_words(change):
     x, y = torch.zeros(2, 4), torch.zeros(9)[1:]
     table_ = table()
     table_.bind((x,), entry())
-    table_.words((x,))
+    table_.signature((x,))
     change(x, y)
-    now = table_.words((x,))
-    assert now == words(x, SHAPE, by_shim=False) is not None
-    assert now == words(x, SHAPE, by_shim=True)
+    now = table_.signature((x,))
+    assert now == signature(x, SHAPE, by_shim=False) is not None
+    assert now == signature(x, SHAPE, by_shim=True)
 
 
 def exotic():
@@ -237,7 +237,7 @@ def test_a_tensor_without_memory_has_no_words_in_either_way():
     count = 0
     for x in exotic():
         assert type(x) is torch.Tensor
-        assert table_.words((x,)) is None
+        assert table_.signature((x,)) is None
         assert table_.bind((x,), entry()) is False
         count += 1
     assert count == 4
@@ -250,14 +250,14 @@ def test_a_subclass_has_no_words():
 
     table_ = table()
     table_.bind((torch.zeros(3),), entry())
-    assert table_.words((torch.zeros(3).as_subclass(Named),)) is None
+    assert table_.signature((torch.zeros(3).as_subclass(Named),)) is None
 
 
 def test_views_and_tensors_without_data_are_read_as_they_lie():
     x = torch.zeros(8, dtype=torch.complex64)
     functional = torch._to_functional_tensor(torch.ones(3))
     for view in (x, x.conj(), x.imag, x.conj().imag, functional, torch.empty(3, device="meta")):
-        assert words(view, SHAPE, by_shim=True) == words(view, SHAPE, by_shim=False)
+        assert signature(view, SHAPE, by_shim=True) == signature(view, SHAPE, by_shim=False)
 
 
 def test_a_copy_on_write_tensor_gets_memory_of_its_own():
@@ -268,7 +268,7 @@ def test_a_copy_on_write_tensor_gets_memory_of_its_own():
     table_.bind((x,), entry())
     clone = torch._lazy_clone(x)
     assert torch._C._is_cow_tensor(clone)
-    table_.words((clone,))
+    table_.signature((clone,))
     assert not torch._C._is_cow_tensor(clone)
 
 
@@ -279,7 +279,7 @@ def test_reading_tensors_keeps_nothing():
     table_.bind((x,), entry())
     counts = sys.getrefcount(x), x._use_count() if hasattr(x, "_use_count") else 0
     for _ in range(1000):
-        table_.words((x,))
+        table_.signature((x,))
     assert (sys.getrefcount(x), x._use_count() if hasattr(x, "_use_count") else 0) == counts
     gc.collect()
 

@@ -146,7 +146,7 @@ def test_a_kernel_without_configs_takes_the_python_path():
 
 def test_a_table_that_was_never_initialised_holds_nothing():
     table = _launch.Table.__new__(_launch.Table)
-    assert (table.bind((), SimpleNamespace()), table.find(()), table.words(())) == (False, None, None)
+    assert (table.bind((), SimpleNamespace()), table.find(()), table.signature(())) == (False, None, None)
     table.clear()
     with pytest.raises(TypeError):
         table.__init__(("a",), 1, {}, ("no role",), {}, (), None)
@@ -367,7 +367,7 @@ def test_what_ends_a_program_passes_through_the_reading_of_a_grid(kernel, end):
 
 
 @pytest.mark.parametrize("end", ENDS)
-@pytest.mark.parametrize("ask", ["find", "bind", "words"])
+@pytest.mark.parametrize("ask", ["find", "bind", "signature"])
 def test_what_ends_a_program_passes_through_a_look_up(ask, end):
     asked = Asked(1, end)
     table = Kernel(buckets={"m": asked}, roles=(2, 0, 0)).table

@@ -135,9 +135,7 @@ def test_a_variable_that_says_nothing_is_refused(monkeypatch: pytest.MonkeyPatch
 
 def test_a_folder_that_cannot_be_written_is_said_before_anything_is_measured(write: Write) -> None:
     Path("file").write_text("")
-    with pytest.raises(
-        errors.OutputError, match=r"nothing can be written to file/tuned: .*file is not a folder"
-    ):
+    with pytest.raises(errors.OutputError, match=r"nothing can be written to file/tuned: .*file is not a folder"):
         autotuned.tune(work(write), out="file/tuned")
 
 

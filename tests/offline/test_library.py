@@ -12,7 +12,7 @@ from given import Write
 from test_release import set_times, work
 
 import autotuned
-from autotuned.errors import ConfigFileError, KernelNameError, OutputError, TargetError
+from autotuned.errors import ConfigFileError, KernelNameError, OptionError, OutputError, TargetError
 from autotuned.recording.file import RecordedCall, Writer
 from autotuned.store import listing, records
 from autotuned.store.record import Timing, TuningRecord
@@ -134,6 +134,11 @@ def refusals(folder: Path) -> dict[str, tuple[type[Exception], Callable[[], obje
         "is an input, and inputs are never written": (OutputError, lambda: autotuned.merge("a", "a")),
         "is there already": (OutputError, lambda: autotuned.merge("a", "bad.json")),
         "nothing can be written to": (OutputError, lambda: autotuned.merge("a", "bad.json/below")),
+        "tolerance: expected a share of 0 or more, got -1": (OptionError, lambda: autotuned.check("a", tolerance=-1)),
+        "tolerance: expected a share of 0 or more, got nan": (
+            OptionError,
+            lambda: autotuned.check("a", tolerance=float("nan")),
+        ),
         "there is no such file or folder": (ConfigFileError, lambda: autotuned.diff("a", "none")),
     }
 

@@ -146,7 +146,7 @@ def test_a_config_that_writes_nothing_is_found_by_poison_alone_where_the_data_is
         function = autotune(CONFIGS, check=Check(lambda: {"out": np.ones(8)}, poison=poison), do_bench=quick, name="f")(
             fill
         )
-        function.tuner.chooser.forget()
+        function.tuner.chooser.state.forget()
         listing.clear()
         out = np.ones(8)
         if poison:

@@ -16,7 +16,7 @@ from stored import config_of, lines
 from autotuned import disk
 from autotuned.key.key import Key
 from autotuned.resolve import sources
-from autotuned.store import layout, listing, mounts, record, records
+from autotuned.store import layout, listing, record, records
 from autotuned.store.conditions import Conditions
 from autotuned.store.lookup import Choice, Origin
 from autotuned.store.record import Timing, TuningRecord
@@ -303,7 +303,7 @@ def test_the_lock_of_a_key_lies_beside_its_record() -> None:
 def test_a_network_file_system_is_said_once_and_only_by_who_searches(
     kind: str, times: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(mounts, "network_file_system", lambda path: kind)
+    monkeypatch.setattr(layout, "network_file_system", lambda path: kind)
     records.keep(result(b64=10.0, b128=12.0))
     assert sources.find(KEY, LIVE) is not None
     assert lines(caplog) == []

@@ -1,6 +1,6 @@
-/* Entries of a table: words, the bound object for them, and how to launch it directly; how they are found and kept.
+/* Entries of a table: a signature, the bound object for them, and how to launch it directly; how they are found and kept.
  *
- * Part of `module.c`, after `words.h`. */
+ * Part of `module.c`, after `signature.h`. */
 
 /* How a value is written into the kernel's parameter buffer: the letters of Python's `struct`; SKIP is compiled in. */
 enum { SKIP = '-', POINTER = 'P', BOOL = '?', INT8 = 'b', UINT8 = 'B', INT16 = 'h', UINT16 = 'H', INT32 = 'i', UINT32 = 'I',
@@ -16,7 +16,7 @@ typedef struct {
   int references;
   PyObject *kernel;    /* strong weak reference: Triton's cache owns the kernel, and whoever evicts it unloads it */
   void *function;
-  int32_t device; /* index of the one it was loaded on, whose context is among the words */
+  int32_t device; /* index of the one it was loaded on, whose context is part of the signature */
   unsigned threads, shared_bytes, ctas; /* threads of a block, bytes of shared memory, blocks of a cluster */
   char kinds[MAX_ARGS], steps[MAX_ARGS];
   uint8_t passed[MAX_ARGS], stepped[MAX_ARGS]; /* indexes of what is not compiled in, in order, and of what has a step */
@@ -138,7 +138,7 @@ static int insert(Table *t, Entry *e, const Words *w) {
 static PyObject *kept(PyObject *tuple, int i) { PyObject *o = PyTuple_GET_ITEM(tuple, i); Py_INCREF(o); return o; }
 
 /* The least and the greatest that a parameter holds; 0 if it is no integer. The greatest of UINT64 is that of INT64, since
- * what is greater has words of its own. */
+ * what is greater has a signature of its own. */
 static int range_of(char kind, int64_t *least, int64_t *most) {
   *least = 0;
   switch (kind) {
@@ -168,7 +168,7 @@ static char step_of_int(char kind, PyObject *x) {
   return least <= (wide ? INT64_MIN : INT32_MIN) && most >= (wide ? INT64_MAX : INT32_MAX) ? AS_IT_IS : IF_IT_FITS;
 }
 
-/* What is done with a value for a parameter of this kind, and with any other of the same words; UNLIKE if Triton's own
+/* What is done with a value for a parameter of this kind, and with any other of the same signature; UNLIKE if Triton's own
  * launcher must convert it or has an error for it. */
 static char step_of(char kind, PyObject *x) {
   PyTypeObject *type = Py_TYPE(x);

@@ -1,6 +1,6 @@
 /* Grid callables that are arithmetic: computed here from what `launch/grid_program.py` has read off their code.
  *
- * Part of `module.c`, after `python_calls.h` and `words.h`. Programs are kept for the process, by the code of the callable. */
+ * Part of `module.c`, after `python_calls.h` and `signature.h`. Programs are kept for the process, by the code of the callable. */
 
 /* What `launch/grid_program.py` has read off the code of a grid callable: steps of a machine with a stack of integers. A step that
  * looks compares what a name leads to with what it led to then, and where it does not, the callable is called. */

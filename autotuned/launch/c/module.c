@@ -4,8 +4,8 @@
  *  1. Words are 64-bit numbers. A tensor whose shape is not in the key contributes its rank and stride pattern only,
  *     so that a batch of varying length stays one entry; the Python twin uses exact shapes and strides.
  *  2. Strings and dtypes count by identity (the entry keeps them alive): equal text in two objects is bound twice,
- *     which costs one more miss and nothing else. Members of enums have no words.
- *  3. NumPy arrays have no words here: plain callables use the Python twin.
+ *     which costs one more miss and nothing else. Members of enums have no signature.
+ *  3. NumPy arrays have no signature here: plain callables use the Python twin.
  *  4. The current device is told by its CUDA context where libcuda is loaded.
  *  5. When the table is full, the older half goes at once.
  *
@@ -67,7 +67,7 @@ static void find_driver(void) {
 
 #include "python_calls.h"
 #include "tensors.h"
-#include "words.h"
+#include "signature.h"
 #include "entries.h"
 #include "guards.h"
 #include "table.h"

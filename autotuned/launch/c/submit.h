@@ -254,7 +254,7 @@ static int prepare(const Entry *e, const Direct *d, const Table *t, Words *w, Py
   return done ? 1 : -1;
 }
 
-/* Python code has run since the words were made: a hook, a grid callable, a size's `__index__`, a bucket. Read again what
+/* Python code has run since the signature was made: a hook, a grid callable, a size's `__index__`, a bucket. Read again what
  * it may have changed, tensors' addresses and the stream, and ask again what the launch relies on. 1: the kernel is still
  * the one for these arguments, on this device; 0: Triton must find another, or say what is wrong; -1: error. */
 static __attribute__((noinline)) int read_again(const Table *t, Direct *d, Words *w, PyObject *const *values, PyObject **kernel) {
@@ -268,7 +268,7 @@ static __attribute__((noinline)) int read_again(const Table *t, Direct *d, Words
   for (int i = 0; i < t->n; i++) {
     uint64_t first = w->word[at];
     at += length_of(t, i, first);
-    if ((first & TAG_MASK) != TAG_TENSOR) continue; /* anything else that has words is immutable */
+    if ((first & TAG_MASK) != TAG_TENSOR) continue; /* anything else that has a signature is immutable */
     View v;
     if (!view(values[i], &v) || !same_memory(memory_word(&v), first)) return 0;
     w->raw[i] = v.address;

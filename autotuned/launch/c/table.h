@@ -178,7 +178,7 @@ static Entry *new_entry(const Table *t, const Words *w, PyObject *const *values,
   return e;
 }
 
-/* Whether a tensor is passed for a constexpr: Triton compiles its numbers in, of which the words say nothing. */
+/* Whether a tensor is passed for a constexpr: Triton compiles its numbers in, of which the signature says nothing. */
 static int compiles_a_tensor(const Table *t, PyObject *const *values) {
   for (int i = 0; i < t->n; i++)
     if (t->roles[i] & ROLE_CONSTEXPR && tensor_type && (Py_TYPE(values[i]) == tensor_type || Py_TYPE(values[i]) == parameter_type)) return 1;
@@ -202,7 +202,7 @@ static PyObject *table_bind(Table *t, PyObject *args) {
   Py_RETURN_TRUE;
 }
 
-static PyObject *table_words(Table *t, PyObject *tuple) {
+static PyObject *table_signature(Table *t, PyObject *tuple) {
   PyObject **values;
   Words w;
   if (find_torch()) return NULL;
@@ -237,8 +237,8 @@ static PyObject *get_name(Table *t, void *c) { (void)t; (void)c; return PyUnicod
 
 static PyMethodDef table_methods[] = {
     {"find", (PyCFunction)table_find, METH_O, "The bound object for these argument values, or None."},
-    {"bind", (PyCFunction)table_bind, METH_VARARGS, "Bind argument values; False if they have no words."},
-    {"words", (PyCFunction)table_words, METH_O, "The words of these argument values as bytes, or None; for tests."},
+    {"bind", (PyCFunction)table_bind, METH_VARARGS, "Bind argument values; False if they have no signature."},
+    {"signature", (PyCFunction)table_signature, METH_O, "The signature of these argument values as bytes, or None; for tests."},
     {"passed", (PyCFunction)table_passed, METH_VARARGS, "What a launch of these values with this grid would pass to the driver, or None."},
     {"judge_by", (PyCFunction)table_judge_by, METH_O, "Show this callable what each launch would pass, and launch through Triton where it says no."},
     {"clear", (PyCFunction)table_clear, METH_NOARGS, "Forget everything bound."},
@@ -251,7 +251,7 @@ static PyGetSetDef table_fields[] = {{"hits", (getter)get_hits, NULL, "Calls ans
 static PySequenceMethods table_sequence = {.sq_length = (lenfunc)table_length};
 static PyTypeObject TableType = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "autotuned._launch.Table",
-    .tp_doc = "Table(names, places, defaults, roles, buckets, functions, device): words of arguments to bound kernels.",
+    .tp_doc = "Table(names, places, defaults, roles, buckets, functions, device): signatures of calls to bound kernels.",
     .tp_basicsize = sizeof(Table), .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, .tp_new = table_new,
     .tp_init = (initproc)table_init, .tp_dealloc = (destructor)table_dealloc, .tp_traverse = (traverseproc)table_traverse,
     .tp_clear = (inquiry)table_clear_references, .tp_methods = table_methods, .tp_getset = table_fields,

@@ -1,4 +1,4 @@
-/* The words of a call: what its arguments are as far as that decides which bound kernel it gets, as 64-bit numbers.
+/* The signature of a call: what its arguments are as far as that decides which bound kernel it gets, as 64-bit numbers.
  *
  * Part of `module.c`, after `tensors.h`. The fields of a table stand here: they say of each parameter what
  * counts. */
@@ -147,7 +147,7 @@ static int words_of_float(Words *w, int i, PyObject *x, int role) {
   return WORDS_OK;
 }
 
-/* A value that counts by identity: text or a dtype; anything else, a member of an enum too, has no words. */
+/* A value that counts by identity: text or a dtype; anything else, a member of an enum too, has no signature. */
 static int words_of_object(Words *w, int i, PyObject *x) {
   const char *kind = Py_TYPE(x)->tp_name;
   const char *dot = strrchr(kind, '.');
@@ -188,7 +188,7 @@ static int length_of(const Table *t, int i, uint64_t first) {
   }
 }
 
-/* cold path. The value of each key callable: with any but an int or a bool the call has no words. Runs Python code. */
+/* cold path. The value of each key callable: with any but an int or a bool the call has no signature. Runs Python code. */
 static int words_of_functions(const Table *t, Words *w, PyObject *const *values) {
   Py_ssize_t count = PyTuple_GET_SIZE(t->functions);
   if (!count) return WORDS_OK;
@@ -229,7 +229,7 @@ static inline int device_word(const Table *t, uint64_t *out) {
   return PyErr_Occurred() ? WORDS_ERROR : WORDS_OK;
 }
 
-/* hot path. The words of a call. WORDS_ERROR leaves a Python error set. May run Python code. */
+/* hot path. The signature of a call. WORDS_ERROR leaves a Python error set. May run Python code. */
 static int make_words(const Table *t, Words *w, PyObject *const *values) {
   w->count = w->objects = w->has_stream = w->on_host = 0;
   w->device_type = DL_CUDA;
