@@ -76,8 +76,9 @@ def _made_of(value: Any) -> tuple[Any, ...]:
         return (_known(value),)
     outside = value.__globals__
     names = sorted({name for code in codes(value.__code__) for name in code.co_names if name in outside})
-    used = [*cells(value).values(), *(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
-    return (value.__code__, *((name, _known(outside[name])) for name in names), *map(_known, used))
+    read = [*((name, outside[name]) for name in names), *cells(value).items()]
+    given = [*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
+    return (value.__code__, *((name, _known(used)) for name, used in read), *map(_known, given))
 
 
 def _known(value: Any) -> Any:

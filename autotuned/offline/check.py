@@ -75,8 +75,8 @@ def check(
         DeviceLostError: A config left the device in an error state.
     """
     if not tolerance >= 0:
-        problem = f"expected a share of 0 or more, got {tolerance:g}"
-        raise OptionError(f"tolerance: {problem}.", option="tolerance", problem=problem)
+        text = f"expected a share of 0 or more, got {tolerance:g}"
+        raise OptionError(text, option="tolerance", problem=text)
     checked = CheckResult(paths, tolerance)
     if imports or measure:
         _with_the_program(checked, [targets] if isinstance(targets, str) else targets or (), measure)

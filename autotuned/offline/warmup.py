@@ -51,7 +51,7 @@ class WarmupResult:
         return {"calls": [asdict(call) for call in self.calls]}
 
 
-def warmup(recording: str | os.PathLike[str], files: Sequence[str] = ()) -> WarmupResult:
+def warmup(recording: str | os.PathLike[str], files: Sequence[str] | None = None) -> WarmupResult:
     """Decide and compile each call of a recording, without launching or searching: `autotuned warmup` from Python.
 
     Args:
@@ -67,7 +67,7 @@ def warmup(recording: str | os.PathLike[str], files: Sequence[str] = ()) -> Warm
     """
     device = tensors_on(use_device())
     with explain.reading_once():  # each call that is not tuned says what is nearest to it
-        found = replay.load(Path(recording), files)
+        found = replay.load(Path(recording), files or ())
         return WarmupResult([_prepared(one, call, device) for one in found for call in one.calls])
 
 

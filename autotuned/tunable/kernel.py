@@ -130,7 +130,14 @@ class TunableKernel:
         if self.interpreted:
             return None
         kernel = compiled.compiling_in(executor, lambda: self._warm_up(call, config))
-        return lambda: toolchain.loaded(kernel.result() if hasattr(kernel, "result") else kernel)
+        future = getattr(kernel, "future", None)  # None for a kernel that Triton has already
+
+        def finish() -> Any:
+            if future is not None and kernel.future is None:
+                future.result()  # asked again after an error, Triton's own `result` says that None has no result
+            return toolchain.loaded(kernel.result() if hasattr(kernel, "result") else kernel)
+
+        return finish
 
     def compile_class(self, call: Call) -> Hashable | None:
         """Types, alignment and classes of integers; None under heuristics, whose values may depend on anything."""

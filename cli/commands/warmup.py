@@ -38,7 +38,7 @@ def warmup(
     from autotuned.offline.warmup import warmup  # needs torch and triton, if they are there
 
     with terminal.users_output(as_json):
-        result = warmup(path, files or [])
+        result = warmup(path, files)
     if as_json:
         terminal.print_json(result.to_json())
     else:

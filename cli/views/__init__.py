@@ -1,1 +1,1 @@
-"""What several commands show: stored choices, usage, speedups, the report's page; `stored.py` first."""
+"""The page that `report` writes, its plots, and names that shells complete; `page.py` first."""

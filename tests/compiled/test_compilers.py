@@ -18,7 +18,7 @@ from pretended import limit_only
 from triton import knobs
 
 from autotuned.offline import targets
-from autotuned.offline.workers import compile_server
+from autotuned.offline.workers import compile_pool, compile_server
 from autotuned.offline.workers.compile_pool import Compilers
 from autotuned.search import compile
 from autotuned.store import listing, records
@@ -155,6 +155,17 @@ def test_a_worker_that_is_killed_from_outside_says_nothing_of_its_config(workers
         compilers.compile(tuned.tuner.tunable.name, (), None, lambda: None)
 
 
+def test_a_config_whose_worker_is_killed_from_outside_is_not_stored_as_one_that_fails(workers, monkeypatch):
+    _, tuned = workers([("unlucky", 16), *FINE[1:]])
+    ask = compile_pool._Worker.ask
+
+    def killed(worker, request, *rest):
+        return os.kill(worker.pid, 9) if "unlucky" in repr(request) else ask(worker, request, *rest)
+
+    monkeypatch.setattr(compile_pool._Worker, "ask", killed)
+    assert call(tuned) == dict.fromkeys(FINE[1:], ("ok", None))
+
+
 def test_an_error_of_a_config_is_the_one_that_a_thread_would_raise(workers, caplog):
     compilers, tuned = workers([("refused", 16), *FINE[1:]])
     status, error = call(tuned)["refused", 16]
@@ -229,9 +240,9 @@ if "autotuned.offline.workers.worker" in " ".join(sys.orig_argv):
 # Threads compile until workers are ready, which nobody here makes wait for a GPU to begin.
 MEASURED_WHEN_READY = """
     import os, time, torch
-    from autotuned.resolve import hooks as switched
+    from autotuned.search import compile
     print("case of", os.getpid())
-    while not switched.compilers[-1]._knows("compiled_by_tune.work"):
+    while not compile.compilers[-1]._knows("compiled_by_tune.work"):
         time.sleep(0.02)
     yield dict(args=(torch.zeros(99), torch.zeros(99), 99), grid=(4,))
 """

@@ -181,7 +181,7 @@ HIT_FUNCTIONS = {
     ("<string>", "written"),
     ("<string>", "find"),
     ("tuner.py", "__call__"),
-    ("compiled.py", "launch"),
+    ("direct.py", "launch"),
     ("test_hit.py", "grid"),
     ("fake_cuda.py", "<lambda>"),
     ("fake_cuda.py", "__call__"),
@@ -229,7 +229,7 @@ def test_a_hit_is_a_table_lookup_and_a_launch(tensors, launcher):
     assert tuned.cache_info().hits == 2
     functions -= {("test_hit.py", "launch"), ("test_hit.py", "note"), ("jit.py", "__getitem__")}
     assert functions <= HIT_FUNCTIONS
-    assert {("compiled.py", "launch"), ("fake_cuda.py", "__call__")} <= functions
+    assert {("direct.py", "launch"), ("fake_cuda.py", "__call__")} <= functions
     assert (("<string>", "find") in functions) is (launcher == "python")  # else the look-up is in C
     assert builtins - {"setprofile"} <= HIT_BUILTINS
 

@@ -12,6 +12,7 @@ from triton import Config
 
 from autotuned import autotune
 from autotuned.launch import zeroing
+from autotuned.search import snapshots
 
 PATHS = [*paths.PATHS, "pinned", "through-triton"]
 
@@ -37,7 +38,8 @@ def events(monkeypatch):
         seen.append("launch")
         original(self, *args)
 
-    monkeypatch.setattr(zeroing, "zero", note_zero)
+    for module in (zeroing, snapshots):  # before a launch, and around a trial
+        monkeypatch.setattr(module, "zero", note_zero)
     monkeypatch.setattr(fake_cuda.Launcher, "__call__", note_launch)
     return seen
 

@@ -40,7 +40,7 @@ def all_alike(size):
         ({"key": ["x_ptr"], "bucket": {"x_ptr": all_alike}}, 1),
         ({"key": ["x_ptr"], "nearest": {"x_ptr": 2}}, 2),
     ],
-    ids=str,
+    ids=lambda given: "-".join(given) if isinstance(given, dict) else None,
 )
 def test_it_is_launched_and_searched_for_once(launches, options, searches):
     """With it in key= the first call raised after its search, in what is kept for `cache` of Triton's tuner."""

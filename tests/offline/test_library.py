@@ -6,13 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import run, run_json
+from commands import run_json
 from fakes import FakeConfig, form, make_key
-from given import Write
-from test_release import set_times, work
 
 import autotuned
-from autotuned.errors import ConfigFileError, KernelNameError, OptionError, OutputError, TargetError
+from autotuned.errors import ConfigFileError, KernelNameError, OptionError, OutputError
 from autotuned.recording.file import RecordedCall, Writer
 from autotuned.store import listing, records
 from autotuned.store.record import Timing, TuningRecord
@@ -94,21 +92,6 @@ def test_check_equals_the_command(folders: Path) -> None:
     assert not found.passed and found.to_json() == run_json("check", "a", "bad.json", code=1)
 
 
-def test_check_with_the_program_equals_the_command(write: Write) -> None:
-    run("tune", work(write), "--out", "tuned")
-    found = autotuned.check("tuned", imports=True)
-    assert found.passed and found.measured is None and found.to_json() == run_json("check", "tuned", "--import")
-    set_times(write, {"4": 4.0, "2": 2.0, "1": 2.2})
-    found = autotuned.check("tuned", measure=True)
-    assert not found.passed and [round(one.loss, 4) for one in found.lost] == [0.1, 0.1]
-    assert found.to_json() == run_json("check", "tuned", "--measure", code=1)
-    found = autotuned.check("tuned", measure=True, targets="mod_release:work", tolerance=0.2)
-    options = ["--target", "mod_release:work", "--tolerance", "0.2"]
-    assert found.passed and found.to_json() == run_json("check", "tuned", "--measure", *options)
-    with pytest.raises(TargetError):
-        autotuned.check("tuned", imports=True, targets=["no_such_module"])
-
-
 @pytest.mark.parametrize("kernel", [[], ["k"]], ids=["all", "one"])
 @pytest.mark.parametrize("calls", [False, True], ids=["", "calls"])
 def test_report_equals_the_command(tmp_path: Path, kernel: list[str], calls: bool) -> None:
@@ -134,8 +117,8 @@ def refusals(folder: Path) -> dict[str, tuple[type[Exception], Callable[[], obje
         "is an input, and inputs are never written": (OutputError, lambda: autotuned.merge("a", "a")),
         "is there already": (OutputError, lambda: autotuned.merge("a", "bad.json")),
         "nothing can be written to": (OutputError, lambda: autotuned.merge("a", "bad.json/below")),
-        "tolerance: expected a share of 0 or more, got -1": (OptionError, lambda: autotuned.check("a", tolerance=-1)),
-        "tolerance: expected a share of 0 or more, got nan": (
+        "expected a share of 0 or more, got -1": (OptionError, lambda: autotuned.check("a", tolerance=-1)),
+        "expected a share of 0 or more, got nan": (
             OptionError,
             lambda: autotuned.check("a", tolerance=float("nan")),
         ),

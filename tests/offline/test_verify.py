@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from commands import run, run_json
 
+import autotuned
 from autotuned.errors import TargetError
 from autotuned.offline import verify
 from autotuned.offline.verify import Contest
@@ -79,6 +80,21 @@ def test_a_choice_that_loses_by_more_than_the_tolerance_is_exit_code_1(write: Wr
     assert "LOSES" in text.stdout
     assert "2 choices lose by more than 5%" in text.stderr
     run("check", "tuned", "--measure", "--tolerance", "0.2")
+
+
+def test_check_with_the_program_equals_the_command(write: Write) -> None:
+    run("tune", work(write), "--out", "tuned")
+    found = autotuned.check("tuned", imports=True)
+    assert found.passed and found.measured is None and found.to_json() == run_json("check", "tuned", "--import")
+    set_times(write, {"4": 4.0, "2": 2.0, "1": 2.2})
+    found = autotuned.check("tuned", measure=True)
+    assert not found.passed and [round(one.loss, 4) for one in found.lost] == [0.1, 0.1]
+    assert found.to_json() == run_json("check", "tuned", "--measure", code=1)
+    found = autotuned.check("tuned", measure=True, targets="mod_release:work", tolerance=0.2)
+    options = ["--target", "mod_release:work", "--tolerance", "0.2"]
+    assert found.passed and found.to_json() == run_json("check", "tuned", "--measure", *options)
+    with pytest.raises(TargetError):
+        autotuned.check("tuned", imports=True, targets=["no_such_module"])
 
 
 def test_without_a_record_all_configs_are_timed(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
