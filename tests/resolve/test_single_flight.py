@@ -194,10 +194,10 @@ def test_b38_after_the_limit_a_waiter_goes_on_and_nothing_is_saved_twice(
     mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AUTOTUNED_MODE", "search")
-    with workers(1, bench_s=0.1) as [holder]:
+    limited = workers(1, bench_s=0.001, limit_s=0.3, mode=mode)
+    with workers(1, bench_s=0.1) as [holder], limited as [waiter]:  # both have started when the search begins
         holder.go().wait_for(1)
-        with workers(1, bench_s=0.001, limit_s=0.3, mode=mode) as [waiter]:
-            config, searches = waiter.go().chosen()
+        config, searches = waiter.go().chosen()
         assert (config, searches) == ((3, 0) if mode else (7, 1))
         assert "going on without it" in waiter.stderr
         assert list(listing.all_records()) == []  # the holder is not done

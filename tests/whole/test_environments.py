@@ -117,8 +117,8 @@ BECOME = f"""
 import filelock, importlib.readers, importlib.resources, os, platformdirs, secrets, sys, tempfile
 sys.path.insert(0, {str(SUPPORT)!r})
 import autotuned.configs, autotuned.api.decorator, autotuned.store.gc, autotuned.store.logbook, autotuned.search.search, fakes, uuid
-from autotuned.resolve import sources as store
-list(store.config_folders())
+from autotuned.configfiles import lookup
+list(lookup.config_folders())
 os.setgroups([])
 os.setgid(GID)
 os.setuid(UID)
