@@ -123,7 +123,7 @@ FAULT = """
 import sys
 import torch, triton, triton.language as tl
 from autotuned import Config, autotune
-from autotuned.resolve import sources as store
+from autotuned.store import listing
 from autotuned.errors import DeviceLostError
 
 CONFIGS = [Config({"BLOCK": 64, "FAR": far}) for far in (0, 1, 2)] + [Config({"BLOCK": 128, "FAR": 0})]
@@ -149,7 +149,7 @@ except DeviceLostError as error:
 else:
     torch.cuda.synchronize()
     assert bool((x == 1).all())
-    (record,) = [record for _, record in store.all_records()]
+    (record,) = [record for _, record in listing.all_records()]
     print("tuned", {timing.config["kwargs"]["FAR"]: timing.status for timing in record.timings}[1], len(record.timings))
 """
 
