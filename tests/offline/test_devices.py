@@ -225,7 +225,7 @@ def test_a_budget_is_for_all_devices_together(tmp_path, fake):
 
 
 def test_progress_names_the_devices(tmp_path, fake):
-    done = run(command(tmp_path, "--devices", "all", count=6), tmp_path, **fake(fake_gpus.TWO))
+    done = run(command(tmp_path, "--devices", "all", count=6, wait=MEET), tmp_path, **fake(fake_gpus.TWO))
     assert done.returncode == 0, done.stderr
     for name in ("GPU 0", "GPU 1"):
         assert re.search(rf"^{name}: kernels\.work  n=\d.*how=fast", done.stderr, re.MULTILINE), done.stderr
