@@ -45,7 +45,7 @@ class Outline(Frozen):
     """A key without its sizes: what many keys of one kernel have in common.
 
     Attributes:
-        text: Its canonical text. `data`: the same as JSON.
+        text: Its canonical text, with `places`. `data`: the same as JSON.
         places: Where in the call the sizes lie that are left out, and how many there.
     """
 
@@ -175,8 +175,9 @@ def _outlined(key: Key) -> tuple[Outline, Sizes]:
     """A key's outline, and the sizes that it leaves out."""
     sizes: dict[str, tuple[int, ...]] = {}
     call = {name: _without_sizes(part, name, sizes) for name, part in sorted(key.call.items())}
-    text = f"{canonical(call)}{key.context_text or canonical(key.context)}"
     places = tuple((place, len(found)) for place, found in sizes.items())
+    # With the places: a file may hold by itself what stands here for a size.
+    text = f"{canonical(call)}{key.context_text or canonical(key.context)}{places}"
     return Outline(text, {"call": call, "context": key.context}, places), tuple(sizes.values())
 
 

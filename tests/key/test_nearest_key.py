@@ -85,3 +85,9 @@ def test_of_thousands_of_keys_a_handful_is_compared(monkeypatch):
     assert [one.call["values"]["n"] for one in found] == [n + (0, -1, 1)[(n - 10) % 3] for n in range(1010, 4010, 30)]
     assert len(spelled) <= 1
     assert len(looked_at) < 5 * len(found)
+
+
+def test_a_file_may_hold_by_itself_what_stands_for_a_size():
+    odd = key((64,), n=0.5)
+    assert Alike([key((64,), n=8), odd]).nearest(key((64,), n=1)).call["values"] == {"n": 8}
+    assert Alike([odd, key((64,), n=8)]).nearest(key((64,), n=1)).call["values"] == {"n": 8}
