@@ -12,7 +12,6 @@ from triton import Config
 
 from autotuned import autotune
 from autotuned.launch import zeroing
-from autotuned.search import snapshots
 
 PATHS = [*paths.PATHS, "pinned", "through-triton"]
 
@@ -38,8 +37,7 @@ def events(monkeypatch):
         seen.append("launch")
         original(self, *args)
 
-    for module in (zeroing, snapshots):  # before a launch, and around a trial
-        monkeypatch.setattr(module, "zero", note_zero)
+    monkeypatch.setattr(zeroing, "zero", note_zero)  # before a launch, and around a trial
     monkeypatch.setattr(fake_cuda.Launcher, "__call__", note_launch)
     return seen
 
