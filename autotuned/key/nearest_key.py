@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from autotuned._frozen import Frozen
-from autotuned.key.key import Key, differences
+from autotuned.key.key import Key
 from autotuned.typed_json import Json, canonical
 
 OTHER = 8.0  # octaves for each part that differs and is not a size: as much as a size 256 times as large
@@ -205,3 +205,39 @@ def _apart(ours: Outline, theirs: Outline) -> Apart:
         tuple(map(theirs.places.index, common)),
         ours.places == theirs.places,
     )
+
+
+def parts(data: Json, path: str = "") -> Iterator[tuple[str, Json]]:
+    """The leaves of a key, `call.tensors.x.dtype` and its value; a typed value such as {"float": ...} is one leaf."""
+    for name, value in data.items():
+        if isinstance(value, dict) and value and not path.endswith(("values.", "options.")):
+            yield from parts(value, f"{path}{name}.")
+        else:
+            yield f"{path}{name}", value
+
+
+class Difference(Frozen):
+    """One place in which two keys differ; a part that one of them lacks is None."""
+
+    path: str
+    ours: Json
+    theirs: Json
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.ours!r} here, {self.theirs!r} there"
+
+
+def differences(ours: Json, theirs: Json, path: str = "") -> Iterator[Difference]:
+    """Every leaf in which two key parts differ, in a stable order."""
+    # Compared as text: in Python 1 == True, and a dict of them is equal too.
+    if canonical(ours) == canonical(theirs):
+        return
+    if not (isinstance(ours, dict) and isinstance(theirs, dict)):
+        yield Difference(path, ours, theirs)
+        return
+    for name in sorted({*ours, *theirs}):
+        below = f"{path}.{name}" if path else name
+        if name in ours and name in theirs:
+            yield from differences(ours[name], theirs[name], below)
+        else:  # a difference also where the other side holds None
+            yield Difference(below, ours.get(name), theirs.get(name))

@@ -17,6 +17,7 @@ from autotuned.errors import EncodingError
 from autotuned.key import key, source
 from autotuned.key.reach import cells
 from autotuned.key.source_text import Body, codes, text
+from autotuned.key.tensors import is_tensor
 from autotuned.typed_json import Json, digest, encode
 
 # Objects without weak references that are kept alive. A key of one that was let go is never asked for again, since
@@ -35,7 +36,7 @@ def spell(value: Any, where: str) -> Json:
 
     An array within another value counts as an argument does: by dtype, shape and strides.
     """
-    if key.is_tensor(value):
+    if is_tensor(value):
         return _layout(value)
     try:
         return source.of_value(value, where, _layout)

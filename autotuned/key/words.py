@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 
-from autotuned.key.key import Difference
+from autotuned.key.nearest_key import Difference
 from autotuned.typed_json import Json
 
 DIGEST = 64  # letters of a digest of source or toolchain, of which the first tell enough

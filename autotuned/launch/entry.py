@@ -9,10 +9,10 @@ from autotuned._lazy import later
 from autotuned.launch import codegen
 
 if TYPE_CHECKING:
-    from autotuned.key import tensors
+    from autotuned.key import memory
     from autotuned.launch import driver_call, zeroing
 else:
-    driver_call, tensors, zeroing = later("launch.driver_call"), later("key.tensors"), later("launch.zeroing")
+    driver_call, memory, zeroing = later("launch.driver_call"), later("key.memory"), later("launch.zeroing")
 
 Run = Callable[[tuple[Any, ...], Any], Any]
 
@@ -78,7 +78,7 @@ class Prologue:
         """Do it for the arguments of one launch."""
         arguments = self._full(*values)
         if self._zeroed:
-            tensors.refuse_aliases(arguments, self._zeroed, self._kernel)
+            memory.refuse_aliases(arguments, self._zeroed, self._kernel)
             zeroing.zero_named(arguments, self._zeroed, self._kernel)
         if self._hook is not None:
             self._hook(arguments)

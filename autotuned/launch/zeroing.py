@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from autotuned.key.tensors import is_torch, refuse_without_tensor, tensors_in
+from autotuned.key.memory import is_torch, refuse_without_tensor, tensors_in
 
 
 def zero_named(arguments: Mapping[str, Any], names: Iterable[str], kernel: str) -> None:

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from autotuned.key.key import Difference, Key
-from autotuned.key.nearest_key import Alike
+from autotuned.key.key import Key
+from autotuned.key.nearest_key import Alike, Difference
 from autotuned.key.words import change_words
 from autotuned.offline import stored
 from autotuned.offline.stored import Stored

@@ -11,8 +11,8 @@ from typing import Any
 
 from autotuned.errors import EncodingError, RecordError
 from autotuned.json_fields import INT64_MAX, typed
-from autotuned.key.key import is_descriptor, is_tensor, strides_of
-from autotuned.key.tensors import is_torch
+from autotuned.key.memory import is_torch
+from autotuned.key.tensors import is_descriptor, is_tensor, strides_of
 from autotuned.recording import tensors
 from autotuned.recording.tensors import ALIGNMENT, BY_VALUE_BYTES
 from autotuned.typed_json import Json, encode

@@ -11,8 +11,8 @@ from typing import Any
 from autotuned.configfiles import lookup
 from autotuned.errors import NotTunedError
 from autotuned.key import opaque
-from autotuned.key.key import Difference, Key, differences, parts
-from autotuned.key.nearest_key import Alike
+from autotuned.key.key import Key
+from autotuned.key.nearest_key import Alike, Difference, differences, parts
 from autotuned.resolve.request import Question
 from autotuned.store import listing, records
 from autotuned.store.conditions import Conditions

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from autotuned.configfiles import lookup
 from autotuned.errors import OutOfMemoryError
-from autotuned.key import opaque, tensors, walk
+from autotuned.key import memory, opaque, walk
 from autotuned.key.key import Key
 from autotuned.resolve import explain, sources
 from autotuned.resolve.advice import Storm
@@ -67,7 +67,7 @@ class Searcher:
             AllConfigsFailedError: None can be used.
         """
         key = question.key
-        tensors.refuse_aliases(question.call.arguments, self._state.options.zero, self.tunable.name)
+        memory.refuse_aliases(question.call.arguments, self._state.options.zero, self.tunable.name)
         if not self._memory.is_due(key.digest):
             return None
         left = self._left(question)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from autotuned import env
 from autotuned._lazy import later
 from autotuned.errors import AutotunedError
-from autotuned.key.key import is_tensor
+from autotuned.key.tensors import is_tensor
 from autotuned.launch import codegen, launcher
 from autotuned.resolve import hooks
 from autotuned.resolve.chooser import Chooser
@@ -28,7 +28,7 @@ from autotuned.tunable.call import Call, Tunable, bind
 from autotuned.tunable.kernel import TunableKernel
 
 if TYPE_CHECKING:
-    from autotuned.key import tensors
+    from autotuned.key import memory
     from autotuned.launch import bound, direct, entry, verify
     from autotuned.resolve import advice, counters
     from autotuned.resolve.counters import CacheInfo
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 else:
     bound, direct, entry = map(later, ("launch.bound", "launch.direct", "launch.entry"))
     compiled = later("triton_compat.compiled")
-    failures, tensors = later("search.failures"), later("key.tensors")
+    failures, memory = later("search.failures"), later("key.memory")
     advice, counters = later("resolve.advice"), later("resolve.counters")
     verify = later("launch.verify")
 
@@ -197,7 +197,7 @@ class Tuner:
         if lists := self.options.named:
             plain = (name for names in lists.values() for name in names if not is_tensor(call.arguments.get(name)))
             if any(True for _ in plain):  # asked here, so that what tensors alone do not need is not imported
-                tensors.refuse_without_tensor(call.arguments, lists, self.tunable.name)
+                memory.refuse_without_tensor(call.arguments, lists, self.tunable.name)
 
     def tune(
         self,

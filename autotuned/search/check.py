@@ -13,7 +13,7 @@ from typing import Any
 
 from autotuned.errors import CheckError, DecorationError
 from autotuned.key import opaque
-from autotuned.key.tensors import is_torch, tensors_in
+from autotuned.key.memory import is_torch, tensors_in
 from autotuned.search.failures import is_memory_error
 from autotuned.store.conditions import OTHERS, Checked, Restore
 from autotuned.store.conditions import names as ordered

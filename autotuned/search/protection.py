@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import TypeVar
 
-from autotuned.key import tensors
+from autotuned.key import memory
 from autotuned.search import failures
 from autotuned.search.compile import CompileStream
 from autotuned.search.job import Job, Outcome
@@ -74,7 +74,7 @@ class Guard:
         job, access = self._job, self._ahead.access
         if access is None or job.restore is not None or job.hooks.before is not None or job.hooks.after is not None:
             return ()
-        return tensors.unshared(job.call.arguments, access.written - access.read)
+        return memory.unshared(job.call.arguments, access.written - access.read)
 
     def begin(self) -> None:
         """A config is launched for the first time: until `learn`, nobody knows what it has written."""

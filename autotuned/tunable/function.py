@@ -13,7 +13,7 @@ from autotuned.errors import DecorationError
 from autotuned.gpu import device
 from autotuned.gpu.device import Device
 from autotuned.key import source
-from autotuned.key.tensors import gpu_of
+from autotuned.key.memory import gpu_of
 from autotuned.triton_compat import kernel
 from autotuned.tunable.call import Call
 from autotuned.typed_json import Json

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from autotuned.key.key import parts
+from autotuned.key.nearest_key import parts
 from autotuned.key.words import call_words, value_words
 from autotuned.offline.stored import Stored, kernels, of_kernel
 from autotuned.store import listing

@@ -23,7 +23,7 @@ from paths import quick
 from autotuned import Check, autotune
 from autotuned.errors import CallError
 from autotuned.key import walk
-from autotuned.key.tensors import gpu_of, tensors_in
+from autotuned.key.memory import gpu_of, tensors_in
 
 quietly = settings(max_examples=60, deadline=None, database=None, derandomize=True)
 CONFIGS = [Config({"step": step}) for step in (8, 16, 4)]

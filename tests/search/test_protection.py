@@ -8,7 +8,7 @@ from hypothesis import given as drawn
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from autotuned.key.tensors import tensors_in
+from autotuned.key.memory import tensors_in
 from autotuned.search.protection import Guard
 from autotuned.triton_compat.compiled import Access, union
 

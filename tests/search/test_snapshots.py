@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from fakes import FakeDescriptor, FakeTensor
 
-from autotuned.key.tensors import aliases, tensors_in, unshared
+from autotuned.key.memory import aliases, tensors_in, unshared
 from autotuned.launch.zeroing import zero, zero_named
 from autotuned.search.snapshots import Protection, Snapshot
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from fakes import FakeDescriptor
 
-from autotuned.key.tensors import aliases, elements
+from autotuned.key.memory import aliases, elements
 from autotuned.launch.zeroing import zero_named
 from autotuned.search import snapshots
 from autotuned.search.snapshots import Protection, Snapshot, poison
