@@ -246,7 +246,16 @@ def write_text(path: Path, content: str) -> None:
     Raises:
         OSError: The folder cannot be made or written; no temporary file is left behind.
     """
-    _twice(lambda: _replace(path, content.encode()))
+    write_bytes(path, content.encode())
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Replace a file's content in one step; see `write_text`.
+
+    Raises:
+        OSError: The folder cannot be made or written; no temporary file is left behind.
+    """
+    _twice(lambda: _replace(path, content))
 
 
 def overwrite(path: Path, content: str) -> None:

@@ -158,3 +158,9 @@ class CheckError(AutotunedError, RuntimeError):
     """The reference of `check=` raises, or it stands against most configs (`.kernel`)."""
 
     kernel: str
+
+
+class BinaryError(AutotunedError, ValueError):
+    """Compiled kernels that ship cannot be read, built or loaded (`.path`)."""
+
+    path: str

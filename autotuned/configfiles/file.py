@@ -5,14 +5,14 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
 from autotuned import disk
 from autotuned.errors import ConfigFileError, RecordError
 from autotuned.gpu.device import Device, file_stem, from_json
-from autotuned.json_fields import is_finite, typed
+from autotuned.json_fields import is_finite, texts, typed
 from autotuned.key import stored_key
 from autotuned.key.key import Key
 from autotuned.store import conditions, record
@@ -26,13 +26,19 @@ WARPS = (1, 2, 4, 8, 16, 32, 64)  # Triton takes powers of two only
 
 @dataclass(frozen=True)
 class Entry:
-    """One tuned call of a file: the call part of a key, the choice for it, and what that was measured under."""
+    """One tuned call of a file: the call part of a key, the choice for it, and what that was measured under.
+
+    Attributes:
+        binaries: The digests of compiled kernels for it in the file of binaries beside this one. They are no part of
+            what was chosen: two entries that differ in them alone are equal.
+    """
 
     call: Json
     config: Mapping[str, Json]
     median_us: float | None
     vs_default: float | None
     conditions: Conditions = Conditions()
+    binaries: tuple[str, ...] = field(default=(), compare=False)
 
     @cached_property
     def identity(self) -> str:
@@ -47,7 +53,12 @@ class Entry:
             "conditions": self.conditions.to_json(),
             "median_us": self.median_us,
             "vs_default": self.vs_default,
+            **({"binaries": sorted(self.binaries)} if self.binaries else {}),
         }
+
+    def with_binaries(self, digests: Iterable[str]) -> Entry:
+        """The same with these binaries and no others."""
+        return replace(self, binaries=tuple(sorted(set(digests))))
 
 
 @dataclass(frozen=True)
@@ -297,6 +308,8 @@ class _Reader:
         entries = self._file.group(text, context).entries
         if call in entries:  # the first is kept: as git's union writes them, that of the branch that is merged into
             first, number = entries[call], self._lines[text, call]
+            if first == entry:
+                entries[call] = first.with_binaries((*first.binaries, *entry.binaries))
             same, before = first == entry, f" of line {number}" if number is not None else ""
             what = f"repeats the entry{before}" if same else f"a second entry for the call{before}"
             self.fault(f"{where}: {what}. It is left out; keep one of the two.", line, same)
@@ -362,7 +375,8 @@ def load_entry(data: Any, where: str) -> Entry:
     Raises:
         RecordError: A field is missing, unknown, of another type, or a number is out of range.
     """
-    fields = _fields(data, where, {"call", "config", "conditions", "median_us", "vs_default"})
+    fields = _fields({"binaries": [], **typed(data, dict, where)}, where,
+                     {"call", "config", "conditions", "median_us", "vs_default", "binaries"})  # fmt: skip
     for name in ("median_us", "vs_default"):
         number = fields[name]
         if number is not None and (not is_finite(number) or number <= 0):
@@ -371,7 +385,8 @@ def load_entry(data: Any, where: str) -> Entry:
     config = record.check_config(fields["config"], f"{where}.config")
     _check_values(call, config, f"{where}.config")
     measured = conditions.load(fields["conditions"], f"{where}.conditions")
-    return Entry(call, config, fields["median_us"], fields["vs_default"], measured)
+    binaries = texts(fields["binaries"], f"{where}.binaries")
+    return Entry(call, config, fields["median_us"], fields["vs_default"], measured, tuple(sorted(set(binaries))))
 
 
 def _check_values(call: dict[str, Json], config: dict[str, Json], where: str) -> None:

@@ -6,14 +6,15 @@ import heapq
 import importlib.resources
 import itertools
 import logging
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from autotuned import disk, env
+from autotuned.configfiles import by_shape, nearest_shape, policy
 from autotuned.configfiles import file as configfile
-from autotuned.configfiles import nearest_shape, policy
 from autotuned.configfiles.file import ConfigFile, Entry, Fault
 from autotuned.configfiles.policy import Policy, Verdict
 from autotuned.errors import ConfigFileError
@@ -33,10 +34,21 @@ GROUP = "autotuned.configs"  # of entry points, and the package that holds our o
 
 
 class Folder(NamedTuple):
-    """A folder of config files, and what of it serves in another context."""
+    """A folder of config files, and what of it serves in another context.
+
+    Attributes:
+        code: Whether code of the program said that its binaries may be loaded.
+        package: The outermost package that it lies in, of which kernels may take binaries from it; "" for none.
+    """
 
     path: Traversable
     policy: Policy
+    code: bool = False
+    package: str = ""
+
+    def may_give_code(self, module: str) -> bool:
+        """Whether a kernel of a module may be loaded from it: config files only choose, and binaries are code."""
+        return self.code or (self.package != "" and module.partition(".")[0] == self.package)
 
 
 class Read(NamedTuple):
@@ -97,7 +109,9 @@ _generation = 0  # grows when files are to be read anew
 # -- the folders -----------------------------------------------------------------------------------------------------
 
 
-def register_configs(source: str | Path, policy: str | Mapping[str, str] | None = None) -> None:
+def register_configs(
+    source: str | Path, policy: str | Mapping[str, str] | None = None, *, binaries: bool = False
+) -> None:
     """Serve the config files of an application.
 
     Later registrations are asked first; all of them after `AUTOTUNED_CONFIG_PATH` and before the packages that the
@@ -107,6 +121,7 @@ def register_configs(source: str | Path, policy: str | Mapping[str, str] | None 
         source: A package ("mypkg.tuned", read with importlib.resources, also from a zip) or a folder.
         policy: What of these files serves where the call is the same and the context is not: one action for all
             axes, or actions by axis, such as `{"source": "warn", "triton": "refuse"}`; docs/config-files.md has both.
+        binaries: Whether compiled kernels that lie beside them may be loaded: they are code that runs on the GPU.
 
     Raises:
         ConfigFileError: No such package or folder, axis or action.
@@ -116,7 +131,7 @@ def register_configs(source: str | Path, policy: str | Mapping[str, str] | None 
     if not folder.is_dir():
         folder = _package_folder(str(source))
         _say_if_empty(folder, str(source))
-    _registered.insert(0, Folder(folder, actions))
+    _registered.insert(0, Folder(folder, actions, binaries))
     forget_files()
 
 
@@ -148,6 +163,11 @@ def forget_files() -> None:
         known.clear()
 
 
+def generation() -> int:
+    """Grows whenever files are to be read anew."""
+    return _generation
+
+
 def state() -> tuple[Any, ...]:
     """What is equal for as long as the same folders are asked and what was read of them holds."""
     return _generation, *(str(folder.path) for folder in folders())
@@ -156,7 +176,7 @@ def state() -> tuple[Any, ...]:
 def folders() -> Iterator[Folder]:
     """Folders of config files in the order they are asked: environment, application, entry points, this package."""
     yield from _others()
-    yield from _looked_for("own", lambda: [Folder(_own(), policy.DEFAULTS)])
+    yield from _looked_for("own", lambda: [Folder(_own(), policy.DEFAULTS, package="autotuned")])
 
 
 def _own() -> Traversable:
@@ -191,7 +211,8 @@ def _entry_points() -> list[Folder]:
     found = []
     for point in sorted(metadata.entry_points(group=GROUP), key=lambda point: point.name):
         try:
-            found.append(Folder(importlib.resources.files(point.value), policy.DEFAULTS))
+            path = importlib.resources.files(point.value)
+            found.append(Folder(path, policy.DEFAULTS, package=_whole_package(point.value)))
             _say_if_empty(found[-1].path, point.value)
         except Exception as error:  # importing it runs its code
             log.warning(
@@ -199,6 +220,12 @@ def _entry_points() -> list[Folder]:
                 point.name, GROUP, point.value, type(error).__name__, error,
             )  # fmt: skip
     return found
+
+
+def _whole_package(name: str) -> str:
+    """The outermost package of a module; "" where that is a namespace, into which several distributions install."""
+    top = name.partition(".")[0]
+    return top if getattr(sys.modules.get(top), "__file__", None) else ""
 
 
 # -- reading ---------------------------------------------------------------------------------------------------------
@@ -384,49 +411,24 @@ def _neighbours(key: Key, factors: nearest_shape.Factors) -> Iterator[Offer]:
     found = [
         _outwards(verdict, held, alike, ours.sizes, factors)
         for held in _files_for(key)
-        for alike in _alike(held.file, ours.rest, factors)
+        for alike in by_shape.alike(held.file, ours.rest, factors)
         if (verdict := held.judge(key, alike.context)) is not None
     ]
     return heapq.merge(*found, key=lambda offer: offer.rank)
 
 
 def _outwards(
-    verdict: Verdict, held: ShippedFile, alike: Alike, ours: nearest_shape.Sizes, factors: nearest_shape.Factors
+    verdict: Verdict,
+    held: ShippedFile,
+    alike: by_shape.Alike,
+    ours: nearest_shape.Sizes,
+    factors: nearest_shape.Factors,
 ) -> Iterator[Offer]:
     for far, sizes, entry in alike.entries.around(ours, factors):
         if sizes != ours:  # the same are the ladder's
             rank = (verdict.rank, far, sizes, held.number)
             note = "; ".join([nearest_shape.words(ours, sizes, far), *verdict.notes])
             yield Offer(rank, verdict, entry, alike.context, held, note)
-
-
-class Alike(NamedTuple):
-    """Entries of one context that differ in sizes only."""
-
-    context: Json
-    entries: nearest_shape.Neighbourhood[Entry]
-
-
-def _alike(file: ConfigFile, rest: str, factors: nearest_shape.Factors) -> list[Alike]:
-    """The entries that differ in sizes of some axes only, by context; worked out once a file and set of axes."""
-    axes = frozenset(factors)
-    if axes not in file.indexes:
-        file.indexes[axes] = _index(file, axes)
-    alike: list[Alike] = file.indexes[axes].get(rest, [])
-    return alike
-
-
-def _index(file: ConfigFile, axes: Iterable[str]) -> dict[str, list[Alike]]:
-    index: dict[str, list[Alike]] = {}
-    for group in file.groups():
-        by_rest: dict[str, list[tuple[nearest_shape.Sizes, Entry]]] = {}
-        for entry in group.entries.values():
-            shape = nearest_shape.shape_of(entry.call, axes)
-            if shape.sizes:
-                by_rest.setdefault(shape.rest, []).append((shape.sizes, entry))
-        for rest, found in by_rest.items():
-            index.setdefault(rest, []).append(Alike(group.context, nearest_shape.Neighbourhood(found)))
-    return index
 
 
 def _files_for(key: Key) -> Iterator[ShippedFile]:
@@ -445,6 +447,14 @@ def _files_of(folder: Traversable, kernel: str) -> list[tuple[str, ConfigFile]]:
         found = ((str(path), read(path, kernel).file) for path in _paths_in(folder, kernel))
         _kernels[name] = [(path, file) for path, file in found if file is not None]
     return _kernels[name]
+
+
+def with_devices(folder: Traversable, kernel: str) -> Iterator[tuple[Traversable, ConfigFile]]:
+    """The config files of a kernel in a folder, on any device, each with its path."""
+    for path in _paths_in(folder, kernel):
+        file = read(path, kernel).file
+        if file is not None:
+            yield path, file
 
 
 def announce(kernel: str, choice: Choice) -> None:

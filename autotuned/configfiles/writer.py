@@ -20,6 +20,8 @@ UNION = (
     "# Two people who tune other shapes add other lines to one file: git keeps both.\n"
     "# `autotuned check` finds a call that both tuned.\n"
     "*.json merge=union\n"
+    "# Compiled kernels beside them: `autotuned merge` puts two people's together.\n"
+    "*.bin binary\n"
 )
 
 _ends: dict[str, configfile.Ends] = {}  # of the files that this process adds to, as it found them
@@ -64,8 +66,15 @@ def _add(path: Path, found: list[tuple[Key, Entry]], folder: Path) -> None:
             if file.device != from_json(where):  # two names that become one slug
                 text = f"config file {path}: expected {from_json(where)}, got {file.device}."
                 raise ConfigFileError(text, path=str(path))
-            file.add(context, entry)
+            file.add(context, _with_binaries(file.find(key), entry))
         write(file, folder)
+
+
+def _with_binaries(before: Entry | None, entry: Entry) -> Entry:
+    """The entry that takes another's place, with the other's binaries where the config is the same."""
+    if before is None or before.identity != entry.identity:
+        return entry
+    return entry.with_binaries((*before.binaries, *entry.binaries))
 
 
 def path_of(kernel: str, device: Device, folder: Path) -> Path:

@@ -48,7 +48,7 @@ def direct(made: Bound, tunable: Tunable, arguments: Mapping[str, Any], binary: 
     assert fallback is not None
 
     def plan(kernel: Any) -> tuple[Run, tuple[Any, ...] | None, driver_call.Twin | None]:
-        found = compiled.handle(tunable.fn, kernel, device)
+        found = compiled.handle_of(tunable.fn, kernel, device)
         _native.watch(found.watched)
         parts = before.parts if before else (None, {}, ())
         straight = direct_launch(found, filled, memory, is_hooked, made, otherwise)

@@ -42,7 +42,7 @@ def fields(
     if None in kinds or needs_more or tuned or metadata.shared > 228 << 10 or metadata.target.backend != "cuda":
         return None
     ctas = getattr(metadata, "num_ctas", 1)
-    attributes = _attributes(metadata, ctas)
+    attributes = launch_attributes(metadata, ctas)
     threads = 32 * metadata.num_warps
     hook, given, zeroed = prologue
     blank = dict.fromkeys(names)
@@ -60,7 +60,12 @@ def _kind(type_: Any) -> str | None:
     return _KINDS.get(type_) if isinstance(type_, str) else None
 
 
-def _attributes(metadata: Any, ctas: int) -> tuple[tuple[int, int, int, int], ...]:
+def launch_attributes(metadata: Any, ctas: int) -> tuple[tuple[int, int, int, int], ...]:
+    """The driver's attributes of a launch, each a number and its value of three words.
+
+    Args:
+        metadata: Of the compiled kernel, or its launcher. `ctas`: blocks of a cluster.
+    """
     found = []
     if getattr(metadata, "launch_pdl", False):
         found.append((_PROGRAMMATIC, 1, 0, 0))
@@ -91,7 +96,7 @@ class Twin:
         self._types = [str(signature.get(name)) for name in names]
         self._kinds = [_kind(signature.get(name)) or "-" for name in names]
         launched_by = found.run if hasattr(found.run, "num_ctas") else kernel.metadata
-        self._attributes = _attributes(launched_by, getattr(launched_by, "num_ctas", 1))
+        self._attributes = launch_attributes(launched_by, getattr(launched_by, "num_ctas", 1))
 
     def differences(self, values: tuple[Any, ...], grid: Any, passed: tuple[Any, ...] | None) -> list[str]:
         """Where the C launcher would not pass what the twin does, in words.

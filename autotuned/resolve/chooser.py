@@ -13,7 +13,7 @@ from autotuned._lazy import later
 from autotuned.errors import AllConfigsFailedError, ConfigError, PruningError
 from autotuned.key import opaque
 from autotuned.key.key import Key, call_part
-from autotuned.resolve import hooks, sources
+from autotuned.resolve import hooks, shipped, sources
 from autotuned.resolve.context import Context
 from autotuned.resolve.request import Options, Question, State
 from autotuned.store import conditions, records
@@ -24,6 +24,7 @@ from autotuned.tunable.call import Call, Tunable, refuse_conflicts
 from autotuned.tunable.configs import Pruner
 
 if TYPE_CHECKING:
+    from autotuned.configfiles import lookup
     from autotuned.resolve import advice, explain, fallback, searcher
     from autotuned.resolve.explain import Explanation
     from autotuned.search import exclusions, failures
@@ -34,6 +35,7 @@ else:
     explain, fallback, searcher, advice = map(
         later, ("resolve.explain", "resolve.fallback", "resolve.searcher", "resolve.advice")
     )
+    lookup = later("configfiles.lookup")
     exclusions, failures, locks, readers = map(
         later, ("search.exclusions", "search.failures", "store.locks", "tunable.readers")
     )
@@ -68,6 +70,7 @@ class Chooser:
         #: Arguments that decide with their exact values which configs a call may use, as far as has been seen.
         self.seen: set[str] = set()
         self._context = Context(tunable, options.version, options.trial)
+        self.shipped = shipped.Shipped(tunable, self._context)
 
     @property
     def options(self) -> Options:
@@ -183,7 +186,7 @@ class Chooser:
         mode = mode or env.current_mode()
         if mode == "off" and len(live) > 1 and self.options.default is None:
             return self._first_that_compiles(call, live)
-        known = self._without_key(call, live, mode, pinned)
+        known = self._without_key(call, live, mode, pinned) or self._ready(call, live, mode)
         if known is not None:
             return known if live.whole else known.replace(lasting=False)
         question = self.question(call, live, mode, search=search)
@@ -213,13 +216,29 @@ class Chooser:
             return Choice(next(iter(live.values())), Origin.ONLY)
         return self.default(call, live) if mode == "off" else None
 
+    def _ready(self, call: Call, live: Live, mode: str) -> Choice | None:
+        """The choice that a compiled kernel ships with, where nothing comes before it and so no key is needed.
+
+        The toolchain's part of a key is a hash over all of Triton: a start that compiles nothing does not wait for it.
+        """
+        state = self.state
+        if mode not in ("auto", "serve", "strict") or state.is_busy or hooks.agreements or not self.options.stored:
+            return None
+        if not self.shipped.may_be_first():
+            return None
+        part = call_part(self.options.spec, call.arguments, call.options, self.tunable.name, opaque.spell)
+        seen = self.shipped.look(call, part, live, self.options.needs(self.tunable.name, live))
+        lookup.report(self.tunable.name, mode == "strict")
+        return seen.choice
+
     def _places(self, question: Question) -> list[Place]:
         """Where a known choice may come from, in the order in which the places are asked."""
         own: Place = (Origin.TABLE, lambda key, live: self._look_at_own(question))
         if question.fresh or not self.state.keeps(question.key):
             return [own]
         strict = question.mode == "strict"
-        return [own, *sources.places(strict, question.must_search, self.options.nearest, question.needed)]
+        binaries = self.shipped.place(question) if self.shipped.possible else None
+        return [own, *sources.places(strict, question.must_search, self.options.nearest, question.needed, binaries)]
 
     def _ending(self, question: Question) -> Origin | None:
         """What a call gets for which nothing is known: a search, an untuned config, or (None) an error."""

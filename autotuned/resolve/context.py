@@ -27,6 +27,24 @@ class Context:
         self._version = encode(version, f"version of '{tunable.name}'", opaque.spell)
         self._latest: tuple[Any, dict[str, Json], str] = (None, {}, "")
 
+    @property
+    def version(self) -> Json:
+        """The user's salt, as keys have it."""
+        return self._version
+
+    def without_toolchain(self, call: Call) -> dict[str, Json]:
+        """The context part of a call's key but for the toolchain, of which nothing is read or hashed."""
+        tunable = self._tunable
+        parts = {"device": tunable.device(call).to_json(), "environment": tunable.environment()}
+        return {**parts, **self._rest(tunable.source)}
+
+    def _rest(self, source: str) -> dict[str, Json]:
+        tunable = self._tunable
+        rest = {"source": source, "version": self._version, **self._trial}
+        if self._version is None and tunable.opaque:  # with a version the user says what of them matters
+            rest["process"] = {name: opaque.this_very(value) for name, value in tunable.opaque}
+        return rest
+
     def of(self, call: Call) -> tuple[dict[str, Json], str]:
         """The context part of a call's key, and its canonical text."""
         tunable = self._tunable
@@ -36,10 +54,7 @@ class Context:
         if now != latest[0]:
             if latest[0] is not None and now[2] != latest[0][2]:
                 tunable.environment_changed()
-            context = {"device": where.to_json(), **now[1], "environment": now[2], "source": now[3]}
-            context |= {"version": self._version, **self._trial}
-            if self._version is None and tunable.opaque:  # with a version the user says what of them matters
-                context["process"] = {name: opaque.this_very(value) for name, value in tunable.opaque}
+            context = {"device": where.to_json(), **now[1], "environment": now[2], **self._rest(now[3])}
             latest = self._latest = (now, context, canonical(context))
         return latest[1], latest[2]
 

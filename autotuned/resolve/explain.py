@@ -37,6 +37,7 @@ REASONS = ("hit", "absent", *dict.fromkeys(CONTEXT_REASONS.values()), "damaged",
 WORDS = {
     Origin.TABLE: "this process",
     Origin.STORE: "store",
+    Origin.BINARY: "config files, with a binary",
     Origin.FILE: "config files",
     Origin.LADDER: "config files, other context",
     Origin.NEAREST: "config files, nearest shape",
@@ -66,7 +67,8 @@ class Explanation:
         key: The call's key; None where none is needed (a pin, one config, mode "off").
         mode: The mode in force.
         reason: "hit", or why nothing that is known serves; one of `REASONS`.
-        answer: The place that answers: "this process", "store", "config files", "config files, other context",
+        answer: The place that answers: "this process", "store", "config files, with a binary" (which is matched
+            without the toolchain), "config files", "config files, other context",
             "config files, nearest shape", "only config", "default" or "search"; "error" where the call would raise.
         config: Its config for people; None where it is found out by a search or at the launch.
         steps: The places in the order in which they were asked, up to the one that answers.

@@ -170,6 +170,11 @@ class State:
         self.choices: dict[Key, Choice] = {}
         self._said: set[str] = set()
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether a choice was made or refused in this process, so that keys are made in any case."""
+        return bool(self.choices) or "excluded" in vars(self)
+
     def forget(self) -> None:
         """Drop this process's choices; records on disk stay."""
         self.choices.clear()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -44,7 +44,7 @@ def find(
         seen = look(key, fit)
         if not excluded or seen.problem != "config gone":  # what was left out has been said already
             records.react(seen)
-        if origin in (Origin.FILE, Origin.LADDER):  # where files are read
+        if origin in (Origin.BINARY, Origin.FILE, Origin.LADDER):  # where files are read
             lookup.report(key.kernel, strict)
         if seen.choice is not None:
             if origin is Origin.STORE:
@@ -115,7 +115,11 @@ def exact_places(needed: Conditions = BY_DEFAULT) -> tuple[Place, ...]:
 
 
 def places(
-    strict: bool, exact: bool, factors: nearest_shape.Factors, needed: Conditions = BY_DEFAULT
+    strict: bool,
+    exact: bool,
+    factors: nearest_shape.Factors,
+    needed: Conditions = BY_DEFAULT,
+    shipped: Callable[[Key, Candidates], Look] | None = None,
 ) -> Iterator[Place]:
     """The places a stored choice may come from, in the order in which they are asked; `explain` walks the same list.
 
@@ -124,8 +128,13 @@ def places(
         exact: The same call in the same context only.
         factors: The axes on which a neighbour may serve, and how far.
         needed: What the choice must have been measured under.
+        shipped: Asked for the entry of a config file that comes with a compiled kernel for the call; None where no
+            kernel is compiled.
     """
-    yield from exact_places(needed)
+    for place in exact_places(needed):
+        if place[0] is Origin.FILE and shipped is not None and not exact:
+            yield Origin.BINARY, shipped
+        yield place
     if not exact:
         yield Origin.LADDER, lambda key, candidates: lookup.look_ladder(key, candidates, strict, needed)
     if factors and not exact and not strict:

@@ -315,7 +315,7 @@ class Tuner:
             _RefusedError: Another config is to be found.
         """
         try:
-            return self.tunable.compile(call, choice.config)
+            return self.chooser.shipped.load(call, choice) or self.tunable.compile(call, choice.config)
         except Exception as error:
             if failures.is_passing(error) or choice.origin not in MEASURED:
                 raise
@@ -327,10 +327,14 @@ class Tuner:
         Raises:
             _RefusedError: Another config is to be found. A fault after it ran is raised as it is.
         """
-        if choice.origin not in MEASURED:
+        binary = self.chooser.shipped.load(call, choice)
+        if binary is None and choice.origin not in MEASURED:
             return self.tunable.launch(call, choice.config)
-        self._compiled(call, choice)
+        if binary is None:
+            self._compiled(call, choice)
         try:
+            if binary is not None:
+                return self.chooser.shipped.server.launch(call, choice.config, binary)
             return self.tunable.launch(call, choice.config)
         except Exception as error:
             if failures.is_refusal(error):
@@ -344,6 +348,8 @@ class Tuner:
             return entry.Bound(config, bound.host_call(tunable, self.names, config), before)
         again = self._again if self.options.computed is not None or len(self.options.configs()) > 1 else None
         by_triton = bound.through_triton(tunable, self.names, config)
+        if hasattr(result, "variant"):  # a shipped binary: what it does not serve may be another one's
+            by_triton = self.chooser.shipped.server.launching(self.rebound, config, by_triton)
         if self._binds_directly(tunable) and not call.has_descriptors:  # of which the words do not say all
             try:
                 asks = bool(self.options.spec.buckets or self.options.spec.functions)
@@ -377,7 +383,7 @@ class Tuner:
         self.launcher.clear()
 
 
-MEASURED = (Origin.STORE, Origin.FILE, Origin.LADDER, Origin.NEAREST, Origin.SEARCH)
+MEASURED = (Origin.STORE, Origin.BINARY, Origin.FILE, Origin.LADDER, Origin.NEAREST, Origin.SEARCH)
 
 
 class _RefusedError(Exception):

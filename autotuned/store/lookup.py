@@ -12,13 +12,14 @@ from autotuned.store.record import TuningRecord
 
 
 class Origin:
-    """Where a choice came from: one of eight objects, in the order in which the places are asked.
+    """Where a choice came from: one of nine objects, in the order in which the places are asked.
 
     No `enum`: each process would spend 0.2 ms on making it before its first launch, as on reading two modules.
     """
 
     TABLE: ClassVar[Origin]  # this process's own table
     STORE: ClassVar[Origin]  # the user's records
+    BINARY: ClassVar[Origin]  # config files: same call, with a compiled kernel that fits this Triton
     FILE: ClassVar[Origin]  # config files: same call, same context
     LADDER: ClassVar[Origin]  # config files: same call, another context
     NEAREST: ClassVar[Origin]  # config files: nearest shape

@@ -158,9 +158,7 @@ def handle(jit: Any, compiled: Any, device: int) -> Handle:
         EvictedError: Triton's cache no longer holds it.
         UnbindableError: Triton's internals are not as known here.
     """
-    from triton import knobs
     from triton.compiler.compiler import CompiledKernel
-    from triton.runtime.driver import driver
 
     if type(compiled) is not CompiledKernel:
         raise UnbindableError(f"expected a CompiledKernel, got {type(compiled).__name__}")
@@ -169,26 +167,57 @@ def handle(jit: Any, compiled: Any, device: int) -> Handle:
         cache_key = next((key for key, kernel in cache.items() if kernel is compiled), None)
         if cache_key is None:
             raise EvictedError(compiled)
-        enter, leave = knobs.runtime.launch_enter_hook, knobs.runtime.launch_exit_hook
-        holds, watched = _holds(jit, device)
-        return Handle(
-            weakref.ref(compiled), device, cache, cache_key, compiled.run, compiled.function, compiled.packed_metadata,
-            jit.pre_run_hooks, enter.calls, leave.calls, enter, leave, holds, (cache, *watched),
-            driver.active.get_current_stream,
-        )  # fmt: skip
+        return _handle(jit, compiled, device, cache, cache_key, jit.device_caches[device])
     except (AttributeError, TypeError, ValueError, KeyError) as error:
         raise UnbindableError(f"{type(error).__name__}: {error}") from error
 
 
-def _holds(jit: Any, device: int) -> tuple[Callable[[], bool], tuple[Any, ...]]:
-    """A function that says whether what decides a kernel's choice is as now, and what it looks at."""
+def handle_of(jit: Any, binary: Any, device: int) -> Handle:
+    """What a direct launch needs of Triton's compiled kernel, or of a binary that says itself what that is.
+
+    Raises:
+        EvictedError, UnbindableError: See `handle`.
+    """
+    own: Handle | None = binary.handle(jit, device) if hasattr(binary, "handle") else None
+    return handle(jit, binary, device) if own is None else own
+
+
+def handle_outside(jit: Any, binary: Any, device: int) -> Handle:
+    """What a direct launch needs of a binary that is in none of Triton's caches: the same guards, but for those.
+
+    Raises:
+        UnbindableError: Triton's internals are not as known here.
+    """
+    try:
+        jit.cache_key  # noqa: B018 - on the way to it Triton notes the globals that the kernel uses
+        return _handle(jit, binary, device, {"": binary}, "", None)
+    except (AttributeError, TypeError, ValueError, KeyError) as error:
+        raise UnbindableError(f"{type(error).__name__}: {error}") from error
+
+
+def _handle(jit: Any, binary: Any, device: int, cache: dict[str, Any], cache_key: str, loaded: Any) -> Handle:
+    from triton import knobs
+
+    enter, leave = knobs.runtime.launch_enter_hook, knobs.runtime.launch_exit_hook
+    holds, watched = _holds(jit, device, loaded)
+    return Handle(
+        weakref.ref(binary), device, cache, cache_key, binary.run, binary.function, binary.packed_metadata,
+        jit.pre_run_hooks, enter.calls, leave.calls, enter, leave, holds, (cache, *watched), kernel.stream_getter(),
+    )  # fmt: skip
+
+
+def _holds(jit: Any, device: int, loaded: Any) -> tuple[Callable[[], bool], tuple[Any, ...]]:
+    """A function that says whether what decides a kernel's choice is as now, and what it looks at.
+
+    Args:
+        loaded: Triton's caches of the kernel on the device; None for a binary that is in none of them.
+    """
     from triton import knobs
     from triton.runtime.jit import JITFunction
 
     runtime_knobs, compilation_knobs = knobs.runtime, knobs.compilation
     runtime, compilation, all_knobs = vars(runtime_knobs), vars(compilation_knobs), vars(knobs)
     own, caches = vars(jit), jit.device_caches
-    loaded = caches[device]
     # A stages hook answers anew at each of Triton's look-ups: while there is one, nothing equals what was.
     runtime_then, compilation_then = None if _inspected() else dict(runtime), dict(compilation)
     used = [(name, value, scope) for (name, _), (value, scope) in jit.used_global_vals.items()]
@@ -201,7 +230,7 @@ def _holds(jit: Any, device: int) -> tuple[Callable[[], bool], tuple[Any, ...]]:
         # A reload of Triton's module puts other knobs in their place.
         if all_knobs["runtime"] is not runtime_knobs or all_knobs["compilation"] is not compilation_knobs:
             return False
-        if "run" in own or own["device_caches"].get(device) is not loaded:
+        if "run" in own or (loaded is not None and own["device_caches"].get(device) is not loaded):
             return False
         # Triton's own launch raises its error about a changed global.
         return all(scope.get(name, absent) == value for name, value, scope in used) if used else True
@@ -238,6 +267,44 @@ def has_memory(value: Any) -> bool:
 
 
 ALLOCATES = ("global_scratch_size", "profile_scratch_size", "gsan_enabled")  # at each launch; GSan from 3.8 on
+
+
+def scratch(size: int, align: int, stream: int) -> Any:
+    """Memory that a kernel works in, from the allocator that was given to `triton.set_allocator`; Triton's own error
+    where there is none.
+    """
+    from triton.runtime import _allocation
+
+    return _allocation._allocator.get()(size, align, stream)
+
+
+def tell_load(module: Any, function: Any, name: str, digest: str) -> None:
+    """Tell profilers that a kernel is about to be loaded, or (with its handles) was loaded, as Triton does."""
+    from triton import knobs
+
+    hook = knobs.runtime.kernel_load_end_hook if module else knobs.runtime.kernel_load_start_hook
+    if hook is not None:
+        hook(module, function, name, {}, digest)
+
+
+def launch_hooks() -> tuple[Any, Any]:
+    """The chains of hooks that Triton calls before and after each launch."""
+    from triton import knobs
+
+    return knobs.runtime.launch_enter_hook, knobs.runtime.launch_exit_hook
+
+
+def hook_metadata(binary: Any, grid: Sequence[int], stream: int, args: Sequence[Any]) -> Any:
+    """What launch hooks are given of a launch, made when they ask; None where Triton would make nothing."""
+    from triton.compiler.compiler import LazyDict
+
+    if launch_hooks()[0] is None:
+        return None
+    jit = binary.src.fn
+    made = LazyDict({"name": binary.name, "function": binary.function, "stream": stream})
+    if jit.launch_metadata is not None:
+        made.add(jit.launch_metadata, (grid, binary.metadata, dict(zip(jit.arg_names, args))))
+    return made
 
 
 class Access(Frozen):

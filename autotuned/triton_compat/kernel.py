@@ -193,16 +193,33 @@ def capturing() -> bool:
 
 def current_device() -> int:
     """Index of the device that Triton launches on now."""
+    return int(_device_functions()[0]())
+
+
+def stream_getter() -> Callable[[int], int]:
+    """The function that gives the current stream of a device."""
+    getter: Callable[[int], int] = _device_functions()[1]
+    return getter
+
+
+def _device_functions() -> tuple[Callable[[], int], Callable[[int], int]]:
+    """What tells the current device and its stream: functions of Triton's driver, which for CUDA are torch's.
+
+    As long as nobody has made that driver, torch is asked itself: making it runs a C compiler, and what is loaded from
+    a binary needs none.
+    """
     from triton.runtime.driver import driver
 
-    return int(driver.active.get_current_device())
+    torch = sys.modules.get("torch")
+    made = any(getattr(driver, name, None) is not None for name in ("_active", "_default"))
+    if made or torch is None or torch.version.hip is not None or not torch.cuda.is_initialized():
+        return driver.active.get_current_device, driver.active.get_current_stream
+    return torch.cuda.current_device, torch._C._cuda_getCurrentRawStream
 
 
 def current_device_getter() -> Callable[[], int]:
     """The function that tells the current device's index, for the hot path."""
-    from triton.runtime.driver import driver
-
-    getter: Callable[[], int] = driver.active.get_current_device
+    getter = _device_functions()[0]
     torch = sys.modules.get("torch")
     if torch is not None and getter is torch.cuda.current_device and _is_of_torch(getter):
         # Triton 3.6 asks torch, which asks each time whether CUDA is up; whoever has launched knows that.

@@ -106,10 +106,10 @@ class TunableKernel:
     def launches(self, call: Call, config: Any) -> bool:
         """Whether its grid has a block; one that needs what only a launch knows counts as having some."""
         grid = call.grid
-        return not is_empty_grid(lambda: grid(self._everything(call, config)) if callable(grid) else grid)
+        return not is_empty_grid(lambda: grid(self.everything(call, config)) if callable(grid) else grid)
 
-    def _everything(self, call: Call, config: Any) -> dict[str, Any]:
-        """All that a grid callable is given: heuristics under the tuner compute some, each from those before it."""
+    def everything(self, call: Call, config: Any) -> dict[str, Any]:
+        """All arguments, as a grid callable is given them: heuristics under the tuner compute some, in their order."""
         arguments = call.full(config)
         for layer in toolchain.layers(self.fn) if self.filled else ():
             for name, heuristic in (getattr(layer, "values", None) or {}).items():

@@ -1,0 +1,86 @@
+"""Compile what ships: for a call and its config the specialization that was met, and the generic ones beside it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+
+from autotuned._frozen import Frozen
+from autotuned.binaries.serve import Server
+from autotuned.binaries.variant import Code, Form, Variant, form_of
+from autotuned.errors import BinaryError
+from autotuned.triton_compat import kernel as toolchain
+from autotuned.triton_compat import specialization
+from autotuned.triton_compat.specialization import Specialization
+from autotuned.typed_json import Json
+
+
+class Built(Frozen):
+    """A variant with its machine code, or why there is none.
+
+    Attributes:
+        generic: Whether it assumes nothing of addresses and integers. `fault`: "" where it was compiled.
+    """
+
+    variant: Variant | None
+    code: bytes
+    generic: bool
+    fault: str = ""
+
+
+class Wanted(Frozen):
+    """One specialization that is to be compiled."""
+
+    code: Code
+    form: Form
+    special: Specialization
+    generic: bool
+
+
+class Builder:
+    """Compiles the variants of one kernel; each specialization once."""
+
+    def __init__(self, server: Server) -> None:
+        self._server, self._jit = server, server.jit
+        self._done: dict[tuple[str, str], Built] = {}
+
+    def wanted(self, call: Json, config: Json, code: Code) -> Iterator[Wanted]:
+        """What a call with a config needs: its own specialization first, then the generic ones.
+
+        Raises:
+            BinaryError: No binary can be built for such a call.
+            Exception: What Triton raises for arguments that do not fit.
+        """
+        special, _ = self._server.specialize(call, config, code.arch)
+        seen: set[str] = set()
+        for number, one in enumerate([special, *specialization.generic(self._jit, special)]):
+            form = form_of(one, self._server.constexprs)
+            if form is None:
+                kinds = [str(type_) for type_ in one.signature.values()]
+                raise BinaryError(
+                    f"expected pointers, numbers and constants that JSON can hold, got {', '.join(kinds)}: such calls "
+                    "compile at their first use.", path="",
+                )  # fmt: skip
+            if form.text not in seen:
+                seen.add(form.text)
+                yield Wanted(code, form, one, number > 0)
+
+    def build(self, wanted: Wanted) -> Built:
+        """Compile one specialization, or say why that does not work."""
+        at = wanted.code.text, wanted.form.text
+        if at not in self._done:
+            try:
+                self._done[at] = self._compiled(wanted)
+            except Exception as error:  # whatever the kernel, Triton and ptxas raise
+                words = " ".join(f"{type(error).__name__}: {error}".split())
+                self._done[at] = Built(None, b"", wanted.generic, words[:200])
+        return self._done[at]
+
+    def _compiled(self, wanted: Wanted) -> Built:
+        found = specialization.compile_(self._jit, wanted.special)
+        code, metadata = found.asm.get("cubin"), specialization.launch_metadata_of(found, wanted.special)
+        if not isinstance(code, bytes) or metadata.get("profile_scratch_size") or metadata.get("tensordesc_meta"):
+            raise BinaryError("expected machine code that needs no profiler's memory and no descriptors", path="")
+        blob = hashlib.sha256(code).hexdigest()
+        name, version = self._server.name, toolchain.version()
+        return Built(Variant(name, version, wanted.code, wanted.form, metadata, blob), code, wanted.generic)

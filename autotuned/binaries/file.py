@@ -1,0 +1,260 @@
+"""The file of compiled kernels beside a config file: a typed index, and machine code by content. Data, no code to run.
+
+The first line says the schema and the sizes; then comes the index, JSON that zlib compressed, then the compressed
+blobs one after the other. Contexts that many variants share stand in the index once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from autotuned import disk
+from autotuned._frozen import Frozen
+from autotuned.binaries.variant import Code, Form, Variant, check_metadata
+from autotuned.errors import BinaryError
+from autotuned.gpu.device import file_stem
+from autotuned.json_fields import integer, named, typed
+from autotuned.typed_json import Json, canonical
+
+SCHEMA = 1
+SUFFIX = ".bin"
+_MAGIC = "autotuned-binaries"
+_HEAD = 200  # bytes in which the first line must end
+MOST_INDEX_BYTES, MOST_BLOB_BYTES = 64 << 20, 64 << 20
+_SHARED = ("codes", "options", "metadata")  # what variants share: said once in the index
+
+
+def name_of(kernel: str) -> str:
+    """The file's name for a kernel, which is the config file's with another ending."""
+    return f"{file_stem(kernel)}{SUFFIX}"
+
+
+class Blob(Frozen):
+    """Where machine code lies behind the index: compressed to `stored` bytes, `size` bytes when inflated."""
+
+    offset: int
+    stored: int
+    size: int
+
+
+class BinaryFile:
+    """The variants of one kernel on one kind of device, and their machine code.
+
+    Attributes:
+        variants: In the order of their digests where they were written by `dump`.
+        faults: What was left out in reading, in words.
+    """
+
+    def __init__(self, kernel: str) -> None:
+        self.kernel = kernel
+        self.variants: list[Variant] = []
+        self.faults: list[str] = []
+        self._compressed: dict[str, bytes] = {}  # by SHA-256 of what they inflate to
+        self._content = b""  # of a file that was read: blobs are cut out of it when they are asked for
+        self._blobs: dict[str, Blob] = {}
+        self._by_form: dict[tuple[str, str], list[Variant]] | None = None
+
+    def add(self, variant: Variant, code: bytes) -> None:
+        """Put in a variant with its machine code; equal code is kept once."""
+        self._by_form = None
+        self.variants = [one for one in self.variants if one.digest != variant.digest] + [variant]
+        if variant.blob not in self._compressed and variant.blob not in self._blobs:
+            self._compressed[variant.blob] = zlib.compress(code, 9)
+
+    def take(self, variant: Variant, other: BinaryFile) -> None:
+        """Put in a variant of another file, its code as it lies there."""
+        self._by_form = None
+        self.variants = [one for one in self.variants if one.digest != variant.digest] + [variant]
+        self._compressed.setdefault(variant.blob, other.stored(variant.blob))
+
+    def keep(self, digests: Iterable[str]) -> int:
+        """Drop the variants that are not among these; how many went."""
+        wanted = frozenset(digests)
+        left = [variant for variant in self.variants if variant.digest in wanted]
+        gone, self.variants, self._by_form = len(self.variants) - len(left), left, None
+        return gone
+
+    def matching(self, code: Code, fixed: str) -> list[Variant]:
+        """The variants of this code with these constants and options."""
+        if self._by_form is None:
+            found: dict[tuple[str, str], list[Variant]] = {}
+            for variant in self.variants:
+                found.setdefault((variant.code.text, variant.form.fixed), []).append(variant)
+            self._by_form = found
+        return self._by_form.get((code.text, fixed), [])
+
+    def stored(self, blob: str) -> bytes:
+        """Machine code as it lies in the file, compressed; "" where there is none."""
+        if blob in self._compressed:
+            return self._compressed[blob]
+        place = self._blobs.get(blob)
+        return self._content[place.offset : place.offset + place.stored] if place else b""
+
+    def code(self, variant: Variant) -> bytes:
+        """The machine code of a variant.
+
+        Raises:
+            BinaryError: It is not there, is cut, or is not what its hash says.
+        """
+        place, stored = self._blobs.get(variant.blob), self.stored(variant.blob)
+        size = place.size if place else MOST_BLOB_BYTES
+        try:
+            code = disk.inflate(stored, size) if stored else b""
+        except ValueError:
+            code = b""
+        if hashlib.sha256(code).hexdigest() != variant.blob:
+            raise BinaryError(
+                f"machine code {variant.blob[:12]}: expected what its hash says, got {len(code)} other bytes. "
+                "Build it anew: autotuned export --binaries.",
+                path="",
+            )
+        return code
+
+    # -- writing ---------------------------------------------------------------------------------------------------
+
+    def dump(self) -> bytes:
+        """The file's content; equal variants give equal bytes, in whatever order they were added."""
+        variants = sorted(self.variants, key=lambda variant: variant.digest)
+        blobs = {name: self._placed(name) for name in sorted({variant.blob for variant in variants})}
+        shared: dict[str, dict[str, int]] = {name: {} for name in _SHARED}
+        rows = [_row(variant, shared) for variant in variants]
+        places, at = {}, 0
+        for name, (stored, size) in blobs.items():
+            places[name] = [at, len(stored), size]
+            at += len(stored)
+        index = {
+            "kernel": self.kernel, "variants": rows, "blobs": places,
+            **{name: [disk.parse_json(text) for text in texts] for name, texts in shared.items()},
+        }  # fmt: skip
+        text = zlib.compress(canonical(index).encode(), 9)
+        head = f"{_MAGIC} {SCHEMA} {len(text)} {hashlib.sha256(text).hexdigest()}\n".encode()
+        return head + text + b"".join(stored for stored, _ in blobs.values())
+
+    def _placed(self, name: str) -> tuple[bytes, int]:
+        stored, place = self.stored(name), self._blobs.get(name)
+        return stored, place.size if place else len(zlib.decompressobj().decompress(stored))
+
+
+def _row(variant: Variant, shared: Mapping[str, dict[str, int]]) -> list[Json]:
+    form = variant.form
+    texts = canonical(variant.code.fields()), canonical(form.options), canonical(dict(variant.metadata))
+    numbers = [known.setdefault(text, len(known)) for known, text in zip(shared.values(), texts)]
+    types = [list(pair) for pair in form.types]
+    return [*numbers, types, dict(form.assumes), form.constants, variant.triton, variant.blob]
+
+
+# -- reading -----------------------------------------------------------------------------------------------------------
+
+
+def read(content: bytes, path: str) -> BinaryFile:
+    """What can be used of a file; what is wrong with the rest is in its `faults`.
+
+    Raises:
+        BinaryError: Nothing can be: another kind of file, a newer schema, a cut or changed index.
+    """
+    try:
+        return _read(content)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise BinaryError(f"binaries {path}: {_words(error)} Build them anew: autotuned export --binaries.",
+                          path=path) from error  # fmt: skip
+
+
+def _read(content: bytes) -> BinaryFile:
+    line, found, _ = content[:_HEAD].partition(b"\n")
+    words = line.decode("ascii", "replace").split(" ")
+    if not found or words[0] != _MAGIC or len(words) < 2 or not words[1].isdecimal():
+        raise ValueError(f"expected a file that begins with {_MAGIC!r}, got {line[:40]!r}.")
+    if int(words[1]) != SCHEMA:
+        raise ValueError(f"expected schema {SCHEMA}, got {int(words[1])}: upgrade autotuned to read it.")
+    if len(words) != 4 or not words[2].isdecimal():
+        raise ValueError(f"expected the size and the hash of the index, got {line[:80]!r}.")
+    begin = len(line) + 1
+    stored = content[begin : begin + int(words[2])]
+    if hashlib.sha256(stored).hexdigest() != words[3]:
+        raise ValueError("expected the index that the first line says, got another, or a part of it.")
+    index = named(disk.parse_json(disk.inflate(stored, MOST_INDEX_BYTES)), "index",
+                  ("kernel", "variants", "blobs", *_SHARED))  # fmt: skip
+    file = BinaryFile(typed(index["kernel"], str, "index.kernel"))
+    file._content = content
+    _Reader(file, index, begin + len(stored)).read()
+    return file
+
+
+class _Reader:
+    """Takes in an index, and notes what is not as it should be."""
+
+    def __init__(self, file: BinaryFile, index: Mapping[str, Json], base: int) -> None:
+        self._file, self._index, self._base = file, index, base
+        self._shared: dict[tuple[str, int], Any] = {}
+
+    def read(self) -> None:
+        file = self._file
+        for name, place in typed(self._index["blobs"], dict, "index.blobs").items():
+            with _Noting(file, f"blob {name[:12]}"):
+                file._blobs[name] = self._blob(place, f"blobs.{name[:12]}")
+        for number, row in enumerate(typed(self._index["variants"], list, "index.variants")):
+            with _Noting(file, f"variant {number}"):
+                file.variants.append(self._variant(row, f"variants[{number}]"))
+
+    def _blob(self, place: Json, where: str) -> Blob:
+        fields = typed(place, list, where)
+        if len(fields) != 3:
+            raise ValueError(f"{where}: expected an offset and two sizes, got {len(fields)} numbers.")
+        left = len(self._file._content) - self._base
+        offset = integer(fields[0], f"{where}.offset", 0, left)
+        stored = integer(fields[1], f"{where}.stored", 1, MOST_BLOB_BYTES)
+        if offset + stored > left:
+            raise ValueError(f"{where}: expected {stored} bytes at {offset}, and there are {left} in all.")
+        return Blob(self._base + offset, stored, integer(fields[2], f"{where}.size", 1, MOST_BLOB_BYTES))
+
+    def _variant(self, row: Json, where: str) -> Variant:
+        fields = typed(row, list, where)
+        if len(fields) != 8:
+            raise ValueError(f"{where}: expected 8 fields, got {len(fields)}.")
+        types, assumes, constants, triton, blob = fields[3:]
+        options = self._of("options", fields[1], where)
+        form = {"types": types, "assumes": assumes, "constants": constants, "options": options}
+        if typed(blob, str, f"{where}.blob") not in self._file._blobs:
+            raise ValueError(f"{where}: its machine code {blob[:12]} is not in the file.")
+        return Variant(
+            self._file.kernel, typed(triton, str, f"{where}.triton"), self._of("codes", fields[0], where),
+            Form.load(form, where), self._of("metadata", fields[2], where), blob,
+        )  # fmt: skip
+
+    def _of(self, kind: str, number: Json, where: str) -> Any:
+        """What variants share, checked once."""
+        known = typed(self._index[kind], list, f"index.{kind}")
+        place = kind, integer(number, f"{where}.{kind}", 0, len(known) - 1)
+        if place not in self._shared:
+            check = {"codes": Code.load, "options": _options, "metadata": check_metadata}[kind]
+            self._shared[place] = check(known[place[1]], f"{kind}[{place[1]}]")
+        return self._shared[place]
+
+
+def _options(data: Json, where: str) -> dict[str, Json]:
+    options: dict[str, Json] = typed(data, dict, where)
+    return options
+
+
+class _Noting:
+    """A `with` block of which a fault is noted in the file, and what it was about is left out."""
+
+    def __init__(self, file: BinaryFile, what: str) -> None:
+        self._file, self._what = file, what
+
+    def __enter__(self) -> None:
+        """Nothing yet."""
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> bool:
+        if not isinstance(error, (ValueError, TypeError, KeyError)):
+            return False
+        self._file.faults.append(f"{self._what} is left out: {_words(error)}")
+        return True
+
+
+def _words(error: BaseException) -> str:
+    text = str(error) or type(error).__name__
+    return text if text.endswith(".") else f"{text}."

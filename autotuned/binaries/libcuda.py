@@ -1,0 +1,147 @@
+"""CUDA's driver, the few functions that load a binary and launch it, called without Triton and without a compiler."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+from autotuned._frozen import Frozen
+from autotuned.errors import BinaryError
+
+USUAL_SHARED = 48 << 10  # bytes of dynamic shared memory that a launch may use without having asked for more
+# Attributes of a function, as the driver numbers them.
+_MAX_THREADS, _LOCAL_BYTES, _REGISTERS, _DYNAMIC_SHARED, _NON_PORTABLE_CLUSTER = 0, 3, 4, 8, 14
+_LIBRARIES = ("libcuda.so.1", "nvcuda.dll")
+_PARAMETERS = ctypes.POINTER(ctypes.c_void_p)
+
+
+class _Attribute(ctypes.Structure):
+    _fields_ = [("id", ctypes.c_int), ("pad", ctypes.c_int), ("value", ctypes.c_uint * 16)]
+
+
+class _Config(ctypes.Structure):
+    _fields_ = [
+        ("grid", ctypes.c_uint * 3), ("block", ctypes.c_uint * 3), ("shared", ctypes.c_uint),
+        ("stream", ctypes.c_void_p),
+        ("attributes", ctypes.POINTER(_Attribute)), ("attribute_count", ctypes.c_uint),
+    ]  # fmt: skip
+
+
+class Needs(Frozen):
+    """What a function needs of a device besides its code: bytes of shared memory, threads and blocks of a cluster."""
+
+    shared: int
+    threads: int
+    ctas: int
+
+
+class Function(Frozen):
+    """A loaded function: its handle and that of its module, and what the driver says of it."""
+
+    module: int
+    handle: int
+    registers: int
+    local_bytes: int
+    most_threads: int
+
+
+class Driver:
+    """The driver of this process.
+
+    Raises:
+        BinaryError: There is none.
+    """
+
+    def __init__(self) -> None:
+        self._library = _library()
+
+    def load(self, code: bytes, name: str, device: int, needs: Needs) -> Function:
+        """Load machine code onto a device, and make its function ready to launch.
+
+        Raises:
+            BinaryError: The driver refuses it: no memory, another architecture, no such function, too much of a need.
+        """
+        self._use(device)
+        module, function = ctypes.c_void_p(), ctypes.c_void_p()
+        self._call("cuModuleLoadData", ctypes.byref(module), ctypes.c_char_p(code))
+        try:
+            self._call("cuModuleGetFunction", ctypes.byref(function), module, ctypes.c_char_p(name.encode()))
+            self._prepare(function, needs)
+            facts = [self._fact(function, which) for which in (_REGISTERS, _LOCAL_BYTES, _MAX_THREADS)]
+            if needs.threads > facts[2]:
+                raise BinaryError(
+                    f"{name}: needs {needs.threads} threads a block, and has at most {facts[2]}.", path=""
+                )
+        except BaseException:
+            self._library.cuModuleUnload(module)
+            raise
+        return Function(module.value or 0, function.value or 0, *facts)
+
+    def launch(
+        self, function: int, grid: Sequence[int], stream: int, needs: Needs, values: Sequence[Any],
+        attributes: Sequence[tuple[int, ...]],
+    ) -> None:  # fmt: skip
+        """Launch with parameters that are ctypes values.
+
+        Raises:
+            RuntimeError: The driver refuses it.
+        """
+        made = (_Attribute * max(len(attributes), 1))()
+        for one, (which, *value) in zip(made, attributes):
+            one.id, one.value[: len(value)] = which, value
+        sizes = (ctypes.c_uint * 3)(grid[0] * needs.ctas, grid[1], grid[2])
+        block = (ctypes.c_uint * 3)(needs.threads, 1, 1)
+        config = _Config(sizes, block, needs.shared, stream, made, len(attributes))
+        places = (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
+        status = self._library.cuLaunchKernelEx(
+            ctypes.byref(config), ctypes.c_void_p(function), ctypes.cast(places, _PARAMETERS), None
+        )
+        if status:
+            raise RuntimeError(f"Triton Error [CUDA]: {self._words(status)}")
+
+    def _use(self, device: int) -> None:
+        """Make the device's primary context current where none is, as on a new thread."""
+        context, handle = ctypes.c_void_p(), ctypes.c_int()
+        self._call("cuCtxGetCurrent", ctypes.byref(context))
+        if not context.value:
+            self._call("cuDeviceGet", ctypes.byref(handle), device)
+            self._call("cuDevicePrimaryCtxRetain", ctypes.byref(context), handle)
+            self._call("cuCtxSetCurrent", context)
+
+    def _prepare(self, function: Any, needs: Needs) -> None:
+        if needs.shared > USUAL_SHARED:
+            self._call("cuFuncSetAttribute", function, _DYNAMIC_SHARED, needs.shared)
+        if needs.ctas > 8:  # more than every device of the architecture can
+            self._call("cuFuncSetAttribute", function, _NON_PORTABLE_CLUSTER, 1)
+
+    def _fact(self, function: Any, which: int) -> int:
+        value = ctypes.c_int()
+        self._call("cuFuncGetAttribute", ctypes.byref(value), which, function)
+        return value.value
+
+    def _call(self, name: str, *args: Any) -> None:
+        status = getattr(self._library, name)(*args)
+        if status:
+            raise BinaryError(f"{name}: {self._words(status)}", path="")
+
+    def _words(self, status: int) -> str:
+        text = ctypes.c_char_p()
+        self._library.cuGetErrorString(status, ctypes.byref(text))
+        return (text.value or b"").decode(errors="replace") or f"error {status}"
+
+
+def _library() -> Any:
+    for name in _LIBRARIES:
+        try:
+            return ctypes.CDLL(name)
+        except OSError:
+            continue
+    raise BinaryError("expected CUDA's driver library, found none: binaries are loaded by it.", path="")
+
+
+@lru_cache(maxsize=1)
+def driver() -> Driver:
+    """The driver, found once."""
+    return Driver()

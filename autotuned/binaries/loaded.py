@@ -1,0 +1,129 @@
+"""A binary on the device: what `kernel[grid](...)` returns in place of Triton's kernel, and how it launches."""
+
+from __future__ import annotations
+
+import ctypes
+from collections import namedtuple
+from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+from autotuned.binaries import libcuda
+from autotuned.binaries.variant import Variant
+from autotuned.launch.driver_call import launch_attributes
+from autotuned.triton_compat import compiled, kernel, specialization
+
+_C_TYPES: Mapping[str, Any] = {
+    "i1": ctypes.c_bool, "u1": ctypes.c_bool, "i8": ctypes.c_int8, "u8": ctypes.c_uint8, "i16": ctypes.c_int16,
+    "u16": ctypes.c_uint16, "i32": ctypes.c_int32, "u32": ctypes.c_uint32, "i64": ctypes.c_int64,
+    "u64": ctypes.c_uint64, "fp32": ctypes.c_float, "f32": ctypes.c_float, "fp64": ctypes.c_double,
+}  # fmt: skip
+NOT_HERE = "its kernel was loaded from a shipped binary, which holds machine code only; docs/ship-without-a-compiler.md"
+
+
+class Loaded:
+    """A kernel that was loaded from a shipped binary, with those attributes of Triton's `CompiledKernel` it can have.
+
+    Attributes:
+        name, metadata, packed_metadata: As Triton's.
+        asm: Holds "cubin"; another stage is a `KeyError` that says so. `kernel`: the same machine code.
+        hash: The variant's digest. `module`, `function`: the driver's handles.
+        n_regs, n_spills, n_max_threads: As the driver says.
+        src: Has `fn` and `signature` only.
+        run: Launches, as Triton's launcher does.
+    """
+
+    def __init__(self, jit: Any, variant: Variant, code: bytes, device: int) -> None:
+        launch = {**variant.launch, "target": specialization.target(variant.code.arch), "hash": variant.digest}
+        self.variant, self.name, self.hash = variant, str(launch["name"]), variant.digest
+        self.metadata: Any = namedtuple("KernelMetadata", sorted(launch))(**launch)
+        self.src = SimpleNamespace(fn=jit, signature=variant.form.signature)
+        self.kernel, self.asm = code, _Stages(cubin=code)
+        needs = libcuda.Needs(launch["shared"], 32 * launch["num_warps"], launch["num_ctas"] or 1)
+        self.packed_metadata = launch["num_warps"], needs.ctas, needs.shared
+        compiled.tell_load(None, None, self.name, self.hash)
+        found = libcuda.driver().load(code, self.name, device, needs)
+        compiled.tell_load(found.module, found.handle, self.name, self.hash)
+        self.module, self.function = found.module, found.handle
+        self.n_regs, self.n_spills, self.n_max_threads = found.registers, found.local_bytes // 4, found.most_threads
+        self.run = Launch(self, needs)
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"expected an attribute that a shipped binary has, got {name!r}: {NOT_HERE}.")
+
+    def handle(self, jit: Any, device: int) -> compiled.Handle:
+        """What a direct launch needs; UnbindableError where Triton is not as known."""
+        return compiled.handle_outside(jit, self, device)
+
+    def launch_metadata(self, grid: Sequence[int], stream: int, *args: Any) -> Any:
+        """What launch hooks are given; None where there are none."""
+        return compiled.hook_metadata(self, grid, stream, args)
+
+    def __getitem__(self, grid: Sequence[int]) -> Callable[..., None]:
+        """Launch with all parameters by position, as Triton's compiled kernel does."""
+
+        def runner(*args: Any, stream: int | None = None) -> None:
+            on = kernel.stream_getter()(kernel.current_device()) if stream is None else stream
+            self.launch(grid, on, args)
+
+        return runner
+
+    def launch(self, grid: Sequence[int], stream: int, args: Sequence[Any]) -> None:
+        """Launch, hooks included."""
+        enter, leave = compiled.launch_hooks()
+        x, y, z = (*grid, 1, 1)[:3]
+        metadata = self.launch_metadata(grid, stream, *args)
+        self.run(x, y, z, stream, self.function, self.packed_metadata, metadata, enter, leave, *args)
+
+
+class _Stages(dict[str, Any]):
+    def __missing__(self, stage: str) -> Any:
+        raise KeyError(f"expected 'cubin', got {stage!r}: {NOT_HERE}")
+
+
+class Launch:
+    """What `Loaded.run` is: called as Triton's launcher of a compiled kernel, and does what that does."""
+
+    def __init__(self, loaded: Loaded, needs: libcuda.Needs) -> None:
+        metadata = loaded.metadata
+        self.num_ctas, self._needs = needs.ctas, needs
+        self.global_scratch_size = getattr(metadata, "global_scratch_size", 0) or 0
+        self.global_scratch_align = getattr(metadata, "global_scratch_align", 1) or 1
+        self.profile_scratch_size = 0
+        self.launch_cooperative_grid, self.launch_pdl = metadata.launch_cooperative_grid, metadata.launch_pdl
+        self._attributes = launch_attributes(metadata, needs.ctas)
+        names = [name for name, _ in loaded.variant.form.types]
+        self._passed = [(names.index(name), type_) for name, type_ in loaded.variant.form.launched]
+
+    def __call__(
+        self, x: int, y: int, z: int, stream: int, function: int, packed: Any, metadata: Any, enter: Any, leave: Any,
+        *args: Any,
+    ) -> None:  # fmt: skip
+        """Launch; the hooks are called before and after it, with `metadata`."""
+        if enter is not None:
+            enter(metadata)
+        if x and y and z:
+            scratch = self._scratch(x * y * z, stream)  # held until the launch is made
+            address = 0 if scratch is None else scratch.data_ptr()
+            values = [_parameter(type_, args[place]) for place, type_ in self._passed]
+            values += [ctypes.c_uint64(address), ctypes.c_uint64(0)]
+            libcuda.driver().launch(function, (x, y, z), stream, self._needs, values, self._attributes)
+        if leave is not None:
+            leave(metadata)
+
+    def _scratch(self, blocks: int, stream: int) -> Any:
+        if not self.global_scratch_size:
+            return None
+        return compiled.scratch(blocks * self.num_ctas * self.global_scratch_size, self.global_scratch_align, stream)
+
+
+def _parameter(type_: str, value: Any) -> Any:
+    """A value in the form that the kernel takes.
+
+    Raises:
+        TypeError: It is none of the parameter's type.
+    """
+    if type_.startswith("*"):
+        address = 0 if value is None else value if isinstance(value, int) else value.data_ptr()
+        return ctypes.c_uint64(address)
+    return _C_TYPES[type_](value if isinstance(value, (int, float)) else value.__index__())

@@ -1,0 +1,242 @@
+"""Which shipped binary a call gets: found without Triton's compiler, driver or toolchain hash, loaded, and launched."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from autotuned import env
+from autotuned._frozen import Frozen
+from autotuned.binaries import folders
+from autotuned.binaries.folders import Kernel, Shelf
+from autotuned.binaries.loaded import Loaded
+from autotuned.binaries.variant import Code, Form, Variant, form_of
+from autotuned.errors import AutotunedError
+from autotuned.gpu.device import Device
+from autotuned.store import conditions
+from autotuned.store.conditions import Conditions
+from autotuned.store.lookup import Candidates, Choice, Look, Origin
+from autotuned.triton_compat import kernel as toolchain
+from autotuned.triton_compat import specialization
+from autotuned.triton_compat.specialization import Specialization, Specializer
+from autotuned.tunable import mismatch
+from autotuned.tunable.call import Call, refuse_grid
+from autotuned.tunable.kernel import TunableKernel
+from autotuned.typed_json import Json, canonical
+
+log = logging.getLogger("autotuned")
+TOOLCHAIN = ("triton", "triton_key", "ptxas")  # parts of a context that an entry with a binary is matched without
+_loaded: dict[tuple[str, int], Loaded | str] = {}  # by digest and device: a kernel, or why it cannot be loaded
+
+
+class Asked(Frozen):
+    """A call with a config as binaries are looked up for it.
+
+    Attributes:
+        arguments: All parameters of the Triton function by name and in order.
+    """
+
+    code: Code
+    form: Form
+    special: Specialization
+    arguments: Mapping[str, Any]
+
+
+class Server:
+    """Finds and loads binaries for the calls of one tuned Triton kernel.
+
+    Args:
+        version: The user's salt of the key, as the context part spells it.
+
+    Attributes:
+        name: The kernel's. `jit`: Triton's function. `constexprs`: names of its constexpr parameters.
+    """
+
+    def __init__(self, tunable: TunableKernel, version: Json) -> None:
+        self._tunable, self._version = tunable, version
+        self.name = tunable.name
+        self.jit = toolchain.innermost(tunable.fn)
+        self._kernel = Kernel(tunable.name, str(tunable.function.__module__))
+        self.constexprs = [parameter.name for parameter in tunable.parameters if parameter.constexpr]
+        self._specializers: dict[int, Specializer] = {}
+
+    def shelves(self, device: Device) -> list[Shelf]:
+        """Where there are binaries of this kernel for a device."""
+        return folders.shelves(self._kernel, device)
+
+    # -- finding -------------------------------------------------------------------------------------------------
+
+    def code(self, device: Device) -> Code | None:
+        """What a binary must have been compiled from; None for what no binary can be: no GPU of NVIDIA's, or code that
+        uses values known by this process alone.
+        """
+        arch, tunable = specialization.arch_of(device.arch), self._tunable
+        source = tunable.source  # before what is found on the way to it
+        if arch is None or (self._version is None and tunable.opaque):
+            return None
+        return Code(source, self._version, tunable.environment(), specialization.interface(), arch)
+
+    def asked(self, call: Call, config: Any, code: Code) -> Asked | None:
+        """What a call with a config needs; None where no binary can say so: tuples, descriptors, odd constants."""
+        try:
+            special, arguments = self.specialize(call, config, code.arch)
+        except Exception:  # what does not fit is refused by Triton's own launch, with its words
+            return None
+        form = form_of(special, self.constexprs)
+        return None if form is None else Asked(code, form, special, arguments)
+
+    def specialize(self, call: Call, config: Any, arch: int) -> tuple[Specialization, dict[str, Any]]:
+        """What Triton would compile a call with a config for; raises what Triton raises."""
+        if arch not in self._specializers:
+            self._specializers[arch] = Specializer(self.jit, arch)
+        return self._specializers[arch].of((), self._tunable.everything(call, config))
+
+    def look(self, call: Call, part: Json, context: Mapping[str, Json], live: Candidates, needed: Conditions) -> Look:
+        """The choice for a call whose entry in a config file has a binary for it, whatever toolchain measured it.
+
+        Args:
+            part, context: Of the call's key; of the context all but the toolchain.
+        """
+        device = self._tunable.device(call)
+        shelves, text = self.shelves(device), canonical(part)
+        if not shelves:
+            return Look(None, "absent")
+        if why := specialization.changes_code(self.jit):
+            return Look(None, "absent", why)
+        code, seen = self.code(device), Look(None, "absent", "none for this call and code")
+        for shelf in shelves if code is not None else ():
+            for entry in _entries(shelf, text, context):
+                config, lack = live.get(entry.identity), conditions.lack(entry.conditions, needed)
+                if config is None:
+                    seen = Look(None, "config gone", mismatch.misfit(entry.config, live), shelf.path)
+                elif lack:
+                    seen = Look(None, "weaker conditions", f"measured {lack}", shelf.path)
+                elif why := self._why_not(call, config, shelf, frozenset(entry.binaries)):
+                    seen = Look(None, "absent", f"{shelf.path}: {why}")
+                else:
+                    note = Choice(config, Origin.BINARY, where=shelf.path, conditions=entry.conditions)
+                    return seen.replace(choice=note)
+        return seen
+
+    def _why_not(self, call: Call, config: Any, shelf: Shelf, among: frozenset[str]) -> str:
+        """Why no binary of an entry serves a call; "" if one does."""
+        code = self.code(self._tunable.device(call))
+        asked = self.asked(call, config, code) if code is not None else None
+        if asked is None or code is None:
+            return "its arguments or constants are of a kind that no binary is built for"
+        if shelf.serving(code, asked.form, among & shelf.allowed):
+            return ""
+        theirs = [variant for variant in shelf.binaries.variants if variant.digest in among]
+        return _differences(theirs, code, asked.form)
+
+    def find(self, call: Call, config: Any) -> tuple[Shelf, Variant, Asked] | None:
+        """The binary for a call with a config, not loaded; None where there is none that may be launched for it."""
+        device = self._tunable.device(call)
+        shelves = self.shelves(device)
+        if not shelves or specialization.changes_code(self.jit) or "ir_override" in self._tunable.settings(config):
+            return None
+        code = self.code(device)
+        asked = self.asked(call, config, code) if code is not None else None
+        if code is None or asked is None:
+            return None
+        for shelf in shelves:
+            for variant in shelf.serving(code, asked.form):
+                return shelf, variant, asked
+        return None
+
+    # -- loading -------------------------------------------------------------------------------------------------
+
+    def load(self, call: Call, config: Any) -> Loaded | None:
+        """The binary for a call with a config, on the current device; None where there is none, or it is refused."""
+        found = self.find(call, config)
+        return None if found is None else self._load(found[0], found[1])
+
+    def _load(self, shelf: Shelf, variant: Variant) -> Loaded | None:
+        at = variant.digest, toolchain.current_device()
+        if at not in _loaded:
+            try:
+                _loaded[at] = Loaded(self.jit, variant, shelf.binaries.code(variant), at[1])
+            except (AutotunedError, KeyError, TypeError, AttributeError) as error:
+                _loaded[at] = str(error)
+                env.warn_once(
+                    f"binary {variant.digest}", "`%s`: the binary %s beside %s is left out (%s); the call compiles.",
+                    self._tunable.name, variant.digest[:12], shelf.path, error,
+                )  # fmt: skip
+        known = _loaded[at]
+        return known if isinstance(known, Loaded) else None
+
+    def fill(self, call: Call, config: Any) -> bool:
+        """Put the binary for a call into Triton's own cache, where Triton's launcher finds it; whether there is one."""
+        found = self.find(call, config)
+        if found is None:
+            return False
+        shelf, variant, asked = found
+        try:
+            if asked.form.launched != variant.form.launched:
+                return False  # Triton's launcher would pass other parameters
+            specialization.fill_cache(self.jit, asked.special, variant.metadata, shelf.binaries.code(variant))
+        except (OSError, AutotunedError) as error:
+            log.debug("Triton's cache is not filled with %s: %s", variant.digest[:12], error)
+            return False
+        return True
+
+    # -- launching -----------------------------------------------------------------------------------------------
+
+    def launch(self, call: Call, config: Any, binary: Loaded) -> Any:
+        """Launch a binary for a call; what Triton's launch returns, this one's kernel."""
+        arguments, grid = self.ordered(call, config), call.grid
+        try:
+            sizes = grid(arguments) if callable(grid) else grid
+            device = toolchain.current_device()
+            binary.launch(tuple(size.__index__() for size in sizes), toolchain.stream_getter()(device),
+                          tuple(arguments.values()))  # fmt: skip
+        except Exception as error:
+            refuse_grid(grid, arguments, self._tunable.name, error)
+            raise
+        return binary
+
+    def ordered(self, call: Call, config: Any) -> dict[str, Any]:
+        """All parameters of the Triton function, in order."""
+        everything = self._tunable.everything(call, config)
+        return {p.name: everything.get(p.name, p.default) for p in self._tunable.parameters}
+
+    def launching(self, bound: Callable[[tuple[Any, ...], Any], Call], config: Any, otherwise: Any) -> Any:
+        """A launch that looks a binary up each time, and has Triton launch where there is none.
+
+        Args:
+            bound: Gives the call of values and a grid.
+        """
+
+        def run(values: tuple[Any, ...], grid: Any) -> Any:
+            call = bound(values, grid)
+            binary = self.load(call, config)
+            return otherwise(values, grid) if binary is None else self.launch(call, config, binary)
+
+        return run
+
+
+def _entries(shelf: Shelf, call: str, context: Mapping[str, Json]) -> list[Any]:
+    """The entries for a call in all contexts that differ in their toolchain at most, if they have binaries."""
+    device = context["device"]
+    if shelf.config.device_json != device:
+        return []
+    ours = canonical({name: value for name, value in context.items() if name not in (*TOOLCHAIN, "device")})
+    return [
+        entry for theirs, entry in shelf.config.in_all_contexts(call)
+        if entry.binaries
+        and canonical({name: value for name, value in theirs.items() if name not in TOOLCHAIN}) == ours
+    ]  # fmt: skip
+
+
+def _differences(variants: list[Variant], code: Code, form: Form) -> str:
+    """Why none of these serves, by the one that comes nearest."""
+    if not variants:
+        return "its binaries are not in the file beside it"
+    same = [variant for variant in variants if variant.code.text == code.text]
+    if same:
+        return min((variant.form.why_not(form) for variant in same), key=len)
+    theirs = variants[0].code
+    wrong = [name for name in Code._names if getattr(theirs, name) != getattr(code, name)]
+    words = {"interface": "Triton's launch interface", "arch": "architecture"}
+    return f"compiled for another {', '.join(words.get(name, name) for name in wrong)}"

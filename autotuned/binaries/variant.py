@@ -1,0 +1,220 @@
+"""One compiled form of a kernel: what it was compiled for, what its launch needs, and which calls it may serve."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+from typing import Any
+
+from autotuned._frozen import Frozen
+from autotuned.errors import EncodingError
+from autotuned.json_fields import integer, named, typed, wrong
+from autotuned.key import opaque
+from autotuned.triton_compat.specialization import NUMBERS, Specialization, options_json
+from autotuned.typed_json import Json, canonical, digest, encode
+
+DIGEST = 32  # letters of a variant's digest: 128 bits
+_ONE, _NONE = "=1", "=None"  # in place of a type: an integer that is 1, and a pointer that is None, are compiled in
+_WIDER = {"i64": ("i32", _ONE), "i32": (_ONE,)}  # what a parameter of a type holds besides its own
+_SIZES = ("shared", "num_warps", "num_ctas", "global_scratch_size", "profile_scratch_size", "global_scratch_align",
+          "profile_scratch_align", "tmem_size")  # fmt: skip
+MOST = 1 << 31
+
+
+class Code(Frozen):
+    """What a binary was compiled from and by, besides its specialization: all of it must be as it is at a call.
+
+    Attributes:
+        source: Fingerprint of the kernel, its callees and the globals it uses. `version`: the user's own.
+        environment: Triton's variables that change code. `interface`: of Triton's launch (`specialization.interface`).
+        arch: Compute capability, as Triton's target has it.
+    """
+
+    source: str
+    version: Json
+    environment: Mapping[str, str]
+    interface: str
+    arch: int
+
+    @cached_property
+    def text(self) -> str:
+        """The canonical text."""
+        return canonical(self.fields())
+
+    @classmethod
+    def load(cls, data: Json, where: str) -> Code:
+        """From JSON, checked; RecordError where it is none."""
+        fields = named(data, where, cls._names)
+        for name in ("source", "interface"):
+            typed(fields[name], str, f"{where}.{name}")
+        for name, value in typed(fields["environment"], dict, f"{where}.environment").items():
+            typed(value, str, f"{where}.environment.{name}")
+        integer(fields["arch"], f"{where}.arch", 1, 9999)
+        return cls(**fields)
+
+
+class Form(Frozen):
+    """A specialization as data: what is told apart between two binaries of one kernel and one code.
+
+    Attributes:
+        types: Name and type of each parameter, in order; "constexpr", "=1" and "=None" stand for what is compiled in.
+        assumes: What is assumed of a parameter, as canonical text, by name.
+        constants: Values of the constexpr parameters, spelled as in keys. `options`: Triton's.
+    """
+
+    types: tuple[tuple[str, str], ...]
+    assumes: Mapping[str, str]
+    constants: Json
+    options: Json
+
+    @cached_property
+    def fixed(self) -> str:
+        """Canonical text of what must be equal for one binary to serve the calls of another."""
+        return canonical([self.constants, self.options, [name for name, _ in self.types]])
+
+    @cached_property
+    def text(self) -> str:
+        """Canonical text of all."""
+        return canonical([self.fixed, [list(pair) for pair in self.types], dict(self.assumes)])
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """The less, the more was assumed: of several that serve, the least is taken."""
+        return -len(self.assumes), sum(type_ == "i64" for _, type_ in self.types)
+
+    def serves(self, call: Form) -> bool:
+        """Whether a binary of this form computes what one of the call's own form would."""
+        return not self.why_not(call)
+
+    def why_not(self, call: Form) -> str:
+        """The first thing that this form assumes and the call does not fulfil, for people; "" if it serves."""
+        if self.fixed != call.fixed:
+            return "other constants or options"
+        for (name, own), (_, theirs) in zip(self.types, call.types):
+            if own != theirs and theirs not in _WIDER.get(own, ()):
+                return f"`{name}`: {_type_words(theirs)}; compiled were: {_type_words(own)}"
+            if name in self.assumes and call.assumes.get(name) != self.assumes[name]:
+                return f"`{name}`: not divisible by 16; compiled were: divisible"
+        return ""
+
+    @property
+    def launched(self) -> list[tuple[str, str]]:
+        """The parameters that a launch passes, in order, with their types."""
+        return [(name, type_) for name, type_ in self.types if type_ in NUMBERS or type_.startswith("*")]
+
+    @property
+    def signature(self) -> dict[str, str]:
+        """Triton's type of each parameter."""
+        return {name: "constexpr" if type_ in (_ONE, _NONE) else type_ for name, type_ in self.types}
+
+    def to_json(self) -> dict[str, Json]:
+        """As a file holds it."""
+        return {**self.fields(), "types": [list(pair) for pair in self.types], "assumes": dict(self.assumes)}
+
+    @classmethod
+    def load(cls, data: Json, where: str) -> Form:
+        """From JSON, checked; RecordError where it is none."""
+        fields = named(data, where, cls._names)
+        pairs = [_pair(pair, f"{where}.types[{i}]") for i, pair in enumerate(typed(fields["types"], list, where))]
+        assumes = typed(fields["assumes"], dict, f"{where}.assumes")
+        for name, text in assumes.items():
+            typed(text, str, f"{where}.assumes.{name}")
+        for name in ("constants", "options"):
+            typed(fields[name], dict, f"{where}.{name}")
+        return cls(tuple(pairs), assumes, fields["constants"], fields["options"])
+
+
+def _type_words(type_: str) -> str:
+    return {_ONE: "an integer that is 1", _NONE: "None"}.get(type_, type_)
+
+
+def _pair(data: Json, where: str) -> tuple[str, str]:
+    pair = typed(data, list, where)
+    if len(pair) != 2:
+        raise wrong(where, "a name and a type", data)
+    name, type_ = typed(pair[0], str, where), typed(pair[1], str, where)
+    if type_ not in NUMBERS and type_ not in (_ONE, _NONE, "constexpr") and not type_.startswith("*"):
+        raise wrong(where, "a type of Triton's that a launch can pass", type_)
+    return name, type_
+
+
+class Variant(Frozen):
+    """A binary of a kernel, with all that decides whether it may be launched for a call.
+
+    Attributes:
+        kernel: Its public name. `triton`: the version that compiled it, for people.
+        metadata: What a launch needs: the function's `name`, `shared` bytes, scratch sizes, and what else Triton says.
+        blob: SHA-256 of the machine code.
+    """
+
+    kernel: str
+    triton: str
+    code: Code
+    form: Form
+    metadata: Mapping[str, Json]
+    blob: str
+
+    @cached_property
+    def digest(self) -> str:
+        """What stands in the line of a config file's entry: a hash over all of it, the machine code's hash included."""
+        return digest(self.to_json())[:DIGEST]
+
+    def to_json(self) -> dict[str, Json]:
+        """All of it."""
+        return {**self.fields(), "code": self.code.fields(), "form": self.form.to_json()}
+
+    @property
+    def launch(self) -> dict[str, Json]:
+        """Options and metadata in one, as Triton's compiled kernels have them: the compiler may change an option."""
+        return {**self.form.options, **self.metadata}
+
+
+def check_metadata(data: Json, where: str) -> dict[str, Json]:
+    """A binary's metadata.
+
+    Raises:
+        RecordError: A launch could not be made with it.
+    """
+    fields: dict[str, Json] = typed(data, dict, where)
+    typed(fields.get("name"), str, f"{where}.name")
+    for name in _SIZES:
+        if fields.get(name) is not None:
+            integer(fields[name], f"{where}.{name}", 0, MOST)
+    if not isinstance(fields.get("shared"), int):
+        raise wrong(f"{where}.shared", "a number of bytes", fields.get("shared"))
+    return fields
+
+
+def form_of(special: Specialization, constexprs: Iterable[str]) -> Form | None:
+    """A specialization as data; None where it cannot be written: tuples, descriptors, constants without a spelling."""
+    if not special.is_plain:
+        return None
+    own, types, constants, assumes = frozenset(constexprs), [], {}, {}
+    for place, (name, type_) in enumerate(special.signature.items()):
+        value = special.constants.get((place,))
+        if type_ == "constexpr" and name not in own:
+            type_ = _NONE if value is None else _ONE if type(value) is int and value == 1 else "?"
+        elif type_ == "constexpr":
+            constants[name] = value
+        if assumed := special.attrs.get((place,)):
+            assumes[name] = canonical(assumed)
+        types.append((name, type_))
+    try:
+        spelled = {name: encode(value, f"constant {name!r}", opaque.spell) for name, value in constants.items()}
+        options = _plain(options_json(special.options))
+    except (EncodingError, TypeError):
+        return None
+    if not opaque.portable(spelled) or any(type_ == "?" for _, type_ in types):
+        return None
+    return Form(tuple(types), assumes, spelled, options)
+
+
+def _plain(value: Any) -> Json:
+    """Options as JSON: tuples as lists; TypeError for what has no form."""
+    if isinstance(value, Mapping):
+        return {str(name): _plain(inner) for name, inner in value.items()}
+    if isinstance(value, (tuple, list)):
+        return [_plain(inner) for inner in value]
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    raise TypeError(f"an option of type {type(value).__name__}")

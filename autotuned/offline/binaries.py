@@ -1,0 +1,256 @@
+"""Build the compiled kernels that ship beside config files: from the files and the kernels' calls, without a GPU."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from autotuned.api.function import TunedFunction
+from autotuned.binaries import writer
+from autotuned.binaries.build import Builder, Built, Wanted
+from autotuned.binaries.serve import Server
+from autotuned.configfiles import exchange
+from autotuned.configfiles.file import ConfigFile, Entry
+from autotuned.errors import AutotunedError, BinaryError
+from autotuned.key import opaque
+from autotuned.key.key import call_part
+from autotuned.offline import cases, replay, targets, verify
+from autotuned.offline.replay import Replayed
+from autotuned.offline.targets import Found
+from autotuned.recording.file import SUFFIX
+from autotuned.search import parallelism
+from autotuned.triton_compat import kernel as toolchain
+from autotuned.triton_compat import specialization
+from autotuned.tunable.call import Call
+from autotuned.tunable.kernel import TunableKernel
+from autotuned.typed_json import Json, canonical
+
+SHAPES_ONLY = "meta"  # torch's device of tensors without memory: all of them count as aligned, as an allocator's do
+
+
+@dataclass
+class BuiltFile:
+    """What came of one config file.
+
+    Attributes:
+        path: Of the config file. `entries`: how many have binaries now, of `of`.
+        variants: How many were built, `generic` of them without assumptions. `bytes`: of the file beside it.
+        missing: Which entries or variants there are not, and why, in a line each.
+    """
+
+    path: str
+    kernel: str
+    of: int
+    entries: int = 0
+    variants: int = 0
+    generic: int = 0
+    bytes: int = 0
+    missing: list[str] = field(default_factory=list)
+
+
+@dataclass
+class BuildResult:
+    """The binaries that were built, file by file."""
+
+    files: list[BuiltFile] = field(default_factory=list)
+
+    @property
+    def missing(self) -> list[str]:
+        """What could not be built, in a line each."""
+        return [f"{file.path}: {line}" for file in self.files for line in file.missing]
+
+    def to_json(self) -> dict[str, Json]:
+        """What commands print of it."""
+        return {"files": [vars(file) for file in self.files]}
+
+
+def build(
+    paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    given: Sequence[str] = (),
+    device: str | None = None,
+) -> BuildResult:
+    """Compile what the entries of config files need, and put it beside them.
+
+    Which specializations there are is known from the calls: cases of the kernels, and recordings. No GPU is needed: a
+    config file names the architecture.
+
+    Args:
+        paths: Config files, or folders of them.
+        given: Targets and recordings with the calls; by default the kernels are imported by their names.
+        device: Where tensors of cases are made; by default the GPU, or where there is none tensors without memory.
+
+    Raises:
+        ConfigFileError: There are no files, or one cannot be written.
+        TargetError, RecordingError: What was given cannot be had.
+    """
+    here = device or _device()
+    known = _given(given)
+    return BuildResult([_File(path, known, here).build() for path in exchange.files_in(paths)])
+
+
+def _device() -> str:
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else SHAPES_ONLY
+
+
+def _given(given: Sequence[str]) -> dict[str, list[Found]]:
+    imported = [target for target in given if not target.endswith(SUFFIX)]
+    found: list[Found] = [one for target in imported for one in targets.load(target)]
+    found += [one for target in given if target.endswith(SUFFIX) for one in replay.load(Path(target), imported)]
+    known: dict[str, list[Found]] = {}
+    for one in found:
+        known.setdefault(one.name, []).append(one)
+    return known
+
+
+class _File:
+    """Builds the binaries of one config file."""
+
+    def __init__(self, path: Path, known: dict[str, list[Found]], device: str) -> None:
+        self._path, self._known, self._device = path, known, device
+        self._found: dict[tuple[str, str], dict[str, Wanted]] = {}  # by context and call: what is wanted, by its form
+
+    def build(self) -> BuiltFile:
+        """Build and write; what cannot be built is said in the result."""
+        config, faults = exchange.read(self._path)
+        if config is None:
+            return BuiltFile(str(self._path), "", 0, missing=[str(fault) for fault in faults])
+        result = BuiltFile(str(self._path), config.kernel, sum(1 for _ in config.entries()))
+        try:
+            self._build(config, result)
+        except AutotunedError as error:
+            result.missing.append(str(error))
+        return result
+
+    def _build(self, config: ConfigFile, result: BuiltFile) -> None:
+        if specialization.arch_of(config.device.arch) is None or config.device.kind != "cuda":
+            result.missing.append(f"expected a file of an NVIDIA GPU, got {config.device.slug}: nothing is compiled.")
+            return
+        found = self._known.get(config.kernel) or [verify.find_kernel(config.kernel)]
+        made: dict[tuple[str, str], list[Built]] = {}
+        for one in found:
+            if one.tuned is None or isinstance(one.tuned, TunedFunction):
+                result.missing.append(getattr(one, "reason", "") or "it is no Triton kernel.")
+            else:
+                self._of_kernel(one, config, result, made)
+        result.missing += _unmet(config, set(made))
+        result.entries = sum(1 for some in made.values() if any(built.variant for built in some))
+        if made:
+            result.bytes = writer.ship(self._path, made)
+
+    def _of_kernel(
+        self, one: Found, config: ConfigFile, result: BuiltFile, made: dict[tuple[str, str], list[Built]]
+    ) -> None:
+        tunable = one.tuner.tunable
+        if not isinstance(tunable, TunableKernel) or tunable.interpreted:
+            result.missing.append("the kernel is interpreted here: unset TRITON_INTERPRET to compile it.")
+            return
+        server = one.tuner.chooser.shipped.server
+        wanted = list(self._wanted(one, server, config, result))
+        builder = Builder(server)
+        with ThreadPoolExecutor(max(parallelism.count(len(wanted)), 1), "autotuned-build") as threads:
+            built = list(threads.map(builder.build, [each for _, each in wanted]))
+        for (at, each), done in zip(wanted, built):
+            made.setdefault(at, []).append(done)
+            result.variants += done.variant is not None
+            result.generic += done.variant is not None and done.generic
+            if done.fault:
+                kind = "the generic variant" if each.generic else "the variant"
+                line = f"{kind} of {_types(each)} does not compile: {done.fault}"
+                result.missing += [line] if line not in result.missing else []
+
+    def _wanted(
+        self, one: Found, server: Server, config: ConfigFile, result: BuiltFile
+    ) -> Iterator[tuple[tuple[str, str], Wanted]]:
+        """What all calls of a kernel need whose entries are in the file, each specialization of an entry once."""
+        code = server.code(config.device)
+        if code is None:
+            result.missing.append(
+                "its code uses values known by one process alone: say in version= what of them matters."
+            )
+            return
+        context = {"source": code.source, "environment": dict(code.environment), "version": code.version,
+                   "triton": toolchain.version()}  # fmt: skip
+        groups, builder = writer.matching(config, context), Builder(server)
+        if not groups:
+            result.missing.append(_no_group(config, context))
+        seen: set[tuple[tuple[str, str], str]] = set()
+        for call, fault in self._calls(one) if groups else ():
+            if call is None:
+                result.missing.append(fault)
+                continue
+            for at, entry in _entries(one, call, groups):
+                try:
+                    for each in builder.wanted(call, _live(one, call, entry), code):
+                        if (at, each.form.text) not in seen:
+                            seen.add((at, each.form.text))
+                            yield at, each
+                except Exception as error:  # whatever pruners, heuristics and Triton raise
+                    result.missing.append(f"{cases.reason(error)}")
+
+    def _calls(self, one: Found) -> Iterator[tuple[Call | None, str]]:
+        """The calls of a kernel that are known, or why one is not."""
+        if isinstance(one, Replayed):
+            for recorded in one.calls:
+                yield _tried(lambda recorded=recorded: replay.call_of(one, recorded, self._device)[0])  # type: ignore[misc]
+            return
+        for generator in one.tuned.cases:
+            try:
+                for given in generator(self._device):
+                    yield _tried(lambda given=given: targets.bind(one, given))  # type: ignore[misc]
+            except Exception as error:  # the user's code
+                yield None, f"{getattr(generator, '__name__', 'its cases')}: {cases.reason(error)}"
+
+
+def _tried(make: Callable[[], Call]) -> tuple[Call | None, str]:
+    try:
+        return make(), ""
+    except Exception as error:
+        return None, cases.reason(error)
+
+
+def _entries(one: Found, call: Call, groups: Sequence[tuple[str, Any]]) -> Iterator[tuple[tuple[str, str], Entry]]:
+    spec = one.tuner.options.spec
+    part = canonical(call_part(spec, call.arguments, call.options, one.name, opaque.spell))
+    for context, entries in groups:
+        if part in entries:
+            yield (context, part), entries[part]
+
+
+def _live(one: Found, call: Call, entry: Entry) -> Any:
+    """The kernel's own config that an entry names.
+
+    Raises:
+        BinaryError: It has none such any more.
+    """
+    live = one.tuner.chooser.candidates(call)
+    if entry.identity not in live:
+        raise BinaryError(f"expected one of the kernel's configs, got {entry.identity}: tune again.", path="")
+    return live[entry.identity]
+
+
+def _no_group(config: ConfigFile, context: dict[str, Json]) -> str:
+    """Why no entry of a file is of the kernel as it is here."""
+    nearest = min(
+        ([name for name, value in context.items() if canonical(group.context.get(name)) != canonical(value)]
+         for group in config.groups()), key=len, default=["source"],
+    )  # fmt: skip
+    return f"its entries were tuned for another {', '.join(nearest)}: tune again, and build then."
+
+
+def _unmet(config: ConfigFile, met: set[tuple[str, str]]) -> Iterator[str]:
+    """A line of how many entries no known call belongs to."""
+    count = sum(
+        (canonical(group.context), call) not in met for group in config.groups() for call in group.entries
+    )  # fmt: skip
+    if count:
+        yield f"{count} entries have no case and no recorded call here: name a target or a recording with them."
+
+
+def _types(wanted: Wanted) -> str:
+    return ", ".join(f"{name}: {type_}" for name, type_ in wanted.form.launched)

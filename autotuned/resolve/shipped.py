@@ -1,0 +1,97 @@
+"""Shipped binaries as the miss path asks for them: at once where nothing comes before them, and never for nothing."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from autotuned._lazy import later
+from autotuned.key.key import Key
+from autotuned.launch import launcher
+from autotuned.resolve.context import Context
+from autotuned.resolve.request import Question
+from autotuned.store import layout
+from autotuned.store.conditions import Conditions
+from autotuned.store.lookup import Candidates, Choice, Look, Origin
+from autotuned.tunable.call import Call, Tunable
+from autotuned.tunable.kernel import TunableKernel
+from autotuned.typed_json import Json
+
+if TYPE_CHECKING:
+    from autotuned.binaries import serve
+    from autotuned.configfiles import lookup
+else:
+    serve, lookup = later("binaries.serve"), later("configfiles.lookup")
+
+_FROM_FILES = (Origin.BINARY, Origin.FILE, Origin.LADDER, Origin.NEAREST)
+
+
+class Shipped:
+    """The binaries for one tuned function; none for what is no compiled kernel.
+
+    Nothing of this package's half for binaries is imported unless some folder may give code for the kernel.
+    """
+
+    def __init__(self, tunable: Tunable, context: Context) -> None:
+        self._tunable, self._context = tunable, context
+        self.possible = isinstance(tunable, TunableKernel) and not tunable.interpreted
+
+    @cached_property
+    def server(self) -> serve.Server:
+        """Finds and loads them."""
+        assert isinstance(self._tunable, TunableKernel)
+        return serve.Server(self._tunable, self._context.version)
+
+    @property
+    def _offered(self) -> bool:
+        """Whether some folder may give code for the kernel."""
+        if not self.possible:
+            return False
+        module = str(getattr(getattr(self._tunable, "function", None), "__module__", ""))
+        return any(folder.may_give_code(module) for folder in lookup.folders())
+
+    def may_be_first(self) -> bool:
+        """Whether nothing that comes before a config file can answer: the user's store has no record of the kernel."""
+        return self.possible and not _has_records(self._tunable.name) and self._offered
+
+    def look(self, call: Call, part: Json, live: Candidates, needed: Conditions) -> Look:
+        """The choice of an entry that comes with a binary, the toolchain not asked."""
+        return self.server.look(call, part, self._context.without_toolchain(call), live, needed)
+
+    def place(self, question: Question) -> Callable[[Key, Candidates], Look]:
+        """The same as one of the places that a choice may come from."""
+
+        def look(key: Key, live: Candidates) -> Look:
+            if not self._offered:
+                return Look(None, "absent")
+            return self.server.look(question.call, key.call, key.context, live, question.needed)
+
+        return look
+
+    def load(self, call: Call, choice: Choice) -> Any:
+        """The binary to launch for a choice; None where the call compiles as ever.
+
+        A choice that did not come from files is asked about only in a process that reads files anyway.
+        """
+        if not self._worth_asking(choice):
+            return None
+        if launcher.binds_directly():
+            return self.server.load(call, choice.config)
+        self.server.fill(call, choice.config)
+        return None
+
+    def _worth_asking(self, choice: Choice) -> bool:
+        if choice.origin is Origin.SEARCH or not self.possible:
+            return False
+        reads = choice.origin in _FROM_FILES or "autotuned.configfiles.lookup" in sys.modules
+        return reads and self._offered
+
+
+def _has_records(kernel: str) -> bool:
+    try:
+        return any(name.endswith(".json") for name in os.listdir(layout.kernel_folder(kernel)))
+    except OSError:
+        return False

@@ -1,0 +1,220 @@
+"""What Triton would compile a call for, asked of Triton's own rules without its driver; and what it is compiled to."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Any
+
+from autotuned import env
+from autotuned._frozen import Frozen
+from autotuned.triton_compat import kernel, versions
+from autotuned.triton_compat.compiled import is_hooked
+from autotuned.typed_json import Json
+
+WARP_SIZE = 32
+# What defines how a compiled kernel is launched: which parameters it has, in which order and form.
+_INTERFACE = ("backends/nvidia/driver.py", "backends/nvidia/driver.c", "runtime/jit.py")
+_PLACES = ("extern_libs",)  # options that hold paths of this installation
+_TOOLS = ("TRITON_PTXAS_PATH", "TRITON_PTXAS_BLACKWELL_PATH", "TRITON_LIBDEVICE_PATH")
+
+
+class Specialization(Frozen):
+    """One binary of a kernel, as Triton's compiler is asked for it.
+
+    Attributes:
+        signature: Triton's type of each parameter, by name and in order; "constexpr" for what is compiled in.
+        constants: Values that are compiled in, by the path of their parameter.
+        attrs: What is assumed of a parameter, by path: lists of a name and a value, such as divisibility by 16.
+        options: Triton's options of the back end.
+        arch: Compute capability as Triton's target has it: 90.
+    """
+
+    signature: Mapping[str, Any]
+    constants: Mapping[tuple[int, ...], Any]
+    attrs: Mapping[tuple[int, ...], Any]
+    options: Any
+    arch: int
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether every parameter is a pointer, a number or a constant: no tuple and no tensor descriptor."""
+        return all(
+            isinstance(type_, str) and (type_ == "constexpr" or type_.startswith("*") or type_ in NUMBERS)
+            for type_ in self.signature.values()
+        )
+
+
+# Numbers that a launch passes as they are; half-precision ones are rounded by Triton's own launcher alone.
+NUMBERS = frozenset(("i1", "u1", "i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64", "fp32", "f32", "fp64"))
+
+
+class Specializer:
+    """Finds out what calls of one Triton function are compiled for on one architecture.
+
+    Triton's binder and its rules for options are used as they are; they need neither driver nor compiler.
+    """
+
+    def __init__(self, jit: Any, arch: int) -> None:
+        from triton.compiler.compiler import make_backend
+        from triton.runtime.jit import create_function_from_signature
+
+        self._jit, self._arch = jit, arch
+        self._backend = make_backend(target(arch))
+        self._bind: Callable[..., Any] = create_function_from_signature(jit.signature, jit.params, self._backend)
+
+    def of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Specialization, dict[str, Any]]:
+        """What a call is compiled for, and all its arguments by name and in order.
+
+        Raises:
+            Exception: What Triton raises for arguments that do not fit.
+        """
+        from triton import knobs
+
+        given = dict(kwargs)
+        given["debug"] = given.get("debug", self._jit.debug) or knobs.runtime.debug
+        arguments, found, options = self._bind(*args, **given)
+        options, signature, constants, attrs = self._jit._pack_args(self._backend, given, arguments, found, options)
+        return Specialization(signature, constants, attrs, options, self._arch), arguments
+
+
+def arch_of(name: str) -> int | None:
+    """90 for "sm_90"; None for what is no GPU of NVIDIA's."""
+    kind, _, number = name.partition("_")
+    return int(number) if kind == "sm" and number.isascii() and number.isdigit() else None
+
+
+def options_json(options: Any) -> dict[str, Any]:
+    """The options that decide code, without the paths of this installation."""
+    return {name: value for name, value in vars(options).items() if name not in _PLACES}
+
+
+def generic(jit: Any, special: Specialization) -> list[Specialization]:
+    """The same without any assumption on addresses and integers: with 32-bit integers as met, and with 64-bit ones.
+
+    An integer that Triton compiled in because it is 1 becomes a parameter again. A pointer that is None stays so: the
+    kernel's code asks for it.
+    """
+    folded = [
+        parameter.name for place, parameter in enumerate(jit.params)
+        if not parameter.is_constexpr and type(special.constants.get((place,))) is int
+    ]  # fmt: skip
+    places = {name: (place,) for place, name in enumerate(special.signature)}
+    narrow = {name: "i32" if name in folded else type_ for name, type_ in special.signature.items()}
+    annotated = {parameter.name for parameter in jit.params if parameter.annotation_type}
+    wide = {name: "i64" if type_ == "i32" and name not in annotated else type_ for name, type_ in narrow.items()}
+    gone = [places[name] for name in folded]
+    constants = {path: value for path, value in special.constants.items() if path not in gone}
+    base = special.replace(constants=constants, attrs={})
+    return [base.replace(signature=signature) for signature in ([narrow] if wide == narrow else [narrow, wide])]
+
+
+def target(arch: int) -> Any:
+    """Triton's target for a compute capability."""
+    from triton.backends.compiler import GPUTarget
+
+    return GPUTarget("cuda", arch, WARP_SIZE)
+
+
+def compile_(jit: Any, special: Specialization) -> Any:
+    """Triton's compiled kernel for a specialization: from Triton's cache, or compiled now; nothing is loaded.
+
+    Raises:
+        Exception: What Triton's compiler raises.
+    """
+    import triton
+    from triton.compiler import ASTSource
+
+    source = ASTSource(jit, dict(special.signature), dict(special.constants), dict(special.attrs))
+    return triton.compile(source, target=target(special.arch), options=dict(vars(special.options)))
+
+
+def launch_metadata_of(compiled: Any, special: Specialization) -> dict[str, Json]:
+    """What of a compiled kernel's metadata its options do not say: its name, what it needs at a launch."""
+    said = {**options_json(special.options), **dict.fromkeys((*_PLACES, *_OF_THE_BUILD))}
+    found = compiled.metadata._asdict()
+    return {
+        name: value for name, value in found.items()
+        if name not in kernel.environment() and (name not in said or name not in _OF_THE_BUILD + _PLACES)
+        and not (name in said and _same(said[name], value))
+    }  # fmt: skip
+
+
+_OF_THE_BUILD = ("hash", "target", "triton_version")
+
+
+def _same(one: Any, other: Any) -> bool:
+    return list(one) == list(other) if isinstance(one, tuple) and isinstance(other, (list, tuple)) else one == other
+
+
+@lru_cache(maxsize=1)
+def interface() -> str:
+    """A hash of the files of Triton that define how its compiled kernels are launched, in hex; "" without them.
+
+    A fork that has another launcher has another one, whatever version it says it is.
+    """
+    digest = hashlib.sha256()
+    try:
+        for name in _INTERFACE:
+            with open(os.path.join(kernel.folder(), *name.split("/")), "rb") as file:
+                digest.update(file.read() + b"\0")
+    except OSError:
+        return ""
+    return digest.hexdigest()[:32]
+
+
+def changes_code(jit: Any) -> str:
+    """What makes Triton compile other code than the call's own specialization and environment say; "" if nothing does.
+
+    Knobs that the user has set, hooks, overrides of kernels, IR or tools: then Triton decides, as without binaries.
+    """
+    from triton import knobs
+
+    runtime, compilation = knobs.runtime, knobs.compilation
+    if why := versions.strange_triton():
+        return why
+    if is_hooked(jit):
+        return "Triton's launch is replaced or hooked"
+    asked = {
+        "debug": runtime.debug, "override_arch": runtime.override_arch, "override": compilation.override,
+        "dump_ir": compilation.dump_ir, "always_compile": compilation.always_compile,
+        "use_ir_loc": compilation.use_ir_loc, "instrumentation_mode": compilation.instrumentation_mode,
+        "front_end_debugging": compilation.front_end_debugging, "enable_asan": compilation.enable_asan,
+    }  # fmt: skip
+    for name, value in asked.items():
+        if value:
+            return f"the knob {name} is set"
+    edited = sorted({*vars(compilation), *vars(knobs.nvidia)} - {"listener", "instrumentation_mode"})
+    if edited:
+        return f"the knob {edited[0]} was set by the program"
+    return next((f"{name} is set" for name in _TOOLS if env.triton_tool(name)), "")
+
+
+def fill_cache(jit: Any, special: Specialization, metadata: Mapping[str, Json], binary: bytes) -> None:
+    """Put a binary where Triton's own look-up finds it: into Triton's file cache, under Triton's hash.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    import json
+
+    from triton.compiler import ASTSource
+    from triton.compiler.compiler import get_cache_key, make_backend
+    from triton.runtime.cache import get_cache_manager
+
+    source = ASTSource(jit, dict(special.signature), dict(special.constants), dict(special.attrs))
+    variables = kernel.environment()
+    text = get_cache_key(source, make_backend(target(special.arch)), special.options, env_vars=variables)
+    digest = hashlib.sha256(text.encode("utf-8")).hexdigest()
+    cache, stem = get_cache_manager(digest), str(source.name)[:150]
+    if cache.get_group(f"{stem}.json"):
+        return
+    whole = {**vars(special.options), **variables, **metadata, "hash": digest, "target": vars(target(special.arch)),
+             "triton_version": kernel.version()}  # fmt: skip
+    group = {
+        f"{stem}.cubin": cache.put(binary, f"{stem}.cubin"),
+        f"{stem}.json": cache.put(json.dumps(whole, default=vars), f"{stem}.json", binary=False),
+    }
+    cache.put_group(f"{stem}.json", group)

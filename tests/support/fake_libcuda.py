@@ -1,0 +1,72 @@
+"""CUDA's driver as `binaries.libcuda` calls it, of Python functions: what was loaded and launched, in order."""
+
+from __future__ import annotations
+
+import ctypes
+from types import SimpleNamespace
+
+from autotuned.binaries import libcuda, serve
+
+OUT_OF_MEMORY, NO_IMAGE = 2, 200
+WORDS = {OUT_OF_MEMORY: b"out of memory", NO_IMAGE: b"device kernel image is invalid"}
+
+
+class Library:
+    """Loads whatever begins like machine code; `error` is what the next load answers."""
+
+    def __init__(self):
+        self.loads, self.launches, self.attributes, self.unloads = [], [], [], 0
+        self.error = 0
+
+    def cuCtxGetCurrent(self, out):
+        out._obj.value = 1
+        return 0
+
+    def cuModuleLoadData(self, out, code):
+        if self.error:
+            return self.error
+        if code.value[:4] != b"\x7fELF":
+            return NO_IMAGE
+        self.loads.append(code.value)
+        out._obj.value = 1000 + len(self.loads)
+        return 0
+
+    def cuModuleUnload(self, module):
+        self.unloads += 1
+        return 0
+
+    def cuModuleGetFunction(self, out, module, name):
+        out._obj.value = module.value + 1000
+        self.loads[-1] = name.value.decode()
+        return 0
+
+    def cuFuncSetAttribute(self, function, which, value):
+        self.attributes.append((which, value))
+        return 0
+
+    def cuFuncGetAttribute(self, out, which, function):
+        out._obj.value = {0: 1024, 3: 0, 4: 32}[which]
+        return 0
+
+    def cuLaunchKernelEx(self, config, function, params, extra):
+        c = config._obj
+        self.launches.append(SimpleNamespace(
+            grid=tuple(c.grid), block=tuple(c.block), shared=c.shared, stream=c.stream, function=function.value,
+            attributes=[(c.attributes[i].id, *c.attributes[i].value[:3]) for i in range(c.attribute_count)],
+            raw=lambda place, size: ctypes.string_at(params[place], size), params=params,
+        ))  # fmt: skip
+        self.launches[-1].first = [ctypes.string_at(params[i], 8) for i in range(2)]
+        return 0
+
+    def cuGetErrorString(self, status, out):
+        out._obj.value = WORDS.get(status, b"unknown error")
+        return 0
+
+
+def install(monkeypatch) -> Library:
+    """In the place of the driver's library, with nothing loaded yet."""
+    library = Library()
+    monkeypatch.setattr(libcuda, "_library", lambda: library)
+    libcuda.driver.cache_clear()
+    monkeypatch.setattr(serve, "_loaded", {})
+    return library

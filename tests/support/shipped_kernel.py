@@ -1,0 +1,25 @@
+"""A tuned kernel that ships with binaries: the tests tune it, build for it, and launch it from what was built."""
+
+import torch
+import triton
+import triton.language as tl
+from fake_cuda import by_config
+from triton import Config
+
+from autotuned import autotune
+
+bench = by_config({16: 3.0, 32: 1.0, 64: 2.0})
+
+
+@autotune([Config({"BLOCK": block}) for block in (16, 32, 64)], key=["n"], do_bench=bench, name="app.add")
+@triton.jit
+def add(x_ptr, y_ptr, n, s, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y_ptr + i * s, tl.load(x_ptr + i * s, mask=i < n) + 1, mask=i < n)
+
+
+@add.case
+def cases(device):
+    """Two sizes."""
+    for n in (96, 100):
+        yield {"args": (torch.empty(n, device=device), torch.empty(n, device=device), n, 1), "grid": (4,)}
