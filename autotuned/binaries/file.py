@@ -52,7 +52,7 @@ class BinaryFile:
         self.kernel = kernel
         self.variants: list[Variant] = []
         self.faults: list[str] = []
-        self._compressed: dict[str, bytes] = {}  # by SHA-256 of what they inflate to
+        self._compressed: dict[str, tuple[bytes, int]] = {}  # with their size, by SHA-256 of what they inflate to
         self._content = b""  # of a file that was read: blobs are cut out of it when they are asked for
         self._blobs: dict[str, Blob] = {}
         self._by_form: dict[tuple[str, str], list[Variant]] | None = None
@@ -62,13 +62,13 @@ class BinaryFile:
         self._by_form = None
         self.variants = [one for one in self.variants if one.digest != variant.digest] + [variant]
         if variant.blob not in self._compressed and variant.blob not in self._blobs:
-            self._compressed[variant.blob] = zlib.compress(code, 9)
+            self._compressed[variant.blob] = zlib.compress(code, 9), len(code)
 
     def take(self, variant: Variant, other: BinaryFile) -> None:
         """Put in a variant of another file, its code as it lies there."""
         self._by_form = None
         self.variants = [one for one in self.variants if one.digest != variant.digest] + [variant]
-        self._compressed.setdefault(variant.blob, other.stored(variant.blob))
+        self._compressed.setdefault(variant.blob, (other.stored(variant.blob), other.size(variant.blob)))
 
     def keep(self, digests: Iterable[str]) -> int:
         """Drop the variants that are not among these; how many went."""
@@ -89,9 +89,15 @@ class BinaryFile:
     def stored(self, blob: str) -> bytes:
         """Machine code as it lies in the file, compressed; "" where there is none."""
         if blob in self._compressed:
-            return self._compressed[blob]
+            return self._compressed[blob][0]
         place = self._blobs.get(blob)
         return self._content[place.offset : place.offset + place.stored] if place else b""
+
+    def size(self, blob: str) -> int:
+        """Bytes of machine code, inflated; 0 where there is none."""
+        if blob in self._compressed:
+            return self._compressed[blob][1]
+        return self._blobs[blob].size if blob in self._blobs else 0
 
     def code(self, variant: Variant) -> bytes:
         """The machine code of a variant.
@@ -99,10 +105,9 @@ class BinaryFile:
         Raises:
             BinaryError: It is not there, is cut, or is not what its hash says.
         """
-        place, stored = self._blobs.get(variant.blob), self.stored(variant.blob)
-        size = place.size if place else MOST_BLOB_BYTES
+        stored = self.stored(variant.blob)
         try:
-            code = disk.inflate(stored, size) if stored else b""
+            code = disk.inflate(stored, self.size(variant.blob)) if stored else b""
         except ValueError:
             code = b""
         if hashlib.sha256(code).hexdigest() != variant.blob:
@@ -118,12 +123,12 @@ class BinaryFile:
     def dump(self) -> bytes:
         """The file's content; equal variants give equal bytes, in whatever order they were added."""
         variants = sorted(self.variants, key=lambda variant: variant.digest)
-        blobs = {name: self._placed(name) for name in sorted({variant.blob for variant in variants})}
+        blobs = {name: self.stored(name) for name in sorted({variant.blob for variant in variants})}
         shared: dict[str, dict[str, int]] = {name: {} for name in _SHARED}
         rows = [_row(variant, shared) for variant in variants]
         places, at = {}, 0
-        for name, (stored, size) in blobs.items():
-            places[name] = [at, len(stored), size]
+        for name, stored in blobs.items():
+            places[name] = [at, len(stored), self.size(name)]
             at += len(stored)
         index = {
             "kernel": self.kernel, "variants": rows, "blobs": places,
@@ -131,11 +136,7 @@ class BinaryFile:
         }  # fmt: skip
         text = zlib.compress(canonical(index).encode(), 9)
         head = f"{_MAGIC} {SCHEMA} {len(text)} {hashlib.sha256(text).hexdigest()}\n".encode()
-        return head + text + b"".join(stored for stored, _ in blobs.values())
-
-    def _placed(self, name: str) -> tuple[bytes, int]:
-        stored, place = self.stored(name), self._blobs.get(name)
-        return stored, place.size if place else len(zlib.decompressobj().decompress(stored))
+        return head + text + b"".join(blobs.values())
 
 
 def _row(variant: Variant, shared: Mapping[str, dict[str, int]]) -> list[Json]:

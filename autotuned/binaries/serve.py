@@ -17,8 +17,8 @@ from autotuned.gpu.device import Device
 from autotuned.store import conditions
 from autotuned.store.conditions import Conditions
 from autotuned.store.lookup import Candidates, Choice, Look, Origin
+from autotuned.triton_compat import fingerprint, specialization
 from autotuned.triton_compat import kernel as toolchain
-from autotuned.triton_compat import specialization
 from autotuned.triton_compat.specialization import Specialization, Specializer
 from autotuned.tunable import mismatch
 from autotuned.tunable.call import Call, refuse_grid
@@ -75,7 +75,7 @@ class Server:
         source = tunable.source  # before what is found on the way to it
         if arch is None or (self._version is None and tunable.opaque):
             return None
-        return Code(source, self._version, tunable.environment(), specialization.interface(), arch)
+        return Code(source, self._version, tunable.environment(), fingerprint.launch_interface(), arch)
 
     def asked(self, call: Call, config: Any, code: Code) -> Asked | None:
         """What a call with a config needs; None where no binary can say so: tuples, descriptors, odd constants."""

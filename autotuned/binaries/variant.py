@@ -26,7 +26,7 @@ class Code(Frozen):
 
     Attributes:
         source: Fingerprint of the kernel, its callees and the globals it uses. `version`: the user's own.
-        environment: Triton's variables that change code. `interface`: of Triton's launch (`specialization.interface`).
+        environment: Triton's variables that change code. `interface`: of Triton's launch (`fingerprint.launch_interface`).
         arch: Compute capability, as Triton's target has it.
     """
 

@@ -16,7 +16,7 @@ from autotuned import disk, env
 from autotuned.configfiles import by_shape, nearest_shape, policy
 from autotuned.configfiles import file as configfile
 from autotuned.configfiles.file import ConfigFile, Entry, Fault
-from autotuned.configfiles.policy import Policy, Verdict
+from autotuned.configfiles.policy import Folder, Policy, Verdict
 from autotuned.errors import ConfigFileError
 from autotuned.gpu.device import from_json
 from autotuned.key.key import Key
@@ -31,24 +31,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("autotuned")
 GROUP = "autotuned.configs"  # of entry points, and the package that holds our own files
-
-
-class Folder(NamedTuple):
-    """A folder of config files, and what of it serves in another context.
-
-    Attributes:
-        code: Whether code of the program said that its binaries may be loaded.
-        package: The outermost package that it lies in, of which kernels may take binaries from it; "" for none.
-    """
-
-    path: Traversable
-    policy: Policy
-    code: bool = False
-    package: str = ""
-
-    def may_give_code(self, module: str) -> bool:
-        """Whether a kernel of a module may be loaded from it: config files only choose, and binaries are code."""
-        return self.code or (self.package != "" and module.partition(".")[0] == self.package)
 
 
 class Read(NamedTuple):

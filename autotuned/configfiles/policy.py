@@ -6,10 +6,13 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from autotuned.errors import ConfigFileError
 from autotuned.typed_json import Json, canonical
+
+if TYPE_CHECKING:
+    from importlib.abc import Traversable  # for annotations only: it moves in Python 3.14
 
 # From the laxest to the strictest: of several axes that differ the strictest action holds.
 ACTIONS = {
@@ -29,6 +32,24 @@ DEFAULTS = {
 }
 _TRITON = ("triton_patch", "triton_older", "triton_newer")
 Policy = Mapping[str, str]
+
+
+class Folder(NamedTuple):
+    """A folder of config files, and what of it serves in another context.
+
+    Attributes:
+        code: Whether code of the program said that its binaries may be loaded.
+        package: The outermost package that it lies in, of which kernels may take binaries from it; "" for none.
+    """
+
+    path: Traversable
+    policy: Policy
+    code: bool = False
+    package: str = ""
+
+    def may_give_code(self, module: str) -> bool:
+        """Whether a kernel of a module may be loaded from it: config files only choose, and binaries are code."""
+        return self.code or (self.package != "" and module.partition(".")[0] == self.package)
 
 
 def policy(given: str | Mapping[str, str] | None) -> Policy:

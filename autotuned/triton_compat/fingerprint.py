@@ -223,3 +223,23 @@ def _ptxas_version(path: str) -> str:
     text = subprocess.run([path, "--version"], capture_output=True, text=True, check=True).stdout
     match = re.search(r"\bV(\d+\.\d+\.\d+)", text)
     return match[1] if match else text.strip()
+
+
+# What defines how a compiled kernel is launched: which parameters it has, in which order and form.
+_INTERFACE = ("backends/nvidia/driver.py", "backends/nvidia/driver.c", "runtime/jit.py")
+
+
+@lru_cache(maxsize=1)
+def launch_interface() -> str:
+    """A hash of the files of Triton that define how its compiled kernels are launched, in hex; "" without them.
+
+    A fork that has another launcher has another one, whatever version it says it is.
+    """
+    digest = hashlib.sha256()
+    try:
+        for name in _INTERFACE:
+            with open(_below(kernel.folder(), name), "rb") as file:
+                digest.update(file.read() + b"\0")
+    except OSError:
+        return ""
+    return digest.hexdigest()[:32]

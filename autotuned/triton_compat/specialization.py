@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import os
+import inspect
 from collections.abc import Callable, Mapping
-from functools import lru_cache
 from typing import Any
 
 from autotuned import env
@@ -15,8 +14,6 @@ from autotuned.triton_compat.compiled import is_hooked
 from autotuned.typed_json import Json
 
 WARP_SIZE = 32
-# What defines how a compiled kernel is launched: which parameters it has, in which order and form.
-_INTERFACE = ("backends/nvidia/driver.py", "backends/nvidia/driver.c", "runtime/jit.py")
 _PLACES = ("extern_libs",)  # options that hold paths of this installation
 _TOOLS = ("TRITON_PTXAS_PATH", "TRITON_PTXAS_BLACKWELL_PATH", "TRITON_LIBDEVICE_PATH")
 
@@ -149,22 +146,6 @@ def _same(one: Any, other: Any) -> bool:
     return list(one) == list(other) if isinstance(one, tuple) and isinstance(other, (list, tuple)) else one == other
 
 
-@lru_cache(maxsize=1)
-def interface() -> str:
-    """A hash of the files of Triton that define how its compiled kernels are launched, in hex; "" without them.
-
-    A fork that has another launcher has another one, whatever version it says it is.
-    """
-    digest = hashlib.sha256()
-    try:
-        for name in _INTERFACE:
-            with open(os.path.join(kernel.folder(), *name.split("/")), "rb") as file:
-                digest.update(file.read() + b"\0")
-    except OSError:
-        return ""
-    return digest.hexdigest()[:32]
-
-
 def changes_code(jit: Any) -> str:
     """What makes Triton compile other code than the call's own specialization and environment say; "" if nothing does.
 
@@ -186,10 +167,22 @@ def changes_code(jit: Any) -> str:
     for name, value in asked.items():
         if value:
             return f"the knob {name} is set"
-    edited = sorted({*vars(compilation), *vars(knobs.nvidia)} - {"listener", "instrumentation_mode"})
+    edited = [*_edited(compilation), *_edited(knobs.nvidia)]
     if edited:
         return f"the knob {edited[0]} was set by the program"
     return next((f"{name} is set" for name in _TOOLS if env.triton_tool(name)), "")
+
+
+def _edited(knobs: Any) -> list[str]:
+    """The knobs of a group that have another value than the environment gives them."""
+    return [
+        name for name, value in sorted(vars(knobs).items())
+        if name != "listener" and value != _given(inspect.getattr_static(type(knobs), name, None))
+    ]  # fmt: skip
+
+
+def _given(knob: Any) -> Any:
+    return knob.get() if hasattr(knob, "get") else knob
 
 
 def fill_cache(jit: Any, special: Specialization, metadata: Mapping[str, Json], binary: bytes) -> None:
