@@ -12,10 +12,9 @@ if TYPE_CHECKING:
     from autotuned.api.decorator import autotune as autotune
     from autotuned.api.freeze import freeze as freeze
     from autotuned.api.heuristics import heuristics as heuristics
+    from autotuned.binaries.merge import merge as merge
     from autotuned.configfiles.exchange import diff as diff
-    from autotuned.configfiles.exchange import export as export
     from autotuned.configfiles.exchange import import_configs as import_configs
-    from autotuned.configfiles.exchange import merge as merge
     from autotuned.configfiles.lookup import register_configs as register_configs
     from autotuned.distributed.agreement import sync as sync
     from autotuned.dropin.install import install as install
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from autotuned.env import mode as mode
     from autotuned.key.key import pow2 as pow2
     from autotuned.offline.check import check as check
+    from autotuned.offline.export import export as export
     from autotuned.offline.report import report as report
     from autotuned.offline.tuning import tune as tune
     from autotuned.offline.warmup import warmup as warmup
@@ -45,12 +45,12 @@ _HOMES = {
     "autotune": "autotuned.api.decorator",
     "check": "autotuned.offline.check",
     "diff": "autotuned.configfiles.exchange",
-    "export": "autotuned.configfiles.exchange",
+    "export": "autotuned.offline.export",
     "freeze": "autotuned.api.freeze",
     "heuristics": "autotuned.api.heuristics",
     "import_configs": "autotuned.configfiles.exchange",
     "install": "autotuned.dropin.install",
-    "merge": "autotuned.configfiles.exchange",
+    "merge": "autotuned.binaries.merge",
     "mode": "autotuned.env",
     "pow2": "autotuned.key.key",
     "record": "autotuned.recording.recorder",

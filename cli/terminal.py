@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from rich.padding import Padding
     from rich.table import Table
 
+    from autotuned.offline.results import BuildResult
+
 NARROW = 110  # columns; below this the long cells of a row are stacked instead of standing side by side
 LEAST = 20  # columns for the stacked cells; with less, the other cells stand below them
 _quiet = False
@@ -151,6 +153,17 @@ def fail(text: str) -> typer.Exit:
 def cannot_write(path: object, reason: object) -> typer.Exit:
     """Say that nothing can be written where `--out` says; the caller raises what this returns."""
     return fail(f"--out: nothing can be written to {path}: {reason}")
+
+
+def print_built(result: BuildResult) -> None:
+    """Say what was compiled beside config files, and complain of what was not."""
+    for file in result.files:
+        if file.variants:
+            size = f"{file.bytes / 1024:.0f} KiB"
+            generic = f", {file.generic} of them generic" if file.generic else ""
+            say(f"binaries for {file.entries} of {file.of} entries of {file.path}: {file.variants}{generic}, {size}")
+        for line in file.missing:
+            complain(f"no binary: {file.path}: {line}")
 
 
 def complain_of(faults: Iterable[Fault]) -> None:

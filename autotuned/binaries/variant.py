@@ -26,7 +26,8 @@ class Code(Frozen):
 
     Attributes:
         source: Fingerprint of the kernel, its callees and the globals it uses. `version`: the user's own.
-        environment: Triton's variables that change code. `interface`: of Triton's launch (`fingerprint.launch_interface`).
+        environment: Triton's variables that change code.
+        interface: Hash of what defines Triton's launch (`fingerprint.launch_interface`).
         arch: Compute capability, as Triton's target has it.
     """
 

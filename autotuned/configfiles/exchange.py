@@ -27,24 +27,16 @@ PathLike = str | os.PathLike[str]
 # -- between the store and files -------------------------------------------------------------------------------------
 
 
-@dataclass
-class ExportResult:
-    """The config files that choices of the store were written into."""
-
-    files: list[Path]
-
-    def to_json(self) -> dict[str, Json]:
-        """What `autotuned export --json` prints."""
-        return {"files": list(map(str, self.files))}
-
-
-def export(out: PathLike, kernels: str | Iterable[str] | None = None) -> ExportResult:
+def export(out: PathLike, kernels: str | Iterable[str] | None = None) -> list[Path]:
     """Write the choices of the user's store into config files below a folder; what else is in them stays.
 
     Searches that are not finished, and choices that only one process can read, stay out.
 
     Args:
         kernels: Only these, by their names, or by what their names end in after a dot; None for all.
+
+    Returns:
+        The config files.
 
     Raises:
         KernelNameError: Nothing is stored, or no kernel has such a name.
@@ -57,7 +49,7 @@ def export(out: PathLike, kernels: str | Iterable[str] | None = None) -> ExportR
     if not wanted:
         raise KernelNameError(f"nothing is stored in {layout.root()}: tune something first.", name="")
     writer.refuse_unwritable(Path(out))
-    return ExportResult(writer.ship_all((entry for kernel in wanted for entry in _exported(kernel)), Path(out)))
+    return writer.ship_all((entry for kernel in wanted for entry in _exported(kernel)), Path(out))
 
 
 def _exported(kernel: str) -> Iterator[tuple[Key, Entry]]:
@@ -282,6 +274,9 @@ def _merge(key: Key, entry: Entry, files: dict[Name, ConfigFile], conflicts: lis
     name = key.kernel, from_json(device)
     file = files.setdefault(name, ConfigFile(*name))
     before = file.find(key)
+    if before is not None and before.identity == entry.identity:
+        both = (*before.binaries, *entry.binaries)
+        before, entry = before.with_binaries(both), entry.with_binaries(both)
     if before is None or before == entry:
         file.add(context, entry)
         return
@@ -319,8 +314,10 @@ class Change:
 
     @property
     def kind(self) -> str:
-        """What happened to it: "added", "removed" or "changed"; None on one side says which."""
-        return "added" if self.before is None else "removed" if self.after is None else "changed"
+        """What happened to it: "added", "removed", "changed", or "compiled" where only its binaries are others."""
+        if self.before is None or self.after is None:
+            return "added" if self.before is None else "removed"
+        return "changed" if self.before != self.after else "compiled"
 
     def to_json(self) -> dict[str, Json]:
         """What `autotuned diff --json` prints of it."""
@@ -355,9 +352,13 @@ def diff(before: PathLike, after: PathLike) -> DiffResult:
     """
     faults: list[Fault] = []
     old, new = (_entries(path, faults) for path in (before, after))
-    changes = [Change(key, entry, new.get(key)) for key, entry in old.items() if new.get(key) != entry]
+    changes = [Change(key, entry, new.get(key)) for key, entry in old.items() if not _same(entry, new.get(key))]
     changes += [Change(key, None, entry) for key, entry in new.items() if key not in old]
     return DiffResult(changes, [fault for fault in faults if not fault.harmless])
+
+
+def _same(one: Entry, other: Entry | None) -> bool:
+    return other is not None and one == other and one.binaries == other.binaries
 
 
 def _entries(path: PathLike, faults: list[Fault]) -> dict[Key, Entry]:

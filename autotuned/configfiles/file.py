@@ -53,7 +53,7 @@ class Entry:
             "conditions": self.conditions.to_json(),
             "median_us": self.median_us,
             "vs_default": self.vs_default,
-            **({"binaries": sorted(self.binaries)} if self.binaries else {}),
+            **({"compiled": sorted(self.binaries)} if self.binaries else {}),
         }
 
     def with_binaries(self, digests: Iterable[str]) -> Entry:
@@ -375,8 +375,8 @@ def load_entry(data: Any, where: str) -> Entry:
     Raises:
         RecordError: A field is missing, unknown, of another type, or a number is out of range.
     """
-    fields = _fields({"binaries": [], **typed(data, dict, where)}, where,
-                     {"call", "config", "conditions", "median_us", "vs_default", "binaries"})  # fmt: skip
+    fields = _fields({"compiled": [], **typed(data, dict, where)}, where,
+                     {"call", "config", "conditions", "median_us", "vs_default", "compiled"})  # fmt: skip
     for name in ("median_us", "vs_default"):
         number = fields[name]
         if number is not None and (not is_finite(number) or number <= 0):
@@ -385,7 +385,7 @@ def load_entry(data: Any, where: str) -> Entry:
     config = record.check_config(fields["config"], f"{where}.config")
     _check_values(call, config, f"{where}.config")
     measured = conditions.load(fields["conditions"], f"{where}.conditions")
-    binaries = texts(fields["binaries"], f"{where}.binaries")
+    binaries = texts(fields["compiled"], f"{where}.compiled")
     return Entry(call, config, fields["median_us"], fields["vs_default"], measured, tuple(sorted(set(binaries))))
 
 

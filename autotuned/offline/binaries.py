@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from autotuned.api.function import TunedFunction
 from autotuned.binaries import writer
@@ -20,6 +21,8 @@ from autotuned.key import opaque
 from autotuned.key.key import call_part
 from autotuned.offline import cases, replay, targets, verify
 from autotuned.offline.replay import Replayed
+from autotuned.offline.results import BuildResult, BuiltFile
+from autotuned.offline.shapes_only import shapes_only
 from autotuned.offline.targets import Found
 from autotuned.recording.file import SUFFIX
 from autotuned.search import parallelism
@@ -27,45 +30,7 @@ from autotuned.triton_compat import kernel as toolchain
 from autotuned.triton_compat import specialization
 from autotuned.tunable.call import Call
 from autotuned.tunable.kernel import TunableKernel
-from autotuned.typed_json import Json, canonical
-
-SHAPES_ONLY = "meta"  # torch's device of tensors without memory: all of them count as aligned, as an allocator's do
-
-
-@dataclass
-class BuiltFile:
-    """What came of one config file.
-
-    Attributes:
-        path: Of the config file. `entries`: how many have binaries now, of `of`.
-        variants: How many were built, `generic` of them without assumptions. `bytes`: of the file beside it.
-        missing: Which entries or variants there are not, and why, in a line each.
-    """
-
-    path: str
-    kernel: str
-    of: int
-    entries: int = 0
-    variants: int = 0
-    generic: int = 0
-    bytes: int = 0
-    missing: list[str] = field(default_factory=list)
-
-
-@dataclass
-class BuildResult:
-    """The binaries that were built, file by file."""
-
-    files: list[BuiltFile] = field(default_factory=list)
-
-    @property
-    def missing(self) -> list[str]:
-        """What could not be built, in a line each."""
-        return [f"{file.path}: {line}" for file in self.files for line in file.missing]
-
-    def to_json(self) -> dict[str, Json]:
-        """What commands print of it."""
-        return {"files": [vars(file) for file in self.files]}
+from autotuned.typed_json import canonical
 
 
 def build(
@@ -87,15 +52,11 @@ def build(
         ConfigFileError: There are no files, or one cannot be written.
         TargetError, RecordingError: What was given cannot be had.
     """
-    here = device or _device()
-    known = _given(given)
-    return BuildResult([_File(path, known, here).build() for path in exchange.files_in(paths)])
-
-
-def _device() -> str:
-    import torch
-
-    return "cuda" if torch.cuda.is_available() else SHAPES_ONLY
+    known, paths = _given(given), exchange.files_in(paths)
+    if device is not None or torch.cuda.is_available():
+        return BuildResult([_File(path, known, device or "cuda").build() for path in paths])
+    with shapes_only():
+        return BuildResult([_File(path, known, "cuda").build() for path in paths])
 
 
 def _given(given: Sequence[str]) -> dict[str, list[Found]]:
@@ -138,7 +99,7 @@ class _File:
                 result.missing.append(getattr(one, "reason", "") or "it is no Triton kernel.")
             else:
                 self._of_kernel(one, config, result, made)
-        result.missing += _unmet(config, set(made))
+        result.missing += _unmet(config, set(made)) if made else ()
         result.entries = sum(1 for some in made.values() if any(built.variant for built in some))
         if made:
             result.bytes = writer.ship(self._path, made)
@@ -234,13 +195,18 @@ def _live(one: Found, call: Call, entry: Entry) -> Any:
     return live[entry.identity]
 
 
-def _no_group(config: ConfigFile, context: dict[str, Json]) -> str:
+def _no_group(config: ConfigFile, context: dict[str, Any]) -> str:
     """Why no entry of a file is of the kernel as it is here."""
-    nearest = min(
-        ([name for name, value in context.items() if canonical(group.context.get(name)) != canonical(value)]
-         for group in config.groups()), key=len, default=["source"],
-    )  # fmt: skip
-    return f"its entries were tuned for another {', '.join(nearest)}: tune again, and build then."
+
+    def differing(theirs: dict[str, Any]) -> list[str]:
+        return [name for name, value in context.items() if canonical(theirs.get(name)) != canonical(value)]
+
+    theirs: dict[str, Any] = min(
+        (group.context for group in config.groups()), key=lambda one: len(differing(one)), default={}
+    )
+    words = [f"{name} ({theirs.get(name)}, here {context[name]})" if name == "triton" else name
+             for name in differing(theirs)]  # fmt: skip
+    return f"its entries were tuned for another {', '.join(words)}: tune again here, and build then."
 
 
 def _unmet(config: ConfigFile, met: set[tuple[str, str]]) -> Iterator[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
+from autotuned.binaries import audit
 from autotuned.configfiles.audit import Audit
 from autotuned.configfiles.exchange import PathLike
 from autotuned.configfiles.file import Fault
@@ -55,7 +56,7 @@ def check(
     targets: str | Iterable[str] | None = None,
     tolerance: float = 0.05,
 ) -> CheckResult:
-    """Check config files: schema, values, duplicates, and entries that are dead or shadowed.
+    """Check config files: schema, values, duplicates, entries that are dead or shadowed, and the binaries beside them.
 
     That needs neither torch nor a GPU. A choice of an earlier path shadows that of a later one.
 
@@ -78,6 +79,7 @@ def check(
         text = f"expected a share of 0 or more, got {tolerance:g}"
         raise OptionError(text, option="tolerance", problem=text)
     checked = CheckResult(paths, tolerance)
+    checked.faults += [Fault(str(path), text) for path, file in checked.files for text in audit.faults(path, file)]
     if imports or measure:
         _with_the_program(checked, [targets] if isinstance(targets, str) else targets or (), measure)
     return checked

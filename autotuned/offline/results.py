@@ -110,6 +110,7 @@ class TuneResult:
         files: The config files that were written.
         interrupted: Whether Ctrl-C ended it.
         budget_s: What it was given.
+        binaries: What came of the compiled kernels beside the files; None where none were asked for.
     """
 
     device: str = ""
@@ -120,6 +121,7 @@ class TuneResult:
     interrupted: bool = False
     seconds: float = 0.0
     budget_s: float | None = None
+    binaries: BuildResult | None = None
 
     @property
     def failed(self) -> list[CaseResult]:
@@ -145,7 +147,44 @@ class TuneResult:
             "files": self.files,
             "interrupted": self.interrupted,
             "seconds": round(self.seconds, 3),
+            **({} if self.binaries is None else {"binaries": self.binaries.to_json()}),
         }
+
+
+@dataclass
+class BuiltFile:
+    """What came of one config file.
+
+    Attributes:
+        path: Of the config file. `entries`: how many have binaries now, of `of`.
+        variants: How many were built, `generic` of them without assumptions. `bytes`: of the file beside it.
+        missing: Which entries or variants there are not, and why, in a line each.
+    """
+
+    path: str
+    kernel: str
+    of: int
+    entries: int = 0
+    variants: int = 0
+    generic: int = 0
+    bytes: int = 0
+    missing: list[str] = field(default_factory=list)
+
+
+@dataclass
+class BuildResult:
+    """The binaries that were built, file by file."""
+
+    files: list[BuiltFile] = field(default_factory=list)
+
+    @property
+    def missing(self) -> list[str]:
+        """What could not be built, in a line each."""
+        return [f"{file.path}: {line}" for file in self.files for line in file.missing]
+
+    def to_json(self) -> dict[str, Json]:
+        """What commands print of it."""
+        return {"files": [vars(file) for file in self.files]}
 
 
 class Observer:

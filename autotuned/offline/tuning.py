@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from autotuned.configfiles import writer
+from autotuned.errors import OptionError
 from autotuned.offline import cases
 from autotuned.offline.cases import Cases, share
 from autotuned.offline.device import check_environment, isolates, use_device
@@ -25,6 +26,7 @@ def tune(
     devices: str | None = None,
     budget_s: float | None = None,
     force: bool = False,
+    binaries: bool = False,
     progress: Observer | None = None,
     isolate: bool | None = None,
     timeout_s: float = 60.0,
@@ -43,6 +45,7 @@ def tune(
         devices: GPUs to tune on, a process each: "all", or indices or UUIDs with commas.
         budget_s: Measure for so many seconds, all cases together; another run goes on.
         force: Measure again what is stored.
+        binaries: Compile what the config files of `out` need, and put it beside them (docs/ship-without-a-compiler.md).
         progress: Is told how far it is.
         isolate: Measure in a process that can be killed; by default on a GPU.
         timeout_s: In such a process, what one config may take to compile, or to run.
@@ -65,11 +68,19 @@ def tune(
     options = Options(
         None if out is None else Path(out), force, budget_s, isolate, timeout_s, devices, executor, ray_address
     )
+    if binaries and out is None:
+        raise OptionError("binaries: expected a folder for them in out=, got none.")
     check_environment()
     if options.out is not None:
         writer.refuse_unwritable(options.out)
     run = _here if not options.several and not isolates(isolate) else _in_processes
-    return _finished(run([targets] if isinstance(targets, str) else targets, options, progress or Observer()))
+    targets = [targets] if isinstance(targets, str) else targets
+    result = _finished(run(targets, options, progress or Observer()))
+    if binaries and result.files:
+        from autotuned.offline.binaries import build  # needs the half of the library that compiles
+
+        result.binaries = build(result.files, targets)
+    return result
 
 
 def _here(targets: Sequence[str], options: Options, observer: Observer) -> InProcess:

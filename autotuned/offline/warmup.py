@@ -9,8 +9,10 @@ from pathlib import Path
 
 from autotuned.key import opaque
 from autotuned.offline import replay
+from autotuned.offline.binaries import build
 from autotuned.offline.device import tensors_on, use_device
 from autotuned.offline.replay import Replayed
+from autotuned.offline.results import BuildResult
 from autotuned.recording.file import RecordedCall
 from autotuned.resolve import explain
 from autotuned.tunable import configs
@@ -37,9 +39,14 @@ class PreparedCall:
 
 @dataclass
 class WarmupResult:
-    """What came of `warmup`, call by call."""
+    """What came of `warmup`, call by call.
+
+    Attributes:
+        binaries: What came of the compiled kernels beside config files; None where none were asked for.
+    """
 
     calls: list[PreparedCall] = field(default_factory=list)
+    binaries: BuildResult | None = None
 
     @property
     def failed(self) -> list[PreparedCall]:
@@ -48,15 +55,22 @@ class WarmupResult:
 
     def to_json(self) -> dict[str, Json]:
         """What `autotuned warmup --json` prints."""
-        return {"calls": [asdict(call) for call in self.calls]}
+        built = {} if self.binaries is None else {"binaries": self.binaries.to_json()}
+        return {"calls": [asdict(call) for call in self.calls], **built}
 
 
-def warmup(recording: str | os.PathLike[str], files: Sequence[str] | None = None) -> WarmupResult:
+def warmup(
+    recording: str | os.PathLike[str],
+    files: Sequence[str] | None = None,
+    *,
+    binaries: str | os.PathLike[str] | None = None,
+) -> WarmupResult:
     """Decide and compile each call of a recording, without launching or searching: `autotuned warmup` from Python.
 
     Args:
         recording: What `autotuned record` wrote.
         files: Files that it names, and that may be run; kernels of modules are imported by name.
+        binaries: A folder of config files: what these need for the calls is put beside them too.
 
     Returns:
         What is ready, and why the rest is not.
@@ -68,7 +82,10 @@ def warmup(recording: str | os.PathLike[str], files: Sequence[str] | None = None
     device = tensors_on(use_device())
     with explain.reading_once():  # each call that is not tuned says what is nearest to it
         found = replay.load(Path(recording), files or ())
-        return WarmupResult([_prepared(one, call, device) for one in found for call in one.calls])
+        result = WarmupResult([_prepared(one, call, device) for one in found for call in one.calls])
+    if binaries is not None:
+        result.binaries = build(binaries, [str(recording), *(files or ())], device)
+    return result
 
 
 def _prepared(found: Replayed, recorded: RecordedCall, device: str) -> PreparedCall:

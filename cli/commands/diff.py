@@ -16,6 +16,7 @@ from autotuned.key.words import call_words, toolchain_words
 from .. import terminal
 
 HEADERS = ("call", "config", "", "time>", "vs default>", "toolchain")
+KINDS = ("added", "removed", "changed", "compiled")
 
 
 def diff(
@@ -28,8 +29,8 @@ def diff(
     A choice is that for one call in one context. Exit code 0 whether there are differences or not; 1 if a file cannot
     be read.
 
-    JSON: `changes`, each with `kind` ("added", "removed" or "changed"), `kernel`, `device`, `triton`, `call`, `before`
-    and `after` (null where there is none), and `faults`.
+    JSON: `changes`, each with `kind` ("added", "removed", "changed", or "compiled": other binaries alone), `kernel`,
+    `device`, `triton`, `call`, `before` and `after` (null where there is none), and `faults`.
     """
     found = autotuned.diff(before, after)
     terminal.complain_of(found.faults)
@@ -45,7 +46,7 @@ def _print(changes: list[Change]) -> None:
     for (kernel, slug), group in groupby(sorted(changes, key=_place), key=_place):
         terminal.print_heading(f"{kernel}  {slug}")
         terminal.print_table(HEADERS, [_cells(change) for change in group], stack=(1, 1))
-    counts = [f"{sum(change.kind == kind for change in changes)} {kind}" for kind in ("added", "removed", "changed")]
+    counts = [f"{sum(change.kind == kind for change in changes)} {kind}" for kind in KINDS]
     terminal.say(", ".join(counts))
 
 

@@ -25,6 +25,9 @@ def tune(
         ),
     ],
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Write config files into this folder.")] = None,
+    binaries: Annotated[
+        bool, typer.Option("--binaries", help="With --out: compile what the files need, and put it beside them.")
+    ] = False,
     force: Annotated[bool, typer.Option("--force", help="Measure again what is stored.")] = False,
     budget: Annotated[
         float | None,
@@ -53,7 +56,8 @@ def tune(
 
     Choices go into the store, with --out also into config files; files that are there already are added to. Cases
     are registered by `@kernel.case`. The device is the GPU if there is one, else Triton's interpreter;
-    AUTOTUNED_DEVICE says otherwise.
+    AUTOTUNED_DEVICE says otherwise. With --binaries the winners are compiled for the calls that were met, and once
+    without assumptions on addresses and integers, so that a program that loads them compiles nothing.
 
     With --devices every GPU named has a process of its own, and cases are handed out one by one; GPUs of several kinds
     each tune all cases, and their choices go into files of their own. A GPU is named by its index among those that are
@@ -76,15 +80,16 @@ def tune(
     done), and, null where they are not known: `digest`, `device` (slug), `triton` (its version), `call`, `config`,
     `median_us`, `vs_first` and `vs_default` (speed-up against the first config and against `default=`), `quality`,
     `source` ("measured", "stored" or the config file), `configs` and `measured_configs` (how many there are and how
-    many have been measured).
+    many have been measured). With --binaries also `binaries.files`, each with `path`, `kernel`, `of` (entries),
+    `entries` (those with binaries), `variants`, `generic` (of them), `bytes` and `missing` (lines).
     """
     from autotuned.offline.tuning import tune  # needs the measuring half of the library
 
     try:
         with terminal.users_output(as_json), Display() as display:
             result = tune(
-                targets, out=out, devices=devices, budget_s=budget, force=force, progress=display, isolate=isolate,
-                timeout_s=timeout, executor=executor, ray_address=ray_address,
+                targets, out=out, devices=devices, budget_s=budget, force=force, binaries=binaries, progress=display,
+                isolate=isolate, timeout_s=timeout, executor=executor, ray_address=ray_address,
             )  # fmt: skip
     except BaseException as error:  # also when a lost device or a full disk ends it: what was found out is shown
         if (found := getattr(error, "result", None)) is not None:
@@ -111,6 +116,8 @@ def _print(result: TuneResult, as_json: bool) -> None:
         terminal.say(f"skipped {name}: it has no cases. {_hint()}")
     for path in result.files:
         terminal.say(f"wrote {path}")
+    if result.binaries is not None:
+        terminal.print_built(result.binaries)
 
 
 def _hint() -> str:

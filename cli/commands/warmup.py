@@ -22,6 +22,9 @@ def warmup(
     files: Annotated[
         list[str] | None, typer.Argument(metavar="[FILE.py]...", help="Files that it names, and that may be run.")
     ] = None,
+    binaries: Annotated[
+        Path | None, typer.Option("--binaries", metavar="DIR", help="Compile what the config files of DIR need for it.")
+    ] = None,
     as_json: terminal.AsJson = False,
 ) -> None:
     """Compile what the calls of a recording need.
@@ -29,20 +32,23 @@ def warmup(
     Kernels of modules are imported by name. A file that the recording names, as of a script, is run only if it is given
     too.
 
-    Each is decided and compiled, without launching or searching; the binaries are in Triton's cache afterwards. Exit
-    codes: 0 all are ready; 3 some are not tuned or failed; 1 all.
+    Each is decided and compiled, without launching or searching; the binaries are in Triton's cache afterwards. With
+    --binaries they are put beside the config files of DIR too, where other machines load them. Exit codes: 0 all are
+    ready; 3 some are not tuned or failed; 1 all.
 
     JSON: `calls`, each with `kernel`, `triton` (its version; null for a plain callable), `call`, `count`, `config`
-    (null if it is not ready) and `reason`.
+    (null if it is not ready) and `reason`; with --binaries also `binaries.files`, as `tune` has them.
     """
     from autotuned.offline.warmup import warmup  # needs torch and triton, if they are there
 
     with terminal.users_output(as_json):
-        result = warmup(path, files)
+        result = warmup(path, files, binaries=binaries)
     if as_json:
         terminal.print_json(result.to_json())
     else:
         terminal.print_table(HEADERS, map(_cells, result.calls), stack=(1, 1, 1))
+        if result.binaries is not None:
+            terminal.print_built(result.binaries)
     failed, calls = result.failed, result.calls
     if failed:
         terminal.complain(f"error: {len(failed)} of {len(calls)} calls are not ready; the first: {failed[0].reason}")

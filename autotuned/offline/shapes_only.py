@@ -1,0 +1,41 @@
+"""Cases of kernels on a machine without their GPU: tensors that are asked for on one have shapes and no memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+ASKED, GIVEN = "cuda", "meta"
+
+
+@contextmanager
+def shapes_only() -> Iterator[None]:
+    """Let generators of cases run inside a `with` block as on a GPU; such a tensor counts as aligned, as new ones are.
+
+    What reads the values of one raises. For one thread at a time: random number generators of torch are replaced.
+    """
+    before = torch.Generator
+    torch.Generator = lambda device=None: before()  # numbers without memory need no generator of theirs
+    try:
+        with _WithoutMemory():
+            yield
+    finally:
+        torch.Generator = before
+
+
+class _WithoutMemory(TorchFunctionMode):  # type: ignore[misc]
+    def __torch_function__(
+        self, function: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        named = {name: _moved(value) for name, value in (kwargs or {}).items() if name != "generator"}
+        return function(*map(_moved, args), **named)
+
+
+def _moved(value: Any) -> Any:
+    if isinstance(value, torch.device):
+        return torch.device(GIVEN) if value.type == ASKED else value
+    return GIVEN if isinstance(value, str) and value.partition(":")[0] == ASKED else value
