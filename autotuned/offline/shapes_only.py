@@ -19,7 +19,7 @@ def shapes_only() -> Iterator[None]:
     What reads the values of one raises. For one thread at a time: random number generators of torch are replaced.
     """
     before = torch.Generator
-    torch.Generator = lambda device=None: before()  # numbers without memory need no generator of theirs
+    torch.Generator = _OnHost
     try:
         with _WithoutMemory():
             yield
@@ -27,10 +27,19 @@ def shapes_only() -> Iterator[None]:
         torch.Generator = before
 
 
+class _OnHost(torch.Generator):  # type: ignore[misc]
+    """A generator of random numbers on the host, whatever device it is asked for: without memory none are drawn."""
+
+    def __new__(cls, device: Any = None) -> Any:
+        return super().__new__(cls, "cpu")
+
+
 class _WithoutMemory(TorchFunctionMode):  # type: ignore[misc]
     def __torch_function__(
         self, function: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
+        if function is torch.device:  # a generator of cases asks what it was given
+            return function(*args, **(kwargs or {}))
         named = {name: _moved(value) for name, value in (kwargs or {}).items() if name != "generator"}
         return function(*map(_moved, args), **named)
 

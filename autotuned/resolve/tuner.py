@@ -97,7 +97,7 @@ class Tuner:
         self.launcher = launcher.make(
             self.names,
             self.options.spec.exactly(self._exact),
-            _LazyDevice() if compiled else None,
+            _LazyDevice(self.chooser.shipped.may_be_first) if compiled else None,
             launcher.Shape(places, defaults) if isinstance(self.tunable, TunableKernel) else None,
         )
         if launcher.verifies():
@@ -395,9 +395,14 @@ class _RefusedError(Exception):
 
 
 class _LazyDevice:
-    """The current device's index, asked of a driver found at the first call: decorating must not initialise CUDA."""
+    """The current device's index, asked of a driver found at the first call: decorating must not initialise CUDA.
 
-    def __init__(self) -> None:
+    Args:
+        needs_no_key: Whether the first call may be answered without a hash over Triton's files.
+    """
+
+    def __init__(self, needs_no_key: Callable[[], bool]) -> None:
+        self._needs_no_key = needs_no_key
         self._get: Callable[[], int] | None = None
 
     def __call__(self) -> int:
@@ -406,7 +411,8 @@ class _LazyDevice:
     def getter(self) -> Callable[[], int]:
         """What tells the index, for those who ask often."""
         if self._get is None:
-            fingerprint.begin(layout.root())
+            if not self._needs_no_key():
+                fingerprint.begin(layout.root())
             self._get = kernel.current_device_getter()
         return self._get
 

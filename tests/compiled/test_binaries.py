@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import json
+import os
+import subprocess
 import sys
+from pathlib import Path
 
 import fake_libcuda
 import pytest
@@ -118,3 +122,36 @@ def test_explain_names_the_place(served):
     x = torch.zeros(256)
     found = served.explain(x, x, 96, 1, grid=(4,))
     assert found.answer == "config files, with a binary", str(found)
+
+
+@pytest.fixture(scope="session")
+def libcuda(tmp_path_factory):
+    """A folder with a library in the place of CUDA's driver."""
+    folder = tmp_path_factory.mktemp("libcuda")
+    source = Path(__file__).parent.parent / "support" / "fake_libcuda.c"
+    subprocess.run(
+        ["cc", "-shared", "-fPIC", "-O1", "-Wall", "-o", folder / "libcuda.so.1", source], check=True, timeout=60
+    )
+    return folder
+
+
+@pytest.mark.parametrize("launcher", ["c", "python", "verify"])
+def test_a_process_without_any_compiler_serves(shipped, libcuda, tmp_path, launcher):
+    """No `triton.compile`, no driver of Triton's, no hash over its files, and no program on the path."""
+    here, log = Path(__file__).parent, tmp_path / "log"
+    environment = {
+        "PATH": str(tmp_path / "nothing"), "LD_LIBRARY_PATH": str(libcuda), "FAKE_LIBCUDA_LOG": str(log),
+        "PYTHONPATH": os.pathsep.join([str(here.parent / "support"), *sys.path]), "TRITON_DEFAULT_FP_FUSION": "1",
+        "AUTOTUNED_CACHE_DIR": str(tmp_path / "empty"), "TRITON_CACHE_DIR": str(tmp_path / "triton"),
+        "AUTOTUNED_LAUNCHER": launcher, "HOME": str(tmp_path),
+    }  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, str(here / "serving.py"), str(shipped)], env=environment, capture_output=True, text=True,
+        timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["hits"] == 2 and json.loads(done.stdout)["searches"] == 0
+    lines = [line.split() for line in log.read_text().splitlines()]
+    assert [line[0] for line in lines] == ["load", "launch", "load", "launch", "launch", "launch"]
+    assert [line[2] for line in lines if line[0] == "launch"] == ["4"] * 4
+    assert not (tmp_path / "triton").exists()
