@@ -7,7 +7,7 @@ named for it (`register_configs(..., binaries=True)`), and from the package that
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from autotuned import disk, env
 from autotuned._frozen import Frozen
@@ -53,7 +53,7 @@ class Kernel(Frozen):
     module: str
 
 
-_known: dict[tuple[Kernel, Device], tuple[int, list[Shelf]]] = {}  # with the generation of the config files
+_known: dict[tuple[Kernel, Device], tuple[Any, list[Shelf]]] = {}  # with the state of the config files
 
 
 def shelves(kernel: Kernel, device: Device) -> list[Shelf]:
@@ -61,11 +61,12 @@ def shelves(kernel: Kernel, device: Device) -> list[Shelf]:
 
     Those of other devices of its architecture come after its own: the machine code is the same.
     """
-    generation, found = _known.get((kernel, device), (-1, []))
-    if generation != lookup.generation():
+    now = lookup.state()
+    then, found = _known.get((kernel, device), (None, []))
+    if then != now:
         found = [shelf for folder in lookup.folders() if folder.may_give_code(kernel.module)
                  for shelf in _in_folder(folder.path, kernel.name, device)]  # fmt: skip
-        _known[kernel, device] = lookup.generation(), found
+        _known[kernel, device] = now, found
         while len(_known) > _MOST:
             _known.pop(next(iter(_known)))
     return found

@@ -145,11 +145,6 @@ def forget_files() -> None:
         known.clear()
 
 
-def generation() -> int:
-    """Grows whenever files are to be read anew."""
-    return _generation
-
-
 def state() -> tuple[Any, ...]:
     """What is equal for as long as the same folders are asked and what was read of them holds."""
     return _generation, *(str(folder.path) for folder in folders())

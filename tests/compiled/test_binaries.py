@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import json
 import os
+import struct
 import subprocess
 import sys
+import zlib
 from pathlib import Path
 
 import fake_libcuda
@@ -16,8 +19,10 @@ import triton
 
 import autotuned
 from autotuned.binaries import file as binaryfile
+from autotuned.binaries import writer as binary_writer
 from autotuned.configfiles import exchange
 from autotuned.offline import binaries
+from autotuned.triton_compat import fingerprint
 
 
 def fresh():
@@ -155,3 +160,209 @@ def test_a_process_without_any_compiler_serves(shipped, libcuda, tmp_path, launc
     assert [line[0] for line in lines] == ["load", "launch", "load", "launch", "launch", "launch"]
     assert [line[2] for line in lines if line[0] == "launch"] == ["4"] * 4
     assert not (tmp_path / "triton").exists()
+
+
+# -- when none serves ------------------------------------------------------------------------------------------------
+
+
+def compiled_by_triton(kernel):
+    return type(kernel).__name__ == "CompiledKernel"
+
+
+def edit_knob(monkeypatch, add):
+    monkeypatch.setattr(triton.knobs.compilation, "disable_line_info", True)
+
+
+def edit_environment(monkeypatch, add):
+    monkeypatch.setenv("TRITON_DISABLE_LINE_INFO", "1")
+
+
+def hook_stages(monkeypatch, add):
+    monkeypatch.setattr(triton.knobs.runtime, "add_stages_inspection_hook", lambda *stages: ("", ""))
+
+
+def have_another_launcher(monkeypatch, add):
+    monkeypatch.setattr(fingerprint, "launch_interface", lambda: "of a fork")
+
+
+def have_another_source(monkeypatch, add):
+    monkeypatch.setattr(type(add.tuner.tunable), "source", property(lambda self: "edited"))
+
+
+def replace_run(monkeypatch, add):
+    monkeypatch.setattr(add.fn, "run", add.fn.run, raising=False)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [edit_knob, edit_environment, hook_stages, have_another_launcher, have_another_source, replace_run],
+    ids=lambda change: change.__name__,
+)
+def test_what_changes_code_or_its_launch_has_the_call_compiled(served, library, monkeypatch, change):
+    change(monkeypatch, served)
+    assert compiled_by_triton(call(served))
+    assert library.loads == []
+
+
+def test_a_knob_that_is_put_back_does_not_count(served, library, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(triton.knobs.compilation, "instrumentation_mode", "some")
+    call(served)
+    assert library.loads == ["add"]
+
+
+def test_a_knob_that_changes_later_sends_the_next_launch_to_triton(served, library, monkeypatch):
+    call(served)
+    with monkeypatch.context() as patch:
+        patch.setattr(triton.knobs.runtime, "debug", True)
+        assert compiled_by_triton(call(served))
+    assert len(library.launches) == 1
+
+
+@pytest.mark.parametrize("error", [fake_libcuda.OUT_OF_MEMORY, fake_libcuda.NO_IMAGE])
+def test_a_binary_that_the_driver_refuses_is_said_and_the_call_compiles(served, library, caplog, error):
+    library.error = error
+    assert compiled_by_triton(call(served))
+    assert fake_libcuda.WORDS[error].decode() in caplog.text and "the call compiles" in caplog.text
+    assert library.launches == []
+
+
+def test_machine_code_that_was_swapped_is_not_launched(shipped, library, tmp_path, monkeypatch, caplog):
+    """Two blobs in each other's place, with the index' hash in order."""
+    [path] = shipped.glob("*/*.bin")
+    head, rest = path.read_bytes().split(b"\n", 1)
+    size = int(head.split()[2])
+    index = json.loads(zlib.decompress(rest[:size]))
+    names = list(index["blobs"])
+    index["blobs"] = dict(zip(names, [index["blobs"][name] for name in [*names[1:], names[0]]]))
+    text = zlib.compress(json.dumps(index).encode())
+    path.write_bytes(
+        f"autotuned-binaries 1 {len(text)} {hashlib.sha256(text).hexdigest()}\n".encode() + text + rest[size:]
+    )
+    monkeypatch.setenv("AUTOTUNED_CACHE_DIR", str(tmp_path / "empty"))
+    autotuned.register_configs(shipped, binaries=True)
+    assert compiled_by_triton(call(fresh().add))
+    assert library.loads == [] and "expected what its hash says" in caplog.text
+
+
+def test_without_the_users_word_a_folder_gives_no_code(shipped, library, tmp_path, monkeypatch):
+    monkeypatch.setenv("AUTOTUNED_CACHE_DIR", str(tmp_path / "empty"))
+    autotuned.register_configs(shipped)
+    add = fresh().add
+    assert compiled_by_triton(call(add)) and library.loads == []
+    assert add.cache_info().searches == 0  # the choice serves
+
+
+# -- what a launch is ------------------------------------------------------------------------------------------------
+
+
+def test_launch_hooks_see_every_launch_by_name(second, library):
+    seen = []
+    enter = lambda metadata: seen.append(("enter", metadata.get()["name"]))
+    leave = lambda metadata: seen.append(("leave", metadata.get()["name"]))
+    call(second)
+    triton.knobs.runtime.launch_enter_hook.add(enter)
+    triton.knobs.runtime.launch_exit_hook.add(leave)
+    try:
+        call(second)
+        call(second, n=100)
+    finally:
+        triton.knobs.runtime.launch_enter_hook.remove(enter)
+        triton.knobs.runtime.launch_exit_hook.remove(leave)
+    assert seen == [("enter", "add"), ("leave", "add")] * 2 and len(library.launches) == 3
+
+
+def test_the_parameters_are_those_that_triton_passes(second, library):
+    x, y, library.params = torch.zeros(256), torch.zeros(256), 6
+    second[(4,)](x[1:], y, 96, 2)
+    [launch] = library.launches
+    pointers = [struct.pack("<Q", tensor.data_ptr()) for tensor in (x[1:], y)]
+    assert launch.raw[:2] == pointers and launch.raw[4:] == [bytes(8)] * 2  # no scratch memory
+    assert [raw[:4] for raw in launch.raw[2:4]] == [struct.pack("<i", 96), struct.pack("<i", 2)]
+    assert (launch.block, launch.shared, launch.stream) == ((128, 1, 1), 0, 0)
+
+
+def test_what_a_launch_returns_says_what_it_has(second):
+    kernel = call(second)
+    assert (kernel.name, kernel.n_regs, kernel.n_spills, kernel.n_max_threads) == ("add", 32, 0, 1024)
+    assert kernel.packed_metadata == (4, 1, 0) and kernel.metadata.shared == 0
+    with pytest.raises(KeyError, match="machine code only"):
+        kernel.asm["ttir"]
+    with pytest.raises(AttributeError, match="expected an attribute that a shipped binary has, got 'metadata_group'"):
+        kernel.metadata_group  # noqa: B018
+
+
+def test_it_can_be_launched_by_hand(second, library):
+    x = torch.zeros(256)
+    kernel = call(second)
+    kernel[(2, 3, 1)](x, x, 96, 1, 32)
+    assert library.launches[-1].grid == (2, 3, 1)
+
+
+def test_a_grid_callable_is_given_all_arguments(second, library):
+    x = torch.zeros(256)
+    grid = lambda meta: (meta["n"] // meta["BLOCK"], 2)
+    for _ in range(2):
+        second[grid](x, x, 96, 1)
+    assert [launch.grid for launch in library.launches] == [(3, 2, 1)] * 2
+
+
+def test_an_empty_grid_launches_nothing(second, library):
+    x = torch.zeros(256)
+    for _ in range(2):
+        second[(0,)](x, x, 96, 1)
+    assert library.launches == []
+
+
+def test_prepare_loads_and_launches_nothing(second, library):
+    tuner = second.tuner
+    x = torch.zeros(256)
+    tuner.prepare(tuner.call((x, x, 96, 1), {}, (4,)), search=False)
+    assert library.loads == ["add"] and library.launches == []
+    call(second)
+    assert library.loads == ["add"] and second.cache_info().hits == 1
+
+
+def test_the_launcher_of_triton_finds_the_binary_in_its_own_cache(served, library, launches, monkeypatch, tmp_path):
+    compiled = []
+    monkeypatch.setenv("AUTOTUNED_LAUNCHER", "triton")
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
+    listener = lambda **told: compiled.append(told["cache_hit"])
+    monkeypatch.setattr(triton.knobs.compilation, "listener", listener)
+    kernel = call(fresh().add)
+    assert compiled_by_triton(kernel) and compiled == [True] and list(kernel.asm) == ["cubin"]
+    assert library.loads == [] and launches[-1].name == "add"
+
+
+def test_merged_files_have_the_binaries_of_both(shipped, tmp_path):
+    [config] = shipped.glob("*/*.json")
+    halves = []
+    for number in (0, 1):
+        half = tmp_path / f"half{number}" / config.parent.name
+        half.mkdir(parents=True)
+        whole, _ = exchange.read(config)
+        [group] = whole.groups()
+        for place, name in enumerate(list(group.entries)):
+            if place != number:
+                del group.entries[name]
+        binary_writer.write(half / config.name, whole, binary_writer.read(next(shipped.glob("*/*.bin")), "app.add"))
+        halves.append(half.parent)
+    autotuned.merge(halves, tmp_path / "out")
+    assert next((tmp_path / "out").glob("*/*.bin")).read_bytes() == next(shipped.glob("*/*.bin")).read_bytes()
+    assert autotuned.check(tmp_path / "out").faults == []
+    [change] = autotuned.diff(halves[0], tmp_path / "out").changes
+    assert change.kind == "added"
+
+
+def test_check_says_what_is_not_there(shipped):
+    next(shipped.glob("*/*.bin")).unlink()
+    assert [str(fault).partition("json: ")[2] for fault in autotuned.check(shipped).faults] == [
+        "4 binaries that entries name are not in app.add.bin: autotuned export --binaries."
+    ]
+
+
+def test_building_again_changes_nothing(shipped):
+    files = [next(shipped.glob("*/*.json")), next(shipped.glob("*/*.bin"))]
+    before = [file.read_bytes() for file in files]
+    binaries.build(shipped, ["shipped_kernel"], device="cpu")
+    assert [file.read_bytes() for file in files] == before

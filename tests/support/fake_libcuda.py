@@ -12,11 +12,14 @@ WORDS = {OUT_OF_MEMORY: b"out of memory", NO_IMAGE: b"device kernel image is inv
 
 
 class Library:
-    """Loads whatever begins like machine code; `error` is what the next load answers."""
+    """Loads whatever begins like machine code; `error` is what the next load answers.
+
+    `params` is how many parameters of a launch are noted, 8 bytes each.
+    """
 
     def __init__(self):
         self.loads, self.launches, self.attributes, self.unloads = [], [], [], 0
-        self.error = 0
+        self.error = self.params = 0
 
     def cuCtxGetCurrent(self, out):
         out._obj.value = 1
@@ -53,9 +56,8 @@ class Library:
         self.launches.append(SimpleNamespace(
             grid=tuple(c.grid), block=tuple(c.block), shared=c.shared, stream=c.stream, function=function.value,
             attributes=[(c.attributes[i].id, *c.attributes[i].value[:3]) for i in range(c.attribute_count)],
-            raw=lambda place, size: ctypes.string_at(params[place], size), params=params,
+            raw=[ctypes.string_at(params[i], 8) for i in range(self.params)],
         ))  # fmt: skip
-        self.launches[-1].first = [ctypes.string_at(params[i], 8) for i in range(2)]
         return 0
 
     def cuGetErrorString(self, status, out):

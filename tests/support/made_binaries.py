@@ -29,3 +29,27 @@ def file(*made):
     for one in made or (variant(), variant(b"\x7fELF two", block=64), variant(b"\x7fELF one", block=128)):
         found.add(*one)
     return found
+
+
+def ship(folder, made=None, named=None, kernel="app.k"):
+    """A config file with one entry, and binaries beside it; `named` are the digests in the entry's line."""
+    from fakes import DEVICE, FakeConfig, make_key
+    from fakes import form as config_form
+
+    from autotuned.binaries import writer as binaries
+    from autotuned.configfiles import writer
+    from autotuned.configfiles.file import ConfigFile, Entry, split_context
+    from autotuned.gpu.device import from_json
+
+    made = [(one.replace(kernel=kernel), machine) for one, machine in ([variant()] if made is None else made)]
+    key = make_key(kernel=kernel)
+    config = ConfigFile(kernel, from_json(DEVICE))
+    digests = [one.digest for one, _ in made] if named is None else named
+    entry = Entry(key.call, config_form(FakeConfig({"BLOCK": 64})), 10.0, 1.5).with_binaries(digests)
+    config.add(split_context(key.context)[0], entry)
+    path = writer.write(config, folder)
+    found = BinaryFile(kernel)
+    for one, machine in made:
+        found.add(one, machine)
+    binaries.path_beside(path, kernel).write_bytes(found.dump())
+    return path

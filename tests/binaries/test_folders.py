@@ -1,0 +1,130 @@
+"""Who may give code: folders that the program named for it, and the package that defines the kernel; nobody else."""
+
+import logging
+import sys
+
+import pytest
+from fakes import DEVICE
+from made_binaries import code, form, ship, variant
+from shipped import publish
+
+import autotuned
+from autotuned.binaries import folders
+from autotuned.binaries.folders import Kernel
+from autotuned.configfiles import lookup
+from autotuned.gpu.device import from_json
+
+HERE = from_json(DEVICE)
+KERNEL = Kernel("app.k", "app.kernels")
+
+
+def served(kernel=KERNEL, device=HERE):
+    """The digests that a call may be launched from."""
+    return [one.digest for shelf in folders.shelves(kernel, device) for one in shelf.serving(code(), form())]
+
+
+def package(monkeypatch, root, name, kernel="app.k"):
+    """A package on the path that brings choices and binaries for a kernel."""
+    (root / name).mkdir(parents=True)
+    (root / name / "__init__.py").touch()
+    ship(root / name, kernel=kernel)
+    monkeypatch.syspath_prepend(str(root))
+    for module in [loaded for loaded in sys.modules if loaded.partition(".")[0] == name.partition("/")[0]]:
+        monkeypatch.delitem(sys.modules, module)
+
+
+def test_a_folder_that_code_names_for_it(tmp_path):
+    ship(tmp_path)
+    autotuned.register_configs(tmp_path, binaries=True)
+    assert served() == [variant()[0].replace(kernel="app.k").digest]
+
+
+def test_a_folder_that_code_names_for_choices_alone(tmp_path):
+    ship(tmp_path)
+    autotuned.register_configs(tmp_path)
+    assert served() == []
+    assert list(lookup.shipped("app.k"))  # the choices serve
+
+
+def test_the_environment_gives_json_only(tmp_path, monkeypatch):
+    ship(tmp_path)
+    monkeypatch.setenv("AUTOTUNED_CONFIG_PATH", str(tmp_path))
+    assert served() == [] and list(lookup.shipped("app.k"))
+
+
+def test_a_foreign_package_that_offers_binaries_is_ignored(tmp_path, monkeypatch):
+    package(monkeypatch, tmp_path, "helpful")
+    publish(monkeypatch, "helpful")
+    lookup._packages.clear()
+    assert served() == [] and list(lookup.shipped("app.k"))
+
+
+def test_the_package_that_defines_the_kernel_may(tmp_path, monkeypatch):
+    package(monkeypatch, tmp_path, "app")
+    publish(monkeypatch, "app")
+    lookup._packages.clear()
+    assert len(served()) == 1
+    assert served(Kernel("app.k", "other.kernels")) == []
+
+
+def test_a_namespace_that_several_distributions_install_into_may_not(tmp_path, monkeypatch):
+    package(monkeypatch, tmp_path, "company/app")
+    publish(monkeypatch, "company.app")
+    lookup._packages.clear()
+    assert served(Kernel("app.k", "company.app.kernels")) == [] and list(lookup.shipped("app.k"))
+
+
+def test_what_no_line_names_is_not_loaded(tmp_path):
+    ship(tmp_path, [variant(), variant(b"\x7fELF two", aligned=())], named=[])
+    autotuned.register_configs(tmp_path, binaries=True)
+    assert served() == []
+
+
+def test_those_that_assume_most_come_first(tmp_path):
+    made = [variant(b"\x7fELF wide", n="i64", aligned=()), variant(b"\x7fELF two", aligned=()), variant()]
+    ship(tmp_path, made)
+    autotuned.register_configs(tmp_path, binaries=True)
+    assert served() == [one.replace(kernel="app.k").digest for one, _ in reversed(made)]
+
+
+@pytest.mark.parametrize(
+    "other", [{"arch": 100}, {"source": "t"}, {"interface": "j"}, {"environment": {"TRITON_X": "1"}}], ids=str
+)
+def test_other_code_does_not_serve(tmp_path, other):
+    ship(tmp_path, [variant(code=code(**other))])
+    autotuned.register_configs(tmp_path, binaries=True)
+    assert served() == []
+
+
+def test_another_device_of_the_architecture_is_served_too(tmp_path):
+    ship(tmp_path)
+    autotuned.register_configs(tmp_path, binaries=True)
+    assert len(served(device=from_json({**DEVICE, "name": "NVIDIA H200"}))) == 1
+    assert served(device=from_json({**DEVICE, "arch": "sm_100"})) == []
+
+
+BROKEN = {
+    "nothing": lambda content: b"",
+    "cut": lambda content: content[:100],
+    "newer": lambda content: content.replace(b"binaries 1", b"binaries 9", 1),
+    "another kernel's": lambda content: None,
+}
+
+
+@pytest.mark.parametrize("kind", BROKEN)
+def test_a_damaged_file_is_said_once_and_the_choices_serve(tmp_path, caplog, kind):
+    path = ship(tmp_path)
+    [beside] = tmp_path.glob("*/*.bin")
+    if kind == "another kernel's":
+        other = ship(tmp_path / "other", kernel="app.other")
+        beside.write_bytes(next(other.parent.glob("*.bin")).read_bytes())
+    else:
+        beside.write_bytes(BROKEN[kind](beside.read_bytes()))
+    autotuned.register_configs(tmp_path, binaries=True)
+    with caplog.at_level(logging.WARNING, "autotuned"):
+        assert served() == []
+        lookup.forget_files()
+        assert served() == []
+    assert [record.getMessage().count(str(beside)) for record in caplog.records] == [1]
+    assert "skipped" in caplog.text and len(list(lookup.shipped("app.k"))) == 1
+    assert path.exists()
