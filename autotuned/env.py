@@ -43,6 +43,7 @@ OPTIONS = (
         "Launch path: c, python, triton (Triton's own), or verify (c, each launch compared).",
     ),
     Option("AUTOTUNED_INSTALL", "set by autotuned run", "What that command installs: seed or replace."),
+    Option("AUTOTUNED_BINARIES", "set by autotuned run", "Where that command keeps what every Triton kernel compiled."),
     Option("AUTOTUNED_COMPILE_WORKERS", "by cores and memory", "Configs compiled at once; 0 or 1: one by one."),
     Option("AUTOTUNED_DEVICE", "cuda if there is a GPU", "For the command line: cuda or interpreter."),
 )
@@ -158,20 +159,27 @@ def install_kind() -> str:
     return _choice("AUTOTUNED_INSTALL", INSTALLS, "")
 
 
+def kept_binaries() -> str | None:
+    """Where `autotuned run` has asked its processes to keep compiled kernels; None for nowhere."""
+    return _get("AUTOTUNED_BINARIES") or None
+
+
 def is_of_the_process(value: Any) -> bool:
     """Whether a value is the process's environment, its arguments, its path, or its modules: no part of any code."""
     return any(value is one for one in (os.environ, sys.argv, sys.path, sys.modules))
 
 
-def for_command(kind: str, startup: str) -> dict[str, str]:
+def for_command(kind: str, startup: str, binaries: str = "") -> dict[str, str]:
     """The environment of a command that `autotuned run` starts.
 
     Args:
         kind: "seed" or "replace".
         startup: The folder with the `sitecustomize.py` that its Pythons run first.
+        binaries: The folder that keeps compiled kernels; "" for none.
     """
     path = [startup, *(part for part in _get("PYTHONPATH").split(os.pathsep) if part)]
-    return {**os.environ, "AUTOTUNED_INSTALL": kind, "PYTHONPATH": os.pathsep.join(path)}
+    kept = {"AUTOTUNED_BINARIES": os.path.abspath(binaries)} if binaries else {}
+    return {**os.environ, **kept, "AUTOTUNED_INSTALL": kind, "PYTHONPATH": os.pathsep.join(path)}
 
 
 def compile_workers() -> int | None:

@@ -133,10 +133,7 @@ def _pair(data: Json, where: str) -> tuple[str, str]:
     pair = typed(data, list, where)
     if len(pair) != 2:
         raise wrong(where, "a name and a type", data)
-    name, type_ = typed(pair[0], str, where), typed(pair[1], str, where)
-    if type_ not in NUMBERS and type_ not in (_ONE, _NONE, "constexpr") and not type_.startswith("*"):
-        raise wrong(where, "a type of Triton's that a launch can pass", type_)
-    return name, type_
+    return typed(pair[0], str, where), typed(pair[1], str, where)
 
 
 class Variant(Frozen):
@@ -202,7 +199,7 @@ def form_of(special: Specialization, constexprs: Iterable[str]) -> Form | None:
         types.append((name, type_))
     try:
         spelled = {name: encode(value, f"constant {name!r}", opaque.spell) for name, value in constants.items()}
-        options = _plain(options_json(special.options))
+        options = plain(options_json(special.options))
     except (EncodingError, TypeError):
         return None
     if not opaque.portable(spelled) or any(type_ == "?" for _, type_ in types):
@@ -210,12 +207,12 @@ def form_of(special: Specialization, constexprs: Iterable[str]) -> Form | None:
     return Form(tuple(types), assumes, spelled, options)
 
 
-def _plain(value: Any) -> Json:
+def plain(value: Any) -> Json:
     """Options as JSON: tuples as lists; TypeError for what has no form."""
     if isinstance(value, Mapping):
-        return {str(name): _plain(inner) for name, inner in value.items()}
+        return {str(name): plain(inner) for name, inner in value.items()}
     if isinstance(value, (tuple, list)):
-        return [_plain(inner) for inner in value]
+        return [plain(inner) for inner in value]
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     raise TypeError(f"an option of type {type(value).__name__}")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+from pathlib import Path
 from typing import Any
 
 import triton
@@ -25,12 +27,14 @@ class _Installed:
         self.active = False
         self.replacing: Any = None  # `beside.run`, while kernels are launched by this package
         self.decorators: dict[int, Any] = {}
+        self.kept: Any = None  # `kept.Kept`, while it stands in for Triton's `compile`
+        self.undo_kept: Any = None
 
 
 _installed = _Installed()
 
 
-def install(replace: bool = False) -> None:
+def install(replace: bool = False, *, binaries: str | os.PathLike[str] | None = None) -> None:
     """Give kernels of other libraries that use `triton.autotune` a memory: what was measured once is not again.
 
     `Autotuner.run` is wrapped once. Where one of Triton's tuners, decorated before or later, would measure, the store
@@ -42,11 +46,16 @@ def install(replace: bool = False) -> None:
         replace: Also launch by this package's launcher: a decorator of the same signature and meaning is put in the
             place of `triton.autotune`, and a launch table in front of the `run` of kernels that it did not decorate.
             A decorator that somebody else has put there stays.
+        binaries: A folder that keeps what every Triton kernel of this process compiled, and has it back at the next
+            start, in another container and under another path (docs/ship-without-a-compiler.md). It holds code: only
+            those who may run code as this user may be able to write it.
 
     Raises:
         VersionError: Triton is older than 3.6.
     """
     versions.check()
+    if binaries is not None:
+        _keep_binaries(Path(binaries).expanduser().absolute())
     _wrap_run()
     if replace:
         _replace_decorators()
@@ -60,6 +69,9 @@ def uninstall() -> None:
     more: one line in the log says so.
     """
     _installed.active, _installed.replacing = False, None
+    if _installed.undo_kept is not None:
+        _installed.undo_kept()
+        _installed.kept = _installed.undo_kept = None
     if _installed.run is not None and autotuner.Autotuner.run is _installed.run:
         autotuner.Autotuner.run = _installed.run.in_front_of
         _installed.run = None
@@ -67,6 +79,25 @@ def uninstall() -> None:
         log.warning("uninstall: Autotuner.run was replaced after install() (%s); theirs is left in place.",
                     _whose(autotuner.Autotuner.run))  # fmt: skip
     _restore_decorators()
+
+
+def _keep_binaries(folder: Path) -> None:
+    from autotuned.dropin.kept import Kept
+    from autotuned.triton_compat import specialization
+
+    if _installed.kept is not None and _installed.kept.folder == folder:
+        return
+    if why := versions.strange_triton():
+        log.warning("install: compiled kernels are not kept in %s: %s.", folder, why)
+        return
+    if _installed.undo_kept is not None:
+        _installed.undo_kept()
+
+    def make(original: Any) -> Any:
+        _installed.kept = Kept(folder, original)
+        return _installed.kept
+
+    _installed.undo_kept = specialization.stand_in_for_compile(make)
 
 
 def _wrap_run() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -146,20 +147,24 @@ def _same(one: Any, other: Any) -> bool:
     return list(one) == list(other) if isinstance(one, tuple) and isinstance(other, (list, tuple)) else one == other
 
 
-def changes_code(jit: Any) -> str:
+def changes_code(jit: Any = None) -> str:
     """What makes Triton compile other code than the call's own specialization and environment say; "" if nothing does.
 
     Knobs that the user has set, hooks, overrides of kernels, IR or tools: then Triton decides, as without binaries.
+
+    Args:
+        jit: The kernel whose launch must be Triton's own too; None where only what is compiled is in question.
     """
     from triton import knobs
 
     runtime, compilation = knobs.runtime, knobs.compilation
     if why := versions.strange_triton():
         return why
-    if is_hooked(jit):
+    if jit is not None and is_hooked(jit):
         return "Triton's launch is replaced or hooked"
     asked = {
-        "debug": runtime.debug, "override_arch": runtime.override_arch, "override": compilation.override,
+        "debug": runtime.debug, "add_stages_inspection_hook": runtime.add_stages_inspection_hook,
+        "override_arch": runtime.override_arch, "override": compilation.override,
         "dump_ir": compilation.dump_ir, "always_compile": compilation.always_compile,
         "use_ir_loc": compilation.use_ir_loc, "instrumentation_mode": compilation.instrumentation_mode,
         "front_end_debugging": compilation.front_end_debugging, "enable_asan": compilation.enable_asan,
@@ -191,23 +196,80 @@ def fill_cache(jit: Any, special: Specialization, metadata: Mapping[str, Json], 
     Raises:
         OSError: It cannot be written.
     """
-    import json
-
     from triton.compiler import ASTSource
     from triton.compiler.compiler import get_cache_key, make_backend
     from triton.runtime.cache import get_cache_manager
 
     source = ASTSource(jit, dict(special.signature), dict(special.constants), dict(special.attrs))
-    variables = kernel.environment()
-    text = get_cache_key(source, make_backend(target(special.arch)), special.options, env_vars=variables)
+    text = get_cache_key(source, make_backend(target(special.arch)), special.options, env_vars=kernel.environment())
     digest = hashlib.sha256(text.encode("utf-8")).hexdigest()
     cache, stem = get_cache_manager(digest), str(source.name)[:150]
-    if cache.get_group(f"{stem}.json"):
-        return
-    whole = {**vars(special.options), **variables, **metadata, "hash": digest, "target": vars(target(special.arch)),
-             "triton_version": kernel.version()}  # fmt: skip
-    group = {
+    if not cache.get_group(f"{stem}.json"):
+        cache.put_group(f"{stem}.json", _put(cache, stem, _whole(special, metadata, digest), binary))
+
+
+def _whole(special: Specialization, metadata: Mapping[str, Json], digest: str) -> dict[str, Any]:
+    """A compiled kernel's metadata, as Triton writes it."""
+    said = {**vars(special.options), **kernel.environment(), **metadata, "hash": digest}
+    return {**said, "target": vars(target(special.arch)), "triton_version": kernel.version()}
+
+
+def _put(cache: Any, stem: str, metadata: Mapping[str, Any], binary: bytes) -> dict[str, str]:
+    """Put metadata and machine code into one of Triton's caches; their paths by their names."""
+    return {
         f"{stem}.cubin": cache.put(binary, f"{stem}.cubin"),
-        f"{stem}.json": cache.put(json.dumps(whole, default=vars), f"{stem}.json", binary=False),
+        f"{stem}.json": cache.put(json.dumps(metadata, default=vars), f"{stem}.json", binary=False),
     }
-    cache.put_group(f"{stem}.json", group)
+
+
+# -- every compilation of the process ----------------------------------------------------------------------------------
+
+
+def asked_of_compiler(source: Any, asked_target: Any, options: Mapping[str, Any] | None) -> Specialization | None:
+    """What Triton's compiler is asked for; None for what is no Python kernel for an NVIDIA GPU, or has overrides."""
+    from triton.compiler.compiler import make_backend
+
+    needed = ("fn", "signature", "constants", "attrs", "name")
+    if getattr(asked_target, "backend", "") != "cuda" or not all(hasattr(source, name) for name in needed):
+        return None
+    found = make_backend(asked_target).parse_options(dict(options or {}, **source.parse_options()))
+    libraries = [name for name, _ in getattr(found, "extern_libs", None) or ()]
+    if libraries not in ([], ["libdevice"]) or getattr(found, "ir_override", None):
+        return None
+    return Specialization(source.signature, source.constants, source.attrs, found, asked_target.arch)
+
+
+def compiled_from(
+    source: Any, special: Specialization, metadata: Mapping[str, Json], binary: bytes, digest: str
+) -> Any:
+    """Triton's compiled kernel of machine code that was kept, as if it came from Triton's cache.
+
+    Raises:
+        OSError: Triton's cache folder cannot be written.
+    """
+    from triton.compiler.compiler import CompiledKernel
+    from triton.runtime.cache import get_cache_manager
+
+    cache, stem = get_cache_manager(digest), str(source.name)[:150]
+    return CompiledKernel(source, _put(cache, stem, _whole(special, metadata, digest), binary), digest)
+
+
+def stand_in_for_compile(make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Callable[[], None]:
+    """Put a function in the place of Triton's `compile` for kernels that are first launched from now on.
+
+    Args:
+        make: Makes it, given the one that it stands in for.
+
+    Returns:
+        What takes it back, where it is still there.
+    """
+    from triton import compiler
+
+    before = compiler.compile
+    made = compiler.compile = make(before)
+
+    def undo() -> None:
+        if compiler.compile is made:
+            compiler.compile = before
+
+    return undo

@@ -18,6 +18,10 @@ def run(
     replace: Annotated[
         bool, typer.Option("--replace", help="Also launch kernels decorated with triton.autotune by our launcher.")
     ] = False,
+    binaries: Annotated[
+        str,
+        typer.Option("--binaries", metavar="DIR", help="Keep what every Triton kernel compiled, for the next start."),
+    ] = "",
     as_json: terminal.AsJson = False,
 ) -> None:
     """Run a command whose Triton kernels remember what was measured.
@@ -25,16 +29,20 @@ def run(
     `autotuned.install()` runs in each of its Python processes. The command takes the place of this process: output,
     signals and the exit code are its own.
 
-    JSON: on stderr, before the command starts, `command` and `install` ("seed" or "replace").
+    With --binaries every Triton kernel of the command, tuned or not, is looked for in DIR before it is compiled, and
+    put there after: the next start compiles nothing, in another container too. DIR holds code that runs on the GPU.
+
+    JSON: on stderr, before the command starts, `command`, `install` ("seed" or "replace") and `binaries` (the folder,
+    or null).
     """
     spec = importlib.util.find_spec("autotuned")
     if spec is None or spec.origin is None:  # only of a package that was deleted while it runs
         raise terminal.fail("autotuned is not installed as files; call autotuned.install() in the program.")
     startup = os.path.join(os.path.dirname(spec.origin), "dropin", "startup")
     kind = "replace" if replace else "seed"
-    environment = env.for_command(kind, startup)
+    environment = env.for_command(kind, startup, os.path.expanduser(binaries))
     if as_json:
-        terminal.remark_json({"command": command, "install": kind})
+        terminal.remark_json({"command": command, "install": kind, "binaries": binaries or None})
     # In place of this process: signals, the terminal and the exit code are the command's own.
     try:
         os.execvpe(command[0], command, environment)

@@ -93,9 +93,7 @@ LIES = {
     "a size that is a text": lambda index: set_blobs(index, [0, "10", 10]),
     "a row of other fields": lambda index: index["variants"].__setitem__(slice(None), [[1, 2]] * 3),
     "a number of no context": lambda index: [row.__setitem__(0, 7) for row in index["variants"]],
-    "a type that no launch passes": lambda index: [
-        row[3].__setitem__(0, ["x", "tensordesc"]) for row in index["variants"]
-    ],
+    "a type that is no text": lambda index: [row[3].__setitem__(0, ["x", 32]) for row in index["variants"]],
     "a negative shared memory": lambda index: index["metadata"][0].update(shared=-1),
     "no name of a function": lambda index: index["metadata"][0].pop("name"),
     "an architecture that is none": lambda index: index["codes"][0].update(arch="sm_90"),

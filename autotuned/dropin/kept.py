@@ -1,0 +1,141 @@
+"""What Triton compiles in a program, kept in a folder: the next start, in another container, has it back from there."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from autotuned import disk, env
+from autotuned._frozen import Frozen
+from autotuned.binaries import file as binaryfile
+from autotuned.binaries.file import BinaryFile
+from autotuned.binaries.variant import Code, Form, Variant, plain
+from autotuned.errors import AutotunedError, BinaryError
+from autotuned.key import opaque, source
+from autotuned.triton_compat import fingerprint, specialization
+from autotuned.triton_compat import kernel as toolchain
+from autotuned.triton_compat.specialization import Specialization
+from autotuned.typed_json import Json, canonical, digest, encode
+
+log = logging.getLogger("autotuned")
+
+
+class Wanted(Frozen):
+    """One compilation as files are named by it: a kernel, its code, and what it is compiled for."""
+
+    kernel: str
+    code: Code
+    form: Form
+    special: Specialization
+
+    @property
+    def digest(self) -> str:
+        """The name of its file."""
+        return digest([self.kernel, self.code.text, self.form.text])
+
+
+class Kept:
+    """Stands in for Triton's `compile`: asks a folder first, and puts into it what Triton has compiled.
+
+    Args:
+        folder: One file a kernel and specialization. Whoever may write it has code run on the GPU.
+
+    Attributes:
+        loaded, compiled: How many kernels came from the folder, and from Triton.
+    """
+
+    def __init__(self, folder: Path, original: Callable[..., Any]) -> None:
+        self.folder, self._original = folder, original
+        self.loaded = self.compiled = 0
+
+    def __call__(self, src: Any, target: Any = None, options: Any = None, **more: Any) -> Any:
+        """As Triton's `compile`."""
+        wanted = _wanted(src, target, options)
+        found = self._found(src, wanted) if wanted is not None else None
+        if found is not None:
+            self.loaded += 1
+            return found
+        compiled = self._original(src, target=target, options=options, **more)
+        self.compiled += 1
+        if wanted is not None:
+            self._keep(wanted, compiled)
+        return compiled
+
+    def _path(self, wanted: Wanted) -> Path:
+        return self.folder / f"{wanted.digest}{binaryfile.SUFFIX}"
+
+    def _found(self, src: Any, wanted: Wanted) -> Any:
+        """The compiled kernel of a file; None where there is none that is whole and the one that is wanted."""
+        path = self._path(wanted)
+        try:
+            file = binaryfile.read(disk.read_bytes(path), str(path))
+            variant = next((one for one in file.variants if _is(one, wanted)), None)
+            if variant is None:
+                raise BinaryError(f"binaries {path}: expected `{wanted.kernel}`, got another kernel.", path=str(path))
+            made = variant.metadata, file.code(variant), wanted.digest
+            return specialization.compiled_from(src, wanted.special, *made)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except (OSError, AutotunedError, ValueError, TypeError, KeyError) as error:
+            env.warn_once(f"kept {path}", "`%s`: what was kept of it is not used: %s", wanted.kernel, error)
+            return None
+
+    def _keep(self, wanted: Wanted, compiled: Any) -> None:
+        """Put a kernel into the folder; what cannot be written costs the next start a compilation."""
+        code = getattr(compiled, "asm", {}).get("cubin")
+        if not isinstance(code, bytes):
+            return
+        metadata = specialization.launch_metadata_of(compiled, wanted.special)
+        parts = wanted.kernel, toolchain.version(), wanted.code, wanted.form, metadata
+        file = BinaryFile(wanted.kernel)
+        file.add(Variant(*parts, hashlib.sha256(code).hexdigest()), code)
+        try:
+            disk.write_bytes(self._path(wanted), file.dump())
+        except (OSError, TypeError, ValueError) as error:
+            env.warn_once(f"kept {self.folder}", "compiled kernels are not kept in %s: %s", self.folder, error)
+
+
+def _is(variant: Variant, wanted: Wanted) -> bool:
+    return (variant.kernel, variant.code.text, variant.form.text) == (
+        wanted.kernel, wanted.code.text, wanted.form.text,
+    )  # fmt: skip
+
+
+def _wanted(src: Any, target: Any, options: Mapping[str, Any] | None) -> Wanted | None:
+    """What a compilation is of; None for what cannot be kept, and where something else decides what is compiled."""
+    if specialization.changes_code():
+        return None
+    try:
+        special = specialization.asked_of_compiler(src, target, options)
+        if special is None:
+            return None
+        found = source.Fingerprint(src.fn)
+        value = found.value()
+        if found.opaque:
+            return None
+        parts = value, None, toolchain.environment(), fingerprint.launch_interface(), special.arch
+        return Wanted(source.public_name(src.fn), Code(*parts), _form(src, special), special)
+    except Exception as error:  # a kernel of a kind that is not known here compiles as ever
+        log.debug("%s is not kept: %s: %s", getattr(src, "name", src), type(error).__name__, error)
+        return None
+
+
+def _form(src: Any, special: Specialization) -> Form:
+    """The specialization as data, tuples and descriptors included: Triton's own launcher passes them.
+
+    Raises:
+        ValueError: A constant is known in this process alone.
+    """
+    constants = {
+        canonical(list(path)): encode(value, f"constant {path}", opaque.spell)
+        for path, value in special.constants.items()
+    }
+    if not opaque.portable(constants):
+        raise ValueError("a constant has no spelling")
+    types = [(name, canonical(plain(type_))) for name, type_ in special.signature.items()]
+    assumes = {canonical(list(path)): canonical(attrs) for path, attrs in special.attrs.items() if attrs}
+    options: Json = plain(specialization.options_json(special.options))
+    return Form((("source", type(src).__name__), *types), assumes, constants, options)

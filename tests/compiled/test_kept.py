@@ -1,0 +1,174 @@
+"""`install(binaries=DIR)`: what every kernel compiled is back at the next start, in another place; nothing else is."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import sys
+
+import pytest
+import torch
+import triton
+from triton.compiler import compiler
+
+from autotuned.dropin import install
+
+TEXT = """
+import triton
+import triton.language as tl
+
+SCALE = tl.constexpr(2)
+
+@triton.jit
+def twice(x):
+    return x * SCALE
+
+@triton.jit
+def plain(x_ptr, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(x_ptr + i, twice(tl.load(x_ptr + i, mask=i < n)), mask=i < n)
+
+@triton.jit
+def of_a_tuple(pair, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(pair[0] + i, tl.load(pair[1] + i, mask=i < n), mask=i < n)
+"""
+
+
+def module(folder, text=TEXT):
+    """The kernels of a library, installed in a folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "library_of_kernels.py"
+    path.write_text(text)
+    spec = importlib.util.spec_from_file_location("library_of_kernels", path)
+    found = importlib.util.module_from_spec(spec)
+    sys.modules["library_of_kernels"] = found
+    spec.loader.exec_module(found)
+    return found
+
+
+@pytest.fixture
+def start(tmp_path, monkeypatch):
+    """Begin as a new process in a new container: Triton's cache is empty, and the library is installed elsewhere."""
+    starts = []
+
+    def begin(kept, text=TEXT):
+        install.uninstall()
+        starts.append(kept)
+        monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / f"triton-{len(starts)}"))
+        install.install(binaries=kept)
+        return module(tmp_path / f"site-{len(starts)}", "\n" * len(starts) + text), install._installed.kept
+
+    yield begin
+    install.uninstall()
+
+
+def run(kernels, n=96):
+    x = torch.zeros(128)
+    return [kernels.plain[(2,)](x, n, 64), kernels.of_a_tuple[(2,)]((x, x), n, 64)]
+
+
+def test_the_second_start_compiles_nothing_in_another_place(start, tmp_path, monkeypatch, launches):
+    kernels, kept = start(tmp_path / "kept")
+    first = run(kernels)
+    assert (kept.loaded, kept.compiled) == (0, 2)
+    (tmp_path / "kept").rename(tmp_path / "moved")
+    kernels, kept = start(tmp_path / "moved")
+    monkeypatch.setattr(kept, "_original", lambda *args, **kwargs: pytest.fail("compiled"))
+    second = run(kernels)
+    assert (kept.loaded, kept.compiled) == (2, 0)
+    assert [one.asm["cubin"] for one in first] == [one.asm["cubin"] for one in second]
+    for one, other in zip(first, second, strict=True):
+        assert (one.name, one.metadata.shared, one.packed_metadata) == (
+            other.name,
+            other.metadata.shared,
+            other.packed_metadata,
+        )
+    assert len(launches) == 4 and run(kernels) == second
+
+
+CHANGES = {
+    "source": lambda monkeypatch: TEXT.replace("* SCALE", "+ SCALE"),
+    "a global": lambda monkeypatch: TEXT.replace("constexpr(2)", "constexpr(3)"),
+    "environment": lambda monkeypatch: monkeypatch.setenv("TRITON_DISABLE_LINE_INFO", "1"),
+    "launch interface": lambda monkeypatch: monkeypatch.setattr(
+        "autotuned.triton_compat.fingerprint.launch_interface", lambda: "of a fork"
+    ),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_is_another_kernel_is_compiled(start, tmp_path, monkeypatch, change):
+    kernels, _ = start(tmp_path / "kept")
+    kernels.plain[(2,)](torch.zeros(128), 96, 64)
+    text = CHANGES[change](monkeypatch) or TEXT
+    kernels, kept = start(tmp_path / "kept", text)
+    kernels.plain[(2,)](torch.zeros(128), 96, 64)
+    assert (kept.loaded, kept.compiled) == (0, 1)
+
+
+@pytest.mark.parametrize("args", [(100, 64), (96, 32)], ids=["alignment", "constant"])
+def test_another_specialization_is_compiled(start, tmp_path, args):
+    kernels, _ = start(tmp_path / "kept")
+    kernels.plain[(2,)](torch.zeros(128), 96, 64)
+    kernels, kept = start(tmp_path / "kept")
+    kernels.plain[(2,)](torch.zeros(128), *args)
+    assert (kept.loaded, kept.compiled) == (0, 1)
+
+
+DAMAGES = {
+    "cut": lambda content: content[:200],
+    "empty": lambda content: b"",
+    "changed": lambda content: content[:-5] + b"xxxxx",
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_file_costs_a_compilation_and_is_replaced(start, tmp_path, caplog, damage):
+    kernels, _ = start(tmp_path / "kept")
+    kernels.plain[(2,)](torch.zeros(128), 96, 64)
+    [path] = (tmp_path / "kept").iterdir()
+    path.write_bytes(DAMAGES[damage](path.read_bytes()))
+    kernels, kept = start(tmp_path / "kept")
+    with caplog.at_level(logging.WARNING, "autotuned"):
+        kernels.plain[(2,)](torch.zeros(128), 96, 64)
+    assert kept.compiled == 1 and "what was kept of it is not used" in caplog.text
+    kernels, kept = start(tmp_path / "kept")
+    kernels.plain[(2,)](torch.zeros(128), 96, 64)
+    assert kept.loaded == 1
+
+
+def test_a_file_of_another_kernel_in_its_place_is_not_used(start, tmp_path):
+    kernels, _ = start(tmp_path / "kept")
+    run(kernels)
+    one, other = (tmp_path / "kept").iterdir()
+    contents = one.read_bytes(), other.read_bytes()
+    one.write_bytes(contents[1])
+    other.write_bytes(contents[0])
+    kernels, kept = start(tmp_path / "kept")
+    run(kernels)
+    assert (kept.loaded, kept.compiled) == (0, 2)
+
+
+def test_a_folder_that_cannot_be_written_is_said_once(start, tmp_path, caplog):
+    (tmp_path / "kept").write_text("no folder")
+    kernels, kept = start(tmp_path / "kept")
+    run(kernels)
+    assert kept.compiled == 2
+    assert [record.getMessage()[:34] for record in caplog.records] == ["compiled kernels are not kept in /"[:34]]
+
+
+def test_a_knob_that_changes_code_leaves_all_to_triton(start, tmp_path, monkeypatch):
+    monkeypatch.setattr(triton.knobs.runtime, "debug", True)
+    kernels, kept = start(tmp_path / "kept")
+    run(kernels)
+    assert kept.compiled == 2 and not (tmp_path / "kept").exists()
+
+
+def test_uninstall_takes_it_back(tmp_path):
+    before = triton.compiler.compile
+    install.install(binaries=tmp_path)
+    install.install(binaries=tmp_path)  # again: nothing more
+    assert triton.compiler.compile is install._installed.kept
+    install.uninstall()
+    assert triton.compiler.compile is before is compiler.compile
