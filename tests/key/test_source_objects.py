@@ -147,6 +147,7 @@ def test_what_is_known_of_a_function_is_of_no_other_that_has_its_attributes() ->
     assert not pickle.loads(pickle.dumps(vars(one)))["__autotuned_fingerprint__"]
 
 
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="pickle asks it for __getstate__: it counts as this very object")
 def test_an_object_whose_getattr_raises_what_it_likes_is_a_value() -> None:
     class Odd:
         def __init__(self, by: int) -> None:
