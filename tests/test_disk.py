@@ -41,7 +41,7 @@ from autotuned.store import layout, locks
         pytest.param(b'["[", ' * 101 + b"1" + b"]" * 101, "at most 100, got one nested", id="and brackets in strings"),
         pytest.param(b'{"a": 1, "b": 2, "a": 1}', "each name once in an object, got 'a' twice", id="a name twice"),
         pytest.param(b'[{"a": {"b": 1, "\\u0062": 2}}]', "got 'b' twice", id="a name twice, spelled in two ways"),
-        pytest.param(b"[" + b"1" * 5000 + b"]", "4300 digits", id="an integer of 5,000 digits"),
+        pytest.param(b"[" + b"1" * 5000 + b"]", "4300", id="an integer of 5,000 digits"),
         pytest.param(b"{} {}", "Extra data", id="two values"),
     ],
 )

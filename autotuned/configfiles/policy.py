@@ -21,7 +21,7 @@ ACTIONS = {
     "retune": "not served; where a search runs within a budget, it measures the config first",
     "refuse": "not served, and no part of a search",
 }
-DEFAULTS = {
+DEFAULTS = {  # older and newer: the Triton that the file was made with
     "source": "retune",
     "triton_patch": "accept",
     "triton_older": "warn",

@@ -25,7 +25,7 @@ class _Installed:
     def __init__(self) -> None:
         self.run: Any = None
         self.active = False
-        self.replacing: Any = None  # `beside.run`, while kernels are launched by this package
+        self.replacing: Any = None  # `fronted.run`, while kernels are launched by this package
         self.decorators: dict[int, Any] = {}
         self.kept: Any = None  # `kept.Kept`, while it stands in for Triton's `compile`
         self.undo_kept: Any = None

@@ -20,7 +20,7 @@ def chosen(text: str, table: list[Gpu], variables: Mapping[str, str]) -> list[Gp
     Args:
         text: "all", or names separated by commas: an index into what is visible, or a UUID (GPU-..., MIG-...) or
             the beginning of one.
-        table: What the host has (`gpus.table`).
+        table: What the host has (`inventory.table`).
         variables: Those of `VARIABLES` that are set.
 
     Raises:

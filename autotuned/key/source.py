@@ -156,7 +156,7 @@ def is_function(value: Any) -> bool:
 
 
 def public_name(value: Any) -> str:
-    """The name of a function or kernel that is the same in every process; see `origin.public_name`."""
+    """The name of a function or kernel that is the same in every process; see `naming.public_name`."""
     body = body_of(value)
     assert body is not None
     return naming.public_name(body)

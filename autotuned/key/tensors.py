@@ -79,6 +79,9 @@ def stride_pattern(shape: Sequence[int], strides: Sequence[int]) -> str:
     The stride of a dimension of size 1, and every stride of an empty tensor, moves nothing and differs between
     libraries; such a dimension counts as it would in a contiguous tensor of that shape, so that a batch of one and
     a batch of many share a pattern.
+
+    A launch table's words must tell apart whatever this does: `stride_pattern` in launch/c/signature.h and
+    `_layout_words` in launch/table.py change with it.
     """
     empty = 0 in shape
     pattern = []

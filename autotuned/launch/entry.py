@@ -24,11 +24,11 @@ class Bound:
         config: The config to launch with.
         run: Launches, given argument values and grid, prologue included.
         before: The prologue alone, or None; the C launcher calls it by itself.
-        direct: What the C launcher needs to call the driver (`driver.fields`), or None: then it calls `run`.
+        direct: What the C launcher needs to call the driver (`driver_call.fields`), or None: then it calls `run`.
         fallback: Launches by Triton's own look-up, without the prologue: for the C launcher, when the user's code that
             ran since the look-up has changed something, or Triton's own launcher must convert or refuse a value.
         again: Finds another config for a call whose grid launches nothing for this one; None where there is no other.
-        twin: What `run` passes to the driver, to be compared with what the C launcher would (`driver.Twin`), or None.
+        twin: What `run` passes to the driver (`driver_call.Twin`), to be compared with what C would pass; or None.
     """
 
     __slots__ = ("again", "before", "config", "direct", "fallback", "run", "twin")

@@ -1,4 +1,8 @@
-"""What is zeroed before a launch: the arguments named by `reset_to_zero`, in place, outside autograd's sight."""
+"""How the arguments that `reset_to_zero` names are zeroed: in place, outside autograd's sight.
+
+Which they are says `request.Options.zero`. Who asks: `entry.Prologue` before a launch, its twin in C
+(`zero_directly` in c/submit.h) on a hit, and `snapshots.Protection` before a trial.
+"""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ class RecordedCall:
     Attributes:
         kernel: Name of what was called. `target`: where it can be imported from, as `autotuned tune` takes it.
         key: Of the call, in the context in which it was made.
-        arguments: As `argspec.describe` gives them; those by position are named by it.
+        arguments: As `arguments.describe` gives them; those by position are named by it.
         grid: Its grid (`grids`); None for plain callables.
         count: How often it was made.
     """

@@ -23,7 +23,7 @@ def memories(spec: Json, device: Any) -> list[dict[str, Json]]:
     """The descriptions of memories, if all of them fit into what there is here.
 
     Raises:
-        RecordError: One is not what `argspec.describe` writes, or they are too large together.
+        RecordError: One is not what `arguments.describe` writes, or they are too large together.
     """
     found = [_memory(memory, f"memories[{i}]") for i, memory in enumerate(typed(spec, list, "memories"))]
     for on_host, there, room in ((True, "host memory", parallelism.memory_bytes()), (False, "device memory", None)):
@@ -68,7 +68,7 @@ def tensor(spec: Json, memories: Sequence[dict[str, Json]], where: str) -> dict[
     """The description of a tensor, if it lies within its memory and its data is of its dtype.
 
     Raises:
-        RecordError: It is not what `argspec.describe` writes.
+        RecordError: It is not what `arguments.describe` writes.
     """
     named(spec, where, ("memory", "offset", "dtype", "shape", "strides", "data"))
     memory = memories[integer(spec["memory"], f"{where}.memory", 0, len(memories) - 1)]
@@ -89,7 +89,7 @@ def descriptor(spec: Json, memories: Sequence[dict[str, Json]], where: str) -> N
     """Check that a tensor descriptor has a tensor, and reaches nothing beyond that tensor's memory.
 
     Raises:
-        RecordError: It is not what `argspec.describe` writes.
+        RecordError: It is not what `arguments.describe` writes.
     """
     named(spec, where, ("base", "shape", "strides", "block_shape"))
     base = tensor(named(spec["base"], f"{where}.base", ("tensor",))["tensor"], memories, f"{where}.base")

@@ -18,7 +18,7 @@ class Context:
     All parts are asked for at each call of `of`; what is spared is writing them as text when they are as before.
 
     Args:
-        trial: What makes times another quantity than by default (`question.trial_part`).
+        trial: What makes times another quantity than by default (`request.trial_part`).
     """
 
     def __init__(self, tunable: Tunable, version: Any, trial: Mapping[str, Json] = MappingProxyType({})) -> None:

@@ -320,7 +320,7 @@ class _Whatever(Mapping[str, Any]):
 
 
 NOTHING = Conditions(())  # asked: neither a check nor protection
-# `store.places` where no live configs are at hand: whatever was chosen counts, whatever it was measured under.
+# `sources.places` where no live configs are at hand: whatever was chosen counts, whatever it was measured under.
 PLACES_WITHOUT_A_PROGRAM: Sequence[Place] = [
     (Origin.STORE, _any_record),
     (Origin.FILE, lambda key, live: lookup.look_exact(key, _Whatever(key), NOTHING)),

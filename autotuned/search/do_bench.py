@@ -24,7 +24,7 @@ class FixedLaunches:
 
     def __init__(self, rep: int = 20, warmup: int = 5) -> None:
         if rep < 1 or warmup < 0:
-            raise ValueError(f"Fixed: expected rep >= 1 and warmup >= 0, got {rep} and {warmup}.")
+            raise ValueError(f"FixedLaunches: expected rep >= 1 and warmup >= 0, got {rep} and {warmup}.")
         self.rep, self.warmup = rep, warmup
 
     def __call__(self, call: Callable[[], Any], quantiles: Sequence[float]) -> list[float]:

@@ -124,17 +124,14 @@ def race(
     """
     rounds = _Rounds(sampler, random.Random(random_seed), recovers)
     rounds.run(trials, FIRST_SAMPLES)
-    alive = _within(trials, lambda trial, lead: FAR_OFF * lead.median_us)
+    alive = _within(trials, _first_limit)
     examine(alive)
-    alive = _within(trials, lambda trial, lead: FAR_OFF * lead.median_us)  # the leader may be out
+    alive = _within(trials, _first_limit)  # the leader may be out
     while behind := [trial for trial in _open(alive) if len(trial.samples_us) < GUARD_SAMPLES]:
         if not rounds.run(behind, FIRST_SAMPLES):
             break
         alive = _within(alive, _guard_limit)
-    finalists = sorted(
-        _within(alive, lambda trial, lead: (1 + max(FINAL_BAND, 2 * trial.relative_error)) * lead.median_us),
-        key=lambda trial: trial.median_us,
-    )[:FINALISTS]
+    finalists = sorted(_within(alive, _finalist_limit), key=lambda trial: trial.median_us)[:FINALISTS]
     while len(finalists) > 1 and (unsure := _unsure(finalists)):
         if not rounds.run(unsure, _final_round(unsure)):
             break
@@ -226,7 +223,19 @@ def _shrunk_error(trial: Trial, pooled: float) -> float:
     return 1.2533 * (spread if pooled else trial.spread) / math.sqrt(count)
 
 
+def _first_limit(trial: Trial, lead: Trial) -> float:
+    return FAR_OFF * lead.median_us
+
+
+def _finalist_limit(trial: Trial, lead: Trial) -> float:
+    return (1 + max(FINAL_BAND, 2 * trial.relative_error)) * lead.median_us
+
+
 def _within(trials: Sequence[Trial], limit: Callable[[Trial, Trial], float]) -> list[Trial]:
+    """Those that stay in the race: the leader, and who is within `limit(trial, leader)` microseconds at its best.
+
+    One that failed or has no samples is out. Before the race `search._worth_racing` drops what is far off.
+    """
     measured = [trial for trial in trials if not trial.error and trial.samples_us]
     if not measured:
         return []

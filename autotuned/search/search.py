@@ -26,7 +26,7 @@ from autotuned.search.trials import Board
 from autotuned.store.record import Timing
 
 log = logging.getLogger("autotuned")
-FAR_OFF = 2.0  # while others are compiled, this many times the best is out; in the race it is less
+FAR_OFF_UNWARMED = 2.0  # while others are compiled, this many times the best is out; in the race it is less
 
 
 def run(job: Job, outcome: Outcome) -> None:
@@ -181,7 +181,8 @@ class _Search:
         measured = [trial.median_us for trial in running if trial.samples_us]
         if self._out_of_time() or not measured:
             return running
-        racing = [trial for trial in running if not trial.samples_us or trial.median_us <= FAR_OFF * min(measured)]
+        limit_us = FAR_OFF_UNWARMED * min(measured)
+        racing = [trial for trial in running if not trial.samples_us or trial.median_us <= limit_us]
         if self._job.timer.overlaps:
             self._sampling.set_aside(racing)
         return racing

@@ -23,7 +23,7 @@ STATUSES = ("ok", "same", "failed", "wrong", "crashed")
 
 
 def identity_of(config: Mapping[str, Json]) -> str:
-    """The text that says which config a canonical form is of (`candidates.identity` gives it for a live one)."""
+    """The text that says which config a canonical form is of (`tunable.configs.identity` gives it for a live one)."""
     return canonical(dict(config))
 
 
@@ -31,7 +31,7 @@ class Timing(Frozen):
     """What measuring one config gave; microseconds, and None where it failed.
 
     Attributes:
-        config: Canonical form (`candidates.to_json`).
+        config: Canonical form (`tunable.configs.to_json`).
         samples: How many were taken.
         low_us, high_us: 20th and 80th percentile.
         status: "ok"; "same" for the binary of another config, whose times these are; "failed"; "wrong" for a config

@@ -16,11 +16,13 @@ def opcodes(run: Callable[[], Any]) -> int:
         executed += event == "opcode"
         return trace
 
+    sys._getframe().f_trace_opcodes = True  # Python 3.12 asks at `settrace` whether any frame wants them
     sys.settrace(trace)
     try:
         run()
     finally:
         sys.settrace(before)
+        sys._getframe().f_trace_opcodes = False
     return executed
 
 

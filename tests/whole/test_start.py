@@ -51,7 +51,7 @@ assert tuned.cache_info().searches == int(sys.argv[1]), tuned.cache_info()
 MODULES = [
     "_frozen", "_launch", "_lazy", "_native", "api", "api.decorator", "api.pickling", "api.triton_listener", "api.tuned", "disk",
     "env", "errors", "gpu", "gpu.device", "json_fields", "key", "key.key", "key.naming", "key.opaque", "key.reach",
-    "key.source", "key.source_text", "key.stored_key", "launch", "launch.codegen", "launch.launcher", "resolve",
+    "key.source", "key.source_text", "key.stored_key", "key.tensors", "launch", "launch.codegen", "launch.launcher", "resolve",
     "resolve.chooser", "resolve.context", "resolve.hooks", "resolve.request", "resolve.sources", "resolve.tuner",
     "store", "store.conditions", "store.layout", "store.lookup", "store.record", "store.records", "triton_compat",
     "triton_compat.fingerprint", "triton_compat.kernel", "triton_compat.versions", "tunable",

@@ -23,7 +23,7 @@ from autotuned.errors import LeftOutError
 from autotuned.offline.workers.process import signal_name
 
 log = logging.getLogger("autotuned")
-# Not by `-m`: see `isolation`.
+# Not by `-m`: see `process`.
 _START = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[2]); "
     "from autotuned.offline.workers.compile_server import main; main()"
@@ -101,7 +101,7 @@ class Compilers:
         """Compile one config of a kernel, into Triton's cache or a scratch folder.
 
         Args:
-            parts: What `compiledkernel.specialization` gives.
+            parts: What `triton_compat.compiled.specialization` gives.
             begun: Called when it begins.
 
         Returns:

@@ -30,7 +30,8 @@ def main() -> None:
         channel.send(json.dumps({"failed": f"{type(error).__name__}: {error}"[: 1 << 16]}).encode())
         return
     sys.stdout.flush()  # else each worker would write it once more
-    channel.send(json.dumps({"kernels": list(kernels)}).encode())
+    with contextlib.suppress(OSError):  # the parent has ended meanwhile: what is asked next says so
+        channel.send(json.dumps({"kernels": list(kernels)}).encode())
     _end_with_parent(0)  # from now on the end of the channel says so, and workers are killed first
     _serve(channel, kernels)
 

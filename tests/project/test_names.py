@@ -1,0 +1,60 @@
+"""Comments and docstrings name modules and what is in them as they are called today."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import io
+import re
+import sys
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+FILES = sorted([*(ROOT / "autotuned").rglob("*.py"), *(ROOT / "cli").rglob("*.py")])
+QUALIFIED = re.compile(r"`([a-z_]\w\w+)\.([A-Za-z_]\w*)[^`\n]*`")  # what is shorter is an example of a variable
+OTHERS = {"autotuned", "torch", "triton", "numpy", "cupy", "knobs", "sitecustomize", "pkg", "app", "call", "self"}
+FILE_SUFFIXES = {"py", "c", "json", "jsonl"}
+PARTS = (ast.FunctionDef, ast.ClassDef, ast.Name, ast.Attribute, ast.arg, ast.alias, ast.keyword)
+
+
+@functools.lru_cache
+def words_of(path: Path) -> frozenset[str]:
+    """Every name in the code of a file: defined, imported, read or passed."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, PARTS):
+            word = getattr(node, "name", None) or getattr(node, "id", None) or getattr(node, "attr", None)
+            found.update((word or node.arg or "").split("."))
+    return frozenset(found)
+
+
+@functools.lru_cache
+def modules() -> dict[str, set[str]]:
+    found: dict[str, set[str]] = {}
+    for path in FILES:
+        for name in {path.stem, path.parent.name}:
+            found.setdefault(name, set()).update(words_of(path))
+    return found
+
+
+def prose_of(path: Path) -> Iterator[tuple[int, str]]:
+    for token in tokenize.generate_tokens(io.StringIO(path.read_text()).readline):
+        is_docstring = token.type == tokenize.STRING and token.string.lstrip("r").startswith('"""')
+        if token.type == tokenize.COMMENT or is_docstring:
+            yield token.start[0], token.string
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_prose_names_what_there_is(path: Path) -> None:
+    known = modules()
+    wrong = []
+    for line, text in prose_of(path):
+        for first, second in QUALIFIED.findall(text):
+            is_here = second in known.get(first, ()) or (first not in known and first in words_of(path))
+            if not (is_here or second in FILE_SUFFIXES or first in OTHERS | set(sys.stdlib_module_names)):
+                wrong.append(f"line {line}: `{first}.{second}`")
+    assert not wrong
