@@ -34,6 +34,7 @@ BUILTINS = {
     "OutOfMemoryError": MemoryError,
     "SyncError": RuntimeError,
     "CheckError": RuntimeError,
+    "BinaryError": ValueError,
 }
 
 

@@ -1,1 +1,1 @@
-"""Compiled kernels that ship beside config files: the file, who may give code, loading without Triton's compiler."""
+"""Compiled kernels beside config files: the file, who may give code, building, loading; `serve.py` first."""

@@ -80,7 +80,7 @@ class Builder:
         found = specialization.compile_(self._jit, wanted.special)
         code, metadata = found.asm.get("cubin"), specialization.launch_metadata_of(found, wanted.special)
         if not isinstance(code, bytes) or metadata.get("profile_scratch_size") or metadata.get("tensordesc_meta"):
-            raise BinaryError("expected machine code that needs no profiler's memory and no descriptors", path="")
+            raise BinaryError("expected machine code alone, got a need of descriptors or a profiler's memory", path="")
         blob = hashlib.sha256(code).hexdigest()
         name, version = self._server.name, toolchain.version()
         return Built(Variant(name, version, wanted.code, wanted.form, metadata, blob), code, wanted.generic)

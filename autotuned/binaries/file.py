@@ -219,7 +219,7 @@ class _Reader:
         options = self._of("options", fields[1], where)
         form = {"types": types, "assumes": assumes, "constants": constants, "options": options}
         if typed(blob, str, f"{where}.blob") not in self._file._blobs:
-            raise ValueError(f"{where}: its machine code {blob[:12]} is not in the file.")
+            raise ValueError(f"{where}: expected machine code of the file, got {blob[:12]}, which is not in it.")
         return Variant(
             self._file.kernel, typed(triton, str, f"{where}.triton"), self._of("codes", fields[0], where),
             Form.load(form, where), self._of("metadata", fields[2], where), blob,

@@ -71,9 +71,7 @@ class Driver:
             self._prepare(function, needs)
             facts = [self._fact(function, which) for which in (_REGISTERS, _LOCAL_BYTES, _MAX_THREADS)]
             if needs.threads > facts[2]:
-                raise BinaryError(
-                    f"{name}: needs {needs.threads} threads a block, and has at most {facts[2]}.", path=""
-                )
+                raise BinaryError(f"{name}: expected at most {facts[2]} threads a block, got {needs.threads}.", path="")
         except BaseException:
             self._library.cuModuleUnload(module)
             raise

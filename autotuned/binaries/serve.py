@@ -12,6 +12,7 @@ from autotuned.binaries import folders
 from autotuned.binaries.folders import Kernel, Shelf
 from autotuned.binaries.loaded import Loaded
 from autotuned.binaries.variant import Code, Form, Variant, form_of
+from autotuned.configfiles import policy
 from autotuned.errors import AutotunedError
 from autotuned.gpu.device import Device
 from autotuned.store import conditions
@@ -75,7 +76,8 @@ class Server:
         source = tunable.source  # before what is found on the way to it
         if arch is None or (self._version is None and tunable.opaque):
             return None
-        return Code(source, self._version, tunable.environment(), fingerprint.launch_interface(), arch)
+        environment = policy.that_change_code(tunable.environment(), toolchain.version())
+        return Code(source, self._version, environment, fingerprint.launch_interface(), arch)
 
     def asked(self, call: Call, config: Any, code: Code) -> Asked | None:
         """What a call with a config needs; None where no binary can say so: tuples, descriptors, odd constants."""
@@ -218,15 +220,20 @@ class Server:
 
 def _entries(shelf: Shelf, call: str, context: Mapping[str, Json]) -> list[Any]:
     """The entries for a call in all contexts that differ in their toolchain at most, if they have binaries."""
-    device = context["device"]
-    if shelf.config.device_json != device:
+    if shelf.config.device_json != context["device"]:
         return []
-    ours = canonical({name: value for name, value in context.items() if name not in (*TOOLCHAIN, "device")})
+    ours = _without_toolchain(context, toolchain.version())
     return [
-        entry for theirs, entry in shelf.config.in_all_contexts(call)
-        if entry.binaries
-        and canonical({name: value for name, value in theirs.items() if name not in TOOLCHAIN}) == ours
-    ]  # fmt: skip
+        entry
+        for theirs, entry in shelf.config.in_all_contexts(call)
+        if entry.binaries and _without_toolchain(theirs, str(theirs.get("triton"))) == ours
+    ]
+
+
+def _without_toolchain(context: Mapping[str, Json], triton: str) -> str:
+    """Canonical text of a context but for device and toolchain, and for variables that change nothing."""
+    rest = {name: value for name, value in context.items() if name not in (*TOOLCHAIN, "device")}
+    return canonical({**rest, "environment": policy.that_change_code(rest.get("environment") or {}, triton)})
 
 
 def _differences(variants: list[Variant], code: Code, form: Form) -> str:

@@ -215,4 +215,4 @@ def plain(value: Any) -> Json:
         return [plain(inner) for inner in value]
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
-    raise TypeError(f"an option of type {type(value).__name__}")
+    raise TypeError(f"expected an option that JSON can hold, got one of type {type(value).__name__}")

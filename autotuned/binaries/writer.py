@@ -9,7 +9,7 @@ from autotuned import disk
 from autotuned.binaries import file as binaryfile
 from autotuned.binaries.build import Built
 from autotuned.binaries.file import BinaryFile
-from autotuned.configfiles import lookup, writer
+from autotuned.configfiles import lookup, policy, writer
 from autotuned.configfiles.file import ConfigFile, Entry
 from autotuned.errors import BinaryError, ConfigFileError
 from autotuned.store import layout, locks
@@ -75,7 +75,7 @@ def ship(path: Path, found: Mapping[tuple[str, str], Iterable[Built]]) -> int:
 def _config(path: Path) -> ConfigFile:
     file, faults = lookup.read_anew(path, None)
     if file is None:
-        raise ConfigFileError(f"{faults[0] if faults else path}: expected a config file.", path=str(path))
+        raise ConfigFileError(f"expected a config file, got {faults[0] if faults else path}", path=str(path))
     return file
 
 
@@ -110,10 +110,16 @@ def write(path: Path, config: ConfigFile, binaries: BinaryFile) -> int:
 
 
 def matching(config: ConfigFile, context: Mapping[str, Json]) -> list[tuple[str, Mapping[str, Entry]]]:
-    """The groups of a file that hold in a context, but for what only says how they were measured: text, and entries."""
-    wanted = {name: canonical(value) for name, value in context.items()}
-    return [
-        (canonical(group.context), group.entries)
-        for group in config.groups()
-        if all(canonical(group.context.get(name)) == text for name, text in wanted.items())
-    ]
+    """The groups of a file that hold in a context, but for what only says how they were measured: text, and entries.
+
+    Args:
+        context: The parts that must be equal, "environment" and "triton" among them.
+    """
+
+    def words(theirs: Mapping[str, Json]) -> str:
+        known = {name: theirs.get(name) for name in context}
+        environment = policy.that_change_code(known["environment"] or {}, str(known["triton"]))
+        return canonical({**known, "environment": environment})
+
+    ours = words(context)
+    return [(canonical(group.context), group.entries) for group in config.groups() if words(group.context) == ours]

@@ -140,9 +140,14 @@ def _plain(context: Json) -> Json:
     environment, triton = context.get("environment"), context.get("triton")
     if not environment or not isinstance(environment, dict) or not isinstance(triton, str):
         return context
+    return {**context, "environment": that_change_code(environment, triton)}
+
+
+def that_change_code(environment: Mapping[str, Json], triton: str) -> dict[str, Json]:
+    """The variables of an environment that change what this version of Triton compiles."""
     version = version_order(triton)[0]
     said = {name for name, (value, until) in _AS_UNSET.items() if version < until and environment.get(name) == value}
-    return {**context, "environment": {k: v for k, v in environment.items() if k not in said}} if said else context
+    return {name: value for name, value in environment.items() if name not in said}
 
 
 def _steps(ours: Json, theirs: Json) -> Iterator[Step | None]:

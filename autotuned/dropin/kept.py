@@ -13,6 +13,7 @@ from autotuned._frozen import Frozen
 from autotuned.binaries import file as binaryfile
 from autotuned.binaries.file import BinaryFile
 from autotuned.binaries.variant import Code, Form, Variant, plain
+from autotuned.configfiles import policy
 from autotuned.errors import AutotunedError, BinaryError
 from autotuned.key import opaque, source
 from autotuned.triton_compat import fingerprint, specialization
@@ -116,7 +117,8 @@ def _wanted(src: Any, target: Any, options: Mapping[str, Any] | None) -> Wanted 
         value = found.value()
         if found.opaque:
             return None
-        parts = value, None, toolchain.environment(), fingerprint.launch_interface(), special.arch
+        environment = policy.that_change_code(toolchain.environment(), toolchain.version())
+        parts = value, None, environment, fingerprint.launch_interface(), special.arch
         return Wanted(source.public_name(src.fn), Code(*parts), _form(src, special), special)
     except Exception as error:  # a kernel of a kind that is not known here compiles as ever
         log.debug("%s is not kept: %s: %s", getattr(src, "name", src), type(error).__name__, error)
@@ -134,7 +136,7 @@ def _form(src: Any, special: Specialization) -> Form:
         for path, value in special.constants.items()
     }
     if not opaque.portable(constants):
-        raise ValueError("a constant has no spelling")
+        raise ValueError("expected constants that JSON can hold, got one known in this process alone")
     types = [(name, canonical(plain(type_))) for name, type_ in special.signature.items()]
     assumes = {canonical(list(path)): canonical(attrs) for path, attrs in special.attrs.items() if attrs}
     options: Json = plain(specialization.options_json(special.options))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -53,10 +54,10 @@ def build(
         TargetError, RecordingError: What was given cannot be had.
     """
     known, paths = _given(given), exchange.files_in(paths)
-    if device is not None or torch.cuda.is_available():
-        return BuildResult([_File(path, known, device or "cuda").build() for path in paths])
-    with shapes_only():
-        return BuildResult([_File(path, known, "cuda").build() for path in paths])
+    with nullcontext() if device is not None or torch.cuda.is_available() else shapes_only():
+        files = [_File(path, known, device or "cuda").build() for path in paths]
+    compiled = [file for file in files if not file.is_foreign]  # beside these, what is not compiled goes without saying
+    return BuildResult(compiled or files)
 
 
 def _given(given: Sequence[str]) -> dict[str, list[Found]]:
@@ -90,6 +91,7 @@ class _File:
 
     def _build(self, config: ConfigFile, result: BuiltFile) -> None:
         if specialization.arch_of(config.device.arch) is None or config.device.kind != "cuda":
+            result.is_foreign = True
             result.missing.append(f"expected a file of an NVIDIA GPU, got {config.device.slug}: nothing is compiled.")
             return
         found = self._known.get(config.kernel) or [verify.find_kernel(config.kernel)]

@@ -36,7 +36,7 @@ def export(
     kernels: str | Iterable[str] | None = None,
     *,
     binaries: bool = False,
-    targets: Sequence[str] = (),
+    targets: Sequence[str] | None = None,
 ) -> ExportResult:
     """Write the choices of the user's store into config files below a folder; what else is in them stays.
 
@@ -66,4 +66,4 @@ def export(
         return ExportResult(files)
     from autotuned.offline.binaries import build  # needs torch and triton
 
-    return ExportResult(files, build(folder, targets))
+    return ExportResult(files, build(folder, targets or ()))

@@ -159,6 +159,7 @@ class BuiltFile:
         path: Of the config file. `entries`: how many have binaries now, of `of`.
         variants: How many were built, `generic` of them without assumptions. `bytes`: of the file beside it.
         missing: Which entries or variants there are not, and why, in a line each.
+        is_foreign: Whether it is of no NVIDIA GPU, so that nothing can be compiled for it.
     """
 
     path: str
@@ -169,6 +170,11 @@ class BuiltFile:
     generic: int = 0
     bytes: int = 0
     missing: list[str] = field(default_factory=list)
+    is_foreign: bool = False
+
+    def to_json(self) -> dict[str, Json]:
+        """What commands print of it."""
+        return {name: value for name, value in vars(self).items() if name != "is_foreign"}
 
 
 @dataclass
@@ -184,7 +190,7 @@ class BuildResult:
 
     def to_json(self) -> dict[str, Json]:
         """What commands print of it."""
-        return {"files": [vars(file) for file in self.files]}
+        return {"files": [file.to_json() for file in self.files]}
 
 
 class Observer:

@@ -46,8 +46,9 @@ def _print(changes: list[Change]) -> None:
     for (kernel, slug), group in groupby(sorted(changes, key=_place), key=_place):
         terminal.print_heading(f"{kernel}  {slug}")
         terminal.print_table(HEADERS, [_cells(change) for change in group], stack=(1, 1))
-    counts = [f"{sum(change.kind == kind for change in changes)} {kind}" for kind in KINDS]
-    terminal.say(", ".join(counts))
+    counts = {kind: sum(change.kind == kind for change in changes) for kind in KINDS}
+    shown = KINDS if counts["compiled"] else KINDS[:-1]
+    terminal.say(", ".join(f"{counts[kind]} {kind}" for kind in shown))
 
 
 def _place(change: Change) -> tuple[str, str]:

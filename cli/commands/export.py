@@ -39,7 +39,7 @@ def export(
     JSON: `files`, the paths, and with --binaries `binaries.files`, as `tune` has them.
     """
     with terminal.users_output(as_json):
-        written = autotuned.export(out, kernels, binaries=binaries, targets=targets or ())
+        written = autotuned.export(out, kernels, binaries=binaries, targets=targets)
     if as_json:
         terminal.print_json(written.to_json())
     for path in [] if as_json else written.files:

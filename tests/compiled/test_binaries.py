@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import importlib
 import json
-import os
 import struct
 import subprocess
 import sys
@@ -13,6 +12,7 @@ import zlib
 from pathlib import Path
 
 import fake_libcuda
+import no_compiler
 import pytest
 import torch
 import triton
@@ -57,7 +57,7 @@ def library(monkeypatch):
 
 
 @pytest.fixture
-def no_compiler(monkeypatch):
+def nothing_compiles(monkeypatch):
     """Whatever compiles raises, and so does the hash over Triton's files."""
 
     def refuse(*args, **kwargs):
@@ -78,7 +78,7 @@ def served(shipped, library, tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def second(served, no_compiler):
+def second(served, nothing_compiles):
     """The same where nothing can be compiled."""
     return served
 
@@ -133,25 +133,17 @@ def test_explain_names_the_place(served):
 def libcuda(tmp_path_factory):
     """A folder with a library in the place of CUDA's driver."""
     folder = tmp_path_factory.mktemp("libcuda")
-    source = Path(__file__).parent.parent / "support" / "fake_libcuda.c"
-    subprocess.run(
-        ["cc", "-shared", "-fPIC", "-O1", "-Wall", "-o", folder / "libcuda.so.1", source], check=True, timeout=60
-    )
+    no_compiler.build_library(folder)
     return folder
 
 
 @pytest.mark.parametrize("launcher", ["c", "python", "verify"])
 def test_a_process_without_any_compiler_serves(shipped, libcuda, tmp_path, launcher):
     """No `triton.compile`, no driver of Triton's, no hash over its files, and no program on the path."""
-    here, log = Path(__file__).parent, tmp_path / "log"
-    environment = {
-        "PATH": str(tmp_path / "nothing"), "LD_LIBRARY_PATH": str(libcuda), "FAKE_LIBCUDA_LOG": str(log),
-        "PYTHONPATH": os.pathsep.join([str(here.parent / "support"), *sys.path]), "TRITON_DEFAULT_FP_FUSION": "1",
-        "AUTOTUNED_CACHE_DIR": str(tmp_path / "empty"), "TRITON_CACHE_DIR": str(tmp_path / "triton"),
-        "AUTOTUNED_LAUNCHER": launcher, "HOME": str(tmp_path),
-    }  # fmt: skip
+    log = tmp_path / "log"
+    environment = no_compiler.environment(tmp_path, libcuda, AUTOTUNED_LAUNCHER=launcher, TRITON_DEFAULT_FP_FUSION="1")
     done = subprocess.run(
-        [sys.executable, str(here / "serving.py"), str(shipped)], env=environment, capture_output=True, text=True,
+        [sys.executable, str(Path(__file__).parent / "serving.py"), str(shipped)], env=environment, capture_output=True, text=True,
         timeout=120,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

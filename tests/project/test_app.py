@@ -8,6 +8,7 @@ import zipfile
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+import no_compiler
 import pytest
 
 pytest.importorskip("triton")
@@ -131,3 +132,43 @@ def test_the_committed_files_are_in_order() -> None:
     said = run(sys.executable, "-c", command, "check", str(APP / "example_app" / "tuned"), "--import", "--target",
                str(APP / "example_app" / "kernels.py"), folder=folder)  # fmt: skip
     assert "0 faults" in said
+
+
+PROGRAM = """
+import no_compiler, pytest, torch
+with pytest.MonkeyPatch.context() as patch:
+    no_compiler.pretend(patch)
+    from example_app.kernels import SIZES, bias_gelu_kernel
+    for n_cols in [*SIZES, *SIZES]:
+        x, bias = torch.zeros(8, n_cols), torch.zeros(n_cols)
+        print(type(bias_gelu_kernel[(8,)](torch.empty_like(x), x, bias, n_cols)).__name__)
+    print(bias_gelu_kernel.cache_info().hits, bias_gelu_kernel.cache_info().searches)
+"""
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="compiles a stand-in for CUDA's driver")
+def test_the_wheel_with_binaries_serves_where_nothing_compiles(app: Path, tmp_path: Path) -> None:
+    """Built without a GPU from the config file for one; the present Triton's version is written into that file."""
+    folder = tmp_path / "app"
+    shutil.copytree(app, folder)
+    [path] = (folder / "example_app" / "tuned").glob("nvidia-*/*.json")
+    path.write_text(path.read_text().replace('"triton": "3.6.0"', f'"triton": "{triton.__version__}"'))
+    command = "from autotuned.cli.main import app; app()"
+    built = {"TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path / "compiled")}
+    said = run(sys.executable, "-c", command, "export", "--out", "example_app/tuned", "--binaries", "--target",
+               "example_app.kernels", folder=folder, **built)  # fmt: skip
+    assert "binaries for 3 of 3 entries" in said
+    pip("wheel", "--no-deps", "--wheel-dir", tmp_path / "dist", folder, folder=folder)
+    [wheel] = (tmp_path / "dist").glob("*.whl")
+    site = tmp_path / "site"
+    zipfile.ZipFile(wheel).extractall(site)
+    assert list(site.glob("example_app/tuned/*/*.bin"))
+    no_compiler.build_library(tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM], env=no_compiler.environment(tmp_path, tmp_path, str(site)), cwd=tmp_path,
+        capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.split() == ["Loaded"] * 6 + ["3", "0"]
+    lines = [line.split()[0] for line in (tmp_path / "log").read_text().splitlines()]
+    assert (lines.count("load"), lines.count("launch")) == (3, 6)

@@ -1,0 +1,98 @@
+"""The commands that build, keep and name binaries: what they say, their exit codes and their JSON."""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from commands import error, run, run_json
+from made_binaries import ship, variant
+
+from autotuned.errors import OptionError
+from autotuned.offline.tuning import tune
+
+KERNEL = """
+import torch
+import triton
+import triton.language as tl
+from autotuned import Config, autotune
+
+
+@autotune([Config({"BLOCK": 64})], key=["n"], name="app.k")
+@triton.jit
+def k(x_ptr, n, BLOCK: tl.constexpr):
+    tl.store(x_ptr, n)
+
+
+@k.case
+def cases(device):
+    yield {"args": (torch.empty(64, device=device), 1024), "grid": (1,)}
+"""
+
+
+def test_tune_wants_a_folder_for_them():
+    with pytest.raises(OptionError, match="expected a folder for them in out=, got none"):
+        tune("autotuned.kernels.numpy_matmul", binaries=True)
+
+
+def test_export_with_an_empty_store_builds_for_the_files_that_are_there(tmp_path, monkeypatch):
+    """Its kernel is interpreted in these tests, which is said; on the compiled harness it is built."""
+    monkeypatch.chdir(tmp_path)
+    ship(tmp_path / "tuned", made=[])
+    Path("kernels_to_build.py").write_text(KERNEL)
+    done = run("export", "--out", "tuned", "--binaries", "--target", "kernels_to_build.py", "--json", code=3)
+    [file] = json.loads(done.stdout)["binaries"]["files"]
+    assert (file["kernel"], file["of"], file["entries"], file["variants"]) == ("app.k", 1, 0, 0)
+    assert file["missing"] == ["the kernel is interpreted here: unset TRITON_INTERPRET to compile it."]
+    assert "error: 1 binaries are missing" in done.stderr
+
+
+def test_export_without_the_option_needs_a_store(tmp_path):
+    ship(tmp_path / "tuned", made=[])
+    assert "nothing is stored" in error("export", "--out", tmp_path / "tuned")
+
+
+def test_check_names_what_is_wrong_beside_a_file(tmp_path):
+    path = ship(tmp_path, made=[variant()], named=["0" * 32])
+    [beside] = path.parent.glob("*.bin")
+    texts = [fault["text"] for fault in json.loads(run("check", tmp_path, "--json", code=1).stdout)["faults"]]
+    assert f"1 binaries that entries name are not in {beside.name}: autotuned export --binaries." in texts
+    assert f"1 binaries of {beside.name} belong to no entry, and are never loaded." in texts
+    beside.write_bytes(b"no such file")
+    texts = [fault["text"] for fault in json.loads(run("check", tmp_path, "--json", code=1).stdout)["faults"]]
+    assert any(text.startswith(f"binaries {beside}: expected a file that begins with") for text in texts)
+
+
+def test_diff_tells_other_binaries_from_other_choices(tmp_path):
+    ship(tmp_path / "a")
+    ship(tmp_path / "b", made=[variant(b"\x7fELF two")])
+    [change] = run_json("diff", tmp_path / "a", tmp_path / "b")["changes"]
+    assert change["kind"] == "compiled"
+    assert run("diff", tmp_path / "a", tmp_path / "b").stdout.endswith("0 added, 0 removed, 0 changed, 1 compiled\n")
+
+
+def test_merge_puts_binaries_together_and_says_what_it_cannot_read(tmp_path):
+    ship(tmp_path / "a")
+    ship(tmp_path / "b", made=[variant(b"\x7fELF two", aligned=())])
+    run("merge", tmp_path / "a", tmp_path / "b", "--out", tmp_path / "out")
+    [merged] = (tmp_path / "out").glob("*/*.json")
+    [entry] = json.loads(merged.read_text())["groups"][0]["entries"]
+    assert len(entry["compiled"]) == 2
+    next((tmp_path / "b").glob("*/*.bin")).write_bytes(b"damaged")
+    done = run("merge", tmp_path / "a", tmp_path / "b", "--out", tmp_path / "again", code=3)
+    assert "expected a file that begins with" in done.stderr
+    [merged] = (tmp_path / "again").glob("*/*.json")
+    [entry] = json.loads(merged.read_text())["groups"][0]["entries"]
+    assert len(entry["compiled"]) == 1
+
+
+def test_run_hands_the_folder_to_the_command(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    program = "import os; print(os.environ['AUTOTUNED_BINARIES'], os.environ['AUTOTUNED_INSTALL'])"
+    handed = []
+    monkeypatch.setattr(os, "execvpe", lambda file, command, environment: handed.append(environment))
+    run("run", "--binaries", "kept", "--", sys.executable, "-c", program)
+    assert handed[0]["AUTOTUNED_BINARIES"] == str(tmp_path / "kept")
+    run("run", "--", sys.executable, "-c", program)
+    assert "AUTOTUNED_BINARIES" not in handed[1]
