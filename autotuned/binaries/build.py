@@ -51,7 +51,7 @@ class Builder:
             BinaryError: No binary can be built for such a call.
             Exception: What Triton raises for arguments that do not fit.
         """
-        special, _ = self._server.specialize(call, config, code.arch)
+        special = self._server.specialize(call, config, code.arch)
         seen: set[str] = set()
         for number, one in enumerate([special, *specialization.generic(self._jit, special)]):
             form = form_of(one, self._server.constexprs)

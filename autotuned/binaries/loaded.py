@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections import namedtuple
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from types import SimpleNamespace
 from typing import Any
 
@@ -36,7 +37,7 @@ class Loaded:
     def __init__(self, jit: Any, variant: Variant, code: bytes, device: int) -> None:
         launch = {**variant.launch, "target": specialization.target(variant.code.arch), "hash": variant.digest}
         self.variant, self.name, self.hash = variant, str(launch["name"]), variant.digest
-        self.metadata: Any = namedtuple("KernelMetadata", sorted(launch))(**launch)
+        self.metadata = _metadata_of(tuple(sorted(launch)))(**launch)
         self.src = SimpleNamespace(fn=jit, signature=variant.form.signature)
         self.kernel, self.asm = code, _Stages(cubin=code)
         needs = libcuda.Needs(launch["shared"], 32 * launch["num_warps"], launch["num_ctas"] or 1)
@@ -76,6 +77,12 @@ class Loaded:
         self.run(x, y, z, stream, self.function, self.packed_metadata, metadata, enter, leave, *args)
 
 
+@lru_cache(maxsize=64)
+def _metadata_of(names: tuple[str, ...]) -> Any:
+    """The class of metadata with these fields: making one takes as long as loading a binary."""
+    return namedtuple("KernelMetadata", names)
+
+
 class _Stages(dict[str, Any]):
     def __missing__(self, stage: str) -> Any:
         raise KeyError(f"expected 'cubin', got {stage!r}: {NOT_HERE}")
@@ -102,7 +109,7 @@ class Launch:
         """Launch; the hooks are called before and after it, with `metadata`."""
         if enter is not None:
             enter(metadata)
-        if x and y and z:
+        if x > 0 and y > 0 and z > 0:
             scratch = self._scratch(x * y * z, stream)  # held until the launch is made
             address = 0 if scratch is None else scratch.data_ptr()
             values = [_parameter(type_, args[place]) for place, type_ in self._passed]

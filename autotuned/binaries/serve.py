@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -32,16 +33,11 @@ _loaded: dict[tuple[str, int], Loaded | str] = {}  # by digest and device: a ker
 
 
 class Asked(Frozen):
-    """A call with a config as binaries are looked up for it.
-
-    Attributes:
-        arguments: All parameters of the Triton function by name and in order.
-    """
+    """A call with a config as binaries are looked up for it."""
 
     code: Code
     form: Form
     special: Specialization
-    arguments: Mapping[str, Any]
 
 
 class Server:
@@ -61,6 +57,7 @@ class Server:
         self._kernel = Kernel(tunable.name, str(tunable.function.__module__))
         self.constexprs = [parameter.name for parameter in tunable.parameters if parameter.constexpr]
         self._specializers: dict[int, Specializer] = {}
+        self._latest: tuple[Any, Code | None] = (None, None)  # of the call that is answered, which is not kept alive
 
     def shelves(self, device: Device) -> list[Shelf]:
         """Where there are binaries of this kernel for a device."""
@@ -79,16 +76,24 @@ class Server:
         environment = policy.that_change_code(tunable.environment(), toolchain.version())
         return Code(source, self._version, environment, fingerprint.launch_interface(), arch)
 
+    def _code_of(self, call: Call) -> Code | None:
+        """The same for a call's device; worked out once a call, for it looks at all that the kernel's code uses."""
+        of, code = self._latest  # read once: another thread may replace it
+        if of is None or of() is not call:
+            code = self.code(self._tunable.device(call))
+            self._latest = weakref.ref(call), code
+        return code
+
     def asked(self, call: Call, config: Any, code: Code) -> Asked | None:
         """What a call with a config needs; None where no binary can say so: tuples, descriptors, odd constants."""
         try:
-            special, arguments = self.specialize(call, config, code.arch)
+            special = self.specialize(call, config, code.arch)
         except Exception:  # what does not fit is refused by Triton's own launch, with its words
             return None
         form = form_of(special, self.constexprs)
-        return None if form is None else Asked(code, form, special, arguments)
+        return None if form is None else Asked(code, form, special)
 
-    def specialize(self, call: Call, config: Any, arch: int) -> tuple[Specialization, dict[str, Any]]:
+    def specialize(self, call: Call, config: Any, arch: int) -> Specialization:
         """What Triton would compile a call with a config for; raises what Triton raises."""
         if arch not in self._specializers:
             self._specializers[arch] = Specializer(self.jit, arch)
@@ -106,7 +111,7 @@ class Server:
             return Look(None, "absent")
         if why := specialization.changes_code(self.jit):
             return Look(None, "absent", why)
-        code, seen = self.code(device), Look(None, "absent", "none for this call and code")
+        code, seen = self._code_of(call), Look(None, "absent", "none for this call and code")
         for shelf in shelves if code is not None else ():
             for entry in _entries(shelf, text, context):
                 config, lack = live.get(entry.identity), conditions.lack(entry.conditions, needed)
@@ -123,7 +128,7 @@ class Server:
 
     def _why_not(self, call: Call, config: Any, shelf: Shelf, among: frozenset[str]) -> str:
         """Why no binary of an entry serves a call; "" if one does."""
-        code = self.code(self._tunable.device(call))
+        code = self._code_of(call)
         asked = self.asked(call, config, code) if code is not None else None
         if asked is None or code is None:
             return "its arguments or constants are of a kind that no binary is built for"
@@ -138,7 +143,7 @@ class Server:
         shelves = self.shelves(device)
         if not shelves or specialization.changes_code(self.jit) or "ir_override" in self._tunable.settings(config):
             return None
-        code = self.code(device)
+        code = self._code_of(call)
         asked = self.asked(call, config, code) if code is not None else None
         if code is None or asked is None:
             return None

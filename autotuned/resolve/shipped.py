@@ -16,6 +16,7 @@ from autotuned.resolve.request import Question
 from autotuned.store import layout
 from autotuned.store.conditions import Conditions
 from autotuned.store.lookup import Candidates, Choice, Look, Origin
+from autotuned.triton_compat import fingerprint, kernel
 from autotuned.tunable.call import Call, Tunable
 from autotuned.tunable.kernel import TunableKernel
 from autotuned.typed_json import Json
@@ -90,8 +91,32 @@ class Shipped:
         return reads and self._offered
 
 
-def _has_records(kernel: str) -> bool:
+def _has_records(name: str) -> bool:
     try:
-        return any(name.endswith(".json") for name in os.listdir(layout.kernel_folder(kernel)))
+        return any(file.endswith(".json") for file in os.listdir(layout.kernel_folder(name)))
     except OSError:
         return False
+
+
+class LazyDevice:
+    """The current device's index, asked of a driver found at the first call: decorating must not initialise CUDA.
+
+    Args:
+        needs_no_key: Whether the first call may be answered without a hash over Triton's files.
+    """
+
+    def __init__(self, needs_no_key: Callable[[], bool]) -> None:
+        self._needs_no_key = needs_no_key
+        self._get: Callable[[], int] | None = None
+
+    def __call__(self) -> int:
+        """Its index."""
+        return (self._get or self.getter())()
+
+    def getter(self) -> Callable[[], int]:
+        """What tells the index, for those who ask often."""
+        if self._get is None:
+            if not self._needs_no_key():
+                fingerprint.begin(layout.root())
+            self._get = kernel.current_device_getter()
+        return self._get

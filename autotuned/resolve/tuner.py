@@ -17,12 +17,10 @@ from autotuned._lazy import later
 from autotuned.errors import AutotunedError
 from autotuned.key.tensors import is_tensor
 from autotuned.launch import codegen, launcher
-from autotuned.resolve import hooks
+from autotuned.resolve import hooks, shipped
 from autotuned.resolve.chooser import Chooser
 from autotuned.resolve.request import Options, Question
-from autotuned.store import layout
 from autotuned.store.lookup import Choice, Origin
-from autotuned.triton_compat import fingerprint, kernel
 from autotuned.tunable import configs as candidates
 from autotuned.tunable.call import Call, Tunable, bind
 from autotuned.tunable.kernel import TunableKernel
@@ -97,7 +95,7 @@ class Tuner:
         self.launcher = launcher.make(
             self.names,
             self.options.spec.exactly(self._exact),
-            _LazyDevice(self.chooser.shipped.may_be_first) if compiled else None,
+            shipped.LazyDevice(self.chooser.shipped.may_be_first) if compiled else None,
             launcher.Shape(places, defaults) if isinstance(self.tunable, TunableKernel) else None,
         )
         if launcher.verifies():
@@ -392,29 +390,6 @@ class _RefusedError(Exception):
     def __init__(self, error: Exception) -> None:
         super().__init__(error)
         self.error = error
-
-
-class _LazyDevice:
-    """The current device's index, asked of a driver found at the first call: decorating must not initialise CUDA.
-
-    Args:
-        needs_no_key: Whether the first call may be answered without a hash over Triton's files.
-    """
-
-    def __init__(self, needs_no_key: Callable[[], bool]) -> None:
-        self._needs_no_key = needs_no_key
-        self._get: Callable[[], int] | None = None
-
-    def __call__(self) -> int:
-        return (self._get or self.getter())()
-
-    def getter(self) -> Callable[[], int]:
-        """What tells the index, for those who ask often."""
-        if self._get is None:
-            if not self._needs_no_key():
-                fingerprint.begin(layout.root())
-            self._get = kernel.current_device_getter()
-        return self._get
 
 
 def _tuned_names(configs: Sequence[Any], tunable: Tunable) -> frozenset[str]:

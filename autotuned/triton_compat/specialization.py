@@ -63,8 +63,8 @@ class Specializer:
         self._backend = make_backend(target(arch))
         self._bind: Callable[..., Any] = create_function_from_signature(jit.signature, jit.params, self._backend)
 
-    def of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Specialization, dict[str, Any]]:
-        """What a call is compiled for, and all its arguments by name and in order.
+    def of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Specialization:
+        """What a call is compiled for.
 
         Raises:
             Exception: What Triton raises for arguments that do not fit.
@@ -75,7 +75,7 @@ class Specializer:
         given["debug"] = given.get("debug", self._jit.debug) or knobs.runtime.debug
         arguments, found, options = self._bind(*args, **given)
         options, signature, constants, attrs = self._jit._pack_args(self._backend, given, arguments, found, options)
-        return Specialization(signature, constants, attrs, options, self._arch), arguments
+        return Specialization(signature, constants, attrs, options, self._arch)
 
 
 def arch_of(name: str) -> int | None:

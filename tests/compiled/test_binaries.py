@@ -8,6 +8,7 @@ import json
 import struct
 import subprocess
 import sys
+import threading
 import zlib
 from pathlib import Path
 
@@ -44,6 +45,7 @@ def shipped(driver, tmp_path, monkeypatch):
     add = fresh().add
     for n in (96, 100):
         call(add, n)
+        sys.modules["shipped_kernel"].padded[(4,)](torch.zeros(128), n)
     out = tmp_path / "tuned"
     exchange.export(out)
     result = binaries.build(out, ["shipped_kernel"], device="cpu")
@@ -84,7 +86,7 @@ def second(served, nothing_compiles):
 
 
 def test_the_file_holds_what_was_met_and_the_generic_ones(shipped):
-    [path] = shipped.glob("*/*.bin")
+    [path] = shipped.glob("*/app.add.bin")
     file = binaryfile.read(path.read_bytes(), str(path))
     forms = {tuple(type_ for _, type_ in variant.form.types) for variant in file.variants}
     pointers = ("*fp32", "*fp32")
@@ -94,13 +96,15 @@ def test_the_file_holds_what_was_met_and_the_generic_ones(shipped):
     }  # fmt: skip
     assert len(file.variants) == 4  # n = 96 is divisible by 16, n = 100 is not
     named = {
-        digest for _, entry in exchange.read(next(shipped.glob("*/*.json")))[0].entries() for digest in entry.binaries
+        digest
+        for _, entry in exchange.read(next(shipped.glob("*/app.add.json")))[0].entries()
+        for digest in entry.binaries
     }
     assert named == {variant.digest for variant in file.variants}
 
 
 def test_the_machine_code_is_what_triton_compiles(shipped):
-    [path] = shipped.glob("*/*.bin")
+    [path] = shipped.glob("*/app.add.bin")
     file = binaryfile.read(path.read_bytes(), str(path))
     codes = {file.code(variant) for variant in file.variants}
     add = fresh().add
@@ -221,7 +225,7 @@ def test_a_binary_that_the_driver_refuses_is_said_and_the_call_compiles(served, 
 
 def test_machine_code_that_was_swapped_is_not_launched(shipped, library, tmp_path, monkeypatch, caplog):
     """Two blobs in each other's place, with the index' hash in order."""
-    [path] = shipped.glob("*/*.bin")
+    [path] = shipped.glob("*/app.add.bin")
     head, rest = path.read_bytes().split(b"\n", 1)
     size = int(head.split()[2])
     index = json.loads(zlib.decompress(rest[:size]))
@@ -327,7 +331,7 @@ def test_the_launcher_of_triton_finds_the_binary_in_its_own_cache(served, librar
 
 
 def test_merged_files_have_the_binaries_of_both(shipped, tmp_path):
-    [config] = shipped.glob("*/*.json")
+    [config] = shipped.glob("*/app.add.json")
     halves = []
     for number in (0, 1):
         half = tmp_path / f"half{number}" / config.parent.name
@@ -337,24 +341,59 @@ def test_merged_files_have_the_binaries_of_both(shipped, tmp_path):
         for place, name in enumerate(list(group.entries)):
             if place != number:
                 del group.entries[name]
-        binary_writer.write(half / config.name, whole, binary_writer.read(next(shipped.glob("*/*.bin")), "app.add"))
+        binary_writer.write(
+            half / config.name, whole, binary_writer.read(next(shipped.glob("*/app.add.bin")), "app.add")
+        )
         halves.append(half.parent)
     autotuned.merge(halves, tmp_path / "out")
-    assert next((tmp_path / "out").glob("*/*.bin")).read_bytes() == next(shipped.glob("*/*.bin")).read_bytes()
+    assert (
+        next((tmp_path / "out").glob("*/app.add.bin")).read_bytes() == next(shipped.glob("*/app.add.bin")).read_bytes()
+    )
     assert autotuned.check(tmp_path / "out").faults == []
     [change] = autotuned.diff(halves[0], tmp_path / "out").changes
     assert change.kind == "added"
 
 
 def test_check_says_what_is_not_there(shipped):
-    next(shipped.glob("*/*.bin")).unlink()
+    next(shipped.glob("*/app.add.bin")).unlink()
     assert [str(fault).partition("json: ")[2] for fault in autotuned.check(shipped).faults] == [
         "4 binaries that entries name are not in app.add.bin: autotuned export --binaries."
     ]
 
 
 def test_building_again_changes_nothing(shipped):
-    files = [next(shipped.glob("*/*.json")), next(shipped.glob("*/*.bin"))]
+    files = [next(shipped.glob("*/app.add.json")), next(shipped.glob("*/app.add.bin"))]
     before = [file.read_bytes() for file in files]
     binaries.build(shipped, ["shipped_kernel"], device="cpu")
     assert [file.read_bytes() for file in files] == before
+
+
+def test_heuristics_under_the_tuner_choose_the_binary(second, library):
+    """Such kernels are bound through Triton's own look-up otherwise: here a binary is looked up at each launch."""
+    padded = sys.modules["shipped_kernel"].padded
+    x = torch.zeros(128)
+    for n in (96, 100, 96, 100):
+        padded[(lambda meta: (meta["n"] // 32 + meta["EVEN"],))](x, n)
+    assert library.loads == ["padded"] * 2
+    assert [launch.grid[0] for launch in library.launches] == [4, 3, 4, 3]
+    assert padded.cache_info().hits == 2
+
+
+def test_threads_and_other_streams_launch_the_same(second, library, driver):
+    call(second)
+    driver.stream = 0x55
+    threads = [threading.Thread(target=call, args=(second,)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [launch.stream for launch in library.launches[1:]] == [0x55] * 4 and library.loads == ["add"]
+
+
+def test_a_record_of_the_users_own_comes_first(shipped, library, tmp_path, monkeypatch):
+    """Where the store has a record of the kernel, the choice is its, and its binary is launched all the same."""
+    autotuned.register_configs(shipped, binaries=True)
+    add = fresh().add
+    assert add.explain(torch.zeros(256), torch.zeros(256), 96, 1, grid=(4,)).answer == "store"
+    call(add)
+    assert library.loads == ["add"]

@@ -23,3 +23,24 @@ def cases(device):
     """Two sizes."""
     for n in (96, 100):
         yield {"args": (torch.empty(n, device=device), torch.empty(n, device=device), n, 1), "grid": (4,)}
+
+
+bench_padded = by_config({16: 3.0, 32: 1.0, 64: 2.0})
+
+
+@autotune([Config({"BLOCK": block}) for block in (16, 32, 64)], key=["n"], do_bench=bench_padded, name="app.padded")
+@triton.heuristics({"EVEN": lambda args: args["n"] % args["BLOCK"] == 0})
+@triton.jit
+def padded(x_ptr, n, EVEN: tl.constexpr, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    if EVEN:
+        tl.store(x_ptr + i, 1.0)
+    else:
+        tl.store(x_ptr + i, 1.0, mask=i < n)
+
+
+@padded.case
+def padded_cases(device):
+    """One size of each kind."""
+    for n in (96, 100):
+        yield {"args": (torch.empty(n, device=device), n), "grid": (4,)}
