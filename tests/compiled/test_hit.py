@@ -180,7 +180,7 @@ HIT_FUNCTIONS = {
     ("compiled.py", "holds"),
     ("<string>", "written"),
     ("<string>", "find"),
-    ("tuner.py", "__call__"),
+    ("shipped.py", "__call__"),
     ("direct.py", "launch"),
     ("test_hit.py", "grid"),
     ("fake_cuda.py", "<lambda>"),
