@@ -126,6 +126,18 @@ class Server:
                     return seen.replace(choice=note)
         return seen
 
+    def has_any(self, call: Call) -> bool:
+        """Whether there are binaries of this kernel for the device of a call."""
+        return bool(self.shelves(self._tunable.device(call)))
+
+    def why_none(self, call: Call, config: Any) -> str:
+        """Why no binary is launched for a call with a config; "" if one is."""
+        if why := specialization.changes_code(self.jit):
+            return why
+        shelves = self.shelves(self._tunable.device(call))
+        whys = [self._why_not(call, config, shelf, shelf.allowed) for shelf in shelves]
+        return "" if "" in whys else next(iter(whys), "there are no binaries for this device")
+
     def _why_not(self, call: Call, config: Any, shelf: Shelf, among: frozenset[str]) -> str:
         """Why no binary of an entry serves a call; "" if one does."""
         code = self._code_of(call)

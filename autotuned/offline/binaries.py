@@ -15,7 +15,7 @@ from autotuned.api.function import TunedFunction
 from autotuned.binaries import writer
 from autotuned.binaries.build import Builder, Built, Wanted
 from autotuned.binaries.serve import Server
-from autotuned.configfiles import exchange
+from autotuned.configfiles import exchange, policy
 from autotuned.configfiles.file import ConfigFile, Entry
 from autotuned.errors import AutotunedError, BinaryError
 from autotuned.key import opaque
@@ -201,6 +201,8 @@ def _no_group(config: ConfigFile, context: dict[str, Any]) -> str:
     """Why no entry of a file is of the kernel as it is here."""
 
     def differing(theirs: dict[str, Any]) -> list[str]:
+        environment = policy.that_change_code(theirs.get("environment") or {}, str(theirs.get("triton")))
+        theirs = {**theirs, "environment": environment}
         return [name for name, value in context.items() if canonical(theirs.get(name)) != canonical(value)]
 
     theirs: dict[str, Any] = min(

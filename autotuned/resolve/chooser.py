@@ -260,7 +260,8 @@ class Chooser:
             return explain.without_key(name, mode, known, self.label(known.config))
         question = self.question(call, live, mode)
         places, ending = self._places(question), self._ending(question)
-        return explain.of_call(question, places, ending, self.state.keeps(question.key), self.options.spec.buckets)
+        found = explain.of_call(question, places, ending, self.state.keeps(question.key), self.options.spec.buckets)
+        return self.shipped.noted(found, question, places)
 
     def label(self, config: Any) -> str:
         """A config in a few words, for people."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ from autotuned.resolve.context import Context
 from autotuned.resolve.request import Question
 from autotuned.store import layout
 from autotuned.store.conditions import Conditions
-from autotuned.store.lookup import Candidates, Choice, Look, Origin
+from autotuned.store.lookup import Candidates, Choice, Look, Origin, Place
 from autotuned.triton_compat import fingerprint, kernel
 from autotuned.tunable.call import Call, Tunable
 from autotuned.tunable.kernel import TunableKernel
@@ -24,8 +25,10 @@ from autotuned.typed_json import Json
 if TYPE_CHECKING:
     from autotuned.binaries import serve
     from autotuned.configfiles import lookup
+    from autotuned.resolve import explain
+    from autotuned.resolve.explain import Explanation
 else:
-    serve, lookup = later("binaries.serve"), later("configfiles.lookup")
+    serve, lookup, explain = later("binaries.serve"), later("configfiles.lookup"), later("resolve.explain")
 
 _FROM_FILES = (Origin.BINARY, Origin.FILE, Origin.LADDER, Origin.NEAREST)
 
@@ -83,6 +86,16 @@ class Shipped:
             return self.server.load(call, choice.config)
         self.server.fill(call, choice.config)
         return None
+
+    def noted(self, found: Explanation, question: Question, places: Sequence[Place]) -> Explanation:
+        """An explanation with a remark on the binary for what answers, where there are any for the kernel."""
+        if not (found.hit and self._offered and self.server.has_any(question.call)):
+            return found
+        choice, _, _ = explain.ask(places, question.key, question.live)
+        if choice is None:
+            return found
+        why = self.server.why_none(question.call, choice.config)
+        return replace(found, remarks=(*found.remarks, f"it compiles: {why}" if why else "a shipped binary is loaded"))
 
     def _worth_asking(self, choice: Choice) -> bool:
         if choice.origin is Origin.SEARCH or not self.possible:

@@ -131,6 +131,18 @@ def test_explain_names_the_place(served):
     x = torch.zeros(256)
     found = served.explain(x, x, 96, 1, grid=(4,))
     assert found.answer == "config files, with a binary", str(found)
+    assert found.remarks[-1] == "a shipped binary is loaded"
+
+
+def test_explain_says_why_a_call_compiles(shipped, library, monkeypatch):
+    """The choice is in the store, so it answers in any case; what differs is said."""
+    autotuned.register_configs(shipped, binaries=True)
+    add, x = fresh().add, torch.zeros(256)
+    assert add.explain(x, x, 96, 1, grid=(4,)).remarks[-1] == "a shipped binary is loaded"
+    monkeypatch.setattr(triton.knobs.runtime, "debug", True)
+    assert add.explain(x, x, 96, 1, grid=(4,)).remarks[-1] == "it compiles: the knob debug is set"
+    monkeypatch.setattr(triton.knobs.runtime, "debug", False)
+    assert add.explain(x, x, 96, 2.0, grid=(4,)).remarks[-1] == "it compiles: `s`: fp32; compiled were: i32"
 
 
 @pytest.fixture(scope="session")
@@ -397,3 +409,50 @@ def test_a_record_of_the_users_own_comes_first(shipped, library, tmp_path, monke
     assert add.explain(torch.zeros(256), torch.zeros(256), 96, 1, grid=(4,)).answer == "store"
     call(add)
     assert library.loads == ["add"]
+
+
+# -- the functions that build ----------------------------------------------------------------------------------------
+
+
+def test_tune_builds_what_its_files_need(driver, tmp_path):
+    fresh()
+    result = autotuned.tune(["shipped_kernel"], out=tmp_path / "tuned", binaries=True, isolate=False)
+    assert [(file.kernel, file.entries, file.of, file.missing) for file in result.binaries.files] == [
+        ("app.add", 2, 2, []), ("app.padded", 2, 2, []),
+    ]  # fmt: skip
+    assert result.to_json()["binaries"]["files"][0]["generic"] == 4
+    assert autotuned.check(tmp_path / "tuned").faults == []
+
+
+def test_warmup_builds_for_the_calls_of_a_recording(driver, tmp_path):
+    add = fresh().add
+    with autotuned.record(tmp_path / "calls.jsonl"):
+        call(add)
+    autotuned.export(tmp_path / "tuned", "app.add")
+    result = autotuned.warmup(tmp_path / "calls.jsonl", binaries=tmp_path / "tuned")
+    [file] = result.binaries.files
+    assert (file.entries, file.variants, file.missing) == (1, 3, [])
+
+
+def test_export_builds_beside_what_it_writes_and_says_what_it_cannot(driver, tmp_path):
+    add = fresh().add
+    for n in (96, 100, 104):  # there is no case of the last
+        call(add, n)
+    result = autotuned.export(tmp_path / "tuned", "app.add", binaries=True, targets=["shipped_kernel"])
+    [file] = result.binaries.files
+    assert (file.entries, file.of) == (2, 3)
+    assert file.missing == ["1 entries have no case and no recorded call here: name a target or a recording with them."]
+
+
+def test_entries_of_another_source_get_none(shipped, monkeypatch):
+    monkeypatch.setattr("autotuned.tunable.kernel.TunableKernel.source", property(lambda self: "edited"))
+    [file, _] = binaries.build(shipped, ["shipped_kernel"], device="cpu").files
+    assert file.missing == ["its entries were tuned for another source: tune again here, and build then."]
+
+
+def test_without_a_gpu_tensors_of_cases_have_no_memory(shipped, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    before = next(shipped.glob("*/app.add.bin")).read_bytes()
+    next(shipped.glob("*/app.add.bin")).unlink()
+    assert binaries.build(shipped, ["shipped_kernel"]).missing == []
+    assert next(shipped.glob("*/app.add.bin")).read_bytes() == before
