@@ -188,6 +188,7 @@ class Chooser:
             return self._first_that_compiles(call, live)
         known = self._without_key(call, live, mode, pinned) or self._ready(call, live, mode)
         if known is not None:
+            self.state.lookup_s += time.perf_counter() - start
             return known if live.whole else known.replace(lasting=False)
         question = self.question(call, live, mode, search=search)
         self.state.lookup_s += time.perf_counter() - start

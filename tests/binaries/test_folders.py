@@ -2,6 +2,7 @@
 
 import logging
 import sys
+import zipfile
 
 import pytest
 from fakes import DEVICE
@@ -128,3 +129,16 @@ def test_a_damaged_file_is_said_once_and_the_choices_serve(tmp_path, caplog, kin
     assert [record.getMessage().count(str(beside)) for record in caplog.records] == [1]
     assert "skipped" in caplog.text and len(list(lookup.shipped("app.k"))) == 1
     assert path.exists()
+
+
+def test_binaries_are_read_out_of_a_zip_file(tmp_path, monkeypatch):
+    (tmp_path / "zipped").mkdir()
+    (tmp_path / "zipped" / "__init__.py").touch()
+    ship(tmp_path / "zipped")
+    with zipfile.ZipFile(tmp_path / "app.zip", "w") as archive:
+        for file in (tmp_path / "zipped").rglob("*.*"):
+            archive.write(file, file.relative_to(tmp_path))
+    monkeypatch.syspath_prepend(str(tmp_path / "app.zip"))
+    monkeypatch.delitem(sys.modules, "zipped", raising=False)
+    autotuned.register_configs("zipped", binaries=True)
+    assert len(served()) == 1
