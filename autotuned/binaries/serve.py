@@ -259,7 +259,7 @@ def _differences(variants: list[Variant], code: Code, form: Form) -> str:
         return "its binaries are not in the file beside it"
     same = [variant for variant in variants if variant.code.text == code.text]
     if same:
-        return min((variant.form.why_not(form) for variant in same), key=len)
+        return min((variant.form.why_not(form) for variant in same), key=lambda why: (len(why), why))
     theirs = variants[0].code
     wrong = [name for name in Code._names if getattr(theirs, name) != getattr(code, name)]
     words = {"interface": "Triton's launch interface", "arch": "architecture"}
