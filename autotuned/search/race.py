@@ -9,10 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from autotuned.search.drift import Drift, median
+
 # The race. Counts and thresholds were validated by replaying recorded GPU timings (see docs/tuning.md): three
 # samples tell a config that is far off, nothing within the guard band is dropped before twelve, finalists get forty.
 FIRST_SAMPLES, GUARD_SAMPLES, FINAL_SAMPLES, FINAL_ROUND = 3, 12, 40, 8
 LAST_ROUND = 40  # rounds of finals grow up to this
+TOGETHER = 16  # samples between two waits for the device, where fewer configs than that are left
 FAR_OFF = 1.5  # after the first samples, this many times the leader's median is out
 GUARD_BAND = 0.04  # relative; closer than this to the leader stays in until GUARD_SAMPLES
 # Of more than eight within the band the slowest are out after twelve samples: of six, the best of a split-K product was
@@ -30,9 +33,9 @@ MOST_LAUNCHES, FINAL_BUDGET_S = 240, 0.008
 # searches on a GPU, and three in 40 replayed ones; at half of it one in 39 of these 40, for 0.1 s more. Of each trial's
 # own spread and the median spread of all that were sampled enough the latter counts like five samples.
 SURE, PSEUDO_SAMPLES = 0.001, 5
-# A round in which all that take part have moved by so much, at their median, was disturbed: by another process, or by
-# clocks that fell. It is thrown away and repeated, so often in one race; after that the race goes on and says so.
-DISTURBED_BAND, DISTURBED_ROUNDS = 0.03, 4
+# A round after which the device says that its clocks are held down is thrown away and repeated, so often in one race;
+# after that the race goes on and says so. What it does not say is taken out (`drift`).
+DISTURBED_ROUNDS = 4
 # A config that has been measured this long takes part with the samples it has: in Triton's interpreter one launch
 # takes tens of milliseconds, and forty of them would tell nothing that three do not.
 CONFIG_BUDGET_S = 0.25
@@ -45,6 +48,7 @@ class Trial:
     Attributes:
         index: Place in the list of candidates; earlier wins a tie.
         launches: In one sample, which is their mean.
+        leader_us: The leader's median when it left the race; None while it takes part.
         prepare: Restores, zeroes and runs hooks; not timed.
         launch: Launches the config once; timed.
         finish: Runs after the launch; not timed.
@@ -57,11 +61,12 @@ class Trial:
     samples_us: list[float] = field(default_factory=list)
     launches: int = 1
     error: str | None = None
+    leader_us: float | None = None
 
     @property
     def median_us(self) -> float:
         """Median of the samples so far, in microseconds."""
-        return _median(self.samples_us)
+        return median(self.samples_us)
 
     @property
     def relative_error(self) -> float:
@@ -72,18 +77,12 @@ class Trial:
     def spread(self) -> float:
         """Standard deviation of a sample, relative: from the median deviation, and not below the noise floor."""
         median_us = self.median_us
-        deviation_us = _median([abs(sample - median_us) for sample in self.samples_us])
+        deviation_us = median([abs(sample - median_us) for sample in self.samples_us])
         return max(1.4826 * deviation_us / median_us, NOISE_FLOOR)
 
     def percentile(self, share: float) -> float:
         """The sample below which `share` of all lie, in microseconds."""
         return sorted(self.samples_us)[min(int(share * len(self.samples_us)), len(self.samples_us) - 1)]
-
-
-def _median(values: Sequence[float]) -> float:
-    """As `statistics.median`, at a third of its time: a race asks for thousands, while the device waits."""
-    ordered, half = sorted(values), len(values) // 2
-    return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
 
 
 def check_samples(samples_us: Sequence[float]) -> None:
@@ -97,83 +96,126 @@ def check_samples(samples_us: Sequence[float]) -> None:
             raise ValueError(f"expected a time above 0 us, got {sample!r}.")
 
 
-Sampler = Callable[[Trial, int], None]
+def _nothing(trials: Sequence[Trial]) -> None:
+    """Where nobody is to be told."""
 
 
-def race(
-    trials: Sequence[Trial],
-    sampler: Sampler,
-    random_seed: int = 0,
-    examine: Callable[[Sequence[Trial]], None] = lambda survivors: None,
-    recovers: Callable[[], bool] = lambda: True,
-) -> bool:
+@dataclass(frozen=True)
+class Track:
+    """What a race is run on.
+
+    Attributes:
+        sample: Appends one more sample to each trial, in this order, or sets its `error`; one that has an error is
+            passed over. A trial may be in the list several times.
+        measured: Told after each round of those that took part.
+        examine: Told who survived the first samples; may set `error`.
+        recovers: Asked after each round whether the device ran as it should; if not, it has been given time to.
+        drifts: Whether samples are in the order in which they were taken, so that what changed meanwhile shows.
+    """
+
+    sample: Callable[[Sequence[Trial]], None]
+    measured: Callable[[Sequence[Trial]], None] = _nothing
+    examine: Callable[[Sequence[Trial]], None] = _nothing
+    recovers: Callable[[], bool] = lambda: True
+    drifts: bool = True
+
+
+def race(trials: Sequence[Trial], track: Track, random_seed: int = 0) -> bool:
     """Give each trial as many samples as it takes to tell it from the fastest.
 
-    Rounds are interleaved and shuffled, so that drift of clocks and temperature falls on all alike and the order of
-    candidates decides nothing.
+    Turns are interleaved sample by sample and shuffled, and what all configs' times share of change is taken out
+    (`drift`), so that clocks and temperature fall on all alike and the order of candidates decides nothing.
 
     Args:
         trials: Configs that have been launched at least once; losers simply stop being sampled.
-        sampler: `sampler(trial, count)` appends samples, or sets `trial.error`.
         random_seed: Of the shuffle, so that a search can be repeated.
-        examine: Told who survived the first samples; may set `trial.error`.
-        recovers: Asked after each round whether the device ran as it should; if not, it has been given time to.
 
     Returns:
-        Whether conditions were steady, as far as the race could see.
+        Whether conditions were steady, as far as the device says.
     """
-    rounds = _Rounds(sampler, random.Random(random_seed), recovers)
+    rounds = _Rounds(track, random.Random(random_seed))
     rounds.run(trials, FIRST_SAMPLES)
-    alive = _within(trials, _first_limit)
-    examine(alive)
-    alive = _within(trials, _first_limit)  # the leader may be out
+    track.examine(_within(trials, _first_limit))
+    alive = _left(trials, _first_limit)  # the leader may be out
     while behind := [trial for trial in _open(alive) if len(trial.samples_us) < GUARD_SAMPLES]:
         if not rounds.run(behind, FIRST_SAMPLES):
             break
-        alive = _within(alive, _guard_limit)
-    finalists = sorted(_within(alive, _finalist_limit), key=lambda trial: trial.median_us)[:FINALISTS]
+        alive = _left(alive, _guard_limit)
+    finalists = _left(alive, _finalist_limit, FINALISTS)
     while len(finalists) > 1 and (unsure := _unsure(finalists)):
         if not rounds.run(unsure, _final_round(unsure)):
             break
-        finalists = _within(finalists, _final_limit)
+        finalists = _left(finalists, _final_limit)
+    _measure_by(finalists, trials)
     return rounds.left > 0
 
 
 class _Rounds:
-    """Rounds of a race: each samples its trials once, in random order.
+    """Rounds of a race, each of some turns: its trials once, or where they are few several times, in random order.
 
     Attributes:
         left: Disturbed rounds that may still be thrown away.
     """
 
-    def __init__(self, sampler: Sampler, shuffle: random.Random, recovers: Callable[[], bool]) -> None:
-        self._sampler, self._shuffle, self._recovers = sampler, shuffle, recovers
+    def __init__(self, track: Track, shuffle: random.Random) -> None:
+        self._track, self._shuffle = track, shuffle
+        self._drift = Drift()
         self.left = DISTURBED_ROUNDS
 
     def run(self, trials: Sequence[Trial], count: int) -> bool:
-        """Sample each; False if nothing came of it: out of time, or a timer that has one answer."""
+        """So many samples of each; False if nothing came of it: out of time, or a timer that has one answer."""
         before = [len(trial.samples_us) for trial in trials]
         while True:
-            order = list(trials)
-            self._shuffle.shuffle(order)
-            for trial in order:
-                self._sampler(trial, count)
-            if not self.left or (self._recovers() and not _is_disturbed(trials, before)):
-                return any(len(trial.samples_us) > length for trial, length in zip(trials, before))
+            turns = self._turns(trials, count)
+            if not self.left or self._track.recovers():
+                break
             self.left -= 1
             if self.left:
+                self._drift.drop(turns)
                 for trial, length in zip(trials, before):
                     del trial.samples_us[length:]
+        self._drift.take_out()
+        self._track.measured(trials)
+        return any(len(trial.samples_us) > length for trial, length in zip(trials, before))
+
+    def _turns(self, trials: Sequence[Trial], count: int) -> int:
+        """Sample each so often, or until nothing comes; how many turns were noted."""
+        noted, passes = self._drift.count, max(1, TOGETHER // len(trials))
+        while count > 0:
+            order = [trial for _ in range(min(count, passes)) for trial in self._shuffled(trials)]
+            before = {trial.index: len(trial.samples_us) for trial in trials}
+            self._track.sample(order)
+            count -= passes
+            if all(len(trial.samples_us) == before[trial.index] for trial in trials):
+                break
+            if self._track.drifts:
+                self._drift.note(order, before)
+        return self._drift.count - noted
+
+    def _shuffled(self, trials: Sequence[Trial]) -> list[Trial]:
+        order = list(trials)
+        self._shuffle.shuffle(order)
+        return order
 
 
-def _is_disturbed(trials: Sequence[Trial], before: Sequence[int]) -> bool:
-    """Whether the samples of a round stand apart from those before, for most trials and in the same direction."""
-    shifts = [
-        statistics.median(trial.samples_us[length:]) / statistics.median(trial.samples_us[:length])
-        for trial, length in zip(trials, before)
-        if FIRST_SAMPLES <= length < len(trial.samples_us) and not trial.error
-    ]
-    return len(shifts) > 1 and abs(statistics.median(shifts) - 1) > DISTURBED_BAND
+def _left(trials: Sequence[Trial], limit: Callable[[Trial, Trial], float], most: int | None = None) -> list[Trial]:
+    """Those within a limit, of more than so many the fastest; of the others is kept how far they are behind."""
+    left = _within(trials, limit)
+    if most is not None:
+        left = sorted(left, key=lambda trial: trial.median_us)[:most]
+    for trial in trials:
+        if left and trial not in left and not trial.error:
+            trial.leader_us = min(one.median_us for one in left)
+    return left
+
+
+def _measure_by(finalists: Sequence[Trial], trials: Sequence[Trial]) -> None:
+    """Times of those that left, by the leader's at the end: they were compared with it while they took part."""
+    if finalists:
+        lead_us = min(trial.median_us for trial in finalists)
+        for trial in trials:
+            if trial.leader_us not in (None, lead_us):
+                trial.samples_us[:] = [sample / trial.leader_us * lead_us for sample in trial.samples_us]
 
 
 def _guard_limit(trial: Trial, lead: Trial) -> float:
@@ -259,12 +301,14 @@ def pick(samples_us: Mapping[str, Sequence[float]], resolution_us: float = 0.0) 
         samples_us: At least one sample of each, by name, in the order of the list.
     """
     names = list(samples_us)
-    trials = [Trial(index, _nothing, _nothing, samples_us=list(samples_us[name])) for index, name in enumerate(names)]
+    trials = [
+        Trial(index, _no_launch, _no_launch, samples_us=list(samples_us[name])) for index, name in enumerate(names)
+    ]
     best, quality = winner(trials, resolution_us)
     return names[best.index], quality
 
 
-def _nothing() -> None:
+def _no_launch() -> None:
     """A trial that is not launched any more."""
 
 
@@ -279,10 +323,13 @@ def winner(trials: Sequence[Trial], resolution_us: float, steady: bool = True) -
         trials: At least one, each with samples.
         steady: Whether conditions were steady while they were taken.
 
+    Those that left the race had lost it already, and win only where nobody else is left.
+
     Returns:
         The trial, and "ok", "tied", "noisy" (spread over 5%, or not steady) or "unresolved" (below the clock's
         resolution).
     """
+    trials = [trial for trial in trials if trial.leader_us is None] or trials
     lead = min(trials, key=lambda trial: trial.median_us)
     # By the leader's error, not each trial's own: one that was dropped after three samples has a large one.
     error = _shrunk_error(lead, _pooled_spread(trials))

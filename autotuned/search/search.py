@@ -144,11 +144,15 @@ class _Search:
             with gpu_lock.timing(self._job.timer.device, min(gpu_lock.PATIENCE_S, max(0.0, self._sampling.left_s))):
                 if not self._out_of_time():
                     self._guard.with_room(self._job.timer.warm_up)
-                self._steady = race.race(racing, self._sample, 0, self._examine_in_time, self._ran_well)
+                self._steady = race.race(racing, self._track())
             self._sampling.take_back(self.board.open())
         self._answer_late()
         if racing:
             self._finish_hooks(racing[0])
+
+    def _track(self) -> race.Track:
+        is_given = isinstance(self._job.timer, GivenTimer)
+        return race.Track(self._turn, self._tell, self._examine_in_time, self._ran_well, drifts=not is_given)
 
     def _answer_late(self) -> None:
         """Where the deadline has left nothing to choose from, go on with what it left out until one has a time."""
@@ -158,6 +162,7 @@ class _Search:
             trial.error = None
             if self._meet_again(trial):
                 self._sample(trial, race.FIRST_SAMPLES)
+                self._tell([trial])
 
     def _launch_all(self) -> None:
         waiting = {trial.index for trial in self.board.open()}
@@ -216,8 +221,10 @@ class _Search:
             self.board.tell(trial)
         elif self._ahead.running() and self._job.timer.overlaps:
             self._sample(trial, race.FIRST_SAMPLES)
+            self._tell([trial])
         elif self._sampling.deadline_s < math.inf:  # it may be all there is time for
             self._sample(trial, 1)
+            self._tell([trial])
 
     def _launch_first(self, trial: Trial) -> None:
         """Protect, load and launch; learn what it writes; blame it if the device does not survive."""
@@ -315,13 +322,27 @@ class _Search:
             return False
         return True
 
+    def _turn(self, trials: Sequence[Trial]) -> None:
+        """One sample of each, in this order."""
+        left = [trial for trial in trials if trial.error is None]
+        if not left:
+            return
+        self.board.report(left[0], "sampling")
+        if self._sampling.turn(left):
+            return
+        for trial in left:
+            self._sample(trial, 1)
+
     def _sample(self, trial: Trial, count: int) -> None:
         if trial.error is not None or self._sampling.is_over:
             return
         self.board.report(trial, "sampling", self._ahead.running())
         with self._catching(trial):
             self._sampling.take(trial, count)
-        self.board.tell(trial)
+
+    def _tell(self, trials: Sequence[Trial]) -> None:
+        for trial in trials:
+            self.board.tell(trial)
 
     @contextlib.contextmanager
     def _catching(self, trial: Trial) -> Iterator[None]:

@@ -232,12 +232,13 @@ def test_b79_near_ties_do_not_flip():
     def chosen(seed, slow):
         noise = random.Random(seed)
 
-        def sample(trial, count):
-            middle = (slow, 99.5 if slow == 100 else 90.0)[trial.index]
-            trial.samples_us += [noise.gauss(middle, 3.0 if slow == 100 else 1.0) for _ in range(count)]
+        def sample(turn):
+            for trial in turn:
+                middle = (slow, 99.5 if slow == 100 else 90.0)[trial.index]
+                trial.samples_us.append(noise.gauss(middle, 3.0 if slow == 100 else 1.0))
 
         trials = [race.Trial(index, lambda: None, lambda: None) for index in range(2)]
-        race.race(trials, sample, seed)
+        race.race(trials, race.Track(sample), seed)
         return race.winner(trials, 0.0)[0].index
 
     ties = [chosen(seed, 100) for seed in range(100)]
