@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any, NamedTuple
 
@@ -177,6 +177,7 @@ class Searcher:
             hooks=options.hooks,
             known=left.known,
             incumbent=left.incumbent,
+            untuned=getattr(question.live, "untuned", None),
             budget_s=min(budgets, default=None),
             observer=question.observer,
             check=options.check,
@@ -186,7 +187,7 @@ class Searcher:
             compile_class=compile_class,
             journal=left.journal,
             excluded=exclusions.of_search(key.digest, compile_class, left.journal),
-            likely=warm_start.nearest(key, chosen, self._state.keeps(key)),
+            likely=_first_of(question, budgets, warm_start.nearest(key, chosen, self._state.keeps(key))),
             on_timing=on_timing,
         )
 
@@ -201,7 +202,7 @@ class Searcher:
         self._state.search_s += seconds
         self._state.compile_s += outcome.compile_s
         key = question.key
-        made = outcome.record(key, seconds, self._provenance(), left.restore)
+        made = outcome.record(key, seconds, self._provenance(question), left.restore)
         result = self._of_all_calls(with_verdicts_of(left.earlier, made), question)
         before = records.read_of(key) if result.winner is None and self._state.keeps(key) else None
         if before is not None and before.conditions.restore != left.restore:
@@ -239,9 +240,10 @@ class Searcher:
             message = "`%s`: a config has a value or a pre_hook without JSON form; kept in memory only."
             self._state.warn_once("config", message, result.key.kernel)
 
-    def _provenance(self) -> dict[str, Any]:
-        default = configs.stored_form(self._state.options.default, self.tunable.name, opaque.spell)
-        return {"timer": self._state.options.timer, "default": default}
+    def _provenance(self, question: Question) -> dict[str, Any]:
+        untuned = question.live.get(getattr(question.live, "untuned", None) or "")
+        form = configs.stored_form(untuned, self.tunable.name, opaque.spell)
+        return {"timer": self._state.options.timer, "default": form}
 
     def _announce(self, result: TuningRecord, outcome: Outcome) -> None:
         if self._state.options.restore is None:
@@ -255,6 +257,12 @@ class Searcher:
             result.key.kernel, len(result.timings), failed, result.provenance["seconds"],
             configs.label(won.config, self.tunable.has_options), won.median_us, outcome.quality,
         )  # fmt: skip
+
+
+def _first_of(question: Question, budgets: Sequence[float], likely: Sequence[str]) -> Sequence[str]:
+    """What a search tries first: within a budget what runs without tuning, which must have a time."""
+    untuned = getattr(question.live, "untuned", None)
+    return [untuned, *likely] if budgets and untuned is not None else likely
 
 
 def as_seen(timing: Timing, needed: Conditions) -> Timing | None:

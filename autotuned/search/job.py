@@ -66,6 +66,7 @@ class Job:
         checked: The check as records hold it. `stricter`: one that also covers what others asked of the reference.
         known: Timings of an earlier search, by identity; these configs are not measured again.
         incumbent: Of these, the one to beat: measured again beside configs that are new.
+        untuned: The config that runs without tuning, by identity: it stays in the race, and what wins must beat it.
         budget_s: The search stops after this many seconds with what it has; None never.
         on_timing: Told of each timing as it is measured, and again when there are more samples of it.
         watch: Find out what is written also where `restore` is given.
@@ -83,6 +84,7 @@ class Job:
     hooks: Hooks = field(default_factory=Hooks)
     known: Mapping[str, Timing] = field(default_factory=dict)
     incumbent: str | None = None
+    untuned: str | None = None
     budget_s: float | None = None
     observer: Observer | None = None
     check: Check | None = None

@@ -6,7 +6,7 @@ import math
 import random
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from autotuned.search.drift import Drift, median
@@ -24,6 +24,9 @@ FINAL_BAND, FINALISTS = 0.03, 8
 # Relative; two configs this close are a tie, whatever the samples say. With 0.005, and medians known half as well, a
 # split-K product of 28.6 us flipped between configs that are 0.6% apart (H200).
 TIE_BAND, TIE_ERRORS = 0.003, 3
+# The last duel of what won with what runs without tuning: so many pairs at most, fewer where it is decided by so many
+# standard errors.
+DUEL_SAMPLES, DUEL_ROUND, DUEL_ERRORS = 20, 5, 4
 NOISE_FLOOR = 0.003  # relative spread below which a sample is not believed
 # Samples of short kernels spread more and cost less: an rmsnorm of 28 us spread by 2%, and 40 samples told apart no
 # better than 1.7% (H100). A finalist has more than `FINAL_SAMPLES` while all of its own take less than this. Where a
@@ -120,7 +123,7 @@ class Track:
     drifts: bool = True
 
 
-def race(trials: Sequence[Trial], track: Track, random_seed: int = 0) -> bool:
+def race(trials: Sequence[Trial], track: Track, random_seed: int = 0, untuned: Trial | None = None) -> bool:
     """Give each trial as many samples as it takes to tell it from the fastest.
 
     Turns are interleaved sample by sample and shuffled, and what all configs' times share of change is taken out
@@ -129,25 +132,49 @@ def race(trials: Sequence[Trial], track: Track, random_seed: int = 0) -> bool:
     Args:
         trials: Configs that have been launched at least once; losers simply stop being sampled.
         random_seed: Of the shuffle, so that a search can be repeated.
+        untuned: What runs without tuning; it stays until there are finalists, so that its time is known well.
 
     Returns:
         Whether conditions were steady, as far as the device says.
     """
     rounds = _Rounds(track, random.Random(random_seed))
     rounds.run(trials, FIRST_SAMPLES)
-    track.examine(_within(trials, _first_limit))
-    alive = _left(trials, _first_limit)  # the leader may be out
+    track.examine(_within(trials, _first_limit, untuned))
+    alive = _left(trials, _first_limit, untuned)  # the leader may be out
     while behind := [trial for trial in _open(alive) if len(trial.samples_us) < GUARD_SAMPLES]:
         if not rounds.run(behind, FIRST_SAMPLES):
             break
-        alive = _left(alive, _guard_limit)
-    finalists = _left(alive, _finalist_limit, FINALISTS)
+        alive = _left(alive, _guard_limit, untuned)
+    finalists = _left(alive, _finalist_limit, most=FINALISTS)
     while len(finalists) > 1 and (unsure := _unsure(finalists)):
         if not rounds.run(unsure, _final_round(unsure)):
             break
         finalists = _left(finalists, _final_limit)
     _measure_by(finalists, trials)
     return rounds.left > 0
+
+
+def duel(best: Trial, untuned: Trial, track: Track, random_seed: int = 0) -> bool:
+    """Whether the best of a race beats what runs without tuning by more than a tie, in fresh samples of the two.
+
+    Args:
+        best, untuned: Their samples stay as they are; an error of one is noted.
+    """
+    pair = [replace(trial, samples_us=[], leader_us=None) for trial in (best, untuned)]
+    rounds = _Rounds(track, random.Random(random_seed))
+    while len(pair[0].samples_us) < DUEL_SAMPLES and rounds.run(_open(pair), DUEL_ROUND):
+        if any(trial.error for trial in pair) or _is_decided(*pair):
+            break
+    for trial, fresh in zip((best, untuned), pair):
+        trial.error = trial.error or fresh.error
+    if not all(trial.samples_us for trial in pair):
+        return True  # out of time: the race's word stands
+    return pair[0].median_us * (1 + TIE_BAND) < pair[1].median_us
+
+
+def _is_decided(best: Trial, untuned: Trial) -> bool:
+    doubt = DUEL_ERRORS * math.hypot(best.relative_error, untuned.relative_error)
+    return abs(untuned.median_us / best.median_us - 1 - TIE_BAND) > doubt
 
 
 class _Rounds:
@@ -198,13 +225,16 @@ class _Rounds:
         return order
 
 
-def _left(trials: Sequence[Trial], limit: Callable[[Trial, Trial], float], most: int | None = None) -> list[Trial]:
+def _left(
+    trials: Sequence[Trial], limit: Callable[[Trial, Trial], float], stays: Trial | None = None, most: int | None = None
+) -> list[Trial]:
     """Those within a limit, of more than so many the fastest; of the others is kept how far they are behind."""
-    left = _within(trials, limit)
+    left = _within(trials, limit, stays)
     if most is not None:
         left = sorted(left, key=lambda trial: trial.median_us)[:most]
+    kept = {trial.index for trial in left}
     for trial in trials:
-        if left and trial not in left and not trial.error:
+        if left and trial.index not in kept and not trial.error:
             trial.leader_us = min(one.median_us for one in left)
     return left
 
@@ -273,7 +303,7 @@ def _finalist_limit(trial: Trial, lead: Trial) -> float:
     return (1 + max(FINAL_BAND, 2 * trial.relative_error)) * lead.median_us
 
 
-def _within(trials: Sequence[Trial], limit: Callable[[Trial, Trial], float]) -> list[Trial]:
+def _within(trials: Sequence[Trial], limit: Callable[[Trial, Trial], float], stays: Trial | None = None) -> list[Trial]:
     """Those that stay in the race: the leader, and who is within `limit(trial, leader)` microseconds at its best.
 
     One that failed or has no samples is out. Before the race `search._worth_racing` drops what is far off.
@@ -282,7 +312,7 @@ def _within(trials: Sequence[Trial], limit: Callable[[Trial, Trial], float]) -> 
     if not measured:
         return []
     lead = min(measured, key=lambda trial: trial.median_us)
-    return [trial for trial in measured if trial is lead or _at_best(trial) <= limit(trial, lead)]
+    return [trial for trial in measured if trial is lead or trial is stays or _at_best(trial) <= limit(trial, lead)]
 
 
 def _at_best(trial: Trial) -> float:
@@ -312,30 +342,32 @@ def _no_launch() -> None:
     """A trial that is not launched any more."""
 
 
-def winner(trials: Sequence[Trial], resolution_us: float, steady: bool = True) -> tuple[Trial, str]:
+def winner(
+    trials: Sequence[Trial], resolution_us: float, steady: bool = True, untuned: int | None = None
+) -> tuple[Trial, str]:
     """The trial to use, and the quality of that choice.
 
-    Within `TIE_BAND`, or `TIE_ERRORS` standard errors of the difference of two such medians, of the fastest the earlier
-    in the list wins, so that near ties do not flip from run to run. However noisy it was, nothing slower by more than
-    `GUARD_BAND` is a tie.
+    Within `TIE_BAND`, or `TIE_ERRORS` standard errors of the difference of two such medians, of the fastest what runs
+    without tuning wins, else the earlier in the list, so that near ties do not flip from run to run. However noisy it
+    was, nothing slower by more than `GUARD_BAND` is a tie. Those that left the race had lost it already, and win only
+    where nobody else is left.
 
     Args:
         trials: At least one, each with samples.
         steady: Whether conditions were steady while they were taken.
-
-    Those that left the race had lost it already, and win only where nobody else is left.
+        untuned: Index of what runs without tuning.
 
     Returns:
         The trial, and "ok", "tied", "noisy" (spread over 5%, or not steady) or "unresolved" (below the clock's
         resolution).
     """
-    trials = [trial for trial in trials if trial.leader_us is None] or trials
+    trials = [trial for trial in trials if trial.leader_us is None or trial.index == untuned] or trials
     lead = min(trials, key=lambda trial: trial.median_us)
     # By the leader's error, not each trial's own: one that was dropped after three samples has a large one.
     error = _shrunk_error(lead, _pooled_spread(trials))
     limit_us = (1 + max(TIE_BAND, min(TIE_ERRORS * math.sqrt(2) * error, GUARD_BAND))) * lead.median_us
     tied = [trial for trial in trials if trial.median_us <= limit_us]
-    best = min(tied, key=lambda trial: trial.index)
+    best = min(tied, key=lambda trial: (trial.index != untuned, trial.index))
     if best.median_us <= resolution_us:
         return best, "unresolved"
     spread = (best.percentile(0.8) - best.percentile(0.2)) / best.median_us

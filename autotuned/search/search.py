@@ -144,11 +144,19 @@ class _Search:
             with gpu_lock.timing(self._job.timer.device, min(gpu_lock.PATIENCE_S, max(0.0, self._sampling.left_s))):
                 if not self._out_of_time():
                     self._guard.with_room(self._job.timer.warm_up)
-                self._steady = race.race(racing, self._track())
+                self._steady = race.race(racing, self._track(), untuned=self._untuned())
             self._sampling.take_back(self.board.open())
         self._answer_late()
         if racing:
             self._finish_hooks(racing[0])
+
+    def _untuned(self) -> Trial | None:
+        """The trial of what runs without tuning, or of an equal binary, if it is measured in this search."""
+        if self._job.untuned is None or self._job.untuned not in self._job.configs:
+            return None
+        place = self.board.place(self._job.untuned)
+        twin = self.board.duplicates.get(place)
+        return twin or next((trial for trial in self.board.open() if trial.index == place), None)
 
     def _track(self) -> race.Track:
         is_given = isinstance(self._job.timer, GivenTimer)
@@ -187,7 +195,8 @@ class _Search:
         if self._out_of_time() or not measured:
             return running
         limit_us = FAR_OFF_UNWARMED * min(measured)
-        racing = [trial for trial in running if not trial.samples_us or trial.median_us <= limit_us]
+        stays = self._untuned()
+        racing = [one for one in running if one is stays or not one.samples_us or one.median_us <= limit_us]
         if self._job.timer.overlaps:
             self._sampling.set_aside(racing)
         return racing
@@ -332,6 +341,8 @@ class _Search:
             return
         for trial in left:
             self._sample(trial, 1)
+            if len(trial.samples_us) == race.FIRST_SAMPLES or trial.error:  # a killed search loses no more than that
+                self.board.tell(trial)
 
     def _sample(self, trial: Trial, count: int) -> None:
         if trial.error is not None or self._sampling.is_over:
@@ -424,7 +435,7 @@ class _Search:
         if not any(self.board.identity(trial) == self._job.incumbent for trial in ran):
             self._earlier = [self._measured(identity, timing) for identity, timing in self.board.usable()]
         ran += self._earlier
-        best, outcome.quality = race.winner(ran, self._job.timer.resolution_us, self._steady)
+        best, outcome.quality = self._winner(ran)
         while self._comparison is not None and best.index not in self._checked:
             if best not in self._earlier or self._meet_again(best):
                 self._examine([best])
@@ -433,10 +444,35 @@ class _Search:
                 self._earlier = [trial for trial in self._earlier if not trial.error]
                 ran = [trial for trial in ran if not trial.error]
                 self.raise_if_none(ran)
-                best, outcome.quality = race.winner(ran, self._job.timer.resolution_us, self._steady)
-        outcome.winner = self.board.identity(best)
+                best, outcome.quality = self._winner(ran)
+        outcome.winner = self.board.identity(self._confirmed(best))
         if isinstance(self._job.timer, GivenTimer) and benchmark.is_one_answer(trial.samples_us for trial in ran):
             outcome.quality, outcome.one_answer_us = "unresolved", best.median_us
+
+    def _winner(self, ran: Sequence[Trial]) -> tuple[Trial, str]:
+        untuned = self._untuned()
+        if untuned is None:
+            untuned = next((one for one in ran if self.board.identity(one) == self._job.untuned), None)
+        index = untuned.index if untuned is not None else None
+        return race.winner(ran, self._job.timer.resolution_us, self._steady, index)
+
+    def _confirmed(self, best: Trial) -> Trial:
+        """The best, if a last duel confirms that it beats what runs without tuning; else that."""
+        untuned = self._untuned()
+        if untuned is None or untuned is best or untuned.error or isinstance(self._job.timer, GivenTimer):
+            return best
+        if self._out_of_time() or (best in self._earlier and not self._meet_again(best)):
+            return best
+        self.board.report(best, "sampling")
+        if race.duel(best, untuned, self._track()) or untuned.error:
+            return best
+        if self._comparison is not None and untuned.index not in self._checked:
+            self._examine([untuned])
+        if untuned.error:
+            return best
+        log.info("`%s`: %s is no faster than what runs without tuning, in a last comparison: that stays",
+                 self._job.tunable.name, self.board.label(best))  # fmt: skip
+        return untuned
 
     def _measured(self, identity: str, timing: Timing) -> Trial:
         """A config with what an earlier search has measured; asked for again, the same trial."""

@@ -101,9 +101,11 @@ class Live(dict[str, Any]):
 
     Attributes:
         whole: False where some were left out because their grid launches nothing.
+        untuned: Identity of what the call has without tuning: `default=`, else the first; None where that is unknown.
     """
 
     whole = True
+    untuned: str | None = None
 
 
 Candidates = Mapping[str, Any]  # a config's identity -> the live Config
