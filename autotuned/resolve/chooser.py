@@ -100,9 +100,14 @@ class Chooser:
     def _with_default(self, call: Call, live: Live) -> Live:
         """With what the call has without tuning among them: nothing is chosen that loses to it."""
         live.untuned = next(iter(live), None)
-        if self.options.default is not None and (found := self._usable_default(call, live)) is not None:
+        if (
+            self.options.default is not None
+            and len(live) > 1
+            and (found := self._usable_default(call, live)) is not None
+        ):
             refuse_conflicts(self.tunable, call.args, call.kwargs, self.tunable.settings(found))
             live.untuned = self.state.identity(found)
+            live.spare = None if live.untuned in live else live.untuned
             live.setdefault(live.untuned, found)
         return live
 
@@ -122,7 +127,7 @@ class Chooser:
         if not callable(call.grid) or len(live) < 2:
             return live
         left = Live((name, config) for name, config in live.items() if self.tunable.launches(call, config))
-        left.whole, left.untuned = len(left) == len(live), live.untuned
+        left.whole, left.untuned, left.spare = len(left) == len(live), live.untuned, live.spare
         return left or live
 
     def launches(self, call: Call) -> bool:

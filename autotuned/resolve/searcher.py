@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from typing import Any, NamedTuple
 
@@ -177,7 +177,8 @@ class Searcher:
             hooks=options.hooks,
             known=left.known,
             incumbent=left.incumbent,
-            untuned=getattr(question.live, "untuned", None),
+            untuned=question.untuned,
+            spare=getattr(question.live, "spare", None),
             budget_s=min(budgets, default=None),
             observer=question.observer,
             check=options.check,
@@ -187,14 +188,14 @@ class Searcher:
             compile_class=compile_class,
             journal=left.journal,
             excluded=exclusions.of_search(key.digest, compile_class, left.journal),
-            likely=_first_of(question, budgets, warm_start.nearest(key, chosen, self._state.keeps(key))),
+            likely=warm_start.nearest(key, chosen, self._state.keeps(key)),
             on_timing=on_timing,
         )
 
     def _in_order(self, question: Question) -> Candidates:
-        """The candidates of a search that may not get to all of them: first what config files have for elsewhere."""
-        first = lookup.likely(question.key, question.live, self._state.options.nearest)
-        return {first: question.live[first], **question.live} if first is not None else question.live
+        """The candidates of a search that may not get to all of them: what config files have for elsewhere, untuned."""
+        first = [lookup.likely(question.key, question.live, self._state.options.nearest), question.untuned]
+        return {name: question.live[name] for name in [*filter(None, first), *question.live]}
 
     def _finish(self, question: Question, left: _Left, outcome: Outcome, seconds: float) -> TuningRecord:
         """Count the search and store what it measured, also after Ctrl-C: it is not measured again."""
@@ -209,7 +210,8 @@ class Searcher:
             return result  # what was measured so far is in the logbook
         if before is not None:  # what is complete stays so: the new search only adds to it
             result = before.extended(result.timings)
-        if self._state.keeps(key) and any(timing.status == "ok" for timing in result.timings):
+        spare = getattr(question.live, "spare", None) if outcome.winner is None else None
+        if self._state.keeps(key) and any(one.status == "ok" and one.identity != spare for one in result.timings):
             self._keep(result, question)
         return result
 
@@ -241,7 +243,7 @@ class Searcher:
             self._state.warn_once("config", message, result.key.kernel)
 
     def _provenance(self, question: Question) -> dict[str, Any]:
-        untuned = question.live.get(getattr(question.live, "untuned", None) or "")
+        untuned = question.live.get(question.untuned or "")
         form = configs.stored_form(untuned, self.tunable.name, opaque.spell)
         return {"timer": self._state.options.timer, "default": form}
 
@@ -257,12 +259,6 @@ class Searcher:
             result.key.kernel, len(result.timings), failed, result.provenance["seconds"],
             configs.label(won.config, self.tunable.has_options), won.median_us, outcome.quality,
         )  # fmt: skip
-
-
-def _first_of(question: Question, budgets: Sequence[float], likely: Sequence[str]) -> Sequence[str]:
-    """What a search tries first: within a budget what runs without tuning, which must have a time."""
-    untuned = getattr(question.live, "untuned", None)
-    return [untuned, *likely] if budgets and untuned is not None else likely
 
 
 def as_seen(timing: Timing, needed: Conditions) -> Timing | None:

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    from autotuned.search.race import Trial
+from autotuned.search.trial import Trial, median
 
 # Passes of the fit: many at first, when nothing is known and there is little to fit; later it goes on from there.
 FIRST_PASSES, PASSES, SETTLED = 30, 4, 1e-4
@@ -133,9 +132,3 @@ def line(points: Sequence[tuple[int, float]]) -> tuple[float, float]:
     run = median([place for place, _ in last]) - median([place for place, _ in first])
     slope = (median([value for _, value in last]) - median([value for _, value in first])) / run
     return median([value - slope * place for place, value in points]), slope
-
-
-def median(values: Sequence[float]) -> float:
-    """As `statistics.median`, at a third of its time: a race asks for thousands, while the device waits."""
-    ordered, half = sorted(values), len(values) // 2
-    return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2

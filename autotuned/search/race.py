@@ -6,10 +6,10 @@ import math
 import random
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
-from autotuned.search.drift import Drift, median
+from autotuned.search.drift import Drift
+from autotuned.search.trial import Trial
 
 # The race. Counts and thresholds were validated by replaying recorded GPU timings (see docs/tuning.md): three
 # samples tell a config that is far off, nothing within the guard band is dropped before twelve, finalists get forty.
@@ -27,7 +27,6 @@ TIE_BAND, TIE_ERRORS = 0.003, 3
 # The last duel of what won with what runs without tuning: so many pairs at most, fewer where it is decided by so many
 # standard errors.
 DUEL_SAMPLES, DUEL_ROUND, DUEL_ERRORS = 20, 5, 4
-NOISE_FLOOR = 0.003  # relative spread below which a sample is not believed
 # Samples of short kernels spread more and cost less: an rmsnorm of 28 us spread by 2%, and 40 samples told apart no
 # better than 1.7% (H100). A finalist has more than `FINAL_SAMPLES` while all of its own take less than this. Where a
 # sample is the mean of several launches, these are what is counted: the cache is flushed before each.
@@ -42,61 +41,6 @@ DISTURBED_ROUNDS = 4
 # A config that has been measured this long takes part with the samples it has: in Triton's interpreter one launch
 # takes tens of milliseconds, and forty of them would tell nothing that three do not.
 CONFIG_BUDGET_S = 0.25
-
-
-@dataclass
-class Trial:
-    """One config in the race.
-
-    Attributes:
-        index: Place in the list of candidates; earlier wins a tie.
-        launches: In one sample, which is their mean.
-        leader_us: The leader's median when it left the race; None while it takes part.
-        prepare: Restores, zeroes and runs hooks; not timed.
-        launch: Launches the config once; timed.
-        finish: Runs after the launch; not timed.
-    """
-
-    index: int
-    prepare: Callable[[], None]
-    launch: Callable[[], Any]
-    finish: Callable[[], None] = lambda: None
-    samples_us: list[float] = field(default_factory=list)
-    launches: int = 1
-    error: str | None = None
-    leader_us: float | None = None
-
-    @property
-    def median_us(self) -> float:
-        """Median of the samples so far, in microseconds."""
-        return median(self.samples_us)
-
-    @property
-    def relative_error(self) -> float:
-        """Standard error of the median, relative: 1.2533 sigma / sqrt(n), sigma from the median deviation."""
-        return 1.2533 * self.spread / math.sqrt(len(self.samples_us))
-
-    @property
-    def spread(self) -> float:
-        """Standard deviation of a sample, relative: from the median deviation, and not below the noise floor."""
-        median_us = self.median_us
-        deviation_us = median([abs(sample - median_us) for sample in self.samples_us])
-        return max(1.4826 * deviation_us / median_us, NOISE_FLOOR)
-
-    def percentile(self, share: float) -> float:
-        """The sample below which `share` of all lie, in microseconds."""
-        return sorted(self.samples_us)[min(int(share * len(self.samples_us)), len(self.samples_us) - 1)]
-
-
-def check_samples(samples_us: Sequence[float]) -> None:
-    """Refuse times that no clock can have measured.
-
-    Raises:
-        ValueError: A time is zero, negative, NaN or infinite; that is a failure of the config, not a fast one.
-    """
-    for sample in samples_us:
-        if not math.isfinite(sample) or sample <= 0:
-            raise ValueError(f"expected a time above 0 us, got {sample!r}.")
 
 
 def _nothing(trials: Sequence[Trial]) -> None:
@@ -192,7 +136,7 @@ class _Rounds:
     def run(self, trials: Sequence[Trial], count: int) -> bool:
         """So many samples of each; False if nothing came of it: out of time, or a timer that has one answer."""
         before = [len(trial.samples_us) for trial in trials]
-        while True:
+        while trials:
             turns = self._turns(trials, count)
             if not self.left or self._track.recovers():
                 break

@@ -6,10 +6,10 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 
-from autotuned.search import benchmark, failures, race
+from autotuned.search import benchmark, failures
 from autotuned.search.job import Job
-from autotuned.search.race import Trial
 from autotuned.search.timers import AnswerError
+from autotuned.search.trial import Trial, check_samples
 from autotuned.search.trials import Board
 
 
@@ -55,7 +55,7 @@ class Sampling:
         for part in self._parts(trial, count):
             start = time.monotonic()
             samples = self._measured(trial, part)
-            race.check_samples(samples)
+            check_samples(samples)
             trial.samples_us += samples
             if samples:
                 self._cost_s[trial.index] = (time.monotonic() - start) / part
@@ -69,7 +69,7 @@ class Sampling:
             return False
         try:
             times_us = self._job.timer.turn(trials)
-            race.check_samples(times_us or ())
+            check_samples(times_us or ())
         except Exception as error:
             failures.let_go(error)
             return False

@@ -19,9 +19,9 @@ from autotuned.search.exclusions import Reason
 from autotuned.search.failures import describe
 from autotuned.search.job import Job, Outcome
 from autotuned.search.protection import Guard
-from autotuned.search.race import Trial
 from autotuned.search.sampling import Sampling
 from autotuned.search.timers import GivenTimer
+from autotuned.search.trial import Trial
 from autotuned.search.trials import Board
 from autotuned.store.record import Timing
 
@@ -66,7 +66,7 @@ class _Search:
         fresh = sorted((name for name in job.configs if name not in job.known), key=lambda name: name not in job.likely)
         if fresh and job.incumbent is not None:  # its old time was taken in other conditions than those of the new
             fresh.append(job.incumbent)  # last: within a small budget the search must get on
-        self.board.trials += [self._trial(identity) for identity in fresh]
+        self.board.trials += [self.board.made(identity, self._guard.prepare) for identity in fresh]
         launches = Launches(self._launch, self._runs)
         self._comparison = Comparison(job, self.board, self._ahead, self._guard, launches) if job.check else None
         self._first_error: Exception | None = None  # to be raised if all fail alike; dropped as soon as they do not
@@ -102,30 +102,6 @@ class _Search:
         """Drop every timing."""
         self.board.trials.clear()
 
-    def _trial(self, identity: str) -> Trial:
-        job, config = self._job, self._job.configs[identity]
-        arguments = job.call.full(config)
-
-        def prepare() -> None:
-            self._guard.prepare()
-            if config.pre_hook is not None:
-                config.pre_hook(arguments)
-            if job.hooks.before is not None:
-                job.hooks.before(arguments)
-
-        def launch() -> None:
-            try:
-                job.tunable.launch(job.call, config)
-            except Exception as error:
-                finish(error)
-                raise
-
-        def finish(error: Exception | None = None) -> None:
-            if job.hooks.after is not None:
-                job.hooks.after(arguments, exception=error)
-
-        return Trial(self.board.place(identity), prepare, launch, finish)
-
     # -- compiling and the first launches --------------------------------------------------------------------------
 
     def measure(self) -> None:
@@ -144,19 +120,11 @@ class _Search:
             with gpu_lock.timing(self._job.timer.device, min(gpu_lock.PATIENCE_S, max(0.0, self._sampling.left_s))):
                 if not self._out_of_time():
                     self._guard.with_room(self._job.timer.warm_up)
-                self._steady = race.race(racing, self._track(), untuned=self._untuned())
+                self._steady = race.race(racing, self._track(), untuned=self.board.untuned)
             self._sampling.take_back(self.board.open())
         self._answer_late()
         if racing:
             self._finish_hooks(racing[0])
-
-    def _untuned(self) -> Trial | None:
-        """The trial of what runs without tuning, or of an equal binary, if it is measured in this search."""
-        if self._job.untuned is None or self._job.untuned not in self._job.configs:
-            return None
-        place = self.board.place(self._job.untuned)
-        twin = self.board.duplicates.get(place)
-        return twin or next((trial for trial in self.board.open() if trial.index == place), None)
 
     def _track(self) -> race.Track:
         is_given = isinstance(self._job.timer, GivenTimer)
@@ -195,7 +163,7 @@ class _Search:
         if self._out_of_time() or not measured:
             return running
         limit_us = FAR_OFF_UNWARMED * min(measured)
-        stays = self._untuned()
+        stays = self.board.untuned
         racing = [one for one in running if one is stays or not one.samples_us or one.median_us <= limit_us]
         if self._job.timer.overlaps:
             self._sampling.set_aside(racing)
@@ -409,25 +377,12 @@ class _Search:
 
     def raise_if_all_failed(self) -> None:
         """Raise if nothing can be chosen from."""
-        failed = self.board.failed()
-        if list(self.board.usable()) or len(failed) + len(self.board.duplicates) < len(self.board.trials):
-            return
-        if not failed:  # every config of this list failed in an earlier search
-            raise failures.all_failed(self._job.tunable.name, self.board.reasons())
-        first, kernel = self._first_error, self._job.tunable.name
-        launched = [trial for trial in failed if self.board.identity(trial) not in self._ahead.excluded]
-        if launched and all(self.board.reason(trial) is Reason.PASSING for trial in launched):
-            raise failures.no_room(kernel, failed[-1].error or "")
-        if first is not None and len(failed) > 1 and not failures.is_resource_error(first):
-            self._first_error = None
-            failures.note(
-                first, f"`{kernel}`: all {len(failed)} configs raised this, {self.board.label(failed[0])} first."
-            )
-            try:
-                raise first
-            finally:
-                del first  # this frame is in its traceback: the two would keep each other, and the caller's tensors
-        raise failures.all_failed(kernel, self.board.reasons())
+        first, self._first_error = self._first_error, None
+        try:
+            self.board.raise_if_all_failed(first, self._ahead.excluded)
+            failures.let_go(first)
+        finally:
+            del first  # this frame is in its traceback: the two would keep each other, and the caller's tensors
 
     def choose(self, outcome: Outcome) -> None:
         """Pick the winner among what was measured now and before."""
@@ -443,14 +398,14 @@ class _Search:
                 self._overrule(self._earlier)
                 self._earlier = [trial for trial in self._earlier if not trial.error]
                 ran = [trial for trial in ran if not trial.error]
-                self.raise_if_none(ran)
+                self.board.raise_if_none(ran)
                 best, outcome.quality = self._winner(ran)
         outcome.winner = self.board.identity(self._confirmed(best))
         if isinstance(self._job.timer, GivenTimer) and benchmark.is_one_answer(trial.samples_us for trial in ran):
             outcome.quality, outcome.one_answer_us = "unresolved", best.median_us
 
     def _winner(self, ran: Sequence[Trial]) -> tuple[Trial, str]:
-        untuned = self._untuned()
+        untuned = self.board.untuned
         if untuned is None:
             untuned = next((one for one in ran if self.board.identity(one) == self._job.untuned), None)
         index = untuned.index if untuned is not None else None
@@ -458,7 +413,7 @@ class _Search:
 
     def _confirmed(self, best: Trial) -> Trial:
         """The best, if a last duel confirms that it beats what runs without tuning; else that."""
-        untuned = self._untuned()
+        untuned = self.board.untuned
         if untuned is None or untuned is best or untuned.error or isinstance(self._job.timer, GivenTimer):
             return best
         if self._out_of_time() or (best in self._earlier and not self._meet_again(best)):
@@ -477,7 +432,7 @@ class _Search:
     def _measured(self, identity: str, timing: Timing) -> Trial:
         """A config with what an earlier search has measured; asked for again, the same trial."""
         if identity not in self._recalled:
-            trial = self._recalled[identity] = self._trial(identity)
+            trial = self._recalled[identity] = self.board.made(identity, self._guard.prepare)
             trial.samples_us = timing.typical_us
         return self._recalled[identity]
 
@@ -490,14 +445,6 @@ class _Search:
     def _overrule(self, trials: Sequence[Trial]) -> None:
         """Earlier timings of configs that fail now count no more."""
         self.board.trials += [trial for trial in trials if trial.error and trial not in self.board.trials]
-
-    def raise_if_none(self, left: Sequence[Trial]) -> None:
-        """Raise if the check has left nothing."""
-        unchecked = [trial.error for trial in self.board.trials if self.board.reason(trial) is Reason.PASSING]
-        if not left and unchecked:
-            raise failures.no_room(self._job.tunable.name, unchecked[-1] or "")
-        if not left:
-            raise failures.all_failed(self._job.tunable.name, self.board.reasons())
 
 
 def _nothing() -> None:

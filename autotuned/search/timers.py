@@ -12,7 +12,7 @@ from autotuned.gpu import clocks
 from autotuned.gpu.device import Device
 from autotuned.search import benchmark
 from autotuned.search.failures import is_memory_error
-from autotuned.search.race import Trial
+from autotuned.search.trial import Trial
 from autotuned.typed_json import Json
 
 

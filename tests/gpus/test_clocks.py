@@ -8,7 +8,7 @@ from simulated import Gpu
 
 from autotuned.gpu import clocks
 from autotuned.search import race, timers
-from autotuned.search.race import Trial
+from autotuned.search.trial import Trial
 
 
 class Library:

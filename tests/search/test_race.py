@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import pytest
 
 import autotuned.search.race as race_module
-from autotuned.search.race import Track, Trial, check_samples, race, winner
+from autotuned.search.race import Track, race, winner
+from autotuned.search.trial import NOISE_FLOOR, Trial, check_samples
 
 
 def nothing() -> None: ...
@@ -245,7 +246,7 @@ def test_the_error_of_a_median_shrinks_with_the_samples_and_never_below_the_floo
     few, many = trial(0, *noisy), trial(0, *noisy * 12)
     assert few.relative_error == pytest.approx(1.2533 * 1.4826 * 0.05 / math.sqrt(3))
     assert many.relative_error == pytest.approx(few.relative_error / math.sqrt(12))
-    assert trial(0, 5.0, 5.0, 5.0, 5.0).relative_error == pytest.approx(1.2533 * race_module.NOISE_FLOOR / 2)
+    assert trial(0, 5.0, 5.0, 5.0, 5.0).relative_error == pytest.approx(1.2533 * NOISE_FLOOR / 2)
 
 
 # -- disturbance ------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import pytest
 import replay
 from simulated import Gpu
 
-from autotuned.search import race
+from autotuned.search import race, trial
 
 SEEDS = range(12)
 AS_GOOD = 0.005  # what the pick may be off in the median
@@ -151,8 +151,8 @@ def test_a_race_takes_so_many_seconds_launches_and_waits_and_no_more(monkeypatch
 @pytest.mark.parametrize("recording", RECORDINGS, ids=lambda recording: recording.name)
 def test_the_statistics_of_a_race_take_a_small_part_of_it(monkeypatch, recording):
     """The device is idle meanwhile. They took longer than the launches where finalists had 240 samples each."""
-    gpu, sorted_values, median = Gpu(), [], race.median
-    monkeypatch.setattr(race, "median", lambda values: sorted_values.append(len(values)) or median(values))
+    gpu, sorted_values, median = Gpu(), [], trial.median
+    monkeypatch.setattr(trial, "median", lambda values: sorted_values.append(len(values)) or median(values))
     replay.on_device(recording, 0, gpu, gpu.install(monkeypatch), 25.0)
     print(recording.name, sum(sorted_values), len(sorted_values), gpu.counts["launches"])
     assert sum(sorted_values) < MOST_SORTED * gpu.counts["launches"]

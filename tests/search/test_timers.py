@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from simulated import Costs, Gpu
 
-from autotuned.search.race import Track, Trial, race
+from autotuned.search.race import Track, race
 from autotuned.search.timers import CudaTimer, GivenTimer, HostTimer
+from autotuned.search.trial import Trial
 
 
 def nothing() -> None: ...

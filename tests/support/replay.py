@@ -14,8 +14,8 @@ from pathlib import Path
 from simulated import Gpu
 
 from autotuned.search import race
-from autotuned.search.race import Trial
 from autotuned.search.timers import Timer
+from autotuned.search.trial import Trial
 
 DATA = Path(__file__).parents[1] / "data"
 Disturbance = Callable[[float, float, random.Random], float]  # (sample in us, seconds so far, random) -> sample
