@@ -98,14 +98,39 @@ class Chooser:
             self._on_configs(left)
         for config in left:  # computed ones, and a pruner's own, were not known when the call was bound
             refuse_conflicts(self.tunable, call.args, call.kwargs, self.tunable.settings(config))
-        return self._launching(call, Live((self.state.identity(config), config) for config in left))
+        return self._launching(call, self._with_default(call, Live((self.state.identity(one), one) for one in left)))
+
+    def _with_default(self, call: Call, live: Live) -> Live:
+        """With what the call has without tuning among them: nothing is chosen that loses to it."""
+        live.untuned = next(iter(live), None)
+        if (
+            self.options.default is not None
+            and len(live) > 1
+            and (found := self._usable_default(call, live)) is not None
+        ):
+            refuse_conflicts(self.tunable, call.args, call.kwargs, self.tunable.settings(found))
+            live.untuned = self.state.identity(found)
+            live.spare = None if live.untuned in live else live.untuned
+            live.setdefault(live.untuned, found)
+        return live
+
+    def _usable_default(self, call: Call, live: Live) -> Any:
+        """What `default=` gives for a call, if it may run; it is asked again, and heard, where it is all there is."""
+        try:
+            found = self.default_for(call, live)
+            if candidates.is_config(found):
+                candidates.check([found], self.tunable)
+                return found if self.allows(call, found, live) else None
+        except Exception as error:
+            log.info("`%s`: default= takes no part in the search: %s", self.tunable.name, failures.describe(error))
+        return None
 
     def _launching(self, call: Call, live: Live) -> Live:
         """Those that launch something, as `32 // BLOCK` blocks do for some only; all where none does."""
         if not callable(call.grid) or len(live) < 2:
             return live
         left = Live((name, config) for name, config in live.items() if self.tunable.launches(call, config))
-        left.whole = len(left) == len(live)
+        left.whole, left.untuned, left.spare = len(left) == len(live), live.untuned, live.spare
         return left or live
 
     def launches(self, call: Call) -> bool:

@@ -146,6 +146,11 @@ class Question(Frozen):
         return known.complete and not (doubts and known.origin is Origin.STORE)
 
     @property
+    def untuned(self) -> str | None:
+        """What the call has without tuning, by identity (`lookup.Live`)."""
+        return getattr(self.live, "untuned", None)
+
+    @property
     def fresh(self) -> bool:
         """Whether stored answers are ignored."""
         return self.force or self.mode == "search"

@@ -177,6 +177,8 @@ class Searcher:
             hooks=options.hooks,
             known=left.known,
             incumbent=left.incumbent,
+            untuned=question.untuned,
+            spare=getattr(question.live, "spare", None),
             budget_s=min(budgets, default=None),
             observer=question.observer,
             check=options.check,
@@ -191,9 +193,9 @@ class Searcher:
         )
 
     def _in_order(self, question: Question) -> Candidates:
-        """The candidates of a search that may not get to all of them: first what config files have for elsewhere."""
-        first = lookup.likely(question.key, question.live, self._state.options.nearest)
-        return {first: question.live[first], **question.live} if first is not None else question.live
+        """The candidates of a search that may not get to all of them: what config files have for elsewhere, untuned."""
+        first = [lookup.likely(question.key, question.live, self._state.options.nearest), question.untuned]
+        return {name: question.live[name] for name in [*filter(None, first), *question.live]}
 
     def _finish(self, question: Question, left: _Left, outcome: Outcome, seconds: float) -> TuningRecord:
         """Count the search and store what it measured, also after Ctrl-C: it is not measured again."""
@@ -201,14 +203,15 @@ class Searcher:
         self._state.search_s += seconds
         self._state.compile_s += outcome.compile_s
         key = question.key
-        made = outcome.record(key, seconds, self._provenance(), left.restore)
+        made = outcome.record(key, seconds, self._provenance(question), left.restore)
         result = self._of_all_calls(with_verdicts_of(left.earlier, made), question)
         before = records.read_of(key) if result.winner is None and self._state.keeps(key) else None
         if before is not None and before.conditions.restore != left.restore:
             return result  # what was measured so far is in the logbook
         if before is not None:  # what is complete stays so: the new search only adds to it
             result = before.extended(result.timings)
-        if self._state.keeps(key) and any(timing.status == "ok" for timing in result.timings):
+        spare = getattr(question.live, "spare", None) if outcome.winner is None else None
+        if self._state.keeps(key) and any(one.status == "ok" and one.identity != spare for one in result.timings):
             self._keep(result, question)
         return result
 
@@ -239,9 +242,10 @@ class Searcher:
             message = "`%s`: a config has a value or a pre_hook without JSON form; kept in memory only."
             self._state.warn_once("config", message, result.key.kernel)
 
-    def _provenance(self) -> dict[str, Any]:
-        default = configs.stored_form(self._state.options.default, self.tunable.name, opaque.spell)
-        return {"timer": self._state.options.timer, "default": default}
+    def _provenance(self, question: Question) -> dict[str, Any]:
+        untuned = question.live.get(question.untuned or "")
+        form = configs.stored_form(untuned, self.tunable.name, opaque.spell)
+        return {"timer": self._state.options.timer, "default": form}
 
     def _announce(self, result: TuningRecord, outcome: Outcome) -> None:
         if self._state.options.restore is None:

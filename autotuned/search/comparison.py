@@ -11,7 +11,7 @@ from autotuned.search.compile import CompileStream
 from autotuned.search.job import Job
 from autotuned.search.poison import Poison
 from autotuned.search.protection import Guard
-from autotuned.search.race import Trial
+from autotuned.search.trial import Trial
 from autotuned.search.trials import Board
 
 

@@ -66,6 +66,8 @@ class Job:
         checked: The check as records hold it. `stricter`: one that also covers what others asked of the reference.
         known: Timings of an earlier search, by identity; these configs are not measured again.
         incumbent: Of these, the one to beat: measured again beside configs that are new.
+        untuned: The config that runs without tuning, by identity: it stays in the race, and what wins must beat it.
+        spare: The same where the user's list does not have it: where the whole list fails, the search has failed.
         budget_s: The search stops after this many seconds with what it has; None never.
         on_timing: Told of each timing as it is measured, and again when there are more samples of it.
         watch: Find out what is written also where `restore` is given.
@@ -83,6 +85,8 @@ class Job:
     hooks: Hooks = field(default_factory=Hooks)
     known: Mapping[str, Timing] = field(default_factory=dict)
     incumbent: str | None = None
+    untuned: str | None = None
+    spare: str | None = None
     budget_s: float | None = None
     observer: Observer | None = None
     check: Check | None = None
@@ -168,7 +172,7 @@ class Outcome:
                 "one answer",
                 (
                     f"`{kernel}`: expected do_bench to tell configs apart, got {self.one_answer_us / 1e3:g} ms for all."
-                    " The first is taken; let it time its argument."
+                    " What runs untuned is taken; let it time its argument."
                 ),
             )
         if self.unnamed and log.isEnabledFor(logging.DEBUG):

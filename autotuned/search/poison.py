@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from autotuned.search.compile import CompileStream
     from autotuned.search.job import Job
     from autotuned.search.protection import Guard
-    from autotuned.search.race import Trial
+    from autotuned.search.trial import Trial
 
 
 class Poison:

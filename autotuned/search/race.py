@@ -6,13 +6,16 @@ import math
 import random
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, replace
+
+from autotuned.search.drift import Drift
+from autotuned.search.trial import Trial
 
 # The race. Counts and thresholds were validated by replaying recorded GPU timings (see docs/tuning.md): three
 # samples tell a config that is far off, nothing within the guard band is dropped before twelve, finalists get forty.
 FIRST_SAMPLES, GUARD_SAMPLES, FINAL_SAMPLES, FINAL_ROUND = 3, 12, 40, 8
 LAST_ROUND = 40  # rounds of finals grow up to this
+TOGETHER = 16  # samples between two waits for the device, where fewer configs than that are left
 FAR_OFF = 1.5  # after the first samples, this many times the leader's median is out
 GUARD_BAND = 0.04  # relative; closer than this to the leader stays in until GUARD_SAMPLES
 # Of more than eight within the band the slowest are out after twelve samples: of six, the best of a split-K product was
@@ -21,7 +24,9 @@ FINAL_BAND, FINALISTS = 0.03, 8
 # Relative; two configs this close are a tie, whatever the samples say. With 0.005, and medians known half as well, a
 # split-K product of 28.6 us flipped between configs that are 0.6% apart (H200).
 TIE_BAND, TIE_ERRORS = 0.003, 3
-NOISE_FLOOR = 0.003  # relative spread below which a sample is not believed
+# The last duel of what won with what runs without tuning: so many pairs at most, fewer where it is decided by so many
+# standard errors.
+DUEL_SAMPLES, DUEL_ROUND, DUEL_ERRORS = 20, 5, 4
 # Samples of short kernels spread more and cost less: an rmsnorm of 28 us spread by 2%, and 40 samples told apart no
 # better than 1.7% (H100). A finalist has more than `FINAL_SAMPLES` while all of its own take less than this. Where a
 # sample is the mean of several launches, these are what is counted: the cache is flushed before each.
@@ -30,150 +35,161 @@ MOST_LAUNCHES, FINAL_BUDGET_S = 240, 0.008
 # searches on a GPU, and three in 40 replayed ones; at half of it one in 39 of these 40, for 0.1 s more. Of each trial's
 # own spread and the median spread of all that were sampled enough the latter counts like five samples.
 SURE, PSEUDO_SAMPLES = 0.001, 5
-# A round in which all that take part have moved by so much, at their median, was disturbed: by another process, or by
-# clocks that fell. It is thrown away and repeated, so often in one race; after that the race goes on and says so.
-DISTURBED_BAND, DISTURBED_ROUNDS = 0.03, 4
+# A round after which the device says that its clocks are held down is thrown away and repeated, so often in one race;
+# after that the race goes on and says so. What it does not say is taken out (`drift`).
+DISTURBED_ROUNDS = 4
 # A config that has been measured this long takes part with the samples it has: in Triton's interpreter one launch
 # takes tens of milliseconds, and forty of them would tell nothing that three do not.
 CONFIG_BUDGET_S = 0.25
 
 
-@dataclass
-class Trial:
-    """One config in the race.
+def _nothing(trials: Sequence[Trial]) -> None:
+    """Where nobody is to be told."""
+
+
+@dataclass(frozen=True)
+class Track:
+    """What a race is run on.
 
     Attributes:
-        index: Place in the list of candidates; earlier wins a tie.
-        launches: In one sample, which is their mean.
-        prepare: Restores, zeroes and runs hooks; not timed.
-        launch: Launches the config once; timed.
-        finish: Runs after the launch; not timed.
+        sample: Appends one more sample to each trial, in this order, or sets its `error`; one that has an error is
+            passed over. A trial may be in the list several times.
+        measured: Told after each round of those that took part.
+        examine: Told who survived the first samples; may set `error`.
+        recovers: Asked after each round whether the device ran as it should; if not, it has been given time to.
+        drifts: Whether samples are in the order in which they were taken, so that what changed meanwhile shows.
     """
 
-    index: int
-    prepare: Callable[[], None]
-    launch: Callable[[], Any]
-    finish: Callable[[], None] = lambda: None
-    samples_us: list[float] = field(default_factory=list)
-    launches: int = 1
-    error: str | None = None
-
-    @property
-    def median_us(self) -> float:
-        """Median of the samples so far, in microseconds."""
-        return _median(self.samples_us)
-
-    @property
-    def relative_error(self) -> float:
-        """Standard error of the median, relative: 1.2533 sigma / sqrt(n), sigma from the median deviation."""
-        return 1.2533 * self.spread / math.sqrt(len(self.samples_us))
-
-    @property
-    def spread(self) -> float:
-        """Standard deviation of a sample, relative: from the median deviation, and not below the noise floor."""
-        median_us = self.median_us
-        deviation_us = _median([abs(sample - median_us) for sample in self.samples_us])
-        return max(1.4826 * deviation_us / median_us, NOISE_FLOOR)
-
-    def percentile(self, share: float) -> float:
-        """The sample below which `share` of all lie, in microseconds."""
-        return sorted(self.samples_us)[min(int(share * len(self.samples_us)), len(self.samples_us) - 1)]
+    sample: Callable[[Sequence[Trial]], None]
+    measured: Callable[[Sequence[Trial]], None] = _nothing
+    examine: Callable[[Sequence[Trial]], None] = _nothing
+    recovers: Callable[[], bool] = lambda: True
+    drifts: bool = True
 
 
-def _median(values: Sequence[float]) -> float:
-    """As `statistics.median`, at a third of its time: a race asks for thousands, while the device waits."""
-    ordered, half = sorted(values), len(values) // 2
-    return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
-
-
-def check_samples(samples_us: Sequence[float]) -> None:
-    """Refuse times that no clock can have measured.
-
-    Raises:
-        ValueError: A time is zero, negative, NaN or infinite; that is a failure of the config, not a fast one.
-    """
-    for sample in samples_us:
-        if not math.isfinite(sample) or sample <= 0:
-            raise ValueError(f"expected a time above 0 us, got {sample!r}.")
-
-
-Sampler = Callable[[Trial, int], None]
-
-
-def race(
-    trials: Sequence[Trial],
-    sampler: Sampler,
-    random_seed: int = 0,
-    examine: Callable[[Sequence[Trial]], None] = lambda survivors: None,
-    recovers: Callable[[], bool] = lambda: True,
-) -> bool:
+def race(trials: Sequence[Trial], track: Track, random_seed: int = 0, untuned: Trial | None = None) -> bool:
     """Give each trial as many samples as it takes to tell it from the fastest.
 
-    Rounds are interleaved and shuffled, so that drift of clocks and temperature falls on all alike and the order of
-    candidates decides nothing.
+    Turns are interleaved sample by sample and shuffled, and what all configs' times share of change is taken out
+    (`drift`), so that clocks and temperature fall on all alike and the order of candidates decides nothing.
 
     Args:
         trials: Configs that have been launched at least once; losers simply stop being sampled.
-        sampler: `sampler(trial, count)` appends samples, or sets `trial.error`.
         random_seed: Of the shuffle, so that a search can be repeated.
-        examine: Told who survived the first samples; may set `trial.error`.
-        recovers: Asked after each round whether the device ran as it should; if not, it has been given time to.
+        untuned: What runs without tuning; it stays until there are finalists, so that its time is known well.
 
     Returns:
-        Whether conditions were steady, as far as the race could see.
+        Whether conditions were steady, as far as the device says.
     """
-    rounds = _Rounds(sampler, random.Random(random_seed), recovers)
+    rounds = _Rounds(track, random.Random(random_seed))
     rounds.run(trials, FIRST_SAMPLES)
-    alive = _within(trials, _first_limit)
-    examine(alive)
-    alive = _within(trials, _first_limit)  # the leader may be out
+    track.examine(_within(trials, _first_limit, untuned))
+    alive = _left(trials, _first_limit, untuned)  # the leader may be out
     while behind := [trial for trial in _open(alive) if len(trial.samples_us) < GUARD_SAMPLES]:
         if not rounds.run(behind, FIRST_SAMPLES):
             break
-        alive = _within(alive, _guard_limit)
-    finalists = sorted(_within(alive, _finalist_limit), key=lambda trial: trial.median_us)[:FINALISTS]
+        alive = _left(alive, _guard_limit, untuned)
+    finalists = _left(alive, _finalist_limit, most=FINALISTS)
     while len(finalists) > 1 and (unsure := _unsure(finalists)):
         if not rounds.run(unsure, _final_round(unsure)):
             break
-        finalists = _within(finalists, _final_limit)
+        finalists = _left(finalists, _final_limit)
+    _measure_by(finalists, trials)
     return rounds.left > 0
 
 
+def duel(best: Trial, untuned: Trial, track: Track, random_seed: int = 0) -> bool:
+    """Whether the best of a race beats what runs without tuning by more than a tie, in fresh samples of the two.
+
+    Args:
+        best, untuned: Their samples stay as they are; an error of one is noted.
+    """
+    pair = [replace(trial, samples_us=[], leader_us=None) for trial in (best, untuned)]
+    rounds = _Rounds(track, random.Random(random_seed))
+    while len(pair[0].samples_us) < DUEL_SAMPLES and rounds.run(_open(pair), DUEL_ROUND):
+        if any(trial.error for trial in pair) or _is_decided(*pair):
+            break
+    for trial, fresh in zip((best, untuned), pair):
+        trial.error = trial.error or fresh.error
+    if not all(trial.samples_us for trial in pair):
+        return True  # out of time: the race's word stands
+    return pair[0].median_us * (1 + TIE_BAND) < pair[1].median_us
+
+
+def _is_decided(best: Trial, untuned: Trial) -> bool:
+    doubt = DUEL_ERRORS * math.hypot(best.relative_error, untuned.relative_error)
+    return abs(untuned.median_us / best.median_us - 1 - TIE_BAND) > doubt
+
+
 class _Rounds:
-    """Rounds of a race: each samples its trials once, in random order.
+    """Rounds of a race, each of some turns: its trials once, or where they are few several times, in random order.
 
     Attributes:
         left: Disturbed rounds that may still be thrown away.
     """
 
-    def __init__(self, sampler: Sampler, shuffle: random.Random, recovers: Callable[[], bool]) -> None:
-        self._sampler, self._shuffle, self._recovers = sampler, shuffle, recovers
+    def __init__(self, track: Track, shuffle: random.Random) -> None:
+        self._track, self._shuffle = track, shuffle
+        self._drift = Drift()
         self.left = DISTURBED_ROUNDS
 
     def run(self, trials: Sequence[Trial], count: int) -> bool:
-        """Sample each; False if nothing came of it: out of time, or a timer that has one answer."""
+        """So many samples of each; False if nothing came of it: out of time, or a timer that has one answer."""
         before = [len(trial.samples_us) for trial in trials]
-        while True:
-            order = list(trials)
-            self._shuffle.shuffle(order)
-            for trial in order:
-                self._sampler(trial, count)
-            if not self.left or (self._recovers() and not _is_disturbed(trials, before)):
-                return any(len(trial.samples_us) > length for trial, length in zip(trials, before))
+        while trials:
+            turns = self._turns(trials, count)
+            if not self.left or self._track.recovers():
+                break
             self.left -= 1
             if self.left:
+                self._drift.drop(turns)
                 for trial, length in zip(trials, before):
                     del trial.samples_us[length:]
+        self._drift.take_out()
+        self._track.measured(trials)
+        return any(len(trial.samples_us) > length for trial, length in zip(trials, before))
+
+    def _turns(self, trials: Sequence[Trial], count: int) -> int:
+        """Sample each so often, or until nothing comes; how many turns were noted."""
+        noted, passes = self._drift.count, max(1, TOGETHER // len(trials))
+        while count > 0:
+            order = [trial for _ in range(min(count, passes)) for trial in self._shuffled(trials)]
+            before = {trial.index: len(trial.samples_us) for trial in trials}
+            self._track.sample(order)
+            count -= passes
+            if all(len(trial.samples_us) == before[trial.index] for trial in trials):
+                break
+            if self._track.drifts:
+                self._drift.note(order, before)
+        return self._drift.count - noted
+
+    def _shuffled(self, trials: Sequence[Trial]) -> list[Trial]:
+        order = list(trials)
+        self._shuffle.shuffle(order)
+        return order
 
 
-def _is_disturbed(trials: Sequence[Trial], before: Sequence[int]) -> bool:
-    """Whether the samples of a round stand apart from those before, for most trials and in the same direction."""
-    shifts = [
-        statistics.median(trial.samples_us[length:]) / statistics.median(trial.samples_us[:length])
-        for trial, length in zip(trials, before)
-        if FIRST_SAMPLES <= length < len(trial.samples_us) and not trial.error
-    ]
-    return len(shifts) > 1 and abs(statistics.median(shifts) - 1) > DISTURBED_BAND
+def _left(
+    trials: Sequence[Trial], limit: Callable[[Trial, Trial], float], stays: Trial | None = None, most: int | None = None
+) -> list[Trial]:
+    """Those within a limit, of more than so many the fastest; of the others is kept how far they are behind."""
+    left = _within(trials, limit, stays)
+    if most is not None:
+        left = sorted(left, key=lambda trial: trial.median_us)[:most]
+    kept = {trial.index for trial in left}
+    for trial in trials:
+        if left and trial.index not in kept and not trial.error:
+            trial.leader_us = min(one.median_us for one in left)
+    return left
+
+
+def _measure_by(finalists: Sequence[Trial], trials: Sequence[Trial]) -> None:
+    """Times of those that left, by the leader's at the end: they were compared with it while they took part."""
+    if finalists:
+        lead_us = min(trial.median_us for trial in finalists)
+        for trial in trials:
+            if trial.leader_us not in (None, lead_us):
+                trial.samples_us[:] = [sample / trial.leader_us * lead_us for sample in trial.samples_us]
 
 
 def _guard_limit(trial: Trial, lead: Trial) -> float:
@@ -231,7 +247,7 @@ def _finalist_limit(trial: Trial, lead: Trial) -> float:
     return (1 + max(FINAL_BAND, 2 * trial.relative_error)) * lead.median_us
 
 
-def _within(trials: Sequence[Trial], limit: Callable[[Trial, Trial], float]) -> list[Trial]:
+def _within(trials: Sequence[Trial], limit: Callable[[Trial, Trial], float], stays: Trial | None = None) -> list[Trial]:
     """Those that stay in the race: the leader, and who is within `limit(trial, leader)` microseconds at its best.
 
     One that failed or has no samples is out. Before the race `search._worth_racing` drops what is far off.
@@ -240,7 +256,7 @@ def _within(trials: Sequence[Trial], limit: Callable[[Trial, Trial], float]) -> 
     if not measured:
         return []
     lead = min(measured, key=lambda trial: trial.median_us)
-    return [trial for trial in measured if trial is lead or _at_best(trial) <= limit(trial, lead)]
+    return [trial for trial in measured if trial is lead or trial is stays or _at_best(trial) <= limit(trial, lead)]
 
 
 def _at_best(trial: Trial) -> float:
@@ -259,36 +275,43 @@ def pick(samples_us: Mapping[str, Sequence[float]], resolution_us: float = 0.0) 
         samples_us: At least one sample of each, by name, in the order of the list.
     """
     names = list(samples_us)
-    trials = [Trial(index, _nothing, _nothing, samples_us=list(samples_us[name])) for index, name in enumerate(names)]
+    trials = [
+        Trial(index, _no_launch, _no_launch, samples_us=list(samples_us[name])) for index, name in enumerate(names)
+    ]
     best, quality = winner(trials, resolution_us)
     return names[best.index], quality
 
 
-def _nothing() -> None:
+def _no_launch() -> None:
     """A trial that is not launched any more."""
 
 
-def winner(trials: Sequence[Trial], resolution_us: float, steady: bool = True) -> tuple[Trial, str]:
+def winner(
+    trials: Sequence[Trial], resolution_us: float, steady: bool = True, untuned: int | None = None
+) -> tuple[Trial, str]:
     """The trial to use, and the quality of that choice.
 
-    Within `TIE_BAND`, or `TIE_ERRORS` standard errors of the difference of two such medians, of the fastest the earlier
-    in the list wins, so that near ties do not flip from run to run. However noisy it was, nothing slower by more than
-    `GUARD_BAND` is a tie.
+    Within `TIE_BAND`, or `TIE_ERRORS` standard errors of the difference of two such medians, of the fastest what runs
+    without tuning wins, else the earlier in the list, so that near ties do not flip from run to run. However noisy it
+    was, nothing slower by more than `GUARD_BAND` is a tie. Those that left the race had lost it already, and win only
+    where nobody else is left.
 
     Args:
         trials: At least one, each with samples.
         steady: Whether conditions were steady while they were taken.
+        untuned: Index of what runs without tuning.
 
     Returns:
         The trial, and "ok", "tied", "noisy" (spread over 5%, or not steady) or "unresolved" (below the clock's
         resolution).
     """
+    trials = [trial for trial in trials if trial.leader_us is None or trial.index == untuned] or trials
     lead = min(trials, key=lambda trial: trial.median_us)
     # By the leader's error, not each trial's own: one that was dropped after three samples has a large one.
     error = _shrunk_error(lead, _pooled_spread(trials))
     limit_us = (1 + max(TIE_BAND, min(TIE_ERRORS * math.sqrt(2) * error, GUARD_BAND))) * lead.median_us
     tied = [trial for trial in trials if trial.median_us <= limit_us]
-    best = min(tied, key=lambda trial: trial.index)
+    best = min(tied, key=lambda trial: (trial.index != untuned, trial.index))
     if best.median_us <= resolution_us:
         return best, "unresolved"
     spread = (best.percentile(0.8) - best.percentile(0.2)) / best.median_us

@@ -6,10 +6,10 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 
-from autotuned.search import benchmark, race
+from autotuned.search import benchmark, failures
 from autotuned.search.job import Job
-from autotuned.search.race import Trial
 from autotuned.search.timers import AnswerError
+from autotuned.search.trial import Trial, check_samples
 from autotuned.search.trials import Board
 
 
@@ -55,10 +55,27 @@ class Sampling:
         for part in self._parts(trial, count):
             start = time.monotonic()
             samples = self._measured(trial, part)
-            race.check_samples(samples)
+            check_samples(samples)
             trial.samples_us += samples
             if samples:
                 self._cost_s[trial.index] = (time.monotonic() - start) / part
+
+    def turn(self, trials: Sequence[Trial]) -> bool:
+        """One sample of each at once; False where that cannot be, and each is to be taken by itself.
+
+        So it is with a deadline, and where something fails: then it shows whose fault it is.
+        """
+        if self.deadline_s < math.inf:
+            return False
+        try:
+            times_us = self._job.timer.turn(trials)
+            check_samples(times_us or ())
+        except Exception as error:
+            failures.let_go(error)
+            return False
+        for trial, time_us in zip(trials, times_us or ()):
+            trial.samples_us.append(time_us)
+        return times_us is not None
 
     def _parts(self, trial: Trial, count: int) -> Iterator[int]:
         while count > 0 and not self.is_over:

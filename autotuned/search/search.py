@@ -19,9 +19,9 @@ from autotuned.search.exclusions import Reason
 from autotuned.search.failures import describe
 from autotuned.search.job import Job, Outcome
 from autotuned.search.protection import Guard
-from autotuned.search.race import Trial
 from autotuned.search.sampling import Sampling
 from autotuned.search.timers import GivenTimer
+from autotuned.search.trial import Trial
 from autotuned.search.trials import Board
 from autotuned.store.record import Timing
 
@@ -66,7 +66,7 @@ class _Search:
         fresh = sorted((name for name in job.configs if name not in job.known), key=lambda name: name not in job.likely)
         if fresh and job.incumbent is not None:  # its old time was taken in other conditions than those of the new
             fresh.append(job.incumbent)  # last: within a small budget the search must get on
-        self.board.trials += [self._trial(identity) for identity in fresh]
+        self.board.trials += [self.board.made(identity, self._guard.prepare) for identity in fresh]
         launches = Launches(self._launch, self._runs)
         self._comparison = Comparison(job, self.board, self._ahead, self._guard, launches) if job.check else None
         self._first_error: Exception | None = None  # to be raised if all fail alike; dropped as soon as they do not
@@ -102,30 +102,6 @@ class _Search:
         """Drop every timing."""
         self.board.trials.clear()
 
-    def _trial(self, identity: str) -> Trial:
-        job, config = self._job, self._job.configs[identity]
-        arguments = job.call.full(config)
-
-        def prepare() -> None:
-            self._guard.prepare()
-            if config.pre_hook is not None:
-                config.pre_hook(arguments)
-            if job.hooks.before is not None:
-                job.hooks.before(arguments)
-
-        def launch() -> None:
-            try:
-                job.tunable.launch(job.call, config)
-            except Exception as error:
-                finish(error)
-                raise
-
-        def finish(error: Exception | None = None) -> None:
-            if job.hooks.after is not None:
-                job.hooks.after(arguments, exception=error)
-
-        return Trial(self.board.place(identity), prepare, launch, finish)
-
     # -- compiling and the first launches --------------------------------------------------------------------------
 
     def measure(self) -> None:
@@ -144,11 +120,15 @@ class _Search:
             with gpu_lock.timing(self._job.timer.device, min(gpu_lock.PATIENCE_S, max(0.0, self._sampling.left_s))):
                 if not self._out_of_time():
                     self._guard.with_room(self._job.timer.warm_up)
-                self._steady = race.race(racing, self._sample, 0, self._examine_in_time, self._ran_well)
+                self._steady = race.race(racing, self._track(), untuned=self.board.untuned)
             self._sampling.take_back(self.board.open())
         self._answer_late()
         if racing:
             self._finish_hooks(racing[0])
+
+    def _track(self) -> race.Track:
+        is_given = isinstance(self._job.timer, GivenTimer)
+        return race.Track(self._turn, self._tell, self._examine_in_time, self._ran_well, drifts=not is_given)
 
     def _answer_late(self) -> None:
         """Where the deadline has left nothing to choose from, go on with what it left out until one has a time."""
@@ -158,6 +138,7 @@ class _Search:
             trial.error = None
             if self._meet_again(trial):
                 self._sample(trial, race.FIRST_SAMPLES)
+                self._tell([trial])
 
     def _launch_all(self) -> None:
         waiting = {trial.index for trial in self.board.open()}
@@ -182,7 +163,8 @@ class _Search:
         if self._out_of_time() or not measured:
             return running
         limit_us = FAR_OFF_UNWARMED * min(measured)
-        racing = [trial for trial in running if not trial.samples_us or trial.median_us <= limit_us]
+        stays = self.board.untuned
+        racing = [one for one in running if one is stays or not one.samples_us or one.median_us <= limit_us]
         if self._job.timer.overlaps:
             self._sampling.set_aside(racing)
         return racing
@@ -216,8 +198,10 @@ class _Search:
             self.board.tell(trial)
         elif self._ahead.running() and self._job.timer.overlaps:
             self._sample(trial, race.FIRST_SAMPLES)
+            self._tell([trial])
         elif self._sampling.deadline_s < math.inf:  # it may be all there is time for
             self._sample(trial, 1)
+            self._tell([trial])
 
     def _launch_first(self, trial: Trial) -> None:
         """Protect, load and launch; learn what it writes; blame it if the device does not survive."""
@@ -315,13 +299,29 @@ class _Search:
             return False
         return True
 
+    def _turn(self, trials: Sequence[Trial]) -> None:
+        """One sample of each, in this order."""
+        left = [trial for trial in trials if trial.error is None]
+        if not left:
+            return
+        self.board.report(left[0], "sampling")
+        if self._sampling.turn(left):
+            return
+        for trial in left:
+            self._sample(trial, 1)
+            if len(trial.samples_us) == race.FIRST_SAMPLES or trial.error:  # a killed search loses no more than that
+                self.board.tell(trial)
+
     def _sample(self, trial: Trial, count: int) -> None:
         if trial.error is not None or self._sampling.is_over:
             return
         self.board.report(trial, "sampling", self._ahead.running())
         with self._catching(trial):
             self._sampling.take(trial, count)
-        self.board.tell(trial)
+
+    def _tell(self, trials: Sequence[Trial]) -> None:
+        for trial in trials:
+            self.board.tell(trial)
 
     @contextlib.contextmanager
     def _catching(self, trial: Trial) -> Iterator[None]:
@@ -377,25 +377,12 @@ class _Search:
 
     def raise_if_all_failed(self) -> None:
         """Raise if nothing can be chosen from."""
-        failed = self.board.failed()
-        if list(self.board.usable()) or len(failed) + len(self.board.duplicates) < len(self.board.trials):
-            return
-        if not failed:  # every config of this list failed in an earlier search
-            raise failures.all_failed(self._job.tunable.name, self.board.reasons())
-        first, kernel = self._first_error, self._job.tunable.name
-        launched = [trial for trial in failed if self.board.identity(trial) not in self._ahead.excluded]
-        if launched and all(self.board.reason(trial) is Reason.PASSING for trial in launched):
-            raise failures.no_room(kernel, failed[-1].error or "")
-        if first is not None and len(failed) > 1 and not failures.is_resource_error(first):
-            self._first_error = None
-            failures.note(
-                first, f"`{kernel}`: all {len(failed)} configs raised this, {self.board.label(failed[0])} first."
-            )
-            try:
-                raise first
-            finally:
-                del first  # this frame is in its traceback: the two would keep each other, and the caller's tensors
-        raise failures.all_failed(kernel, self.board.reasons())
+        first, self._first_error = self._first_error, None
+        try:
+            self.board.raise_if_all_failed(first, self._ahead.excluded)
+            failures.let_go(first)
+        finally:
+            del first  # this frame is in its traceback: the two would keep each other, and the caller's tensors
 
     def choose(self, outcome: Outcome) -> None:
         """Pick the winner among what was measured now and before."""
@@ -403,7 +390,7 @@ class _Search:
         if not any(self.board.identity(trial) == self._job.incumbent for trial in ran):
             self._earlier = [self._measured(identity, timing) for identity, timing in self.board.usable()]
         ran += self._earlier
-        best, outcome.quality = race.winner(ran, self._job.timer.resolution_us, self._steady)
+        best, outcome.quality = self._winner(ran)
         while self._comparison is not None and best.index not in self._checked:
             if best not in self._earlier or self._meet_again(best):
                 self._examine([best])
@@ -411,16 +398,41 @@ class _Search:
                 self._overrule(self._earlier)
                 self._earlier = [trial for trial in self._earlier if not trial.error]
                 ran = [trial for trial in ran if not trial.error]
-                self.raise_if_none(ran)
-                best, outcome.quality = race.winner(ran, self._job.timer.resolution_us, self._steady)
-        outcome.winner = self.board.identity(best)
+                self.board.raise_if_none(ran)
+                best, outcome.quality = self._winner(ran)
+        outcome.winner = self.board.identity(self._confirmed(best))
         if isinstance(self._job.timer, GivenTimer) and benchmark.is_one_answer(trial.samples_us for trial in ran):
             outcome.quality, outcome.one_answer_us = "unresolved", best.median_us
+
+    def _winner(self, ran: Sequence[Trial]) -> tuple[Trial, str]:
+        untuned = self.board.untuned
+        if untuned is None:
+            untuned = next((one for one in ran if self.board.identity(one) == self._job.untuned), None)
+        index = untuned.index if untuned is not None else None
+        return race.winner(ran, self._job.timer.resolution_us, self._steady, index)
+
+    def _confirmed(self, best: Trial) -> Trial:
+        """The best, if a last duel confirms that it beats what runs without tuning; else that."""
+        untuned = self.board.untuned
+        if untuned is None or untuned is best or untuned.error or isinstance(self._job.timer, GivenTimer):
+            return best
+        if self._out_of_time() or (best in self._earlier and not self._meet_again(best)):
+            return best
+        self.board.report(best, "sampling")
+        if race.duel(best, untuned, self._track()) or untuned.error:
+            return best
+        if self._comparison is not None and untuned.index not in self._checked:
+            self._examine([untuned])
+        if untuned.error:
+            return best
+        log.info("`%s`: %s is no faster than what runs without tuning, in a last comparison: that stays",
+                 self._job.tunable.name, self.board.label(best))  # fmt: skip
+        return untuned
 
     def _measured(self, identity: str, timing: Timing) -> Trial:
         """A config with what an earlier search has measured; asked for again, the same trial."""
         if identity not in self._recalled:
-            trial = self._recalled[identity] = self._trial(identity)
+            trial = self._recalled[identity] = self.board.made(identity, self._guard.prepare)
             trial.samples_us = timing.typical_us
         return self._recalled[identity]
 
@@ -433,14 +445,6 @@ class _Search:
     def _overrule(self, trials: Sequence[Trial]) -> None:
         """Earlier timings of configs that fail now count no more."""
         self.board.trials += [trial for trial in trials if trial.error and trial not in self.board.trials]
-
-    def raise_if_none(self, left: Sequence[Trial]) -> None:
-        """Raise if the check has left nothing."""
-        unchecked = [trial.error for trial in self.board.trials if self.board.reason(trial) is Reason.PASSING]
-        if not left and unchecked:
-            raise failures.no_room(self._job.tunable.name, unchecked[-1] or "")
-        if not left:
-            raise failures.all_failed(self._job.tunable.name, self.board.reasons())
 
 
 def _nothing() -> None:

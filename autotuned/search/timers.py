@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from autotuned import env
@@ -12,7 +12,7 @@ from autotuned.gpu import clocks
 from autotuned.gpu.device import Device
 from autotuned.search import benchmark
 from autotuned.search.failures import is_memory_error
-from autotuned.search.race import Trial
+from autotuned.search.trial import Trial
 from autotuned.typed_json import Json
 
 
@@ -37,6 +37,9 @@ class Timer(Protocol):
 
     def sample(self, trial: Trial, count: int) -> list[float]:
         """Times of `count` launches in microseconds, each after its own preparation."""
+
+    def turn(self, trials: Sequence[Trial]) -> list[float] | None:
+        """One time of each in microseconds, taken one right after the other; None where each is sampled by itself."""
 
     def synchronize(self) -> None:
         """Wait until what was launched has ended; raises the device's error if it has one."""
@@ -70,6 +73,10 @@ class HostTimer:
     def sample(self, trial: Trial, count: int) -> list[float]:
         """Times of `count` calls in microseconds."""
         return [self._once(trial) for _ in range(count)]
+
+    def turn(self, trials: Sequence[Trial]) -> list[float] | None:
+        """None: there is nothing to gain."""
+        return None
 
     @staticmethod
     def _once(trial: Trial) -> float:
@@ -113,6 +120,7 @@ class CudaTimer:
     # A sample of a short kernel is the mean of several launches, each with its own flush: the clock's steps, of which
     # there are few in it, then even out. No more than so many, and none for a kernel that takes so long by itself.
     _MOST_LAUNCHES, _LONG_US = 8, 40.0
+    _TOLD = 12  # samples after which a kernel's time is known well enough for that
 
     def __init__(self) -> None:
         import torch
@@ -150,33 +158,45 @@ class CudaTimer:
 
     def sample(self, trial: Trial, count: int) -> list[float]:
         """`count` times of a launch in microseconds; for a short kernel each is the mean of several launches."""
-        each = trial.launches = self._launches_a_sample(trial)
-        hold_us = self._hold_us(trial, count * each)
+        each = self._launches_a_sample(trial)
+        return self._means([trial] * count, [each] * count)
+
+    def turn(self, trials: Sequence[Trial]) -> list[float] | None:
+        """One time of each in microseconds; the host waits for the device once."""
+        return self._means(trials, [self._launches_a_sample(trial) for trial in trials])
+
+    def _means(self, trials: Sequence[Trial], counts: Sequence[int]) -> list[float]:
+        """Of each trial, in this order, the mean of so many launches."""
+        launches = [trial for trial, count in zip(trials, counts) for _ in range(count)]
+        hold_us = self._hold_us(launches)
         for _ in range(self._TRIES):
-            times, starved = self._block(trial, count * each, hold_us)
+            times, starved = self._block(launches, hold_us)
             if not starved:
                 break  # else the device waited for the host within an interval: once more, all enqueued beforehand
-            hold_us = 2 * count * each * self._host_us
-        return [math.fsum(times[start : start + each]) / each for start in range(0, len(times), each)]
+            hold_us = 2 * len(launches) * self._host_us
+        left = iter(times)
+        return [math.fsum(next(left) for _ in range(count)) / count for count in counts]
 
     def _launches_a_sample(self, trial: Trial) -> int:
-        if not trial.samples_us:
-            return 1
-        return max(1, min(self._MOST_LAUNCHES, int(self._LONG_US / trial.median_us)))
+        if 0 < len(trial.samples_us) < self._TOLD:
+            trial.launches = max(1, min(self._MOST_LAUNCHES, int(self._LONG_US / trial.median_us)))
+        return trial.launches
 
-    def _hold_us(self, trial: Trial, count: int) -> float:
-        """How long to hold the stream so that the host stays ahead of `count` launches."""
+    def _hold_us(self, launches: Sequence[Trial]) -> float:
+        """How long to hold the stream so that the host stays ahead of these launches."""
         between_us = self._between_us if math.isfinite(self._between_us) else 0.0
-        device_us = between_us + (trial.median_us if trial.samples_us else 0.0)
-        return self._LEAD * self._host_us + 1.25 * count * max(0.0, self._host_us - device_us)
+        device_us = {trial.index: trial.samples_us[-1] if trial.samples_us else 0.0 for trial in launches}
+        behind_us = (max(0.0, self._host_us - between_us - device_us[trial.index]) for trial in launches)
+        return self._LEAD * self._host_us + 1.25 * math.fsum(behind_us)
 
-    def _block(self, trial: Trial, count: int, hold_us: float) -> tuple[list[float], bool]:
-        """Times of `count` launches, and whether the device came to one before the host had enqueued it."""
+    def _block(self, launches: Sequence[Trial], hold_us: float) -> tuple[list[float], bool]:
+        """Times of these launches, and whether the device came to one before the host had enqueued it."""
+        count = len(launches)
         events, starved = self._event_pairs(count), False
         hold_us = min(max(hold_us, self._SHORTEST_HOLD_US), self._LONGEST_HOLD_US)
         self._torch.cuda._sleep(int(hold_us * self._CYCLES_PER_US))
         start = time.perf_counter()
-        for before, after in events:
+        for trial, (before, after) in zip(launches, events):
             self._enqueue(trial, before, after)
             starved = starved or bool(before.query())
         self._host_us = (time.perf_counter() - start) / count * 1e6
@@ -258,6 +278,10 @@ class GivenTimer:
 
     def warm_up(self) -> None:
         """`do_bench` has warm-up launches of its own."""
+
+    def turn(self, trials: Sequence[Trial]) -> list[float] | None:
+        """None: it is asked for each config by itself."""
+        return None
 
     def ran_well(self) -> bool:
         """It was asked for one answer, and that is taken."""

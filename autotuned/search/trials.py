@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from typing import Any
 
+from autotuned.search import failures
 from autotuned.search.exclusions import Lifetime, Reason
 from autotuned.search.job import Job, Progress
-from autotuned.search.race import Trial
+from autotuned.search.trial import Trial
 from autotuned.store.conditions import Checked, with_verdicts
 from autotuned.store.record import Timing
 from autotuned.tunable import configs
@@ -65,6 +66,31 @@ class Board:
         """How many of those checked did not compute what is expected."""
         return sum(reason is Reason.WRONG for reason in self.why.values())
 
+    def made(self, identity: str, restore: Callable[[], None]) -> Trial:
+        """A new trial of a config, whose preparation begins with `restore`."""
+        job, config = self._job, self._job.configs[identity]
+        arguments = job.call.full(config)
+
+        def prepare() -> None:
+            restore()
+            if config.pre_hook is not None:
+                config.pre_hook(arguments)
+            if job.hooks.before is not None:
+                job.hooks.before(arguments)
+
+        def launch() -> None:
+            try:
+                job.tunable.launch(job.call, config)
+            except Exception as error:
+                finish(error)
+                raise
+
+        def finish(error: Exception | None = None) -> None:
+            if job.hooks.after is not None:
+                job.hooks.after(arguments, exception=error)
+
+        return Trial(self.place(identity), prepare, launch, finish)
+
     def identity(self, trial: Trial) -> str:
         """The text that says which config this is."""
         return self._identities[trial.index]
@@ -84,6 +110,15 @@ class Board:
     def open(self) -> list[Trial]:
         """Trials that may still be launched."""
         return [trial for trial in self.trials if trial.error is None and trial.index not in self.duplicates]
+
+    @property
+    def untuned(self) -> Trial | None:
+        """The trial of what runs without tuning, or of an equal binary, if this search measures it."""
+        if self._job.untuned not in self._job.configs:
+            return None
+        place = self.place(self._job.untuned or "")
+        found = self.duplicates.get(place)
+        return found or next((trial for trial in self.open() if trial.index == place), None)
 
     def failed(self) -> list[Trial]:
         """Trials with an error."""
@@ -173,6 +208,40 @@ class Board:
 
     def _is_worth_telling(self, trial: Trial) -> bool:
         return self.reason(trial).lifetime is not Lifetime.SEARCH and bool(trial.error or trial.samples_us)
+
+    def raise_if_all_failed(self, first: Exception | None, excluded: Container[str]) -> None:
+        """Raise if nothing can be chosen from.
+
+        Args:
+            first: The one error that every config raised, if it is the same.
+            excluded: Configs that did not compile, by identity.
+        """
+        if list(self.usable()) or not all(map(self._is_out, self.trials)):
+            return
+        failed, kernel = self.failed(), self._job.tunable.name
+        launched = [trial for trial in failed if self.identity(trial) not in excluded]
+        if launched and all(self.reason(trial) is Reason.PASSING for trial in launched):
+            raise failures.no_room(kernel, failed[-1].error or "")
+        if first is not None and len(failed) > 1 and not failures.is_resource_error(first):
+            failures.note(first, f"`{kernel}`: all {len(failed)} configs raised this, {self.label(failed[0])} first.")
+            try:
+                raise first
+            finally:
+                del first
+        raise failures.all_failed(kernel, self.reasons())  # now, or in an earlier search
+
+    def _is_out(self, trial: Trial) -> bool:
+        """Whether a trial says nothing for the list: it failed, stands for another, or is not in the list."""
+        is_spare = self.identity(trial) == self._job.spare
+        return bool(trial.error) or is_spare or trial.index in self.duplicates
+
+    def raise_if_none(self, left: Sequence[Trial]) -> None:
+        """Raise if the check has left nothing."""
+        unchecked = [trial.error for trial in self.trials if self.reason(trial) is Reason.PASSING]
+        if not left and unchecked:
+            raise failures.no_room(self._job.tunable.name, unchecked[-1] or "")
+        if not left:
+            raise failures.all_failed(self._job.tunable.name, self.reasons())
 
     def tell(self, trial: Trial) -> None:
         """Tell whoever keeps timings one by one."""

@@ -102,9 +102,13 @@ class Live(dict[str, Any]):
 
     Attributes:
         whole: False where some were left out because their grid launches nothing.
+        untuned: Identity of what the call has without tuning: `default=`, else the first; None where that is unknown.
+        spare: The same, where the user's list does not have it: it must not stand for a list that failed.
     """
 
     whole = True
+    untuned: str | None = None
+    spare: str | None = None
 
 
 Candidates = Mapping[str, Any]  # a config's identity -> the live Config

@@ -28,8 +28,8 @@ from problems import PROBLEMS, Problem
 
 import autotuned
 from autotuned import autotune
-from autotuned.search.race import Trial
 from autotuned.search.timers import CudaTimer
+from autotuned.search.trial import Trial
 
 SITTINGS, SAMPLES, BLOCK = 3, 200, 4
 

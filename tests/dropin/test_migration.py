@@ -247,6 +247,6 @@ def test_what_a_file_of_another_tuner_says_is_launched_and_not_stored(readers):
     assert [ran(4096), ran(8)] == [64, 256]
     assert list(listing.all_records()) == []
     with autotuned.mode("search"):
-        assert ran(4096) == 32
+        assert ran(4096) == 64  # a tie goes to what runs untuned
     kernel = make()
-    assert [ran(4096), ran(8)] == [32, 256]  # what was measured comes before the default
+    assert [ran(4096), ran(8)] == [64, 256]  # what was measured comes before the default

@@ -19,7 +19,7 @@ from autotuned import autotune
 from autotuned.offline import targets
 from autotuned.offline.workers.compile_pool import Compilers
 from autotuned.search import compile, timers
-from autotuned.search.race import Trial
+from autotuned.search.trial import Trial
 from autotuned.store import listing
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "bench"))

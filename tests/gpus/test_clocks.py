@@ -8,7 +8,7 @@ from simulated import Gpu
 
 from autotuned.gpu import clocks
 from autotuned.search import race, timers
-from autotuned.search.race import Trial
+from autotuned.search.trial import Trial
 
 
 class Library:
@@ -110,12 +110,13 @@ def race_of_two(slowed_rounds):
     answers = iter([False] * slowed_rounds)
     calls = []
 
-    def sample(trial, count):
-        calls.append(trial.index)
-        trial.samples_us += [100.0 + trial.index] * count
+    def sample(turn):
+        for trial in turn:
+            calls.append(trial.index)
+            trial.samples_us.append(100.0 + trial.index)
 
     trials = [Trial(index, lambda: None, lambda: None) for index in range(2)]
-    return race.race(trials, sample, recovers=lambda: next(answers, True)), calls, trials
+    return race.race(trials, race.Track(sample, recovers=lambda: next(answers, True))), calls, trials
 
 
 @pytest.mark.parametrize(("rounds", "steady"), [(1, True), (3, True), (10_000, False)])
@@ -124,7 +125,7 @@ def test_rounds_that_were_slowed_are_repeated_and_a_gpu_that_stays_slow_is_said_
     assert was_steady
     found, calls, trials = race_of_two(slowed_rounds=rounds)
     assert found is steady
-    assert len(calls) == len(quiet) + 2 * min(rounds, race.DISTURBED_ROUNDS - 1)
+    assert len(calls) == len(quiet) + 2 * race.FIRST_SAMPLES * min(rounds, race.DISTURBED_ROUNDS - 1)
     assert [trial.samples_us for trial in trials] == [trial.samples_us for trial in undisturbed]
     assert all(len(trial.samples_us) >= race.GUARD_SAMPLES for trial in trials)
 

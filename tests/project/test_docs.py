@@ -22,7 +22,7 @@ from autotuned import env, errors
 from autotuned.api import function, tuned
 from autotuned.gpu import device
 from autotuned.resolve import explain
-from autotuned.search import race, timers
+from autotuned.search import race, timers, trial
 
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted(DOCS.rglob("*.md"))]
@@ -222,7 +222,7 @@ def test_tuning_has_the_constants_of_the_race():
         f"rounds of {race.FIRST_SAMPLES}, up to {race.GUARD_SAMPLES} | within {race.GUARD_BAND:.0%} of",
         f"rounds of {race.FINAL_ROUND}, up to {race.FINAL_SAMPLES} | at most {race.FINALISTS} finalists, ",
         f"finalists, within {race.FINAL_BAND:.0%} or",
-        f"at least {race.NOISE_FLOOR:.1%}",
+        f"at least {trial.NOISE_FLOOR:.1%}",
         f"Configs within {race.TIE_BAND:.1%} of",
         f"measured for {race.CONFIG_BUDGET_S} s",
         f"({timers.CudaTimer.resolution_us} us for CUDA events, {timers.HostTimer.resolution_us} us on the CPU)",

@@ -117,8 +117,8 @@ def test_one_time_for_all_is_stored_as_unresolved_with_one_warning(time, form, c
     assert [record.quality for record in records()] == ["unresolved"] * 2
     [line] = [record.getMessage() for record in caplog.records]
     assert line == (
-        f"`stepped.scale`: expected do_bench to tell configs apart, got {time:g} ms for all. The first is taken; let it "
-        "time its argument."
+        f"`stepped.scale`: expected do_bench to tell configs apart, got {time:g} ms for all. What runs untuned is "
+        "taken; let it time its argument."
     )
     measuring[0] = False
     again = make(scale, do_bench=bench)(STEPS)

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import pytest
 
 import autotuned.search.race as race_module
-from autotuned.search.race import Trial, check_samples, race, winner
+from autotuned.search.race import Track, race, winner
+from autotuned.search.trial import NOISE_FLOOR, Trial, check_samples
 
 
 def nothing() -> None: ...
@@ -24,17 +25,17 @@ class Clock:
     def __init__(self, times_us: Sequence[float], noise_us: float = 0.0, seed: int = 0) -> None:
         self.times_us, self.noise_us = times_us, noise_us
         self.random = random.Random(seed)
-        self.calls: list[tuple[int, int]] = []
+        self.turns: list[list[int]] = []
 
-    def __call__(self, trial: Trial, count: int) -> None:
-        self.calls.append((trial.index, count))
-        true_us = self.times_us[trial.index]
-        trial.samples_us += [true_us + self.random.gauss(0, self.noise_us) for _ in range(count)]
+    def __call__(self, turn: Sequence[Trial]) -> None:
+        self.turns.append([trial.index for trial in turn])
+        for trial in turn:
+            trial.samples_us.append(self.times_us[trial.index] + self.random.gauss(0, self.noise_us))
 
 
 def raced(clock: Clock, seed: int = 0) -> list[Trial]:
     trials = [trial(index) for index in range(len(clock.times_us))]
-    race(trials, clock, seed)
+    race(trials, Track(clock), seed)
     return trials
 
 
@@ -132,18 +133,19 @@ def test_a_finalist_that_is_certainly_no_tie_is_measured_no_further() -> None:
 
 
 def test_many_samples_are_few_rounds() -> None:
-    clock = Clock([20.0, 20.02], noise_us=0.6)
-    trials = raced(clock)
+    clock, rounds = Clock([20.0, 20.02], noise_us=0.6), []
+    trials = [trial(index) for index in range(2)]
+    race(trials, Track(clock, lambda trials: rounds.append(len(clock.turns))))
     assert len(trials[0].samples_us) >= 160
-    assert len(clock.calls) <= 2 * 18
-    assert max(count for _, count in clock.calls) <= race_module.LAST_ROUND
+    assert len(rounds) <= 18
+    assert max(after - before for before, after in zip([0, *rounds], rounds)) <= race_module.LAST_ROUND
     assert max(len(trial.samples_us) for trial in trials) < race_module.MOST_LAUNCHES + race_module.FINAL_ROUND
 
 
 def test_where_a_sample_is_several_launches_these_are_counted() -> None:
     clock = Clock([8.0, 8.02], noise_us=0.4)
     trials = [Trial(index, nothing, nothing, launches=5) for index in range(2)]
-    race(trials, clock)
+    race(trials, Track(clock))
     most = race_module.MOST_LAUNCHES // 5
     assert most <= len(trials[0].samples_us) < most + race_module.FINAL_ROUND
 
@@ -157,11 +159,11 @@ def test_rounds_are_interleaved_and_shuffled_by_the_seed() -> None:
     clocks = [Clock([100.0] * 6, noise_us=1.0) for _ in range(3)]
     for clock, seed in zip(clocks, (1, 1, 2)):
         raced(clock, seed)
-    first_rounds = [[index for index, _ in clock.calls[:12]] for clock in clocks]
-    for order in first_rounds:
-        assert sorted(order[:6]) == sorted(order[6:]) == list(range(6))
-    assert first_rounds[0] == first_rounds[1] != first_rounds[2]
-    assert first_rounds[0][:6] != first_rounds[0][6:]
+    first_turns = [[clock.turns[0][:6], clock.turns[0][6:12]] for clock in clocks]  # taken together
+    for turns in first_turns:
+        assert sorted(turns[0]) == sorted(turns[1]) == list(range(6))
+    assert first_turns[0] == first_turns[1] != first_turns[2]
+    assert first_turns[0][0] != first_turns[0][1]
 
 
 @pytest.mark.parametrize(
@@ -180,14 +182,14 @@ def test_slow_configs_stop_at_their_budget_of_a_quarter_second(time_us: float, s
 def test_a_config_that_fails_is_out_and_the_others_race_on() -> None:
     clock = Clock([100.0, 90.0, 101.0], noise_us=1.0)
 
-    def sample(trial: Trial, count: int) -> None:
-        if trial.index == 1 and trial.samples_us:
-            trial.error = "RuntimeError: boom"
-        else:
-            clock(trial, count)
+    def sample(turn: Sequence[Trial]) -> None:
+        for one in turn:
+            if one.index == 1 and len(one.samples_us) == race_module.FIRST_SAMPLES:
+                one.error = "RuntimeError: boom"
+        clock([one for one in turn if not one.error])
 
     trials = [trial(index) for index in range(3)]
-    race(trials, sample)
+    race(trials, Track(sample))
     assert trials[1].error
     assert len(trials[1].samples_us) == race_module.FIRST_SAMPLES
     assert len(trials[0].samples_us) > race_module.GUARD_SAMPLES
@@ -195,11 +197,12 @@ def test_a_config_that_fails_is_out_and_the_others_race_on() -> None:
 
 
 def test_if_all_fail_the_race_ends() -> None:
-    def sample(trial: Trial, count: int) -> None:
-        trial.error = "boom"
+    def sample(turn: Sequence[Trial]) -> None:
+        for one in turn:
+            one.error = "boom"
 
     trials = [trial(0), trial(1)]
-    race(trials, sample)
+    race(trials, Track(sample))
     assert [trial.samples_us for trial in trials] == [[], []]
 
 
@@ -208,13 +211,14 @@ def test_the_race_ends_when_no_more_samples_come(allowed: int) -> None:
     # Out of time, or a benchmark that answers once: asking again and again would never end.
     clock = Clock([100.0, 100.0], noise_us=1.0)
 
-    def sample(trial: Trial, count: int) -> None:
-        clock(trial, min(count, allowed - len(trial.samples_us)))
+    def sample(turn: Sequence[Trial]) -> None:
+        for one in turn:
+            clock([one] if len(one.samples_us) < allowed else [])
 
     trials = [trial(0), trial(1)]
-    race(trials, sample)
+    race(trials, Track(sample))
     assert [len(trial.samples_us) for trial in trials] == [allowed, allowed]
-    assert len(clock.calls) < 20
+    assert len(clock.turns) < 60
 
 
 # -- times -----------------------------------------------------------------------------------------------------------
@@ -242,44 +246,75 @@ def test_the_error_of_a_median_shrinks_with_the_samples_and_never_below_the_floo
     few, many = trial(0, *noisy), trial(0, *noisy * 12)
     assert few.relative_error == pytest.approx(1.2533 * 1.4826 * 0.05 / math.sqrt(3))
     assert many.relative_error == pytest.approx(few.relative_error / math.sqrt(12))
-    assert trial(0, 5.0, 5.0, 5.0, 5.0).relative_error == pytest.approx(1.2533 * race_module.NOISE_FLOOR / 2)
+    assert trial(0, 5.0, 5.0, 5.0, 5.0).relative_error == pytest.approx(1.2533 * NOISE_FLOOR / 2)
 
 
 # -- disturbance ------------------------------------------------------------------------------------------------------
 
 
 class Disturbed(Clock):
-    """All times are longer by a half during some rounds of samples."""
+    """All times are longer by a half during some turns."""
 
-    def __init__(self, times_us: Sequence[float], slow_calls: range) -> None:
+    def __init__(self, times_us: Sequence[float], slow_turns: range) -> None:
         super().__init__(times_us, noise_us=0.2)
-        self.slow_calls = slow_calls
+        self.slow_turns = slow_turns
 
-    def __call__(self, trial: Trial, count: int) -> None:
-        super().__call__(trial, count)
-        if len(self.calls) - 1 in self.slow_calls:
-            trial.samples_us[-count:] = [sample * 1.5 for sample in trial.samples_us[-count:]]
+    def __call__(self, turn: Sequence[Trial]) -> None:
+        for one in turn:
+            super().__call__([one])
+            one.samples_us[-1] *= 1.5 if len(self.turns) // 3 in self.slow_turns else 1.0
 
 
-def test_a_round_in_which_all_moved_is_thrown_away_and_repeated() -> None:
-    clock = Disturbed([100.0, 101.0, 102.0], range(3, 6))
+@pytest.mark.parametrize("slow_turns", [range(3, 6), range(1, 2), range(3, 10_000)], ids=["a while", "a turn", "ever"])
+def test_what_all_share_of_a_change_is_taken_out(slow_turns: range) -> None:
+    clock = Disturbed([100.0, 101.0, 102.0], slow_turns)
     trials = [trial(index) for index in range(3)]
-    assert race(trials, clock)
-    assert all(max(trial.samples_us) < 110 for trial in trials)
+    assert race(trials, Track(clock))
+    assert winner(trials, 0.5) == (trials[0], "ok")
+    assert trials[2].median_us / trials[0].median_us == pytest.approx(1.02, abs=0.004)
+    assert trials[0].median_us in (pytest.approx(100, rel=0.02), pytest.approx(150, rel=0.02))
 
 
-def test_a_device_that_stays_slower_is_measured_all_the_same_and_said_to_be_unsteady() -> None:
-    clock = Disturbed([100.0, 101.0, 102.0], range(3, 10_000))
+def test_what_was_measured_stays_as_it_is_where_nothing_changes() -> None:
+    def sample(turn: Sequence[Trial]) -> None:
+        for one in turn:
+            one.samples_us.append(100.0 + one.index / 3)
+
     trials = [trial(index) for index in range(3)]
-    assert not race(trials, clock)
-    assert winner(trials, 0.5, steady=False)[1] == "noisy"
-    assert len(clock.calls) < 200
+    assert race(trials, Track(sample))
+    assert all(set(one.samples_us) == {100.0 + one.index / 3} for one in trials)
+
+
+def test_answers_that_are_not_in_the_order_of_time_stay_as_they_are() -> None:
+    def sample(turn: Sequence[Trial]) -> None:
+        for place, one in enumerate(turn):
+            one.samples_us += [] if one.samples_us else [100.0 + 30 * place, 90.0, 120.0]
+
+    trials = [trial(index) for index in range(8)]
+    assert race(trials, Track(sample, drifts=False))
+    assert all({90.0, 120.0} < set(one.samples_us) for one in trials)
 
 
 def test_one_config_that_moves_alone_disturbs_nothing() -> None:
-    def sample(trial: Trial, count: int) -> None:
-        later = 1.2 if trial.index == 1 and trial.samples_us else 1.0
-        trial.samples_us += [100.0 * later] * count
+    def sample(turn: Sequence[Trial]) -> None:
+        for one in turn:
+            one.samples_us.append(100.0 * (1.2 if one.index == 1 and len(one.samples_us) >= 3 else 1.0))
 
     trials = [trial(index) for index in range(3)]
-    assert race(trials, sample)
+    assert race(trials, Track(sample))
+    assert trials[0].median_us == pytest.approx(trials[2].median_us) == pytest.approx(100.0)
+
+
+def test_those_that_left_have_times_beside_those_of_the_leader_at_the_end() -> None:
+    clock, level = Clock([100.0, 160.0], noise_us=0.1), [1.0]
+
+    def sample(turn: Sequence[Trial]) -> None:
+        clock(turn)
+        for one in turn:
+            one.samples_us[-1] *= level[0]
+        level[0] *= 0.99
+
+    trials = [trial(index) for index in range(2)]
+    race(trials, Track(sample))
+    assert len(trials[1].samples_us) == race_module.FIRST_SAMPLES < len(trials[0].samples_us)
+    assert trials[1].median_us / trials[0].median_us == pytest.approx(1.6, abs=0.05)

@@ -1,5 +1,6 @@
 """The race over samples recorded on a GPU: quality, cost, drift, contention, and that the order of the list is no matter."""
 
+import itertools
 import math
 import random
 import statistics
@@ -8,7 +9,7 @@ import pytest
 import replay
 from simulated import Gpu
 
-from autotuned.search import race
+from autotuned.search import race, trial
 
 SEEDS = range(12)
 AS_GOOD = 0.005  # what the pick may be off in the median
@@ -32,6 +33,57 @@ def drift(sample_us, seconds, noise):
 def contention(sample_us, seconds, noise):
     """Another process that has the device for three tenths of the time."""
     return sample_us * (1 + noise.expovariate(2.0)) if noise.random() < 0.3 else sample_us
+
+
+def by_launch(rate, least=0.05, most=2.0):
+    """Times that change by so much with each sample, down or up to so many times what they were."""
+
+    def make():
+        factor = 1.0
+
+        def disturb(sample_us, seconds, noise):
+            nonlocal factor
+            factor = min(max(factor * (1 + rate), least), most)
+            return sample_us * factor
+
+        return disturb
+
+    return make
+
+
+def by_number(change):
+    """Times that change with the number of the sample."""
+
+    def make():
+        numbers = itertools.count()
+        return lambda sample_us, seconds, noise: sample_us * (1 + change(next(numbers), noise))
+
+    return make
+
+
+DRIFTS = {
+    "-1% a launch": by_launch(-0.01),
+    "-0.3% a launch": by_launch(-0.003),
+    "+0.3% a launch": by_launch(0.003),
+    "+1% a launch": by_launch(0.01),
+    "20% slower and back": by_number(lambda number, noise: 0.2 * (number // 60 % 2)),
+    "20% faster once": by_number(lambda number, noise: -0.2 * (number > 150)),
+    "two modes": by_number(lambda number, noise: 0.03 * (noise.random() < 0.5)),
+    "slower after a wait": by_number(lambda number, noise: 0.03 * (number % 16 == 0)),
+}
+
+
+@pytest.mark.parametrize("recording", RECORDINGS, ids=lambda recording: recording.name)
+@pytest.mark.parametrize("way", DRIFTS)
+def test_drift_decides_nothing_whatever_the_order_of_the_list(recording, way):
+    found = []
+    for seed in range(10):
+        order = list(range(len(recording.samples_us)))
+        random.Random(seed).shuffle(order)
+        found.append(replay.run(recording, seed, DRIFTS[way](), order))
+    assert sum(result.regret > 0.01 for result in found) <= 2
+    assert max(result.regret for result in found) <= 0.02
+    assert sum(result.quality == "noisy" for result in found) <= 2
 
 
 @pytest.mark.parametrize("recording", RECORDINGS, ids=lambda recording: recording.name)
@@ -99,8 +151,8 @@ def test_a_race_takes_so_many_seconds_launches_and_waits_and_no_more(monkeypatch
 @pytest.mark.parametrize("recording", RECORDINGS, ids=lambda recording: recording.name)
 def test_the_statistics_of_a_race_take_a_small_part_of_it(monkeypatch, recording):
     """The device is idle meanwhile. They took longer than the launches where finalists had 240 samples each."""
-    gpu, sorted_values, median = Gpu(), [], race._median
-    monkeypatch.setattr(race, "_median", lambda values: sorted_values.append(len(values)) or median(values))
+    gpu, sorted_values, median = Gpu(), [], trial.median
+    monkeypatch.setattr(trial, "median", lambda values: sorted_values.append(len(values)) or median(values))
     replay.on_device(recording, 0, gpu, gpu.install(monkeypatch), 25.0)
     print(recording.name, sum(sorted_values), len(sorted_values), gpu.counts["launches"])
     assert sum(sorted_values) < MOST_SORTED * gpu.counts["launches"]

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from simulated import Costs, Gpu
 
-from autotuned.search.race import Trial, race
+from autotuned.search.race import Track, race
 from autotuned.search.timers import CudaTimer, GivenTimer, HostTimer
+from autotuned.search.trial import Trial
 
 
 def nothing() -> None: ...
@@ -84,7 +85,12 @@ def test_a_race_with_a_users_benchmark_measures_each_config_once() -> None:
 
     timer = GivenTimer(do_bench, HostTimer())
     trials = [trial(0), trial(1)]
-    race(trials, lambda trial, count: trial.samples_us.extend(timer.sample(trial, count)))
+
+    def sample(turn: Sequence[Trial]) -> None:
+        for one in turn:
+            one.samples_us += timer.sample(one, 1)
+
+    race(trials, Track(sample, drifts=False))
     assert len(calls) == 2
 
 
@@ -155,9 +161,12 @@ def test_b81_the_host_that_launches_slowly_does_not_decide(monkeypatch: pytest.M
         def __init__(self) -> None:
             super().__init__([])
             self.device_us = 0.0
-            self.cuda.Event = lambda enable_timing: SimpleNamespace(
-                record=lambda: None, elapsed_time=lambda other: self.device_us / 1e3, query=lambda: False
-            )
+            self.cuda.Event = lambda enable_timing: self.event()
+
+        def event(self) -> SimpleNamespace:
+            one = SimpleNamespace(query=lambda: False, elapsed_time=lambda other: other.device_us / 1e3)
+            one.record = lambda: setattr(one, "device_us", self.device_us)
+            return one
 
     device = Device()
     monkeypatch.setitem(sys.modules, "torch", device)
@@ -168,7 +177,12 @@ def test_b81_the_host_that_launches_slowly_does_not_decide(monkeypatch: pytest.M
         device.device_us = device_us
 
     trials = [Trial(0, nothing, lambda: launch(10.0)), Trial(1, nothing, lambda: launch(5.0))]
-    race(trials, lambda trial, count: trial.samples_us.extend(timer.sample(trial, count)))
+
+    def sample(turn: Sequence[Trial]) -> None:
+        for one, time_us in zip(turn, timer.turn(turn) or ()):
+            one.samples_us.append(time_us)
+
+    race(trials, Track(sample))
     assert [trial.median_us for trial in trials] == [10.0, 5.0]
 
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from simulated import Gpu
 
 from autotuned.search import race
-from autotuned.search.race import Trial
 from autotuned.search.timers import Timer
+from autotuned.search.trial import Trial
 
 DATA = Path(__file__).parents[1] / "data"
 Disturbance = Callable[[float, float, random.Random], float]  # (sample in us, seconds so far, random) -> sample
@@ -86,17 +86,17 @@ def run(
     start = noise.random()  # of all configs: those that were recorded together are raced together
     places = [int(start * len(recording.samples_us[index])) for index in listed]
 
-    def sample(trial: Trial, count: int) -> None:
+    def sample(turn: Sequence[Trial]) -> None:
         nonlocal seconds
-        recorded = recording.samples_us[listed[trial.index]]
-        for _ in range(count):
+        for trial in turn:
+            recorded = recording.samples_us[listed[trial.index]]
             sample_us = disturb(recorded[places[trial.index] % len(recorded)], seconds, noise)
             places[trial.index] += 1
             seconds += (sample_us + OVERHEAD_US) / 1e6
             trial.samples_us.append(sample_us)
 
     trials = [Trial(place, lambda: None, lambda: None) for place in range(len(listed))]
-    steady = race.race(trials, sample, seed)
+    steady = race.race(trials, race.Track(sample), seed)
     best, quality = race.winner([trial for trial in trials if trial.samples_us], 0.5, steady)
     true_us, picked = recording.true_us, listed[best.index]
     return Result(picked, true_us[picked] / min(true_us) - 1, seconds, quality)
@@ -125,7 +125,12 @@ def on_device(recording: Recording, seed: int, gpu: Gpu, timer: Timer, restore_u
         trial.prepare()
         trial.launch()
         timer.synchronize()
-    steady = race.race(trials, lambda trial, count: trial.samples_us.extend(timer.sample(trial, count)), seed)
+
+    def sample(turn: Sequence[Trial]) -> None:
+        for trial, sample_us in zip(turn, timer.turn(turn)):
+            trial.samples_us.append(sample_us)
+
+    steady = race.race(trials, race.Track(sample), seed)
     best, quality = race.winner(trials, timer.resolution_us, steady)
     true_us = recording.true_us
     return Result(best.index, true_us[best.index] / min(true_us) - 1, gpu.now_us / 1e6, quality)

@@ -14,6 +14,7 @@ from stored import records
 from autotuned import autotune
 from autotuned.errors import ArgumentNameError, CheckError
 from autotuned.search import race, snapshots, timers
+from autotuned.search.trial import Trial
 from autotuned.search.trials import Board
 from autotuned.tunable import function
 
@@ -232,12 +233,13 @@ def test_b79_near_ties_do_not_flip():
     def chosen(seed, slow):
         noise = random.Random(seed)
 
-        def sample(trial, count):
-            middle = (slow, 99.5 if slow == 100 else 90.0)[trial.index]
-            trial.samples_us += [noise.gauss(middle, 3.0 if slow == 100 else 1.0) for _ in range(count)]
+        def sample(turn):
+            for trial in turn:
+                middle = (slow, 99.5 if slow == 100 else 90.0)[trial.index]
+                trial.samples_us.append(noise.gauss(middle, 3.0 if slow == 100 else 1.0))
 
-        trials = [race.Trial(index, lambda: None, lambda: None) for index in range(2)]
-        race.race(trials, sample, seed)
+        trials = [Trial(index, lambda: None, lambda: None) for index in range(2)]
+        race.race(trials, race.Track(sample), seed)
         return race.winner(trials, 0.0)[0].index
 
     ties = [chosen(seed, 100) for seed in range(100)]
@@ -276,6 +278,6 @@ def test_b82_a_wrong_first_config_is_no_reference():
 def test_twins_of_a_config_that_lost_the_device_have_no_time():
     """A binary that was launched once and never sampled: its twin has nothing to share."""
     board = Board(SimpleNamespace(configs={"a": None, "b": None}, forms={"b": {}}, known={}))
-    board.trials = [race.Trial(index, lambda: None, lambda: None) for index in range(2)]
+    board.trials = [Trial(index, lambda: None, lambda: None) for index in range(2)]
     board.pair(board.trials[1], board.trials[0])
     assert board.timings() == []

@@ -176,8 +176,8 @@ def test_b65_a_full_memory_is_not_a_verdict(caplog):
         full.clear()
         tuned(x)  # the pause of one call after the second failure
         tuned(x)
-    assert tuned.best_config is CONFIGS[0]
-    assert statuses() == {8: "ok", 16: "ok"}
+    assert tuned.best_config is CONFIGS[2]  # a tie goes to what runs untuned
+    assert statuses() == {8: "ok", 16: "ok", 4: "ok"}
     assert tuned.cache_info().searches == 3
 
 

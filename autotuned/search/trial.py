@@ -1,0 +1,71 @@
+"""A config with the samples that a search has of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+NOISE_FLOOR = 0.003  # relative spread below which a sample is not believed
+
+
+@dataclass
+class Trial:
+    """One config in the race.
+
+    Attributes:
+        index: Place in the list of candidates; earlier wins a tie.
+        launches: In one sample, which is their mean.
+        leader_us: The leader's median when it left the race; None while it takes part.
+        prepare: Restores, zeroes and runs hooks; not timed.
+        launch: Launches the config once; timed.
+        finish: Runs after the launch; not timed.
+    """
+
+    index: int
+    prepare: Callable[[], None]
+    launch: Callable[[], Any]
+    finish: Callable[[], None] = lambda: None
+    samples_us: list[float] = field(default_factory=list)
+    launches: int = 1
+    error: str | None = None
+    leader_us: float | None = None
+
+    @property
+    def median_us(self) -> float:
+        """Median of the samples so far, in microseconds."""
+        return median(self.samples_us)
+
+    @property
+    def relative_error(self) -> float:
+        """Standard error of the median, relative: 1.2533 sigma / sqrt(n), sigma from the median deviation."""
+        return 1.2533 * self.spread / math.sqrt(len(self.samples_us))
+
+    @property
+    def spread(self) -> float:
+        """Standard deviation of a sample, relative: from the median deviation, and not below the noise floor."""
+        median_us = self.median_us
+        deviation_us = median([abs(sample - median_us) for sample in self.samples_us])
+        return max(1.4826 * deviation_us / median_us, NOISE_FLOOR)
+
+    def percentile(self, share: float) -> float:
+        """The sample below which `share` of all lie, in microseconds."""
+        return sorted(self.samples_us)[min(int(share * len(self.samples_us)), len(self.samples_us) - 1)]
+
+
+def median(values: Sequence[float]) -> float:
+    """As `statistics.median`, at a third of its time: a race asks for thousands, while the device waits."""
+    ordered, half = sorted(values), len(values) // 2
+    return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
+
+
+def check_samples(samples_us: Sequence[float]) -> None:
+    """Refuse times that no clock can have measured.
+
+    Raises:
+        ValueError: A time is zero, negative, NaN or infinite; that is a failure of the config, not a fast one.
+    """
+    for sample in samples_us:
+        if not math.isfinite(sample) or sample <= 0:
+            raise ValueError(f"expected a time above 0 us, got {sample!r}.")

@@ -1,0 +1,172 @@
+"""What is chosen is never slower than what runs without tuning, as far as samples can tell."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from fakes import FakeConfig as Config
+
+import autotuned
+from autotuned import autotune
+from autotuned.search import race, timers
+from autotuned.search.race import Track, duel, winner
+from autotuned.search.trial import Trial
+from autotuned.store import listing
+
+
+def nothing() -> None: ...
+
+
+def trial(index: int, *samples_us: float) -> Trial:
+    return Trial(index, nothing, nothing, samples_us=list(samples_us))
+
+
+class Clock:
+    """The host's clock, by which a launch takes as long as the config under test says."""
+
+    def __init__(self) -> None:
+        self.now_ns = 0
+
+    def perf_counter_ns(self) -> int:
+        return self.now_ns
+
+
+@pytest.fixture
+def took(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Let so many microseconds pass."""
+    clock = Clock()
+    monkeypatch.setattr(timers.time, "perf_counter_ns", clock.perf_counter_ns)
+
+    def pass_us(us: float) -> None:
+        clock.now_ns += round(us * 1e3)
+
+    return pass_us
+
+
+def tuned(took: Callable[[float], None], times_us: Sequence[float], **more: Any) -> Any:
+    @autotune([Config({"us": us}) for us in times_us], key=["n"], **more)
+    def run(x: Any, n: int, *, us: float) -> None:
+        took(us)
+
+    return run
+
+
+def searched(run: Any, n: int) -> None:
+    with autotuned.mode("search"):
+        run(np.zeros(4), n)
+
+
+@pytest.mark.parametrize(
+    ("times_us", "default_us", "chosen_us"),
+    [
+        pytest.param([3000, 2000], 500, 500, id="a default beside the list that is the fastest"),
+        pytest.param([3000, 2000], 2500, 2000, id="one that is slower than the best"),
+        pytest.param([3000, 2000], 2004, 2004, id="one that is a tie"),
+        pytest.param([3000, 2000], 2000, 2000, id="one of the list"),
+        pytest.param([900, 1000, 1002], 1002, 900, id="one of the list, slower"),
+        pytest.param([1000, 1001, 999], None, 1000, id="without one the first, in a tie"),
+        pytest.param([5000, 1000, 999], None, 1000, id="without one the first, far behind"),
+    ],
+)
+def test_the_untuned_config_takes_part(
+    took: Callable[[float], None], times_us: list[int], default_us: int | None, chosen_us: int
+) -> None:
+    default = Config({"us": default_us}) if default_us is not None else None
+    run = tuned(took, times_us, default=default)
+    searched(run, 4)
+    run(np.zeros(4), 4)
+    assert run.best_config.kwargs["us"] == chosen_us
+    [(_, record)] = listing.all_records()
+    untuned_us = times_us[0] if default_us is None else default_us
+    assert record.provenance["default"]["kwargs"] == {"us": untuned_us}
+    base = record.timing_of(record.provenance["default"])
+    assert base is not None and base.samples >= race.GUARD_SAMPLES
+    again = tuned(took, times_us, default=default)
+    again(np.zeros(4), 4)
+    assert (again.best_config.kwargs["us"], again.cache_info().searches) == (chosen_us, 0)
+
+
+def test_a_callable_default_is_asked_for_the_call(took: Callable[[float], None]) -> None:
+    run = tuned(took, [3000, 2000], default=lambda x, n: Config({"us": 100 * n}))
+    for n, chosen_us in ((4, 400), (50, 2000)):
+        searched(run, n)
+        run(np.zeros(4), n)
+        assert run.best_config.kwargs["us"] == chosen_us
+
+
+def test_a_default_that_the_pruner_drops_takes_no_part(took: Callable[[float], None]) -> None:
+    def slow(configs: list[Any], named: Any, **more: Any) -> list[Any]:
+        return [config for config in configs if config.kwargs["us"] > 1000]
+
+    run = tuned(took, [3000, 2000], default=Config({"us": 500}), prune_configs_by={"early_config_prune": slow})
+    searched(run, 4)
+    run(np.zeros(4), 4)
+    assert run.best_config.kwargs["us"] == 2000
+
+
+def test_a_default_that_raises_takes_no_part_and_that_is_said(
+    took: Callable[[float], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "autotuned")
+
+    def none(x: Any, n: int) -> Any:
+        raise KeyError("no idea")
+
+    run = tuned(took, [3000, 2000], default=none)
+    searched(run, 4)
+    assert "takes no part in the search: KeyError" in caplog.text
+    [(_, record)] = listing.all_records()
+    assert record.winner["kwargs"] == {"us": 2000}
+
+
+# -- the last comparison -----------------------------------------------------------------------------------------------
+
+
+def dueled(best_us: float, untuned_us: float) -> tuple[bool, int]:
+    """Whether the first is confirmed, and how many samples of each that took."""
+    samples = []
+
+    def sample(turn: Sequence[Trial]) -> None:
+        for one in turn:
+            samples.append(one.index)
+            noise = (len(samples) * 7 % 11 - 5) / 1000
+            one.samples_us.append((best_us, untuned_us)[one.index] * (1 + noise))
+
+    confirmed = duel(trial(0, best_us), trial(1, untuned_us), Track(sample))
+    return confirmed, samples.count(0)
+
+
+@pytest.mark.parametrize(
+    ("untuned_us", "confirmed"), [(110.0, True), (101.0, True), (100.1, False), (100.0, False), (90.0, False)]
+)
+def test_what_won_is_confirmed_by_fresh_samples(untuned_us: float, confirmed: bool) -> None:
+    found, samples = dueled(100.0, untuned_us)
+    assert found is confirmed
+    assert samples <= race.DUEL_SAMPLES
+
+
+def test_what_is_far_apart_needs_few_pairs() -> None:
+    assert dueled(100.0, 200.0) == (True, race.DUEL_ROUND)
+
+
+def test_a_race_that_was_misled_is_overruled(
+    took: Callable[[float], None], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "autotuned")
+    monkeypatch.setattr(race, "winner", lambda trials, *more: (trials[-1], "ok"))
+    run = tuned(took, [1000.0, 1500.0])
+    searched(run, 4)
+    run(np.zeros(4), 4)
+    assert run.best_config.kwargs["us"] == 1000.0
+    assert "no faster than what runs without tuning" in caplog.text
+
+
+def test_a_tie_goes_to_the_untuned_and_then_to_the_earlier() -> None:
+    trials = [trial(index, *[100.0 + index / 100] * 40) for index in range(3)]
+    assert winner(trials, 0.5, untuned=2)[0] is trials[2]
+    assert winner(trials, 0.5)[0] is trials[0]
+    assert winner([*trials, trial(3, *[90.0] * 40)], 0.5, untuned=2)[0].index == 3
