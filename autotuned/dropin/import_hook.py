@@ -33,7 +33,7 @@ def _install(kind: str) -> None:
     from autotuned.dropin.install import install
 
     try:
-        install(replace=kind == "replace")
+        install(replace=kind.startswith("replace"), race=kind.endswith("race"))
     except Exception:  # the program must start, with or without us
         log.exception("autotuned run: nothing is installed in this process")
 

@@ -18,6 +18,9 @@ def run(
     replace: Annotated[
         bool, typer.Option("--replace", help="Also launch kernels decorated with triton.autotune by our launcher.")
     ] = False,
+    race: Annotated[
+        bool, typer.Option("--race", help="Measure by our search where Triton's benchmark would measure.")
+    ] = False,
     as_json: terminal.AsJson = False,
 ) -> None:
     """Run a command whose Triton kernels remember what was measured.
@@ -25,13 +28,13 @@ def run(
     `autotuned.install()` runs in each of its Python processes. The command takes the place of this process: output,
     signals and the exit code are its own.
 
-    JSON: on stderr, before the command starts, `command` and `install` ("seed" or "replace").
+    JSON: on stderr, before the command starts, `command` and `install` ("seed", "replace", "race" or "replace-race").
     """
     spec = importlib.util.find_spec("autotuned")
     if spec is None or spec.origin is None:  # only of a package that was deleted while it runs
         raise terminal.fail("autotuned is not installed as files; call autotuned.install() in the program.")
     startup = os.path.join(os.path.dirname(spec.origin), "dropin", "startup")
-    kind = "replace" if replace else "seed"
+    kind = "-".join([name for name, asked in (("replace", replace), ("race", race)) if asked]) or "seed"
     environment = env.for_command(kind, startup)
     if as_json:
         terminal.remark_json({"command": command, "install": kind})

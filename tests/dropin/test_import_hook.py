@@ -101,4 +101,4 @@ def test_a_wrong_value_is_said_and_the_program_runs(app):
     startup = Path(autotuned.__file__).parent / "dropin" / "startup"
     code, out, err = run(sys.executable, app, path=[startup], env={"AUTOTUNED_INSTALL": "everything"})
     assert (code, out) == (0, "plain triton.runtime.autotuner SourceFileLoader\n")
-    assert "AUTOTUNED_INSTALL: expected one of seed, replace, got 'everything'" in err
+    assert "AUTOTUNED_INSTALL: expected one of seed, replace, race, replace-race, got 'everything'" in err
