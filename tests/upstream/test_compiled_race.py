@@ -173,7 +173,9 @@ def test_hooks_see_what_triton_gives_them(bench, x):
 
     stock, raced = seen_with(False), seen_with(True)
     assert set(raced) == set(stock)
-    assert [one for one in raced if one[:2] == ("before", True)] == [one for one in stock if one[:2] == ("before", True)]
+    assert [one for one in raced if one[:2] == ("before", True)] == [
+        one for one in stock if one[:2] == ("before", True)
+    ]
     assert len([1 for one in raced if one[0] == "before"]) - 1 == len([1 for one in raced if one[0] == "after"])
 
 
