@@ -17,6 +17,7 @@ from typing import Any
 from triton.runtime.autotuner import Autotuner
 
 from autotuned import env
+from autotuned.api import triton_listener
 from autotuned.dropin import stock_tuner
 from autotuned.dropin.stock_tuner import Seed
 from autotuned.key.key import Key, KeySpec
@@ -172,10 +173,7 @@ def begin() -> None:
         times = race.times(config) if race is not None and race.is_of(self) else None
         if times is None:
             return stock(self, *args, config=config, **meta)
-        if kernel.prints_autotuning():
-            print(  # noqa: T201
-                f"Autotuning kernel {self.base_fn.__name__} with config {config}"
-            )
+        triton_listener.say_measured(self.base_fn.__name__, config)
         return list(times)
 
     _bench.in_front_of = stock  # type: ignore[attr-defined]
