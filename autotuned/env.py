@@ -17,7 +17,7 @@ from autotuned._frozen import Frozen
 MODES = ("auto", "serve", "strict", "search", "off")
 LAUNCHERS = ("c", "python", "triton", "verify")
 DEVICES = ("cuda", "interpreter")
-INSTALLS = ("seed", "replace")
+INSTALLS = ("seed", "replace", "race", "replace-race")
 log = logging.getLogger("autotuned")
 SAID = 4096  # things that a process, or one tuned function, remembers to have warned of
 _said: set[str] = set()
@@ -42,7 +42,7 @@ OPTIONS = (
         "c if it was built",
         "Launch path: c, python, triton (Triton's own), or verify (c, each launch compared).",
     ),
-    Option("AUTOTUNED_INSTALL", "set by autotuned run", "What that command installs: seed or replace."),
+    Option("AUTOTUNED_INSTALL", "set by autotuned run", f"What that command installs: {', '.join(INSTALLS)}."),
     Option("AUTOTUNED_BINARIES", "set by autotuned run", "Where that command keeps what every Triton kernel compiled."),
     Option("AUTOTUNED_COMPILE_WORKERS", "by cores and memory", "Configs compiled at once; 0 or 1: one by one."),
     Option("AUTOTUNED_DEVICE", "cuda if there is a GPU", "For the command line: cuda or interpreter."),
@@ -155,7 +155,7 @@ def command_line_device() -> str:
 
 
 def install_kind() -> str:
-    """What `autotuned run` has asked its processes to install: "seed", "replace", or "" for nothing."""
+    """What `autotuned run` has asked its processes to install: one of `INSTALLS`, or "" for nothing."""
     return _choice("AUTOTUNED_INSTALL", INSTALLS, "")
 
 
@@ -173,7 +173,7 @@ def for_command(kind: str, startup: str, binaries: str = "") -> dict[str, str]:
     """The environment of a command that `autotuned run` starts.
 
     Args:
-        kind: "seed" or "replace".
+        kind: One of `INSTALLS`.
         startup: The folder with the `sitecustomize.py` that its Pythons run first.
         binaries: The folder that keeps compiled kernels; "" for none.
     """

@@ -48,6 +48,12 @@ def announce(tuner: Any, kernel: str, key: Any, choice: Choice) -> None:
         )
 
 
+def say_measured(function: str, config: Any) -> None:
+    """Triton's own line for each config of a search, where `TRITON_PRINT_AUTOTUNING` is on."""
+    if toolchain.prints_autotuning():
+        print(f"Autotuning kernel {function} with config {config}")  # noqa: T201
+
+
 def timings(record: TuningRecord, live: Iterable[Any], kernel: str) -> dict[Any, list[float]]:
     """A record in Triton's form: config to median, 20th and 80th percentile in milliseconds, infinite where it failed.
 

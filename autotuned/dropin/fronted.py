@@ -16,7 +16,6 @@ from autotuned.tunable.kernel import TunableKernel
 
 log = logging.getLogger("autotuned")
 _Run = Callable[..., Any]
-_PATIENCE = 8  # so many changes of the choices with fewer launches from the table: they change at every call
 
 
 class Beside(Replaced):
@@ -33,7 +32,7 @@ class Beside(Replaced):
         self.configs, self.keys, self._seen_keys = theirs.configs, theirs.keys, list(theirs.keys)
         self._seen = (self.configs, len(self.configs))
         self.early_config_prune, self.perf_model = theirs.early_config_prune, theirs.perf_model
-        self._theirs, self._run, self._changes = theirs, run, 0
+        self._theirs, self._run = theirs, run
         self.cache = memory
 
     def tritons_run(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], grid: Any) -> Any:
@@ -59,9 +58,10 @@ class Beside(Replaced):
     def changed(self) -> None:
         """A choice in the other's cache was replaced or removed."""
         self._forget_bound()
-        self._changes += 1
-        if self._changes > _PATIENCE and self.tuner.launcher.hits < self._changes:
-            self.cache.beside = False
+        self.in_vain()
+
+    def _leave(self) -> None:
+        self.cache.beside = False
 
 
 def launches_for(theirs: Any, run: _Run) -> Beside | None:

@@ -33,7 +33,8 @@ def _install(kind: str) -> None:
     from autotuned.dropin.install import install
 
     try:
-        install(replace=kind == "replace", binaries=env.kept_binaries())
+        asked = {"replace": kind.startswith("replace"), "race": kind.endswith("race")}
+        install(**asked, binaries=env.kept_binaries())
     except Exception:  # the program must start, with or without us
         log.exception("autotuned run: nothing is installed in this process")
 

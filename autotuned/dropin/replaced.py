@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from types import MethodType
 from typing import Any
 
 from triton.runtime.autotuner import Autotuner, AutotunerError, Config
@@ -30,6 +32,11 @@ from autotuned.tunable.call import Hooks
 from autotuned.tunable.kernel import TunableKernel
 
 log = logging.getLogger("autotuned")
+_PATIENCE = 16  # so many launches that a table answers too seldom are borne with
+_WORTH = 4  # hits that make up for one of them
+LEFT = (
+    "launched by Triton: of its calls too few were in the launch table (options given at the call, or ever new words)"
+)
 NOTHING_LEFT = "No valid autotuner configs after pruning. `early_config_prune` should return at least one config."
 
 
@@ -105,6 +112,7 @@ class Replaced(Tuned):
         self.restore_copies: dict[str, Any] = {}  # Triton 3.6 to 3.8 has it only once its own hook has run
         self.cache = seeded.Memory({}, self._forget_bound)
         self._searching = threading.RLock()  # Triton's `run` keeps the call in `self.nargs`
+        self._vain, self.is_left = 0, False  # `is_left`: Triton launches it, for it does that cheaper
         if given.hooks.before is None:
             self.pre_hook = self._set_aside
         if given.hooks.after is None:
@@ -136,6 +144,21 @@ class Replaced(Tuned):
                 return Autotuner.run(self, *args, grid=grid, warmup=False, **kwargs)
             finally:
                 self.nargs = None
+
+    def in_vain(self) -> None:
+        """Count a launch that Triton has in its cache and the table could not answer, which costs more than Triton's.
+
+        Where these are not few beside the hits, which cost less, the kernel is left to Triton's own launch.
+        """
+        self._vain += 1
+        if self._vain > _PATIENCE and self.tuner.launcher.hits < _WORTH * self._vain and not self.is_left:
+            self.is_left = True
+            log.info("`%s`: %s.", self.tuner.tunable.name, LEFT)
+            self._leave()
+
+    def _leave(self) -> None:
+        self.cache.beside = False
+        self.run = MethodType(_launched_by_triton, self)
 
     def _bench(self, *args: Any, config: Any, **meta: Any) -> Any:
         """Triton's own benchmark of a config; an answer that is no time counts as a failure, as infinity does."""
@@ -242,6 +265,10 @@ class Replaced(Tuned):
 
         Nothing is searched, measured or launched; a pruner is called as for the call.
         """
+        found = self._explained(args, kwargs)
+        return dataclasses.replace(found, remarks=(*found.remarks, LEFT)) if self.is_left else found
+
+    def _explained(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Explanation:
         name, mode, known = self.tuner.tunable.name, env.current_mode(), stock_tuner.Seed(self)
         own = self.key_of(args, kwargs)
         self.nargs = dict(zip(self.arg_names, args))
@@ -279,13 +306,16 @@ class _Through(Tuner):
     def miss(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], grid: Any) -> Any:
         """Let Triton look up or search, and launch; then put the launch into the table."""
         self._misses += 1
-        before = self._tuned.__dict__.get("configs_timings")
+        before, choices = self._tuned.__dict__.get("configs_timings"), len(self._tuned.cache)
         start = time.perf_counter()
         result = self._tuned.tritons_run(args, kwargs, grid)
         if self._tuned.__dict__.get("configs_timings") is not before:
             self.chooser.state.searches += 1
             self.chooser.state.search_s += time.perf_counter() - start
-        self._bind_launched(args, kwargs, grid, result)
+        if not self._tuned.is_left:
+            self._bind_launched(args, kwargs, grid, result)
+        if len(self._tuned.cache) == choices:
+            self._tuned.in_vain()
         return result
 
     def _bind_launched(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], grid: Any, result: Any) -> None:
@@ -303,6 +333,13 @@ class _Through(Tuner):
         ready = self._bound(call, config, self._prologue(call, config), result)
         self.launcher.bind(tuple(call.arguments.values()), ready)
         self.chooser.state.bind_s += time.perf_counter() - start
+
+
+def _launched_by_triton(self: Replaced, *args: Any, grid: Any = ..., warmup: bool = False, **kwargs: Any) -> Any:
+    """`run` of a kernel that is left to Triton."""
+    if warmup or grid is ...:
+        return self._compile_only(args, kwargs, grid, warmup)
+    return self.tritons_run(args, kwargs, grid)
 
 
 def _wall_clock(call: Callable[[], Any], quantiles: Sequence[float]) -> list[float]:

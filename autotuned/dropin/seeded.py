@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from autotuned import env
+from autotuned._lazy import later
 from autotuned.dropin.empties import LeftOut
 from autotuned.dropin.stock_tuner import Seed, seed_of, timing_of
 from autotuned.dropin.widened import Widened
@@ -15,6 +16,11 @@ from autotuned.errors import AutotunedError, NotTunedError
 from autotuned.key.key import Key
 from autotuned.search import failures
 from autotuned.triton_compat import kernel
+
+if TYPE_CHECKING:
+    from autotuned.dropin import raced
+else:
+    raced = later("dropin.raced")
 
 log = logging.getLogger("autotuned")
 
@@ -43,6 +49,7 @@ class Asked:
         self.pruned: list[Any] | None = None
         self.passing = False
         self._widened: Widened | None = None
+        self._race: raced.Race | None = None
         self._left_out = LeftOut(self.tuner)
 
     def look_up(self, memory: Memory, own: Any) -> bool:
@@ -77,6 +84,8 @@ class Asked:
         if found is None:
             if self.missed is not None and self.key is not None:
                 self._widened = Widened(self.tuner, self.key, self._call, self._seed.needed.restore)
+                if self._seed.races and not self.kwargs.get("warmup"):
+                    self._race = raced.Race(self.tuner, self._seed, self.key, self._call, self._left)
             return False
         self.missed = None if not self.passing else own
         memory.note(own, found)
@@ -84,6 +93,8 @@ class Asked:
 
     def _end(self) -> list[str]:
         """What was put back while Triton measured."""
+        if self._race is not None:
+            self._race.close()
         return self._widened.end() if self._widened is not None else list(self._seed.needed.restore or ())
 
     def _stored(self, mode: str) -> Any:
@@ -132,7 +143,8 @@ class Asked:
             memory.drop(self.missed)
         elif self.missed is not None:
             restore = self._end()
-            if timings is not self._before and memory.has(self.missed):
+            is_kept = self._race is not None and self._race.is_run
+            if timings is not self._before and memory.has(self.missed) and not is_kept:
                 self._keep(memory, timings, restore)
 
     def fail(self, memory: Memory) -> None:

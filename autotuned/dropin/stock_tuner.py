@@ -16,7 +16,7 @@ from autotuned.key.key import Key
 from autotuned.key.tensors import dtypes_in, is_tensor
 from autotuned.resolve import fallback, sources
 from autotuned.resolve.context import Context
-from autotuned.resolve.request import trial_part
+from autotuned.resolve.request import OWN_TIMER, trial_part
 from autotuned.search import benchmark, failures
 from autotuned.store import conditions, records
 from autotuned.store.conditions import Conditions
@@ -32,6 +32,15 @@ log = logging.getLogger("autotuned")
 # Exact answers only: nothing of another shape or another context may change what a program chose before.
 _EXACT = (Origin.STORE, Origin.FILE)
 TIMER = "triton"
+
+
+class _Racing:
+    """Whether this package's search measures for tuners whose benchmark is Triton's (`raced.begin`)."""
+
+    on = False
+
+
+racing = _Racing()
 _FAILED = "Triton counted it as failed"
 
 
@@ -48,6 +57,12 @@ class Seed:
         self.needed = Conditions(conditions.names(how.restore))
         self._context = Context(self.tunable, None, trial)
         self._warned: set[str] = set()
+        self._can_race = _has_tritons_bench(tuner)
+
+    @property
+    def races(self) -> bool:
+        """Whether its configs are raced; what a race and what Triton's benchmark chose have keys of their own."""
+        return racing.on and self._can_race
 
     def call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call:
         """The call, with arguments in the kernel's order: what is left out and has a default is filled in."""
@@ -70,7 +85,8 @@ class Seed:
             for argument, value in call.arguments.items()
             for path, dtype in dtypes_in(argument, value)
         }
-        tuner: dict[str, Json] = {"name": TIMER, "configs": digest(sorted(self.identities(configs)))}
+        timer = OWN_TIMER if self.races else TIMER
+        tuner: dict[str, Json] = {"name": timer, "configs": digest(sorted(self.identities(configs)))}
         part: dict[str, Json] = {"tensors": dtypes, "values": values, "none": [], "tuner": tuner}
         key = Key(name, part, *self._context.of(call))
         if opaque.portable(key.to_json()):
@@ -147,6 +163,13 @@ class Seed:
     def warn_once(self, message: str, about: str = "untuned", *more: Any) -> None:
         """Say something about this kernel, once."""
         env.warn_once(about, message, self.tunable.name, *more, said=self._warned)
+
+
+def _has_tritons_bench(tuner: Any) -> bool:
+    """Whether a tuner times a config as Triton does, or as our class that looks at what Triton's says."""
+    bench = type(tuner)._bench
+    own = kernel.is_tritons(getattr(bench, "in_front_of", bench)) or getattr(tuner, "prunes_once", False)
+    return own and "_bench" not in vars(tuner)
 
 
 def _spell(value: Any, where: str) -> Json:

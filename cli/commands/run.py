@@ -18,6 +18,9 @@ def run(
     replace: Annotated[
         bool, typer.Option("--replace", help="Also launch kernels decorated with triton.autotune by our launcher.")
     ] = False,
+    race: Annotated[
+        bool, typer.Option("--race", help="Measure by our search where Triton's benchmark would measure.")
+    ] = False,
     binaries: Annotated[
         str,
         typer.Option("--binaries", metavar="DIR", help="Keep what every Triton kernel compiled, for the next start."),
@@ -32,14 +35,14 @@ def run(
     With --binaries every Triton kernel of the command, tuned or not, is looked for in DIR before it is compiled, and
     put there after: the next start compiles nothing, in another container too. DIR holds code that runs on the GPU.
 
-    JSON: on stderr, before the command starts, `command`, `install` ("seed" or "replace") and `binaries` (the folder,
-    or null).
+    JSON: on stderr, before the command starts, `command`, `install` ("seed", "replace", "race" or "replace-race") and
+    `binaries` (the folder, or null).
     """
     spec = importlib.util.find_spec("autotuned")
     if spec is None or spec.origin is None:  # only of a package that was deleted while it runs
         raise terminal.fail("autotuned is not installed as files; call autotuned.install() in the program.")
     startup = os.path.join(os.path.dirname(spec.origin), "dropin", "startup")
-    kind = "replace" if replace else "seed"
+    kind = "-".join([name for name, asked in (("replace", replace), ("race", race)) if asked]) or "seed"
     environment = env.for_command(kind, startup, os.path.expanduser(binaries))
     if as_json:
         terminal.remark_json({"command": command, "install": kind, "binaries": binaries or None})

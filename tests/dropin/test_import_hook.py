@@ -43,6 +43,15 @@ def test_a_program_is_replaced(app):
     assert (code, out) == (0, "wrapped autotuned.dropin.replaced SourceFileLoader\n"), err
 
 
+@pytest.mark.parametrize("more", [[], ["--replace"]], ids=["seeded", "replaced"])
+def test_a_program_is_raced(tmp_path, more):
+    file = tmp_path / "app.py"
+    file.write_text("import triton.runtime.autotuner as a\nprint(hasattr(a.Autotuner._bench, 'in_front_of'))")
+    code, out, err = autotuned_run(*more, "--race", "--json", "--", sys.executable, str(file))
+    assert (code, out) == (0, "True\n"), err
+    assert f'"install": "{"replace-race" if more else "race"}"' in err
+
+
 def test_processes_that_a_program_starts_are_seeded_too(tmp_path, app):
     parent = tmp_path / "parent.py"
     parent.write_text(f"import subprocess, sys; sys.exit(subprocess.run([sys.executable, {app!r}]).returncode)")
@@ -101,4 +110,4 @@ def test_a_wrong_value_is_said_and_the_program_runs(app):
     startup = Path(autotuned.__file__).parent / "dropin" / "startup"
     code, out, err = run(sys.executable, app, path=[startup], env={"AUTOTUNED_INSTALL": "everything"})
     assert (code, out) == (0, "plain triton.runtime.autotuner SourceFileLoader\n")
-    assert "AUTOTUNED_INSTALL: expected one of seed, replace, got 'everything'" in err
+    assert "AUTOTUNED_INSTALL: expected one of seed, replace, race, replace-race, got 'everything'" in err

@@ -11,10 +11,11 @@ from triton.runtime import autotuner
 import autotuned
 from autotuned.dropin import install
 
-SUBJECTS = ["triton", "seeded", "beside", "replaced", "autotuned"]
+SUBJECTS = ["triton", "seeded", "raced", "beside", "replaced", "autotuned"]
 # `install()` as it stands; with replace=True over kernels that Triton's own decorator made, and over those of ours.
-INSTALLED = ["seeded", "beside", "replaced"]
-OURS = ["seeded", "beside", "replaced", "autotuned"]
+# "raced" is `install(race=True)`.
+INSTALLED = ["seeded", "raced", "beside", "replaced"]
+OURS = ["seeded", "raced", "beside", "replaced", "autotuned"]
 VERSION = tuple(int(part) for part in triton.__version__.split(".")[:2])
 
 
@@ -36,7 +37,7 @@ def subject(name: str) -> Iterator[Subject]:
     """A subject, installed for as long as the block runs."""
     stock = triton.autotune
     if name in INSTALLED:
-        install.install(replace=name != "seeded")
+        install.install(replace=name in ("beside", "replaced"), race=name == "raced")
     decorators = {"autotuned": autotuned.autotune, "replaced": triton.autotune}
     try:
         yield Subject(name, decorators.get(name, stock))
