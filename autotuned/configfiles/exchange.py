@@ -123,8 +123,15 @@ def _import(key: Key, entry: Entry, path: Path, result: ImportResult) -> None:
 
 
 def paths_of(paths: PathLike | Iterable[PathLike]) -> list[Path]:
-    """One path, or several, as a list."""
-    return list(map(Path, [paths] if isinstance(paths, (str, os.PathLike)) else paths))
+    """One path, or several, as a list.
+
+    Raises:
+        ConfigFileError: There is none.
+    """
+    found = list(map(Path, [paths] if isinstance(paths, (str, os.PathLike)) else paths))
+    if not found:
+        raise ConfigFileError("expected config files, or folders of them, got none. Give at least one path.", path="")
+    return found
 
 
 def files_in(paths: PathLike | Iterable[PathLike]) -> list[Path]:

@@ -10,7 +10,7 @@ from typing import Any
 import triton
 from triton.runtime import autotuner
 
-from autotuned import _native
+from autotuned import _native, env
 from autotuned.dropin import seeded, stock_tuner
 from autotuned.triton_compat import kernel, versions
 
@@ -57,6 +57,7 @@ def install(replace: bool = False, *, race: bool = False, binaries: str | os.Pat
         VersionError: Triton is older than 3.6.
     """
     versions.check()
+    env.configure_logging()
     if binaries is not None:
         _keep_binaries(Path(binaries).expanduser().absolute())
     _wrap_run()

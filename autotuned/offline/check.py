@@ -81,7 +81,7 @@ def check(
     checked = CheckResult(paths, tolerance)
     checked.faults += [Fault(str(path), text) for path, file in checked.files for text in audit.faults(path, file)]
     if imports or measure:
-        _with_the_program(checked, [targets] if isinstance(targets, str) else targets or (), measure)
+        _with_the_program(checked, targets or (), measure)
     return checked
 
 
@@ -103,10 +103,10 @@ def _with_the_program(checked: CheckResult, targets: Iterable[str], measure: boo
 
 def _kernels(checked: CheckResult, targets: Iterable[str]) -> Iterator[tuple[str, Found]]:
     """The kernels of the files by name; one that cannot be had is a fault of its files."""
-    from autotuned.offline import targets as cases
+    from autotuned.offline import targets as modules
     from autotuned.offline import verify
 
-    known = {one.name: one for target in targets for one in cases.load(target)}
+    known = {one.name: one for target in modules.texts(targets, 0) for one in modules.load(target)}
     for name in dict.fromkeys(file.kernel for _, file in checked.files):
         try:
             yield name, known.get(name) or verify.find_kernel(name)

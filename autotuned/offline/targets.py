@@ -10,7 +10,7 @@ import pkgutil
 import sys
 import sysconfig
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +25,21 @@ from autotuned.triton_compat import kernel
 from autotuned.tunable.call import Call
 
 EXPECTED = "expected a module (app.kernels), one kernel of it (app.kernels:matmul) or a file (kernels.py)"
+
+
+def texts(targets: Any, at_least: int = 1) -> list[str]:
+    """One target, or several, as text; a file may be given as a path.
+
+    Raises:
+        TargetError: There is none, or one is neither text nor a path.
+    """
+    given = [targets] if isinstance(targets, (str, os.PathLike)) or not isinstance(targets, Iterable) else [*targets]
+    for one in given:
+        if not isinstance(one, (str, os.PathLike)):
+            raise TargetError(f"{EXPECTED}, got {type(one).__name__}: {one!r:.60}. Name it.", target=repr(one))
+    if len(given) < at_least:
+        raise TargetError(f"{EXPECTED}, got none.", target="")
+    return [os.fspath(one) for one in given]
 
 
 @dataclass(frozen=True)

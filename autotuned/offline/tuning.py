@@ -14,6 +14,7 @@ from autotuned.offline.cases import Cases, share
 from autotuned.offline.device import check_environment, isolates, use_device
 from autotuned.offline.measure import Measured, Measurer
 from autotuned.offline.results import Observer, Options, TuneResult
+from autotuned.offline.targets import texts
 from autotuned.offline.workers.local import Local
 from autotuned.offline.workers.pool import Pool
 from autotuned.offline.workers.slots import Executor
@@ -74,7 +75,7 @@ def tune(
     if options.out is not None:
         writer.refuse_unwritable(options.out)
     run = _here if not options.several and not isolates(isolate) else _in_processes
-    targets = [targets] if isinstance(targets, str) else targets
+    targets = texts(targets)
     result = _finished(run(targets, options, progress or Observer()))
     if binaries and result.files:
         from autotuned.offline.binaries import build  # needs the half of the library that compiles

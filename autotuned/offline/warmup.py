@@ -13,6 +13,7 @@ from autotuned.offline.binaries import build
 from autotuned.offline.device import tensors_on, use_device
 from autotuned.offline.replay import Replayed
 from autotuned.offline.results import BuildResult
+from autotuned.offline.targets import texts
 from autotuned.recording.file import RecordedCall
 from autotuned.resolve import explain
 from autotuned.tunable import configs
@@ -79,7 +80,7 @@ def warmup(
         RecordingError: The recording cannot be read.
         OptionError, NoDeviceError: The device that `AUTOTUNED_DEVICE` asks for cannot be had.
     """
-    device = tensors_on(use_device())
+    device, files = tensors_on(use_device()), texts(files or (), 0)
     with explain.reading_once():  # each call that is not tuned says what is nearest to it
         found = replay.load(Path(recording), files or ())
         result = WarmupResult([_prepared(one, call, device) for one in found for call in one.calls])

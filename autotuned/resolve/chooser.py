@@ -103,27 +103,14 @@ class Chooser:
     def _with_default(self, call: Call, live: Live) -> Live:
         """With what the call has without tuning among them: nothing is chosen that loses to it."""
         live.untuned = next(iter(live), None)
-        if (
-            self.options.default is not None
-            and len(live) > 1
-            and (found := self._usable_default(call, live)) is not None
-        ):
+        wanted = self.options.default is not None and len(live) > 1
+        found = fallback.usable_default(self.tunable, lambda: self.default_for(call, live)) if wanted else None
+        if found is not None and self.allows(call, found, live):
             refuse_conflicts(self.tunable, call.args, call.kwargs, self.tunable.settings(found))
             live.untuned = self.state.identity(found)
             live.spare = None if live.untuned in live else live.untuned
             live.setdefault(live.untuned, found)
         return live
-
-    def _usable_default(self, call: Call, live: Live) -> Any:
-        """What `default=` gives for a call, if it may run; it is asked again, and heard, where it is all there is."""
-        try:
-            found = self.default_for(call, live)
-            if candidates.is_config(found):
-                candidates.check([found], self.tunable)
-                return found if self.allows(call, found, live) else None
-        except Exception as error:
-            log.info("`%s`: default= takes no part in the search: %s", self.tunable.name, failures.describe(error))
-        return None
 
     def _launching(self, call: Call, live: Live) -> Live:
         """Those that launch something, as `32 // BLOCK` blocks do for some only; all where none does."""
@@ -135,7 +122,7 @@ class Chooser:
 
     def launches(self, call: Call) -> bool:
         """Whether a call launches anything with any of its configs."""
-        return any(self.tunable.launches(call, config) for config in self.candidates(call).values())
+        return any(self.tunable.launches(call, one) for one in self.candidates(call).values())
 
     def question(self, call: Call, live: Candidates, mode: str, **more: Any) -> Question:
         """What is asked for a call among its candidates."""
@@ -446,11 +433,10 @@ class Chooser:
         return self.default(question.call, question.live)
 
     def _without_search(self, question: Question) -> Choice:
-        key = question.key
+        key, lack = question.key, self._lack(question) if question.mode in ("strict", "serve") else ""
         if question.mode == "strict":
-            raise explain.not_tuned(key, "mode 'strict' allows no search", self._lack(question))
+            raise explain.not_tuned(key, "mode 'strict' allows no search", lack)
         if question.mode == "serve":
-            lack = self._lack(question)
             self.untuned.note(key, lambda key: lack or explain.nearest_words(key))
         if self.options.default is not None:
             return self.default(question.call, question.live)
@@ -464,8 +450,8 @@ class Chooser:
         if stored is not None:
             return stored
         if self.options.default is None:
-            why = "a CUDA graph is being captured, which a search would break"
-            why = why if question.search else "prepare(search=False) allows no search"
+            captured = "a CUDA graph is being captured, which a search would break"
+            why = captured if question.search else "prepare(search=False) allows no search"
             raise explain.not_tuned(question.key, why, self._lack(question))
         return self.default(question.call, question.live)
 

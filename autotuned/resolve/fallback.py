@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from autotuned.errors import ConfigError
@@ -35,6 +35,20 @@ def default(tunable: Tunable, found: Any, call: Call, live: Candidates) -> Choic
         if (instead := next(others, None)) is not None:
             return Choice(instead, Origin.DEFAULT, lasting=False)
     return Choice(found, Origin.DEFAULT)
+
+
+def usable_default(tunable: Tunable, ask: Callable[[], Any]) -> Any:
+    """The config that `default=` gives, as a candidate; None where it gives none that can be: that is said when it is
+    all there is.
+    """
+    try:
+        found = ask()
+        if configs.is_config(found):
+            configs.check([found], tunable)
+            return found
+    except Exception as error:
+        log.info("`%s`: default= takes no part in the search: %s", tunable.name, failures.describe(error))
+    return None
 
 
 def first_that_compiles(tunable: Tunable, call: Call, live: Iterable[Any]) -> Any:

@@ -32,7 +32,7 @@ def check(
 ) -> None:
     """Check config files, and on request whether they still win.
 
-    CheckResult are schema, values, duplicates, and entries that are dead or shadowed.
+    Checked are schema, values, duplicates, and entries that are dead or shadowed.
 
     Needs neither torch nor a GPU. A choice of an earlier PATH shadows that of a later one. With --import the kernels
     are imported: names and types are matched with their signatures, configs with their lists, and the source they were
