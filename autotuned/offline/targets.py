@@ -24,7 +24,8 @@ from autotuned.resolve.tuner import Tuner
 from autotuned.triton_compat import kernel
 from autotuned.tunable.call import Call
 
-EXPECTED = "expected a module (app.kernels), one kernel of it (app.kernels:matmul) or a file (kernels.py)"
+FORMS = "a module (app.kernels), one kernel of it (app.kernels:matmul) or a file (kernels.py)"
+EXPECTED = f"expected {FORMS}"
 
 
 def texts(targets: Any, at_least: int = 1) -> list[str]:
@@ -36,9 +37,9 @@ def texts(targets: Any, at_least: int = 1) -> list[str]:
     given = [targets] if isinstance(targets, (str, os.PathLike)) or not isinstance(targets, Iterable) else [*targets]
     for one in given:
         if not isinstance(one, (str, os.PathLike)):
-            raise TargetError(f"{EXPECTED}, got {type(one).__name__}: {one!r:.60}. Name it.", target=repr(one))
+            raise TargetError(f"expected {FORMS}, got {type(one).__name__}: {one!r:.60}.", target=repr(one))
     if len(given) < at_least:
-        raise TargetError(f"{EXPECTED}, got none.", target="")
+        raise TargetError(f"expected {FORMS}, got none.", target="")
     return [os.fspath(one) for one in given]
 
 
