@@ -4,6 +4,7 @@ import ast
 import inspect
 import json
 import os
+import pydoc
 import re
 import runpy
 from collections.abc import Iterator
@@ -318,3 +319,11 @@ def test_keys_has_the_table_of_product_names():
 def test_keys_has_every_reason_that_explain_gives():
     rows = re.findall(r"^\| `([^`]+)` \|", section(read("docs/keys.md"), "## Why did it miss?"), re.MULTILINE)
     assert sorted(rows) == sorted(explain.REASONS)
+
+
+def test_the_api_page_names_what_there_is():
+    """Also without mkdocs, which says so only where the site is built."""
+    names = re.findall(r"(?m)^::: ([\w.]+)$", read("docs/api.md"))
+    assert len(names) > 20
+    for name in names:
+        assert pydoc.locate(name) is not None, name
