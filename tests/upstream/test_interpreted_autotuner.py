@@ -107,7 +107,8 @@ def test_m6_reset_to_zero(subject, device, by_name):
 def test_s3_none_among_what_is_reset_or_restored(subject, device, argument, by_name):
     kernel = subject.autotune(CONFIGS, key=["n"], do_bench=run_thrice, **{argument: ["out", "extra"]})(add_to)
     x, out = torch.rand(100, device=device), torch.zeros(100, device=device)
-    with fails_on_stock(subject, AttributeError, (3, 7)):
+    raced = str(getattr(subject, "name", subject)) == "raced" and argument == "restore_value"  # our search puts it back
+    with contextlib.nullcontext() if raced else fails_on_stock(subject, AttributeError, (3, 7)):
         kernel[grid](out=out, extra=None, x=x, n=100) if by_name else kernel[grid](out, None, x, 100)
         assert torch.equal(out, x)
 
