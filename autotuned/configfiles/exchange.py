@@ -213,21 +213,7 @@ class MergeResult:
 
 
 def merge(paths: PathLike | Iterable[PathLike], out: PathLike | None = None) -> MergeResult:
-    """Put config files together; for a call that several have, the choice that was measured better is taken.
-
-    That is: one under stronger conditions (a check, more protection) before one under weaker ones; one with times
-    before one without; then the one that gains more over the config used without tuning, for that ratio holds across
-    machines where times do not; then the faster one; then the first.
-
-    Args:
-        paths: Config files, or folders of them. They are never written.
-        out: Where the files are written: a folder, or for one kernel on one device a file that ends in `.json`. None:
-            nothing is written, and their paths are those below a folder.
-
-    Raises:
-        ConfigFileError: There are no files.
-        OutputError: `out` is an input, holds something else, or cannot be written.
-    """
+    """What `autotuned.merge` does, for the JSON alone: see there which choice is taken, and the errors."""
     inputs, merged = files_in(paths), MergeResult()
     files: dict[Name, ConfigFile] = {}
     for path in inputs:

@@ -105,7 +105,7 @@ class Chooser:
         live.untuned = next(iter(live), None)
         wanted = self.options.default is not None and len(live) > 1
         found = fallback.usable_default(self.tunable, lambda: self.default_for(call, live)) if wanted else None
-        if found is not None and self.allows(call, found, live):
+        if found is not None and (found is self.options.default or self.allows(call, found, live)):
             refuse_conflicts(self.tunable, call.args, call.kwargs, self.tunable.settings(found))
             live.untuned = self.state.identity(found)
             live.spare = None if live.untuned in live else live.untuned
@@ -122,7 +122,7 @@ class Chooser:
 
     def launches(self, call: Call) -> bool:
         """Whether a call launches anything with any of its configs."""
-        return any(self.tunable.launches(call, one) for one in self.candidates(call).values())
+        return any(self.tunable.launches(call, config) for config in self.candidates(call).values())
 
     def question(self, call: Call, live: Candidates, mode: str, **more: Any) -> Question:
         """What is asked for a call among its candidates."""

@@ -151,6 +151,11 @@ class Question(Frozen):
         return getattr(self.live, "untuned", None)
 
     @property
+    def spare(self) -> str | None:
+        """The same, where the user's list does not have it."""
+        return getattr(self.live, "spare", None)
+
+    @property
     def fresh(self) -> bool:
         """Whether stored answers are ignored."""
         return self.force or self.mode == "search"

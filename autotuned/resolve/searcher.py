@@ -178,7 +178,7 @@ class Searcher:
             known=left.known,
             incumbent=left.incumbent,
             untuned=question.untuned,
-            spare=getattr(question.live, "spare", None),
+            spare=question.spare,
             budget_s=min(budgets, default=None),
             observer=question.observer,
             check=options.check,
@@ -210,7 +210,7 @@ class Searcher:
             return result  # what was measured so far is in the logbook
         if before is not None:  # what is complete stays so: the new search only adds to it
             result = before.extended(result.timings)
-        spare = getattr(question.live, "spare", None) if outcome.winner is None else None
+        spare = question.spare if outcome.winner is None else None
         if self._state.keeps(key) and any(one.status == "ok" and one.identity != spare for one in result.timings):
             self._keep(result, question)
         return result

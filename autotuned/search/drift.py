@@ -99,9 +99,7 @@ class Drift:
 
     def _fit(self) -> list[list[float]]:
         """The level of each sample of each turn: configs' times and turns' lines, each by what the other leaves."""
-        levels = [[0.0] * len(turn) for turn in self._turns]
-        if self._times:
-            levels = [self._line(turn) for turn in self._turns]
+        levels = [self._line(turn) for turn in self._turns]
         for _ in range(PASSES if self._times else FIRST_PASSES):
             before, self._times = self._times, self._medians(levels)
             levels = [self._line(turn) for turn in self._turns]

@@ -138,7 +138,7 @@ class _Search:
             trial.error = None
             if self._meet_again(trial):
                 self._sample(trial, race.FIRST_SAMPLES)
-                self._tell([trial])
+                self.board.tell(trial)
 
     def _launch_all(self) -> None:
         waiting = {trial.index for trial in self.board.open()}
@@ -198,10 +198,10 @@ class _Search:
             self.board.tell(trial)
         elif self._ahead.running() and self._job.timer.overlaps:
             self._sample(trial, race.FIRST_SAMPLES)
-            self._tell([trial])
+            self.board.tell(trial)
         elif self._sampling.deadline_s < math.inf:  # it may be all there is time for
             self._sample(trial, 1)
-            self._tell([trial])
+            self.board.tell(trial)
 
     def _launch_first(self, trial: Trial) -> None:
         """Protect, load and launch; learn what it writes; blame it if the device does not survive."""

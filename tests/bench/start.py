@@ -15,18 +15,13 @@ import json
 import os
 import statistics
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
-KERNEL = """
-import triton
-import triton.language as tl
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
+from started import KERNEL
 
-@triton.jit
-def add(x_ptr, n, BLOCK: tl.constexpr):
-    i = tl.arange(0, BLOCK)
-    tl.store(x_ptr + i, tl.load(x_ptr + i, mask=i < n) + 1.0, mask=i < n)
-"""
 PROGRAM = """
 import json, marshal, sys, time
 import torch, triton

@@ -7,18 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from started import KERNEL
 
 pytest.importorskip("triton")
 
-KERNEL = """
-import triton
-import triton.language as tl
-
-@triton.jit
-def add(x_ptr, n, BLOCK: tl.constexpr):
-    i = tl.arange(0, BLOCK)
-    tl.store(x_ptr + i, tl.load(x_ptr + i, mask=i < n) + 1.0, mask=i < n)
-"""
 PROGRAM = """
 import json, sys
 import torch, triton
