@@ -100,7 +100,7 @@ def test_b81_times_are_those_of_a_stream_held_until_all_is_enqueued(elements):
     short, long = [], []
     for _ in range(10):  # in turn: clocks drift
         short += timer.sample(trial, 10)
-        times, starved = timer._block(trial, 10, 10_000.0)
+        times, starved = timer._block([trial] * 10, 10_000.0)
         assert not starved
         long += times
     one, other = statistics.median(short), statistics.median(long)
