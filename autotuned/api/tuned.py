@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 from triton.runtime.autotuner import Autotuner, AutotunerError, Heuristics
 
 from autotuned import _native, env
-from autotuned._frozen import Frozen
-from autotuned._lazy import later
+from autotuned._startup import Frozen, later
 from autotuned.api.pickling import CaseGenerator, Named
 from autotuned.api.triton_listener import announce
 from autotuned.errors import CallError, NotTunedError, PruningError

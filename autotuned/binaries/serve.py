@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from autotuned import env
-from autotuned._frozen import Frozen
+from autotuned._startup import Frozen
 from autotuned.binaries import folders
 from autotuned.binaries.folders import Kernel, Shelf
 from autotuned.binaries.loaded import Loaded

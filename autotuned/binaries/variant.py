@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import Any
 
-from autotuned._frozen import Frozen
+from autotuned._startup import Frozen
 from autotuned.errors import EncodingError
 from autotuned.json_fields import integer, named, typed, wrong
 from autotuned.key import opaque

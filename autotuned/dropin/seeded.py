@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from autotuned import env
-from autotuned._lazy import later
+from autotuned._startup import later
 from autotuned.dropin.empties import LeftOut
 from autotuned.dropin.stock_tuner import Seed, seed_of, timing_of
 from autotuned.dropin.widened import Widened

@@ -8,7 +8,7 @@ from functools import cached_property, lru_cache
 from types import MappingProxyType
 from typing import Any
 
-from autotuned._frozen import Frozen
+from autotuned._startup import Frozen
 from autotuned.key.tensors import is_descriptor, is_tensor, is_tensor_type, sizes_of, stride_pattern, strides_of
 from autotuned.typed_json import (
     DEPTH,

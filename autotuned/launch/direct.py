@@ -9,8 +9,7 @@ from operator import index, is_
 from typing import TYPE_CHECKING, Any
 
 from autotuned import _native
-from autotuned._frozen import Frozen
-from autotuned._lazy import later
+from autotuned._startup import Frozen, later
 from autotuned.launch import codegen
 from autotuned.launch.entry import Bound, Run
 from autotuned.triton_compat import compiled, kernel

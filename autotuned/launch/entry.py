@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from autotuned._lazy import later
+from autotuned._startup import later
 from autotuned.launch import codegen
 
 if TYPE_CHECKING:

@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from autotuned import _native, env
-from autotuned._frozen import Frozen
-from autotuned._lazy import later
+from autotuned._startup import Frozen, later
 from autotuned.key.key import KeySpec
 from autotuned.triton_compat import versions
 

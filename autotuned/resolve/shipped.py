@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from autotuned._lazy import later
+from autotuned._startup import later
 from autotuned.key.key import Key
 from autotuned.launch import launcher
 from autotuned.resolve.context import Context

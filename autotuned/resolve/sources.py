@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autotuned._lazy import later
+from autotuned._startup import later
 from autotuned.key.key import Key
 from autotuned.store import conditions, record, records
 from autotuned.store.conditions import BY_DEFAULT, Conditions

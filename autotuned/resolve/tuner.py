@@ -13,7 +13,7 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from autotuned import env
-from autotuned._lazy import later
+from autotuned._startup import later
 from autotuned.errors import AutotunedError
 from autotuned.key.tensors import is_tensor
 from autotuned.launch import codegen, launcher

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
-from autotuned._frozen import Frozen
+from autotuned._startup import Frozen
 from autotuned.key.key import Key
 from autotuned.store.conditions import Conditions
 from autotuned.store.record import TuningRecord

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from autotuned._frozen import Frozen
+from autotuned._startup import Frozen
 from autotuned.json_fields import integer, is_finite, named, texts, typed, wrong
 from autotuned.key import stored_key
 from autotuned.key.key import Key

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotuned import disk, env
-from autotuned._lazy import later
+from autotuned._startup import later
 from autotuned.errors import RecordError
 from autotuned.key.key import Key
 from autotuned.store import layout, record

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from autotuned import env
-from autotuned._frozen import Frozen
+from autotuned._startup import Frozen
 from autotuned.triton_compat import kernel, versions
 from autotuned.triton_compat.compiled import is_hooked
 from autotuned.typed_json import Json

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
-from autotuned._lazy import later
+from autotuned._startup import later
 from autotuned.gpu import device
 from autotuned.gpu.device import Device
 from autotuned.key import source
