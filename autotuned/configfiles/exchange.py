@@ -13,12 +13,11 @@ from autotuned.configfiles import writer
 from autotuned.configfiles.file import ConfigFile, Entry, Fault
 from autotuned.errors import ConfigFileError, KernelNameError, OutputError
 from autotuned.gpu.device import Device, from_json
-from autotuned.json_fields import is_finite
 from autotuned.key import opaque
 from autotuned.key.key import Key
 from autotuned.store import conditions, layout, listing, records
 from autotuned.store.record import TuningRecord
-from autotuned.typed_json import Json
+from autotuned.typed_json import Json, is_finite
 
 IMPORTED = "imported"  # in the provenance of a record: the config file that it is from
 PathLike = str | os.PathLike[str]

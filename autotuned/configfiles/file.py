@@ -12,12 +12,11 @@ from typing import Any, NamedTuple
 from autotuned import disk
 from autotuned.errors import ConfigFileError, RecordError
 from autotuned.gpu.device import Device, file_stem, from_json
-from autotuned.json_fields import is_finite, texts, typed
 from autotuned.key import stored_key
 from autotuned.key.key import Key
 from autotuned.store import conditions, record
 from autotuned.store.conditions import Conditions
-from autotuned.typed_json import Json, canonical
+from autotuned.typed_json import Json, canonical, is_finite, texts, typed
 
 SCHEMA = 2
 SCHEMAS = "schema"  # the folder of JSON schemas beside the files of this package; none of its files is a config file

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from autotuned.gpu.device import from_json
-from autotuned.json_fields import INT64_MAX, integers, texts, typed, wrong
 from autotuned.key.key import Key
-from autotuned.typed_json import Json
+from autotuned.typed_json import INT64_MAX, Json, integers, texts, typed, wrong
 
 
 def load(kernel: Json, call: Json, context: Json) -> Key:

@@ -10,10 +10,9 @@ from pathlib import Path
 
 from autotuned import disk
 from autotuned.errors import RecordingError
-from autotuned.json_fields import integer, typed, wrong
 from autotuned.key import stored_key
 from autotuned.key.key import Key
-from autotuned.typed_json import Json, digest
+from autotuned.typed_json import Json, digest, integer, typed, wrong
 
 log = logging.getLogger("autotuned")
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotuned import disk
-from autotuned.json_fields import PID_MAX, integer, typed
 from autotuned.store import layout
+from autotuned.typed_json import PID_MAX, integer, typed
 
 if TYPE_CHECKING:
     from filelock import FileLock

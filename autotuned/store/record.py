@@ -7,12 +7,11 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from autotuned._startup import Frozen
-from autotuned.json_fields import integer, is_finite, named, texts, typed, wrong
 from autotuned.key import stored_key
 from autotuned.key.key import Key
 from autotuned.store import conditions
 from autotuned.store.conditions import Checked, Conditions, judge
-from autotuned.typed_json import Json, canonical
+from autotuned.typed_json import Json, canonical, integer, is_finite, named, texts, typed, wrong
 
 SCHEMA = 2
 QUALITIES = ("ok", "tied", "noisy", "unresolved")
