@@ -15,7 +15,7 @@ from autotuned._startup import Frozen, later
 from autotuned.api.pickling import CaseGenerator, Named
 from autotuned.api.triton_listener import announce
 from autotuned.errors import CallError, NotTunedError, PruningError
-from autotuned.key.tensors import is_tensor, sizes_of
+from autotuned.key.key import is_tensor, sizes_of
 from autotuned.launch import launcher
 from autotuned.resolve.request import Options
 from autotuned.resolve.tuner import Tuner

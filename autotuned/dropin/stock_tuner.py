@@ -12,8 +12,7 @@ from typing import Any
 
 from autotuned import env
 from autotuned.key import opaque
-from autotuned.key.key import Key
-from autotuned.key.tensors import dtypes_in, is_tensor
+from autotuned.key.key import Key, dtypes_in, is_tensor
 from autotuned.resolve import fallback, sources
 from autotuned.resolve.context import Context
 from autotuned.resolve.request import OWN_TIMER, trial_part

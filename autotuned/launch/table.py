@@ -14,9 +14,8 @@ from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from autotuned.key.key import KeySpec
+from autotuned.key.key import KeySpec, is_descriptor, is_tensor
 from autotuned.key.memory import gpu_of
-from autotuned.key.tensors import is_descriptor, is_tensor
 from autotuned.launch.codegen import MISSING, private_prefix
 from autotuned.typed_json import is_numpy_scalar
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from autotuned import env
 from autotuned._startup import later
 from autotuned.errors import AutotunedError
-from autotuned.key.tensors import is_tensor
+from autotuned.key.key import is_tensor
 from autotuned.launch import codegen, launcher
 from autotuned.resolve import hooks, shipped
 from autotuned.resolve.chooser import Chooser

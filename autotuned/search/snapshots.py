@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 from autotuned import env
 from autotuned.key import walk
+from autotuned.key.key import strides_of
 from autotuned.key.memory import address, bytes_in, elements, is_torch, tensors_in
-from autotuned.key.tensors import strides_of
 from autotuned.launch import zeroing
 from autotuned.search.failures import is_memory_error
 

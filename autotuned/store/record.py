@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from autotuned._startup import Frozen
-from autotuned.key import stored_key
-from autotuned.key.key import Key
+from autotuned.key.key import Key, load_key
 from autotuned.store import conditions
 from autotuned.store.conditions import Checked, Conditions, judge
 from autotuned.typed_json import Json, canonical, integer, is_finite, named, texts, typed, wrong
@@ -137,7 +136,7 @@ def load(data: Json) -> TuningRecord:
     if typed(fields["schema"], int, "schema") != SCHEMA:
         raise wrong("schema", f"schema {SCHEMA}", fields["schema"])
     parts = named(fields["key"], "key", {"call", "context"})
-    key = stored_key.load(fields["kernel"], parts["call"], parts["context"])
+    key = load_key(fields["kernel"], parts["call"], parts["context"])
     winner = None if fields["winner"] is None else check_config(fields["winner"], "winner")
     if fields["quality"] not in QUALITIES:
         raise wrong("quality", f"one of {', '.join(QUALITIES)}", fields["quality"])
