@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from autotuned import _native
 from autotuned._startup import Frozen, later
 from autotuned.launch import codegen
-from autotuned.launch.entry import Bound, Run
+from autotuned.launch.bound import Bound, Run
 from autotuned.triton_compat import compiled, kernel
 from autotuned.tunable.call import Tunable
 

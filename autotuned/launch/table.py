@@ -20,7 +20,7 @@ from autotuned.launch.codegen import MISSING, private_prefix
 from autotuned.typed_json import is_numpy_scalar
 
 if TYPE_CHECKING:
-    from autotuned.launch.entry import Bound
+    from autotuned.launch.bound import Bound
 
 LIMIT = 4096  # entries of one kernel; 5,000 distinct shapes must not grow memory without end
 _TENSOR_MODULES = ("torch", "torch.nn.parameter")

@@ -27,7 +27,7 @@ from autotuned.tunable.kernel import TunableKernel
 
 if TYPE_CHECKING:
     from autotuned.key import memory
-    from autotuned.launch import bound, direct, entry, verify
+    from autotuned.launch import bound, direct, verify
     from autotuned.resolve import advice, counters
     from autotuned.resolve.counters import CacheInfo
     from autotuned.resolve.explain import Explanation
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from autotuned.search.job import Observer
     from autotuned.triton_compat import compiled
 else:
-    bound, direct, entry = map(later, ("launch.bound", "launch.direct", "launch.entry"))
+    bound, direct = map(later, ("launch.bound", "launch.direct"))
     compiled = later("triton_compat.compiled")
     failures, memory = later("search.failures"), later("key.memory")
     advice, counters = later("resolve.advice"), later("resolve.counters")
@@ -259,13 +259,13 @@ class Tuner:
         self._bind(call, choice, before, compiled, start)
         return config
 
-    def _prologue(self, call: Call, config: Any) -> entry.Prologue | None:
+    def _prologue(self, call: Call, config: Any) -> bound.Prologue | None:
         """What must happen before every launch of the config; None if nothing must."""
         if not self.options.zero and config.pre_hook is None:
             return None  # asked here, so that what is for binding is imported after the first launch and not before
-        return entry.Prologue(self.tunable.name, config, tuple(call.arguments), self.options.zero)
+        return bound.Prologue(self.tunable.name, config, tuple(call.arguments), self.options.zero)
 
-    def _bind(self, call: Call, choice: Choice, before: entry.Prologue | None, result: Any, start: float) -> None:
+    def _bind(self, call: Call, choice: Choice, before: bound.Prologue | None, result: Any, start: float) -> None:
         """Put the launch into the table; `start` is when compiling began, on the clock of `time.perf_counter`."""
         launched = time.perf_counter()
         if isinstance(self.tunable, TunableKernel):
@@ -276,7 +276,7 @@ class Tuner:
         self.chooser.state.compile_s += launched - start
         self.chooser.state.bind_s += time.perf_counter() - launched
 
-    def _put(self, call: Call, config: Any, before: entry.Prologue | None, result: Any) -> None:
+    def _put(self, call: Call, config: Any, before: bound.Prologue | None, result: Any) -> None:
         try:
             ready = self._bound(call, config, before, result)
         except compiled.EvictedError:  # by the user's code within the launch: a later call is bound
@@ -339,11 +339,11 @@ class Tuner:
                 raise _RefusedError(error) from error
             raise
 
-    def _bound(self, call: Call, config: Any, before: entry.Prologue | None, result: Any) -> entry.Bound:
+    def _bound(self, call: Call, config: Any, before: bound.Prologue | None, result: Any) -> bound.Bound:
         """The launch to put into the table."""
         tunable = self.tunable
         if not isinstance(tunable, TunableKernel):
-            return entry.Bound(config, bound.host_call(tunable, self.names, config), before)
+            return bound.Bound(config, bound.host_call(tunable, self.names, config), before)
         again = self._again if self.options.computed is not None or len(self.options.configs()) > 1 else None
         by_triton = bound.through_triton(tunable, self.names, config)
         if hasattr(result, "variant"):  # a shipped binary: what it does not serve may be another one's
@@ -351,7 +351,7 @@ class Tuner:
         if self._binds_directly(tunable) and not call.has_descriptors:  # of which the words do not say all
             try:
                 asks = bool(self.options.spec.buckets or self.options.spec.functions)
-                made = entry.Bound(config, by_triton, before, by_triton, again)
+                made = bound.Bound(config, by_triton, before, by_triton, again)
                 return direct.direct(made, tunable, call.arguments, result, asks)
             except compiled.UnbindableError as error:
                 self._bind_failed = True
@@ -360,7 +360,7 @@ class Tuner:
                     tunable.name,
                     error,
                 )
-        return entry.Bound(config, bound.launching(by_triton, again), before)
+        return bound.Bound(config, bound.launching(by_triton, again), before)
 
     def _binds_directly(self, tunable: TunableKernel) -> bool:
         return tunable.bindable and not self._bind_failed and launcher.binds_directly()
