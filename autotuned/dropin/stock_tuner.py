@@ -13,7 +13,7 @@ from typing import Any
 from autotuned import env
 from autotuned.key import opaque
 from autotuned.key.key import Key, dtypes_in, is_tensor
-from autotuned.resolve import fallback, sources
+from autotuned.resolve import sources
 from autotuned.resolve.context import Context
 from autotuned.resolve.request import OWN_TIMER, trial_part
 from autotuned.search import benchmark, failures
@@ -157,7 +157,7 @@ class Seed:
 
     def first_that_compiles(self, call: Call, configs: Sequence[Any]) -> Any:
         """The first config whose code compiles and loads; the first of all if none does: its launch says why."""
-        return fallback.first_that_compiles(self.tunable, _plain(call), configs)
+        return sources.first_that_compiles(self.tunable, _plain(call), configs)
 
     def warn_once(self, message: str, about: str = "untuned", *more: Any) -> None:
         """Say something about this kernel, once."""

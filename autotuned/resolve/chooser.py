@@ -13,7 +13,7 @@ from autotuned._startup import later
 from autotuned.errors import AllConfigsFailedError, ConfigError, PruningError
 from autotuned.key import opaque
 from autotuned.key.key import Key, call_part
-from autotuned.resolve import hooks, shipped, sources
+from autotuned.resolve import hooks, sources
 from autotuned.resolve.context import Context
 from autotuned.resolve.request import Options, Question, State
 from autotuned.store import conditions, records
@@ -25,16 +25,14 @@ from autotuned.tunable.configs import Pruner
 
 if TYPE_CHECKING:
     from autotuned.configfiles import lookup
-    from autotuned.resolve import advice, explain, fallback, searcher
+    from autotuned.resolve import advice, explain, searcher
     from autotuned.resolve.explain import Explanation
     from autotuned.search import exclusions, failures
     from autotuned.store import locks
     from autotuned.store.record import TuningRecord
     from autotuned.tunable import readers
 else:
-    explain, fallback, searcher, advice = map(
-        later, ("resolve.explain", "resolve.fallback", "resolve.searcher", "resolve.advice")
-    )
+    explain, searcher, advice = map(later, ("resolve.explain", "resolve.searcher", "resolve.advice"))
     lookup = later("configfiles.lookup")
     exclusions, failures, locks, readers = map(
         later, ("search.exclusions", "search.failures", "store.locks", "tunable.readers")
@@ -70,7 +68,7 @@ class Chooser:
         #: Arguments that decide with their exact values which configs a call may use, as far as has been seen.
         self.seen: set[str] = set()
         self._context = Context(tunable, options.version, options.trial)
-        self.shipped = shipped.Shipped(tunable, self._context)
+        self.shipped = sources.Shipped(tunable, self._context)
 
     @property
     def options(self) -> Options:
@@ -104,7 +102,7 @@ class Chooser:
         """With what the call has without tuning among them: nothing is chosen that loses to it."""
         live.untuned = next(iter(live), None)
         wanted = self.options.default is not None and len(live) > 1
-        found = fallback.usable_default(self.tunable, lambda: self.default_for(call, live)) if wanted else None
+        found = sources.usable_default(self.tunable, lambda: self.default_for(call, live)) if wanted else None
         if found is not None and (found is self.options.default or self.allows(call, found, live)):
             refuse_conflicts(self.tunable, call.args, call.kwargs, self.tunable.settings(found))
             live.untuned = self.state.identity(found)
@@ -400,7 +398,7 @@ class Chooser:
 
     def default(self, call: Call, live: Candidates) -> Choice:
         """What a call gets that is not tuned: `default=`, else the first config."""
-        return fallback.default(self.tunable, self.default_for(call, live), call, live)
+        return sources.default(self.tunable, self.default_for(call, live), call, live)
 
     def default_for(self, call: Call, live: Candidates) -> Any:
         """What `default=` says for a call; None where there is none, or it is a config that this call may not use."""
@@ -418,7 +416,7 @@ class Chooser:
         return untuned(question.call, question.live).replace(lasting=False)
 
     def _first_that_compiles(self, call: Call, live: Candidates) -> Choice:
-        return Choice(fallback.first_that_compiles(self.tunable, call, live.values()), Origin.DEFAULT)
+        return Choice(sources.first_that_compiles(self.tunable, call, live.values()), Origin.DEFAULT)
 
     def _searched(self, question: Question) -> Choice:
         """The choice of a search, or an untuned one where there is no room for it, or nothing works but `default=`."""

@@ -17,7 +17,7 @@ from autotuned._startup import later
 from autotuned.errors import AutotunedError
 from autotuned.key.key import is_tensor
 from autotuned.launch import codegen, launcher
-from autotuned.resolve import hooks, shipped
+from autotuned.resolve import hooks
 from autotuned.resolve.chooser import Chooser
 from autotuned.resolve.request import Options, Question
 from autotuned.store.lookup import Choice, Origin
@@ -95,7 +95,7 @@ class Tuner:
         self.launcher = launcher.make(
             self.names,
             self.options.spec.exactly(self._exact),
-            shipped.LazyDevice(self.chooser.shipped.may_be_first) if compiled else None,
+            launcher.LazyDevice(self.chooser.shipped.may_be_first) if compiled else None,
             launcher.Shape(places, defaults) if isinstance(self.tunable, TunableKernel) else None,
         )
         if launcher.verifies():
