@@ -14,8 +14,7 @@ from autotuned import env
 from autotuned.key import opaque
 from autotuned.key.key import Key, dtypes_in, is_tensor
 from autotuned.resolve import sources
-from autotuned.resolve.context import Context
-from autotuned.resolve.request import OWN_TIMER, trial_part
+from autotuned.resolve.request import OWN_TIMER, Context, trial_part
 from autotuned.search import benchmark, failures
 from autotuned.store import conditions, records
 from autotuned.store.conditions import Conditions

@@ -14,8 +14,7 @@ from autotuned.errors import AllConfigsFailedError, ConfigError, PruningError
 from autotuned.key import opaque
 from autotuned.key.key import Key, call_part
 from autotuned.resolve import hooks, sources
-from autotuned.resolve.context import Context
-from autotuned.resolve.request import Options, Question, State
+from autotuned.resolve.request import Context, Options, Question, State
 from autotuned.store import conditions, records
 from autotuned.store.lookup import Candidates, Choice, Live, Look, Origin, Place
 from autotuned.triton_compat import kernel

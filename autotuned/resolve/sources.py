@@ -15,8 +15,7 @@ from autotuned._startup import later
 from autotuned.errors import ConfigError
 from autotuned.key.key import Key
 from autotuned.launch import launcher
-from autotuned.resolve.context import Context
-from autotuned.resolve.request import Question
+from autotuned.resolve.request import Context, Question
 from autotuned.store import conditions, layout, record, records
 from autotuned.store.conditions import BY_DEFAULT, Conditions
 from autotuned.store.lookup import Candidates, Choice, Look, Origin, Place
