@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from autotuned.errors import CheckError
-from autotuned.search import benchmark, exclusions, failures, gpu_lock, race, snapshots
+from autotuned.search import benchmark, exclusions, failures, race, snapshots
 from autotuned.search.comparison import Comparison, Launches
 from autotuned.search.compile import CompileStream, Ready, Wanted
 from autotuned.search.exclusions import Reason
@@ -23,6 +23,7 @@ from autotuned.search.sampling import Sampling
 from autotuned.search.timers import GivenTimer
 from autotuned.search.trial import Trial
 from autotuned.search.trials import Board
+from autotuned.store import locks
 from autotuned.store.record import Timing
 
 log = logging.getLogger("autotuned")
@@ -117,7 +118,7 @@ class _Search:
         if racing:
             exclusions.remember(self._job.compile_class, self._ahead.excluded)
             self.board.report(racing[0], "waiting")  # no config is to blame for how long another search takes
-            with gpu_lock.timing(self._job.timer.device, min(gpu_lock.PATIENCE_S, max(0.0, self._sampling.left_s))):
+            with locks.gpu_locked(self._job.timer.device, min(locks.GPU_PATIENCE_S, max(0.0, self._sampling.left_s))):
                 if not self._out_of_time():
                     self._guard.with_room(self._job.timer.warm_up)
                 self._steady = race.race(racing, self._track(), untuned=self.board.untuned)
