@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import logging
+import time
 import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from autotuned import env
+from autotuned import env, events
 from autotuned._frozen import Frozen
 from autotuned.binaries import folders
 from autotuned.binaries.folders import Kernel, Shelf
 from autotuned.binaries.loaded import Loaded
-from autotuned.binaries.variant import Code, Form, Variant, form_of
+from autotuned.binaries.variant import Code, Form, Variant, difference, form_of
 from autotuned.configfiles import policy
 from autotuned.errors import AutotunedError
 from autotuned.gpu.device import Device
@@ -172,12 +173,14 @@ class Server:
         return None if found is None else self._load(found[0], found[1])
 
     def _load(self, shelf: Shelf, variant: Variant) -> Loaded | None:
-        at = variant.digest, toolchain.current_device()
+        at, start = (variant.digest, toolchain.current_device()), time.perf_counter()
         if at not in _loaded:
             try:
                 _loaded[at] = Loaded(self.jit, variant, shelf.binaries.code(variant), at[1])
+                events.emit("load", self.name, variant.digest, time.perf_counter() - start, shelf.path)
             except (AutotunedError, KeyError, TypeError, AttributeError) as error:
                 _loaded[at] = str(error)
+                events.emit("refuse", self.name, variant.digest, 0.0, f"binary: {error}")
                 env.warn_once(
                     f"binary {variant.digest}", "`%s`: the binary %s beside %s is left out (%s); the call compiles.",
                     self._tunable.name, variant.digest[:12], shelf.path, error,
@@ -259,7 +262,7 @@ def _differences(variants: list[Variant], code: Code, form: Form) -> str:
         return "its binaries are not in the file beside it"
     same = [variant for variant in variants if variant.code.text == code.text]
     if same:
-        return min((variant.form.why_not(form) for variant in same), key=lambda why: (len(why), why))
+        return difference((variant.form for variant in same), form)
     theirs = variants[0].code
     wrong = [name for name in Code._names if getattr(theirs, name) != getattr(code, name)]
     words = {"interface": "Triton's launch interface", "arch": "architecture"}

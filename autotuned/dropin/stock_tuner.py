@@ -14,7 +14,7 @@ from autotuned import env
 from autotuned.key import opaque
 from autotuned.key.key import Key
 from autotuned.key.tensors import dtypes_in, is_tensor
-from autotuned.resolve import fallback, sources
+from autotuned.resolve import fallback, sealing, sources
 from autotuned.resolve.context import Context
 from autotuned.resolve.request import OWN_TIMER, trial_part
 from autotuned.search import benchmark, failures
@@ -49,6 +49,8 @@ class Seed:
 
     def __init__(self, tuner: Any) -> None:
         self.tunable = TunableKernel.of(tuner.fn)
+        if not self.tunable.interpreted:
+            sealing.note(kernel.innermost(tuner.fn), self.tunable.name)
         self._defaults = {
             p.name: p.default for p in self.tunable.parameters if p.default is not inspect.Parameter.empty
         }

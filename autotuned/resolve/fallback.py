@@ -51,12 +51,19 @@ def usable_default(tunable: Tunable, ask: Callable[[], Any]) -> Any:
     return None
 
 
-def first_that_compiles(tunable: Tunable, call: Call, live: Iterable[Any]) -> Any:
-    """The first config that compiles here; where none does, the first, whose launch raises the compiler's own error."""
+def first_that_compiles(
+    tunable: Tunable, call: Call, live: Iterable[Any], is_shipped: Callable[[Call, Any], bool] = lambda call, one: False
+) -> Any:
+    """The first config that compiles here; where none does, the first, whose launch raises the compiler's own error.
+
+    Args:
+        is_shipped: Whether a call with a config has a compiled kernel that ships, and so need not be tried.
+    """
     given = list(live)
     for config in given:
         try:
-            tunable.compile(call, config)
+            if not is_shipped(call, config):
+                tunable.compile(call, config)
         except Exception as error:
             log.info("`%s`: %s does not compile here (%s)", tunable.name, config, failures.describe(error))
         else:

@@ -87,6 +87,16 @@ class Shipped:
         self.server.fill(call, choice.config)
         return None
 
+    def has(self, call: Call, config: Any) -> bool:
+        """Whether there is a binary for a call with a config, loaded or not."""
+        return self._worth_asking(Choice(config, Origin.DEFAULT)) and self.server.find(call, config) is not None
+
+    def why_none(self, call: Call, choice: Choice) -> str:
+        """Why no binary serves a call with a choice; "" where there are none of the kernel."""
+        if not (self._worth_asking(choice) and self.server.has_any(call)):
+            return ""
+        return self.server.why_none(call, choice.config)
+
     def noted(self, found: Explanation, question: Question, places: Sequence[Place]) -> Explanation:
         """An explanation with a remark on the binary for what answers, where there are any for the kernel."""
         if not (found.hit and self._offered and self.server.has_any(question.call)):
