@@ -11,7 +11,7 @@ from typing import Any
 from autotuned import env, events
 from autotuned._frozen import Frozen
 from autotuned.binaries import folders
-from autotuned.binaries.folders import Kernel, Shelf
+from autotuned.binaries.folders import Kernel, Shelf, Shelves
 from autotuned.binaries.loaded import Loaded
 from autotuned.binaries.variant import Code, Form, Variant, difference, form_of
 from autotuned.configfiles import policy
@@ -20,7 +20,7 @@ from autotuned.gpu.device import Device
 from autotuned.store import conditions
 from autotuned.store.conditions import Conditions
 from autotuned.store.lookup import Candidates, Choice, Look, Origin
-from autotuned.triton_compat import fingerprint, specialization
+from autotuned.triton_compat import compiled, fingerprint, specialization
 from autotuned.triton_compat import kernel as toolchain
 from autotuned.triton_compat.specialization import Specialization, Specializer
 from autotuned.tunable import mismatch
@@ -58,9 +58,11 @@ class Server:
         self._kernel = Kernel(tunable.name, str(tunable.function.__module__))
         self.constexprs = [parameter.name for parameter in tunable.parameters if parameter.constexpr]
         self._specializers: dict[int, Specializer] = {}
-        self._latest: tuple[Any, Code | None] = (None, None)  # of the call that is answered, which is not kept alive
+        # Of the call that is answered, which is not kept alive.
+        self._latest: tuple[Any, Code | None] = (None, None)
+        self._latest_asked: tuple[Any, Any, tuple[Any, ...], Asked | None] = (None, None, (), None)
 
-    def shelves(self, device: Device) -> list[Shelf]:
+    def shelves(self, device: Device) -> Shelves:
         """Where there are binaries of this kernel for a device."""
         return folders.shelves(self._kernel, device)
 
@@ -87,6 +89,14 @@ class Server:
 
     def asked(self, call: Call, config: Any, code: Code) -> Asked | None:
         """What a call with a config needs; None where no binary can say so: tuples, descriptors, odd constants."""
+        memory = compiled.compiled_for(call.arguments.values())  # a hook may change it between look-up and launch
+        of, to, then, asked = self._latest_asked  # read once: another thread may replace it
+        if of is None or of() is not call or to is not config or then != memory or self._tunable.filled:
+            asked = self._asked_anew(call, config, code)
+            self._latest_asked = weakref.ref(call), config, memory, asked
+        return asked
+
+    def _asked_anew(self, call: Call, config: Any, code: Code) -> Asked | None:
         try:
             special = self.specialize(call, config, code.arch)
         except Exception:  # what does not fit is refused by Triton's own launch, with its words

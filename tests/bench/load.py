@@ -145,12 +145,21 @@ def first_calls(how: str, folder: str) -> dict:
     ms, each = launch()
     counts = autotuned.counters()
     searches = sum(count.events for (_, kind), count in counts.items() if kind == "search")
-    return {"ms": ms, "each": each, "searches": searches, "loads": sum(c.events for (_, k), c in counts.items() if k == "load")}
+    return {
+        "ms": ms,
+        "each": each,
+        "searches": searches,
+        "loads": sum(c.events for (_, k), c in counts.items() if k == "load"),
+    }
 
 
 def process(how: str, folder: Path, library: Path | None, caches: Path) -> dict:
     """What one process, with these caches, printed."""
-    environment = {**os.environ, "AUTOTUNED_CACHE_DIR": str(caches / "store"), "TRITON_CACHE_DIR": str(caches / "triton")}
+    environment = {
+        **os.environ,
+        "AUTOTUNED_CACHE_DIR": str(caches / "store"),
+        "TRITON_CACHE_DIR": str(caches / "triton"),
+    }
     if library is not None:
         import no_compiler
 
@@ -222,7 +231,9 @@ def table(work: Path, options) -> None:
             caches.mkdir(exist_ok=True)
             found.append(process(how, folder, library, caches))
         times = [one["ms"] for one in found]
-        print(f"{how:24} {min(times):10.1f} {statistics.median(times):8.1f}  {found[0]['searches']}, {found[0]['loads']}")
+        print(
+            f"{how:24} {min(times):10.1f} {statistics.median(times):8.1f}  {found[0]['searches']}, {found[0]['loads']}"
+        )
     if library is None:
         print(process("unforeseen", folder, None, work))
     else:
