@@ -13,7 +13,7 @@ from typing import Any
 from autotuned import env
 from autotuned.key import opaque
 from autotuned.key.key import Key, dtypes_in, is_tensor
-from autotuned.resolve import sources
+from autotuned.resolve import sealing, sources
 from autotuned.resolve.request import OWN_TIMER, Context, trial_part
 from autotuned.search import benchmark, failures
 from autotuned.store import conditions, records
@@ -47,6 +47,8 @@ class Seed:
 
     def __init__(self, tuner: Any) -> None:
         self.tunable = TunableKernel.of(tuner.fn)
+        if not self.tunable.interpreted:
+            sealing.note(kernel.innermost(tuner.fn), self.tunable.name)
         self._defaults = {
             p.name: p.default for p in self.tunable.parameters if p.default is not inspect.Parameter.empty
         }

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from autotuned import env
+from autotuned import env, events
 from autotuned._startup import Frozen, later
 from autotuned.key import opaque
 from autotuned.key.key import Key, KeySpec
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
     from autotuned.store.locks import Lock
 else:
     checks, exclusions = later("search.check"), later("search.exclusions")
+
+log = logging.getLogger("autotuned")
+LIMIT = 4096  # remembered choices of one kernel; more distinct problems than this must not grow memory without end
 
 
 class Options(Frozen):
@@ -234,6 +238,22 @@ class State:
     def is_busy(self) -> bool:
         """Whether a choice was made or refused in this process, so that keys are made in any case."""
         return bool(self.choices) or "excluded" in vars(self)
+
+    def remember(self, key: Key, choice: Choice) -> Choice:
+        """Take note of a choice, unless it is one that the next call, or the next process, may do better than."""
+        if choice.digest != key.digest:
+            choice = choice.replace(digest=key.digest)
+        if choice.origin is Origin.DEFAULT:
+            return choice
+        before = self.choices.get(key)
+        if before is not choice:
+            log.info("`%s` %s: %s (%s)", key.kernel, key.digest[:12], choice.config, choice.why)
+        if before is not None and choice.origin is Origin.SEARCH and before.config is not choice.config:
+            events.emit("swap", key.kernel, key.digest, 0.0, f"{before.config} -> {choice.config}")
+        self.choices[key] = choice
+        while len(self.choices) > LIMIT:
+            self.choices.pop(list(self.choices)[0], None)  # not by `iter`: other threads add to it
+        return choice
 
     def forget(self) -> None:
         """Drop this process's choices; records on disk stay."""

@@ -10,6 +10,7 @@ from contextlib import nullcontext
 from itertools import chain
 from typing import Any, NamedTuple
 
+from autotuned import events
 from autotuned.configfiles import lookup
 from autotuned.errors import OutOfMemoryError
 from autotuned.key import memory, nearest_key, opaque, walk
@@ -209,6 +210,8 @@ class Searcher:
         self._state.compile_s += outcome.compile_s
         key = question.key
         made = outcome.record(key, seconds, self._provenance(question), left.restore)
+        chosen = "none was chosen" if made.winner is None else f"chosen: {self._label(made.winner)}"
+        events.emit("search", key.kernel, key.digest, seconds, f"{len(made.timings)} configs; {chosen}")
         result = self._of_all_calls(with_verdicts_of(left.earlier, made), question)
         before = records.read_of(key) if result.winner is None and self._state.keeps(key) else None
         if before is not None and before.conditions.restore != left.restore:
@@ -262,8 +265,11 @@ class Searcher:
         log.info(
             "`%s`: measured %d configs (%d failed) in %.2f s; chosen %s, %.1f us, %s",
             result.key.kernel, len(result.timings), failed, result.provenance["seconds"],
-            configs.label(won.config, self.tunable.has_options), won.median_us, outcome.quality,
+            self._label(won.config), won.median_us, outcome.quality,
         )  # fmt: skip
+
+    def _label(self, form: Mapping[str, Any]) -> str:
+        return configs.label(form, self.tunable.has_options)
 
 
 def as_seen(timing: Timing, needed: Conditions) -> Timing | None:

@@ -215,6 +215,16 @@ class Shipped:
         self.server.fill(call, choice.config)
         return None
 
+    def has(self, call: Call, config: Any) -> bool:
+        """Whether there is a binary for a call with a config, loaded or not."""
+        return self._worth_asking(Choice(config, Origin.DEFAULT)) and self.server.find(call, config) is not None
+
+    def why_none(self, call: Call, choice: Choice) -> str:
+        """Why no binary serves a call with a choice; "" where there are none of the kernel."""
+        if not (self._worth_asking(choice) and self.server.has_any(call)):
+            return ""
+        return self.server.why_none(call, choice.config)
+
     def noted(self, found: Explanation, question: Question, places: Sequence[Place]) -> Explanation:
         """An explanation with a remark on the binary for what answers, where there are any for the kernel."""
         if not (found.hit and self._offered and self.server.has_any(question.call)):
@@ -275,12 +285,19 @@ def usable_default(tunable: Tunable, ask: Callable[[], Any]) -> Any:
     return None
 
 
-def first_that_compiles(tunable: Tunable, call: Call, live: Iterable[Any]) -> Any:
-    """The first config that compiles here; where none does, the first, whose launch raises the compiler's own error."""
+def first_that_compiles(
+    tunable: Tunable, call: Call, live: Iterable[Any], is_shipped: Callable[[Call, Any], bool] = lambda call, one: False
+) -> Any:
+    """The first config that compiles here; where none does, the first, whose launch raises the compiler's own error.
+
+    Args:
+        is_shipped: Whether a call with a config has a compiled kernel that ships, and so need not be tried.
+    """
     given = list(live)
     for config in given:
         try:
-            tunable.compile(call, config)
+            if not is_shipped(call, config):
+                tunable.compile(call, config)
         except Exception as error:
             log.info("`%s`: %s does not compile here (%s)", tunable.name, config, failures.describe(error))
         else:
