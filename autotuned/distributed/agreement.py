@@ -288,7 +288,7 @@ def slowest(records: list[TuningRecord], live: Mapping[str, Any]) -> TuningRecor
         options = records[0].key.is_of_triton
         reasons = [(timing.error or "failed", configs.label(timing.config, options)) for timing in timings]
         raise failures.all_failed(records[0].key.kernel, reasons)
-    best, quality = race.pick(samples_us)
+    best, quality = race.pick(samples_us, records[0].untuned)
     won = next(timing for timing in timings if timing.identity == best)
     provenance = {**records[0].provenance, "ranks": len(records)}
     return records[0].replace(

@@ -8,7 +8,7 @@ from typing import Any
 
 from autotuned.errors import ConfigError
 from autotuned.search import failures
-from autotuned.store.lookup import Candidates, Choice, Origin
+from autotuned.store.lookup import Candidates, Choice, Live, Origin
 from autotuned.tunable import configs
 from autotuned.tunable.call import Call, Tunable
 
@@ -23,13 +23,7 @@ def default(tunable: Tunable, found: Any, call: Call, live: Candidates) -> Choic
     """
     if found is None:
         found = next(iter(live.values()))
-    if not configs.is_config(found):
-        raise ConfigError(
-            f"`{tunable.name}`: default: expected a triton.Config, or a callable of the arguments "
-            f"returning one, got {type(found).__name__}.",
-            kernel=tunable.name,
-        )
-    configs.check([found], tunable)
+    _check(tunable, found)
     if len(live) and not tunable.launches(call, found):  # one that would do nothing where others would do it all
         others = (config for config in live.values() if tunable.launches(call, config))
         if (instead := next(others, None)) is not None:
@@ -37,18 +31,41 @@ def default(tunable: Tunable, found: Any, call: Call, live: Candidates) -> Choic
     return Choice(found, Origin.DEFAULT)
 
 
-def usable_default(tunable: Tunable, ask: Callable[[], Any]) -> Any:
-    """The config that `default=` gives, as a candidate; None where it gives none that can be: that is said when it is
-    all there is.
+def candidate(tunable: Tunable, live: Live, ask: Callable[[], Any], allows: Callable[[Any], bool]) -> Any:
+    """What `default=` gives, as a candidate; None where it gives none that can be, and the candidates say why.
+
+    Args:
+        live: The other candidates; they keep what was said.
+        ask: Gives the config; it may raise, which is raised again where the default is all there is.
+        allows: Whether the call may have it.
     """
     try:
         found = ask()
-        if configs.is_config(found):
-            configs.check([found], tunable)
-            return found
+        live.said = (found,)
+        if found is not None:
+            _check(tunable, found)
     except Exception as error:
-        log.info("`%s`: default= takes no part in the search: %s", tunable.name, failures.describe(error))
+        live.no_default = failures.describe(error)
+        return None
+    if found is not None and allows(found):
+        return found
+    live.no_default = "the pruner drops it"
     return None
+
+
+def _check(tunable: Tunable, found: Any) -> None:
+    """Refuse what `default=` gave where it is no config of the kernel.
+
+    Raises:
+        ConfigError: It is none, or cannot belong to the kernel.
+    """
+    if not configs.is_config(found):
+        raise ConfigError(
+            f"`{tunable.name}`: default: expected a triton.Config, or a callable of the arguments "
+            f"returning one, got {type(found).__name__}.",
+            kernel=tunable.name,
+        )
+    configs.check([found], tunable)
 
 
 def first_that_compiles(tunable: Tunable, call: Call, live: Iterable[Any]) -> Any:

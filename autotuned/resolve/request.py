@@ -15,7 +15,7 @@ from autotuned.key import opaque
 from autotuned.key.key import Key, KeySpec
 from autotuned.store import conditions
 from autotuned.store.conditions import Conditions
-from autotuned.store.lookup import Choice, Origin
+from autotuned.store.lookup import Choice, Live, Origin, untuned_of
 from autotuned.tunable import configs
 from autotuned.tunable.call import Call, Hooks, Tunable
 from autotuned.tunable.configs import Pruner
@@ -148,12 +148,17 @@ class Question(Frozen):
     @property
     def untuned(self) -> str | None:
         """What the call has without tuning, by identity (`lookup.Live`)."""
-        return getattr(self.live, "untuned", None)
+        return untuned_of(self.live)
 
     @property
     def spare(self) -> str | None:
         """The same, where the user's list does not have it."""
-        return getattr(self.live, "spare", None)
+        return self.live.spare if isinstance(self.live, Live) else None
+
+    @property
+    def no_default(self) -> str:
+        """Why `default=` is not among the candidates; "" where it is, or there is none."""
+        return self.live.no_default if isinstance(self.live, Live) else ""
 
     @property
     def fresh(self) -> bool:

@@ -203,7 +203,7 @@ class Searcher:
         self._state.search_s += seconds
         self._state.compile_s += outcome.compile_s
         key = question.key
-        made = outcome.record(key, seconds, self._provenance(question), left.restore)
+        made = outcome.record(key, seconds, self._provenance(question, outcome), left.restore)
         result = self._of_all_calls(with_verdicts_of(left.earlier, made), question)
         before = records.read_of(key) if result.winner is None and self._state.keeps(key) else None
         if before is not None and before.conditions.restore != left.restore:
@@ -226,7 +226,7 @@ class Searcher:
         samples_us = {
             name: timing.typical_us for name, timing in timings.items() if options.computed is not None or name in ours
         }
-        best, quality = race.pick(samples_us) if samples_us else (won.identity, result.quality)
+        best, quality = race.pick(samples_us, question.untuned) if samples_us else (won.identity, result.quality)
         if best not in timings or (best in question.live and won.status == "ok"):
             return result  # the race's word is better than what was kept of it
         chosen = timings[best]
@@ -242,10 +242,27 @@ class Searcher:
             message = "`%s`: a config has a value or a pre_hook without JSON form; kept in memory only."
             self._state.warn_once("config", message, result.key.kernel)
 
-    def _provenance(self, question: Question) -> dict[str, Any]:
+    def _provenance(self, question: Question, outcome: Outcome) -> dict[str, Any]:
         untuned = question.live.get(question.untuned or "")
         form = configs.stored_form(untuned, self.tunable.name, opaque.spell)
-        return {"timer": self._state.options.timer, "default": form}
+        left_out = self._default_left_out(question, outcome)
+        return {
+            "timer": self._state.options.timer,
+            "default": form,
+            **({"default_left_out": left_out} if left_out else {}),
+        }
+
+    def _default_left_out(self, question: Question, outcome: Outcome) -> str:
+        """Why `default=` took no part in a search, which is said once; "" where it did, or there is none."""
+        timing = next((one for one in outcome.timings if one.identity == question.untuned), None)
+        failed = timing is not None and not timing.usable and self._state.options.default is not None
+        why = question.no_default or (f"{timing.status}: {timing.error}" if timing is not None and failed else "")
+        if why:
+            message = (
+                "`%s`: default= takes no part in the search for key %s: %s. What wins is compared with the others."
+            )
+            self._state.warn_once("default left out", message, question.key.kernel, question.key.digest[:12], why)
+        return why
 
     def _announce(self, result: TuningRecord, outcome: Outcome) -> None:
         if self._state.options.restore is None:

@@ -10,7 +10,7 @@ from autotuned._lazy import later
 from autotuned.key.key import Key
 from autotuned.store import conditions, record, records
 from autotuned.store.conditions import BY_DEFAULT, Conditions
-from autotuned.store.lookup import Candidates, Choice, Look, Origin, Place
+from autotuned.store.lookup import Candidates, Choice, Live, Look, Origin, Place, untuned_of
 from autotuned.store.record import TuningRecord
 
 if TYPE_CHECKING:
@@ -39,7 +39,8 @@ def find(
     Raises:
         ConfigFileError: If `strict`, the first fault of a file that was asked.
     """
-    fit = {identity: config for identity, config in candidates.items() if identity not in excluded}
+    fit = Live(candidates) if not isinstance(candidates, Live) else candidates
+    fit = fit.only(fit.keys() - {*excluded}) if excluded else fit
     for origin, look in exact_places() if places is None else places:
         seen = look(key, fit)
         if not excluded or seen.problem != "config gone":  # what was left out has been said already
@@ -103,7 +104,8 @@ def best(found: TuningRecord, candidates: Candidates, needed: Conditions) -> str
     samples_us = {name: serving[name].typical_us for name in candidates if name in serving}
     if winner in samples_us:
         return winner
-    return race.pick(samples_us)[0] if samples_us else None  # by the rule that a search among these goes by
+    # By the rule that a search among these goes by.
+    return race.pick(samples_us, untuned_of(candidates) or found.untuned)[0] if samples_us else None
 
 
 def exact_places(needed: Conditions = BY_DEFAULT) -> tuple[Place, ...]:

@@ -98,8 +98,32 @@ def race(trials: Sequence[Trial], track: Track, random_seed: int = 0, untuned: T
     return rounds.left > 0
 
 
-def duel(best: Trial, untuned: Trial, track: Track, random_seed: int = 0) -> bool:
-    """Whether the best of a race beats what runs without tuning by more than a tie, in fresh samples of the two.
+@dataclass(frozen=True)
+class Duel:
+    """The last comparison of the best of a race with what runs without tuning: fresh samples of the two.
+
+    Attributes:
+        steady: Whether conditions were steady meanwhile.
+    """
+
+    best: Trial
+    untuned: Trial
+    steady: bool = True
+
+    @property
+    def is_won(self) -> bool:
+        """Whether the best beats the untuned config by more than a tie; out of time, the race's word stands."""
+        if not (self.best.samples_us and self.untuned.samples_us):
+            return True
+        return self.best.median_us * (1 + TIE_BAND) < self.untuned.median_us
+
+    def quality(self, resolution_us: float) -> str:
+        """How sure it is that the untuned config stays; see `winner`."""
+        return winner([self.best, self.untuned], resolution_us, self.steady, self.untuned.index)[1]
+
+
+def duel(best: Trial, untuned: Trial, track: Track, random_seed: int = 0) -> Duel:
+    """Compare the best of a race once more with what runs without tuning.
 
     Args:
         best, untuned: Their samples stay as they are; an error of one is noted.
@@ -111,9 +135,7 @@ def duel(best: Trial, untuned: Trial, track: Track, random_seed: int = 0) -> boo
             break
     for trial, fresh in zip((best, untuned), pair):
         trial.error = trial.error or fresh.error
-    if not all(trial.samples_us for trial in pair):
-        return True  # out of time: the race's word stands
-    return pair[0].median_us * (1 + TIE_BAND) < pair[1].median_us
+    return Duel(pair[0], pair[1], steady=rounds.left > 0)
 
 
 def _is_decided(best: Trial, untuned: Trial) -> bool:
@@ -268,17 +290,19 @@ def _at_best(trial: Trial) -> float:
     return trial.median_us if len(trial.samples_us) > GUARD_SAMPLES else trial.percentile(0.25)
 
 
-def pick(samples_us: Mapping[str, Sequence[float]], resolution_us: float = 0.0) -> tuple[str, str]:
+def pick(samples_us: Mapping[str, Sequence[float]], untuned: str | None = None) -> tuple[str, str]:
     """`winner` among configs whose times were kept: its name, and the quality of that choice.
 
     Args:
         samples_us: At least one sample of each, by name, in the order of the list.
+        untuned: The name of what runs without tuning.
     """
     names = list(samples_us)
     trials = [
         Trial(index, _no_launch, _no_launch, samples_us=list(samples_us[name])) for index, name in enumerate(names)
     ]
-    best, quality = winner(trials, resolution_us)
+    place = names.index(untuned) if untuned is not None and untuned in samples_us else None
+    best, quality = winner(trials, 0.0, untuned=place)
     return names[best.index], quality
 
 

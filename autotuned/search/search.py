@@ -400,7 +400,9 @@ class _Search:
                 ran = [trial for trial in ran if not trial.error]
                 self.board.raise_if_none(ran)
                 best, outcome.quality = self._winner(ran)
-        outcome.winner = self.board.identity(self._confirmed(best))
+        if overruled := self._overruled(best):
+            best, outcome.quality = overruled
+        outcome.winner = self.board.identity(best)
         if isinstance(self._job.timer, GivenTimer) and benchmark.is_one_answer(trial.samples_us for trial in ran):
             outcome.quality, outcome.one_answer_us = "unresolved", best.median_us
 
@@ -411,23 +413,24 @@ class _Search:
         index = untuned.index if untuned is not None else None
         return race.winner(ran, self._job.timer.resolution_us, self._steady, index)
 
-    def _confirmed(self, best: Trial) -> Trial:
-        """The best, if a last duel confirms that it beats what runs without tuning; else that."""
+    def _overruled(self, best: Trial) -> tuple[Trial, str] | None:
+        """What runs without tuning and how sure that is, if the best does not beat it in a last duel; else None."""
         untuned = self.board.untuned
         if untuned is None or untuned is best or untuned.error or isinstance(self._job.timer, GivenTimer):
-            return best
+            return None
         if self._out_of_time() or (best in self._earlier and not self._meet_again(best)):
-            return best
+            return None
         self.board.report(best, "sampling")
-        if race.duel(best, untuned, self._track()) or untuned.error:
-            return best
+        duel = race.duel(best, untuned, self._track())
+        if duel.is_won or untuned.error:
+            return None
         if self._comparison is not None and untuned.index not in self._checked:
             self._examine([untuned])
         if untuned.error:
-            return best
+            return None
         log.info("`%s`: %s is no faster than what runs without tuning, in a last comparison: that stays",
                  self._job.tunable.name, self.board.label(best))  # fmt: skip
-        return untuned
+        return untuned, duel.quality(self._job.timer.resolution_us)
 
     def _measured(self, identity: str, timing: Timing) -> Trial:
         """A config with what an earlier search has measured; asked for again, the same trial."""

@@ -102,6 +102,12 @@ class TuningRecord(Frozen):
     provenance: Mapping[str, Json] = MappingProxyType({})
     conditions: Conditions = Conditions()
 
+    @property
+    def untuned(self) -> str | None:
+        """Identity of what runs without tuning, which took part; None where it is not known."""
+        default = self.provenance.get("default")
+        return identity_of(default) if isinstance(default, dict) else None
+
     def timing_of(self, config: Mapping[str, Json]) -> Timing | None:
         """The timing of the config with this canonical form."""
         wanted = identity_of(config)
