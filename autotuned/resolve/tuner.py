@@ -216,7 +216,8 @@ class Tuner:
         """
         self._refuse_without_tensor(call)
         chooser = self.chooser
-        live = {name: config for name, config in chooser.candidates(call).items() if str(config) not in without}
+        found = chooser.candidates(call)
+        live = found.only([name for name, config in found.items() if str(config) not in without])
         question = chooser.question(
             call, live, "auto", must_search=True, force=force, observer=observer, budget_s=budget_s
         )

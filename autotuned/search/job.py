@@ -113,6 +113,27 @@ def timer_of(tunable: Tunable, call: Call, do_bench: Callable[..., Any] | None) 
     return timer if do_bench is None else GivenTimer(do_bench, timer)
 
 
+@dataclass(frozen=True)
+class Noise:
+    """What there is to say of a search whose race was noisy.
+
+    Attributes:
+        spread: Over how much of its median the middle 60% of the winner's samples spread.
+        slowed: Whether heat or the hardware held the clocks down.
+        waited_s: How long it waited for calm. `repeated`: whether there was time for another race.
+    """
+
+    spread: float
+    slowed: bool
+    waited_s: float
+    repeated: bool
+
+    def to_json(self) -> dict[str, Json]:
+        """As the provenance of a record has it."""
+        return {"spread": round(self.spread, 4), "slowed": self.slowed, "waited_s": self.waited_s,
+                "repeated": self.repeated}  # fmt: skip
+
+
 @dataclass
 class Outcome:
     """What a search found; `winner` is None while it is not finished.
@@ -120,6 +141,7 @@ class Outcome:
     Attributes:
         written: Names of the arguments that were restored. `unnamed`: those written that no list names.
         regime: The conditions under which times were taken, as the timer names them.
+        noise: What there is to say of a race that was noisy; None of another.
         one_answer_us: The time that the user's benchmark gave to all configs alike, where it did.
         copied_bytes, needed_bytes: What was copied aside, and how much of that is written.
     """
@@ -134,6 +156,7 @@ class Outcome:
     needed_bytes: int = 0
     compile_s: float = 0.0
     regime: dict[str, Json] = field(default_factory=dict)
+    noise: Noise | None = None
 
     def record(self, key: Key, seconds: float, provenance: Mapping[str, Any], restore: Restore = None) -> TuningRecord:
         """What is kept of it.
@@ -150,6 +173,7 @@ class Outcome:
             "seconds": round(seconds, 3),
             "written": list(self.written),
             "regime": dict(self.regime),
+            **({} if self.noise is None else {"noise": self.noise.to_json()}),
             **provenance,
         }
         return TuningRecord(

@@ -24,6 +24,7 @@ FINAL_BAND, FINALISTS = 0.03, 8
 # Relative; two configs this close are a tie, whatever the samples say. With 0.005, and medians known half as well, a
 # split-K product of 28.6 us flipped between configs that are 0.6% apart (H200).
 TIE_BAND, TIE_ERRORS = 0.003, 3
+NOISY = 0.05  # over more than this, relative, the middle 60% of a winner's samples may not spread
 # The last duel of what won with what runs without tuning: so many pairs at most, fewer where it is decided by so many
 # standard errors.
 DUEL_SAMPLES, DUEL_ROUND, DUEL_ERRORS = 20, 5, 4
@@ -43,7 +44,7 @@ DISTURBED_ROUNDS = 4
 CONFIG_BUDGET_S = 0.25
 
 
-def _nothing(trials: Sequence[Trial]) -> None:
+def nothing(trials: Sequence[Trial]) -> None:
     """Where nobody is to be told."""
 
 
@@ -61,8 +62,8 @@ class Track:
     """
 
     sample: Callable[[Sequence[Trial]], None]
-    measured: Callable[[Sequence[Trial]], None] = _nothing
-    examine: Callable[[Sequence[Trial]], None] = _nothing
+    measured: Callable[[Sequence[Trial]], None] = nothing
+    examine: Callable[[Sequence[Trial]], None] = nothing
     recovers: Callable[[], bool] = lambda: True
     drifts: bool = True
 
@@ -272,7 +273,7 @@ def _finalist_limit(trial: Trial, lead: Trial) -> float:
 def _within(trials: Sequence[Trial], limit: Callable[[Trial, Trial], float], stays: Trial | None = None) -> list[Trial]:
     """Those that stay in the race: the leader, and who is within `limit(trial, leader)` microseconds at its best.
 
-    One that failed or has no samples is out. Before the race `search._worth_racing` drops what is far off.
+    One that failed or has no samples is out. Before the race `racing.Racing.worth_racing` drops what is far off.
     """
     measured = [trial for trial in trials if not trial.error and trial.samples_us]
     if not measured:
@@ -338,5 +339,4 @@ def winner(
     best = min(tied, key=lambda trial: (trial.index != untuned, trial.index))
     if best.median_us <= resolution_us:
         return best, "unresolved"
-    spread = (best.percentile(0.8) - best.percentile(0.2)) / best.median_us
-    return best, "noisy" if spread > 0.05 or not steady else "tied" if len(tied) > 1 else "ok"
+    return best, "noisy" if best.middle > NOISY or not steady else "tied" if len(tied) > 1 else "ok"

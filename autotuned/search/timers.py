@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from autotuned import env
 from autotuned.gpu import clocks
-from autotuned.gpu.device import Device
+from autotuned.gpu.device import INTERPRETER, Device
 from autotuned.search import benchmark
 from autotuned.search.failures import is_memory_error
 from autotuned.search.trial import Trial
@@ -24,9 +24,11 @@ class Timer(Protocol):
         overlaps: Whether times can be believed that are taken while other threads compile.
         device: What names on this host the device that one search at a time should measure on; None for none.
         is_short: Whether the device had less memory left than it should have.
+        repeats: Whether a race that ended noisy is worth another one.
     """
 
     resolution_us: float
+    repeats: bool
     overlaps: bool
     device: str | None
     is_short: bool
@@ -62,13 +64,20 @@ def host_us(call: Callable[[], Any]) -> float:
 
 
 class HostTimer:
-    """Wall clock of the CPU, for the interpreter and for callables that run on the CPU."""
+    """Wall clock of the CPU, for the interpreter and for callables that run on the CPU.
+
+    Args:
+        repeats: Not so in the interpreter, of which the clock says nothing in any case.
+    """
 
     resolution_us = 0.1
     overlaps = False
     device: str | None = None
     is_short = False
     regime: Mapping[str, Json] = {"clock": "host", "cache": "warm"}
+
+    def __init__(self, repeats: bool = False) -> None:
+        self.repeats = repeats
 
     def sample(self, trial: Trial, count: int) -> list[float]:
         """Times of `count` calls in microseconds."""
@@ -107,7 +116,7 @@ class CudaTimer:
     """
 
     resolution_us = 0.5  # documented resolution of CUDA events
-    overlaps = True
+    overlaps = repeats = True
     _CYCLES_PER_US = 2000  # about 2 GHz; a longer sleep only costs tuning time
     _SHORTEST_HOLD_US, _LONGEST_HOLD_US = 50.0, 20_000.0
     _LEAD = 2  # launches by which the host is ahead when the device begins; it loses what it is slower, and a quarter
@@ -268,6 +277,7 @@ class GivenTimer:
     """The user's `do_bench`, with Triton's meaning: it calls a closure that restores, runs hooks and launches."""
 
     resolution_us = 0.0
+    repeats = False
     overlaps = False  # how much of the host it measures is its own affair
     regime: Mapping[str, Json] = {"clock": "do_bench"}
 
@@ -306,4 +316,4 @@ class GivenTimer:
 
 def for_device(where: Device) -> Timer:
     """The timer for a device."""
-    return CudaTimer() if where.kind == "cuda" else HostTimer()
+    return CudaTimer() if where.kind == "cuda" else HostTimer(repeats=where != INTERPRETER)

@@ -47,10 +47,10 @@ def list_(
     nearest key differs.
 
     JSON: `cache` (the store's folder) and `choices`, each with `kernel`, `digest`, `call`, `config` (null: a search
-    is not finished), `median_us`, `vs_default` (config files only), `quality` (records only), `device`, `triton`,
-    `source` ("store" or the file) and `path`. With --unused or --missing: `cache`, `calls` (the recording), `unused`
-    (choices) and `missing` (null if not asked for), each with `kernel`, `digest`, `call`, `count`, `reason`, `nearest`
-    (a digest) and `changes` (`path`, `stored`, `now`).
+    is not finished), `median_us`, `vs_default` (config files only; `show` has it of both), `quality` (records only),
+    `device`, `triton`, `source` ("store" or the file) and `path`. With --unused or --missing: `cache`, `calls` (the
+    recording), `unused` (choices) and `missing` (null if not asked for), each with `kernel`, `digest`, `call`, `count`,
+    `reason`, `nearest` (a digest) and `changes` (`path`, `stored`, `now`).
     """
     if unused or missing or recorded is not None:
         _compare(kernel, recorded, unused, missing, as_json)

@@ -10,7 +10,7 @@ from stored import records
 from autotuned import autotune
 from autotuned.errors import AllConfigsFailedError
 from autotuned.search import compile as compiling
-from autotuned.search import gpu_lock, sampling, search, timers
+from autotuned.search import gpu_lock, racing, sampling, search, timers
 from autotuned.search.compile import CompileStream, Wanted
 from autotuned.tunable.call import Call
 from autotuned.tunable.function import TunableFunction
@@ -36,7 +36,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch):
     made = Clock()
-    for module in (search, sampling, compiling, timers, gpu_lock):
+    for module in (search, sampling, racing, compiling, timers, gpu_lock):
         monkeypatch.setattr(module, "time", made)
     return made
 
