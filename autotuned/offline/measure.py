@@ -124,11 +124,12 @@ class Measurer:
         """Choose for a call, and note what came of it and what a config file should hold."""
         tuner, result, key = found.tuner, measured.result, measured.key
         assert key is not None
-        force = self._force and key.digest not in self.seen
+        is_new = key.digest not in self.seen
+        force = self._force and is_new
         self.seen.add(key.digest)
         self._observer.begin(result)
         searches, before = tuner.cache_info().searches, records.read_of(key)
-        question, choice = tuner.tune(call, force, self._observer.observe, budget_s, excluded)
+        question, choice = tuner.tune(call, force, self._observer.observe, budget_s, excluded, is_new)
         if not question.launches:
             result.status, result.reason = "empty", "its grid launches nothing: nothing is measured or stored"
             return
@@ -171,14 +172,19 @@ def remark(record: TuningRecord, was_noisy: bool) -> str | None:
     Args:
         was_noisy: Whether it was measured again because its times were noisy before.
     """
-    noise = record.provenance.get("noise")
-    if record.quality != "noisy" or not isinstance(noise, dict):
+    if record.quality != "noisy":
         return "it was noisy before, and was measured again" if was_noisy else None
-    why = "heat or the hardware held the clocks down" if noise.get("slowed") else (
-        f"its times spread over {noise.get('spread', 0.0):.0%}, as where something else uses the device"
-    )  # fmt: skip
     again = "still noisy" if was_noisy else "noisy"
+    why = _why_noisy(record.provenance.get("noise"))
     return f"{again}: {why}. It serves all the same; run `tune` again when the device is idle to measure it anew"
+
+
+def _why_noisy(noise: Json) -> str:
+    if not isinstance(noise, dict):
+        return "its times spread over more than 5%"
+    if noise.get("slowed"):
+        return "heat or the hardware held the clocks down"
+    return f"its times spread over {noise.get('spread') or 0.0:.0%}, as where something else uses the device"
 
 
 def _note_record(result: CaseResult, record: TuningRecord, form: Json, question: Question) -> Entry | None:

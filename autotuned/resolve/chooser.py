@@ -305,7 +305,7 @@ class Chooser:
                 waited = lock is locks.Lock.BUSY and self.options.default is not None and not question.must_search
                 if waited or lock is locks.Lock.NESTED:  # a hook or a helper calls what is being searched
                     return self.default(question.call, question.live)
-                known = self._searched(question.replace(lock=lock, again=question.is_doubted(known)))
+                known = self._searched(question.replace(lock=lock))
             return self._remember(question.key, known)
 
     def is_enough(self, known: Choice, question: Question) -> bool:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from autotuned.search.check import Check
     from autotuned.search.job import Observer
     from autotuned.store.locks import Lock
+    from autotuned.store.record import TuningRecord
 else:
     checks, exclusions = later("search.check"), later("search.exclusions")
 
@@ -123,7 +124,7 @@ class Question(Frozen):
         needed: What a choice must have been measured under.
         launches: Whether it launches anything; if not there is nothing to measure.
         narrowed: Whether another call of the key may have other candidates.
-        again: Whether times of its record are measured again, since they were noisy.
+        again: Measure again what was noisy.
     """
 
     call: Call
@@ -144,13 +145,12 @@ class Question(Frozen):
     def is_answered_by(self, known: Choice) -> bool:
         """Whether every candidate has been measured; where a search is wanted, what crashed once is tried again."""
         timings = known.record.timings if known.record is not None and self.must_search else ()
-        doubts = any(timing.status == "crashed" and timing.identity in self.live for timing in timings)
-        return known.complete and not (doubts and known.origin is Origin.STORE) and not self.is_doubted(known)
+        crashed = any(timing.status == "crashed" and timing.identity in self.live for timing in timings)
+        return known.complete and not (crashed and known.origin is Origin.STORE) and not self.doubts(known.record)
 
-    def is_doubted(self, known: Choice | None) -> bool:
-        """Whether a search is wanted, and an earlier process had nothing but noisy times."""
-        is_noisy = known is not None and known.record is not None and known.record.quality == "noisy"
-        return is_noisy and self.must_search and known is not None and known.origin is Origin.STORE
+    def doubts(self, record: TuningRecord | None) -> bool:
+        """Whether the times of a record are to be measured again."""
+        return self.again and record is not None and record.quality == "noisy"
 
     @property
     def untuned(self) -> str | None:

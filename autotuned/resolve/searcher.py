@@ -115,7 +115,7 @@ class Searcher:
         known = exclusions.measured(excluded.without(key.digest, known), journal, again=question.must_search)
         if not any(known[name].status == "ok" for name in known.keys() & question.live.keys()):
             known = others  # failures alone, perhaps of a full or broken device, are tried again
-        elif question.again:
+        elif question.doubts(earlier):
             known = {name: timing for name, timing in known.items() if name in others or not timing.usable}
         fit = excluded.without(key.digest, question.live)
         # By its times alone: whether its results are right is found out, and a reference needs more than one to judge.

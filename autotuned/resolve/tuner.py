@@ -204,6 +204,7 @@ class Tuner:
         observer: Observer | None = None,
         budget_s: float | None = None,
         without: Collection[str] = (),
+        again: bool = False,
     ) -> tuple[Question, Choice]:
         """Find or search the choice for a call without launching it, as the command line's `tune` does.
 
@@ -213,13 +214,14 @@ class Tuner:
             observer: Told of a search's progress.
             budget_s: A search stops after this many seconds, or the decorator's `budget_s` if that is less.
             without: Configs, as text, that are left out: a recorded call has no grid for them.
+            again: Measure again what was noisy.
         """
         self._refuse_without_tensor(call)
         chooser = self.chooser
         found = chooser.candidates(call)
         live = found.only([name for name, config in found.items() if str(config) not in without])
         question = chooser.question(
-            call, live, "auto", must_search=True, force=force, observer=observer, budget_s=budget_s
+            call, live, "auto", must_search=True, force=force, observer=observer, budget_s=budget_s, again=again
         )
         return question, chooser.answer(question)
 
