@@ -45,6 +45,7 @@ class Options(Frozen):
         nearest: The axes on which a neighbour's choice may serve, and how far each.
         check: What configs are compared with while they are tuned.
         max_searches: How many searches one process may run for it.
+        objective: What is measured, "kernel" or "call"; `usual`: what is if nobody says.
     """
 
     configs: Callable[[], list[Any]]
@@ -62,6 +63,8 @@ class Options(Frozen):
     check: Check | None = None
     max_searches: float = math.inf
     nearest: Mapping[str, float] = MappingProxyType({})
+    objective: str = "kernel"
+    usual: str = "kernel"
 
     @property
     def named(self) -> dict[str, Sequence[str]]:
@@ -81,7 +84,7 @@ class Options(Frozen):
 
         Said once, when the kernel is decorated: what a benchmark or hook counts is no part of it.
         """
-        return trial_part(self.do_bench, self.zero, self.hooks)
+        return trial_part(self.do_bench, self.zero, self.hooks, self.objective if self.objective != self.usual else "")
 
     def needs(self, kernel: str, live: Mapping[str, Any]) -> Conditions:
         """What a choice must have been measured under to serve a call with these candidates."""
@@ -94,12 +97,15 @@ class Options(Frozen):
 OWN_TIMER = "race-1"
 
 
-def trial_part(do_bench: Any, zero: Sequence[str], hooks: Hooks) -> dict[str, Json]:
+def trial_part(do_bench: Any, zero: Sequence[str], hooks: Hooks, objective: str = "") -> dict[str, Json]:
     """The part of a key that says what is timed and how, where that is not as by default.
 
-    One field is reserved: "objective", for what is measured. It is left out for the kernel's own time.
+    Args:
+        objective: What is measured, where it is not what is by default.
     """
     part: dict[str, Json] = {} if do_bench is None else {"timer": digest(opaque.bench_of(do_bench))[:16]}
+    if objective:
+        part["objective"] = objective
     if zero:
         part["zero"] = sorted(zero)
     for name, hook in (("pre_hook", hooks.before), ("post_hook", hooks.after)):

@@ -172,7 +172,7 @@ class Searcher:
             self.tunable,
             call,
             self._in_order(question) if budgets else question.live,
-            job.timer_of(self.tunable, call, options.do_bench),
+            job.timer_of(self.tunable, call, options.do_bench, options.objective),
             restore=left.restore,
             named=options.restore,
             zero=options.zero,
@@ -181,6 +181,7 @@ class Searcher:
             incumbent=left.incumbent,
             untuned=question.untuned,
             spare=question.spare,
+            objective=options.objective,
             budget_s=min(budgets, default=None),
             observer=question.observer,
             check=options.check,
@@ -247,12 +248,10 @@ class Searcher:
     def _provenance(self, question: Question, outcome: Outcome) -> dict[str, Any]:
         untuned = question.live.get(question.untuned or "")
         form = configs.stored_form(untuned, self.tunable.name, opaque.spell)
-        left_out = self._default_left_out(question, outcome)
-        return {
-            "timer": self._state.options.timer,
-            "default": form,
-            **({"default_left_out": left_out} if left_out else {}),
-        }
+        options, left_out = self._state.options, self._default_left_out(question, outcome)
+        objective = {} if options.do_bench is not None else {"objective": options.objective}
+        why = {"default_left_out": left_out} if left_out else {}
+        return {"timer": options.timer, **objective, "default": form, **why}
 
     def _default_left_out(self, question: Question, outcome: Outcome) -> str:
         """Why `default=` took no part in a search, which is said once; "" where it did, or there is none."""

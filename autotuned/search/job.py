@@ -68,6 +68,7 @@ class Job:
         incumbent: Of these, the one to beat: measured again beside configs that are new.
         untuned: The config that runs without tuning, by identity: it stays in the race, and what wins must beat it.
         spare: The same where the user's list does not have it: where the whole list fails, the search has failed.
+        objective: What of a call is timed: "kernel" or "call" (`timers`).
         budget_s: The search stops after this many seconds with what it has; None never.
         on_timing: Told of each timing as it is measured, and again when there are more samples of it.
         watch: Find out what is written also where `restore` is given.
@@ -87,6 +88,7 @@ class Job:
     incumbent: str | None = None
     untuned: str | None = None
     spare: str | None = None
+    objective: str = "kernel"
     budget_s: float | None = None
     observer: Observer | None = None
     check: Check | None = None
@@ -107,9 +109,9 @@ class Job:
         return {name: configs.to_json(config, kernel, opaque.spell) for name, config in self.configs.items()}
 
 
-def timer_of(tunable: Tunable, call: Call, do_bench: Callable[..., Any] | None) -> Timer:
+def timer_of(tunable: Tunable, call: Call, do_bench: Callable[..., Any] | None, objective: str = "kernel") -> Timer:
     """What measures a call: the user's benchmark, else the timer of the device that the call runs on."""
-    timer = timers.for_device(tunable.device(call))
+    timer = timers.for_device(tunable.device(call), objective)
     return timer if do_bench is None else GivenTimer(do_bench, timer)
 
 
