@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from autotuned.env import mode as mode
     from autotuned.key.key import pow2 as pow2
     from autotuned.offline.check import check as check
+    from autotuned.offline.digest import choices_digest as choices_digest
     from autotuned.offline.export import export as export
     from autotuned.offline.report import report as report
     from autotuned.offline.tuning import tune as tune
@@ -32,9 +33,9 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
-    "Check", "Config", "FixedLaunches", "autotune", "check", "diff", "errors", "export", "freeze", "heuristics",
-    "import_configs", "install", "merge", "mode", "pow2", "record", "register_configs", "report", "sync", "tune",
-    "uninstall", "warmup",
+    "Check", "Config", "FixedLaunches", "autotune", "check", "choices_digest", "diff", "errors", "export", "freeze",
+    "heuristics", "import_configs", "install", "merge", "mode", "pow2", "record", "register_configs", "report", "sync",
+    "tune", "uninstall", "warmup",
 ]  # fmt: skip
 
 # Imported at first use: importing this package must cost neither torch (1 s) nor triton (0.24 s).
@@ -44,6 +45,7 @@ _HOMES = {
     "FixedLaunches": "autotuned.search.do_bench",
     "autotune": "autotuned.api.decorator",
     "check": "autotuned.offline.check",
+    "choices_digest": "autotuned.offline.digest",
     "diff": "autotuned.configfiles.exchange",
     "export": "autotuned.offline.export",
     "freeze": "autotuned.api.freeze",

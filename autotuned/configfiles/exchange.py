@@ -301,6 +301,11 @@ class Change:
             return "added" if self.before is None else "removed"
         return "changed" if self.before != self.after else "compiled"
 
+    @property
+    def is_of_choice(self) -> bool:
+        """Whether a call has another config, or one in one set only; times and conditions are no part of it."""
+        return self.before is None or self.after is None or self.before.identity != self.after.identity
+
     def to_json(self) -> dict[str, Json]:
         """What `autotuned diff --json` prints of it."""
         return {

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from autotuned import env
 from autotuned._lazy import later
 from autotuned.errors import AutotunedError
+from autotuned.key.key import Key
 from autotuned.key.tensors import is_tensor
 from autotuned.launch import codegen, launcher
 from autotuned.resolve import hooks, shipped
@@ -46,6 +47,12 @@ env.configure_logging()
 
 
 _tuners: weakref.WeakSet[Tuner] = weakref.WeakSet()
+
+
+def choices() -> dict[Key, str]:
+    """What this process has chosen so far: the identity of the config of each key; what runs untuned is no choice."""
+    states = [tuner.chooser.state for tuner in list(_tuners)]
+    return {key: state.identity(choice.config) for state in states for key, choice in list(state.choices.items())}
 
 
 class Tuner:

@@ -275,7 +275,7 @@ def _add_one(x_ptr, n, BLOCK: tl.constexpr):
 @pytest.mark.parametrize(("objective", "parts"), [("kernel", 16), ("call", 1)])
 def test_many_cheap_launches_win_by_the_device_and_lose_by_the_call(objective, parts):
     """In parts the device does a tenth of the work, and the host launches sixteen times."""
-    x = torch.zeros(1 << 22, device="cuda")
+    x = torch.zeros(1 << 26, device="cuda")
 
     @autotune([Config({"parts": 16}), Config({"parts": 1})], key=["n"], objective=objective, restore_value=[])
     def add(x, n, *, parts):
