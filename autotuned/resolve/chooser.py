@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from autotuned.resolve.explain import Explanation
     from autotuned.search import exclusions, failures
     from autotuned.store import locks
-    from autotuned.store.record import TuningRecord
     from autotuned.tunable import readers
 else:
     explain, searcher, advice = map(later, ("resolve.explain", "resolve.searcher", "resolve.advice"))
@@ -102,21 +101,22 @@ class Chooser:
     def _with_default(self, call: Call, live: Live) -> Live:
         """With what the call has without tuning among them: nothing is chosen that loses to it."""
         live.untuned = next(iter(live), None)
-        wanted = self.options.default is not None and len(live) > 1
-        found = sources.usable_default(self.tunable, lambda: self.default_for(call, live)) if wanted else None
-        if found is not None and (found is self.options.default or self.allows(call, found, live)):
-            refuse_conflicts(self.tunable, call.args, call.kwargs, self.tunable.settings(found))
-            live.untuned = self.state.identity(found)
-            live.spare = None if live.untuned in live else live.untuned
-            live.setdefault(live.untuned, found)
+        if self.options.default is not None and len(live) > 1:
+            found = sources.candidate(
+                self.tunable, live, lambda: self.default_for(call, live),
+                lambda one: one is self.options.default or self.allows(call, one, live),
+            )  # fmt: skip
+            if found is not None:
+                refuse_conflicts(self.tunable, call.args, call.kwargs, self.tunable.settings(found))
+                live.join_untuned(self.state.identity(found), found)
         return live
 
     def _launching(self, call: Call, live: Live) -> Live:
         """Those that launch something, as `32 // BLOCK` blocks do for some only; all where none does."""
         if not callable(call.grid) or len(live) < 2:
             return live
-        left = Live((name, config) for name, config in live.items() if self.tunable.launches(call, config))
-        left.whole, left.untuned, left.spare = len(left) == len(live), live.untuned, live.spare
+        left = live.only([name for name, config in live.items() if self.tunable.launches(call, config)])
+        left.whole = len(left) == len(live)
         return left or live
 
     def launches(self, call: Call) -> bool:
@@ -351,14 +351,9 @@ class Chooser:
         excluded, strict = self.state.excluded_for(question.key), question.mode == "strict"
         found = sources.find(question.key, question.live, self._places(question), excluded, strict)
         self.state.lookup_s += time.perf_counter() - start
-        if found is not None and found.record is not None:
-            self._take_in(found.record)
+        if found is not None and found.record is not None and self.options.restore is None:
+            self.state.on_written([str(name) for name in found.record.provenance.get("written", ())])
         return found
-
-    def _take_in(self, found: TuningRecord) -> None:
-        """What a record says besides its winner."""
-        if self.options.restore is None:
-            self.state.on_written([str(name) for name in found.provenance.get("written", ())])
 
     def _look_at_own(self, question: Question) -> Look:
         choice = self.state.choices.get(question.key)
@@ -388,7 +383,8 @@ class Chooser:
 
     def default(self, call: Call, live: Candidates) -> Choice:
         """What a call gets that is not tuned: `default=`, else the first config."""
-        return sources.default(self.tunable, self.default_for(call, live), call, live)
+        said = live.said if isinstance(live, Live) else None
+        return sources.default(self.tunable, said[0] if said else self.default_for(call, live), call, live)
 
     def default_for(self, call: Call, live: Candidates) -> Any:
         """What `default=` says for a call; None where there is none, or it is a config that this call may not use."""

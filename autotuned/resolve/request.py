@@ -15,7 +15,7 @@ from autotuned.key import opaque
 from autotuned.key.key import Key, KeySpec
 from autotuned.store import conditions, layout
 from autotuned.store.conditions import Conditions
-from autotuned.store.lookup import Choice, Origin
+from autotuned.store.lookup import Choice, Live, Origin, untuned_of
 from autotuned.tunable import configs
 from autotuned.tunable.call import Call, Hooks, Tunable
 from autotuned.tunable.configs import Pruner
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from autotuned.search.check import Check
     from autotuned.search.job import Observer
     from autotuned.store.locks import Lock
+    from autotuned.store.record import TuningRecord
 else:
     checks, exclusions = later("search.check"), later("search.exclusions")
 
@@ -47,6 +48,7 @@ class Options(Frozen):
         nearest: The axes on which a neighbour's choice may serve, and how far each.
         check: What configs are compared with while they are tuned.
         max_searches: How many searches one process may run for it.
+        objective: What is measured, "kernel" or "call"; `usual`: what is if nobody says.
     """
 
     configs: Callable[[], list[Any]]
@@ -64,6 +66,8 @@ class Options(Frozen):
     check: Check | None = None
     max_searches: float = math.inf
     nearest: Mapping[str, float] = MappingProxyType({})
+    objective: str = "kernel"
+    usual: str = "kernel"
 
     @property
     def named(self) -> dict[str, Sequence[str]]:
@@ -83,7 +87,7 @@ class Options(Frozen):
 
         Said once, when the kernel is decorated: what a benchmark or hook counts is no part of it.
         """
-        return trial_part(self.do_bench, self.zero, self.hooks)
+        return trial_part(self.do_bench, self.zero, self.hooks, self.objective if self.objective != self.usual else "")
 
     def needs(self, kernel: str, live: Mapping[str, Any]) -> Conditions:
         """What a choice must have been measured under to serve a call with these candidates."""
@@ -96,12 +100,15 @@ class Options(Frozen):
 OWN_TIMER = "race-1"
 
 
-def trial_part(do_bench: Any, zero: Sequence[str], hooks: Hooks) -> dict[str, Json]:
+def trial_part(do_bench: Any, zero: Sequence[str], hooks: Hooks, objective: str = "") -> dict[str, Json]:
     """The part of a key that says what is timed and how, where that is not as by default.
 
-    One field is reserved: "objective", for what is measured. It is left out for the kernel's own time.
+    Args:
+        objective: What is measured, where it is not what is by default.
     """
     part: dict[str, Json] = {} if do_bench is None else {"timer": digest(opaque.bench_of(do_bench))[:16]}
+    if objective:
+        part["objective"] = objective
     if zero:
         part["zero"] = sorted(zero)
     for name, hook in (("pre_hook", hooks.before), ("post_hook", hooks.after)):
@@ -126,6 +133,7 @@ class Question(Frozen):
         needed: What a choice must have been measured under.
         launches: Whether it launches anything; if not there is nothing to measure.
         narrowed: Whether another call of the key may have other candidates.
+        again: Measure again what was noisy.
     """
 
     call: Call
@@ -141,22 +149,32 @@ class Question(Frozen):
     needed: Conditions = Conditions()
     launches: bool = True
     narrowed: bool = False
+    again: bool = False
 
     def is_answered_by(self, known: Choice) -> bool:
         """Whether every candidate has been measured; where a search is wanted, what crashed once is tried again."""
         timings = known.record.timings if known.record is not None and self.must_search else ()
-        doubts = any(timing.status == "crashed" and timing.identity in self.live for timing in timings)
-        return known.complete and not (doubts and known.origin is Origin.STORE)
+        crashed = any(timing.status == "crashed" and timing.identity in self.live for timing in timings)
+        return known.complete and not (crashed and known.origin is Origin.STORE) and not self.doubts(known.record)
+
+    def doubts(self, record: TuningRecord | None) -> bool:
+        """Whether the times of a record are to be measured again."""
+        return self.again and record is not None and record.quality == "noisy"
 
     @property
     def untuned(self) -> str | None:
         """What the call has without tuning, by identity (`lookup.Live`)."""
-        return getattr(self.live, "untuned", None)
+        return untuned_of(self.live)
 
     @property
     def spare(self) -> str | None:
         """The same, where the user's list does not have it."""
-        return getattr(self.live, "spare", None)
+        return self.live.spare if isinstance(self.live, Live) else None
+
+    @property
+    def no_default(self) -> str:
+        """Why `default=` is not among the candidates; "" where it is, or there is none."""
+        return self.live.no_default if isinstance(self.live, Live) else ""
 
     @property
     def fresh(self) -> bool:

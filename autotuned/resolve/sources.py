@@ -18,7 +18,7 @@ from autotuned.launch import launcher
 from autotuned.resolve.request import Context, Question
 from autotuned.store import conditions, layout, record, records
 from autotuned.store.conditions import BY_DEFAULT, Conditions
-from autotuned.store.lookup import Candidates, Choice, Look, Origin, Place
+from autotuned.store.lookup import Candidates, Choice, Live, Look, Origin, Place, untuned_of
 from autotuned.store.record import TuningRecord
 from autotuned.tunable import configs
 from autotuned.tunable.call import Call, Tunable
@@ -59,7 +59,8 @@ def find(
     Raises:
         ConfigFileError: If `strict`, the first fault of a file that was asked.
     """
-    fit = {identity: config for identity, config in candidates.items() if identity not in excluded}
+    fit = Live(candidates) if not isinstance(candidates, Live) else candidates
+    fit = fit.only(fit.keys() - {*excluded}) if excluded else fit
     for origin, look in exact_places() if places is None else places:
         seen = look(key, fit)
         if not excluded or seen.problem != "config gone":  # what was left out has been said already
@@ -123,7 +124,8 @@ def best(found: TuningRecord, candidates: Candidates, needed: Conditions) -> str
     samples_us = {name: serving[name].typical_us for name in candidates if name in serving}
     if winner in samples_us:
         return winner
-    return race.pick(samples_us)[0] if samples_us else None  # by the rule that a search among these goes by
+    # By the rule that a search among these goes by.
+    return race.pick(samples_us, untuned_of(candidates) or found.untuned)[0] if samples_us else None
 
 
 def exact_places(needed: Conditions = BY_DEFAULT) -> tuple[Place, ...]:
@@ -257,13 +259,7 @@ def default(tunable: Tunable, found: Any, call: Call, live: Candidates) -> Choic
     """
     if found is None:
         found = next(iter(live.values()))
-    if not configs.is_config(found):
-        raise ConfigError(
-            f"`{tunable.name}`: default: expected a triton.Config, or a callable of the arguments "
-            f"returning one, got {type(found).__name__}.",
-            kernel=tunable.name,
-        )
-    configs.check([found], tunable)
+    _check(tunable, found)
     if len(live) and not tunable.launches(call, found):  # one that would do nothing where others would do it all
         others = (config for config in live.values() if tunable.launches(call, config))
         if (instead := next(others, None)) is not None:
@@ -271,18 +267,41 @@ def default(tunable: Tunable, found: Any, call: Call, live: Candidates) -> Choic
     return Choice(found, Origin.DEFAULT)
 
 
-def usable_default(tunable: Tunable, ask: Callable[[], Any]) -> Any:
-    """The config that `default=` gives, as a candidate; None where it gives none that can be: that is said when it is
-    all there is.
+def candidate(tunable: Tunable, live: Live, ask: Callable[[], Any], allows: Callable[[Any], bool]) -> Any:
+    """What `default=` gives, as a candidate; None where it gives none that can be, and the candidates say why.
+
+    Args:
+        live: The other candidates; they keep what was said.
+        ask: Gives the config; it may raise, which is raised again where the default is all there is.
+        allows: Whether the call may have it.
     """
     try:
         found = ask()
-        if configs.is_config(found):
-            configs.check([found], tunable)
-            return found
+        live.said = (found,)
+        if found is not None:
+            _check(tunable, found)
     except Exception as error:
-        log.info("`%s`: default= takes no part in the search: %s", tunable.name, failures.describe(error))
+        live.no_default = failures.describe(error)
+        return None
+    if found is not None and allows(found):
+        return found
+    live.no_default = "the pruner drops it"
     return None
+
+
+def _check(tunable: Tunable, found: Any) -> None:
+    """Refuse what `default=` gave where it is no config of the kernel.
+
+    Raises:
+        ConfigError: It is none, or cannot belong to the kernel.
+    """
+    if not configs.is_config(found):
+        raise ConfigError(
+            f"`{tunable.name}`: default: expected a triton.Config, or a callable of the arguments "
+            f"returning one, got {type(found).__name__}.",
+            kernel=tunable.name,
+        )
+    configs.check([found], tunable)
 
 
 def first_that_compiles(

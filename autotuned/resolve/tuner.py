@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from autotuned import env, events
 from autotuned._startup import later
 from autotuned.errors import AutotunedError, SealedError
-from autotuned.key.key import is_tensor
+from autotuned.key.key import Key, is_tensor
 from autotuned.launch import codegen, launcher
 from autotuned.resolve import hooks, sealing
 from autotuned.resolve.chooser import Chooser
@@ -47,6 +47,12 @@ env.configure_logging()
 
 
 _tuners: weakref.WeakSet[Tuner] = weakref.WeakSet()
+
+
+def choices() -> dict[Key, str]:
+    """What this process has chosen so far: the identity of the config of each key; what runs untuned is no choice."""
+    states = [tuner.chooser.state for tuner in list(_tuners)]
+    return {key: state.identity(choice.config) for state in states for key, choice in list(state.choices.items())}
 
 
 class Tuner:
@@ -224,6 +230,7 @@ class Tuner:
         observer: Observer | None = None,
         budget_s: float | None = None,
         without: Collection[str] = (),
+        again: bool = False,
     ) -> tuple[Question, Choice]:
         """Find or search the choice for a call without launching it, as the command line's `tune` does.
 
@@ -233,12 +240,14 @@ class Tuner:
             observer: Told of a search's progress.
             budget_s: A search stops after this many seconds, or the decorator's `budget_s` if that is less.
             without: Configs, as text, that are left out: a recorded call has no grid for them.
+            again: Measure again what was noisy.
         """
         self._refuse_without_tensor(call)
         chooser = self.chooser
-        live = {name: config for name, config in chooser.candidates(call).items() if str(config) not in without}
+        found = chooser.candidates(call)
+        live = found.only([name for name, config in found.items() if str(config) not in without])
         question = chooser.question(
-            call, live, "auto", must_search=True, force=force, observer=observer, budget_s=budget_s
+            call, live, "auto", must_search=True, force=force, observer=observer, budget_s=budget_s, again=again
         )
         return question, chooser.answer(question)
 
