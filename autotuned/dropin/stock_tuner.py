@@ -35,7 +35,7 @@ TIMER = "triton"
 
 
 class _Racing:
-    """Whether this package's search measures for tuners whose benchmark is Triton's (`raced.begin`)."""
+    """Whether this package's search measures for tuners whose benchmark is Triton's (`bench.begin`)."""
 
     on = False
 
