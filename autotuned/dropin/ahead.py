@@ -7,22 +7,22 @@ benchmark, choice and binaries are Triton's. What is not compiled here, for what
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from triton.runtime.autotuner import Heuristics
 
 from autotuned import env
-from autotuned.search import failures, parallelism
+from autotuned.search import failures, parallelism, threads
 from autotuned.search.compile import Wanted, in_order
-from autotuned.search.crew import Crew
-from autotuned.store import layout, locks, records
-from autotuned.triton_compat import compiled, frontend, kernel, specialization
+from autotuned.search.crew import Crew, shared_slots
+from autotuned.store import records
+from autotuned.triton_compat import cache, compiled, frontend, kernel, specialization
 from autotuned.triton_compat.compiled import Compilation
 
 log = logging.getLogger("autotuned")
@@ -42,28 +42,25 @@ def compile_all(tuner: Any, args: tuple[Any, ...], meta: Mapping[str, Any], conf
             _compile(tuner, args, meta, configs, count)
     except Exception as error:
         why = failures.describe(error).splitlines()[0]
-        env.warn_once(
-            f"ahead {why}", "`%s`: nothing is compiled ahead (%s): Triton compiles as it measures.", _name(tuner), why
-        )
+        message = "`%s`: nothing is compiled ahead (%s): Triton compiles as it measures."
+        env.warn_once(f"ahead {why}", message, _name(tuner), why)
         failures.let_go(error)
 
 
 def _is_known(tuner: Any) -> bool:
     """Whether all that a launch runs on its way to the compiler is Triton's own, or heuristics."""
     *outer, jit = kernel.layers(tuner.fn)
-    return all(isinstance(layer, Heuristics) for layer in outer) and kernel.is_plain_jit(jit) and _is_free(jit)
-
-
-def _is_free(jit: Any) -> bool:
-    return compiled.compiles_for_cache(jit)
+    known = all(isinstance(layer, Heuristics) for layer in outer) and kernel.is_plain_jit(jit)
+    return known and compiled.compiles_for_cache(jit)
 
 
 def _compile(tuner: Any, args: tuple[Any, ...], meta: Mapping[str, Any], configs: Sequence[Any], count: int) -> None:
     with frontend.shared(tuner.fn, records.scratch_folder()):
         wanted = list(_wanted(tuner, args, meta, configs))
-        if len(wanted) < 2:
-            return
-        with Crew(wanted, min(count, len(wanted)), _slots()) as crew:
+        if len(wanted) < 2 and env.local_ranks() < 2:
+            return  # Triton compiles one as soon; of ranks, one is enough
+        crew = Crew(wanted, min(count, len(wanted)), shared_slots())
+        with threads.brisk(), contextlib.closing(crew.start()):
             progress = _Progress(_name(tuner), crew)
             if not crew.wait(progress.tick):
                 log.warning("`%s`: compiling ahead does not get on (%s); Triton goes on.", _name(tuner), progress)
@@ -72,13 +69,6 @@ def _compile(tuner: Any, args: tuple[Any, ...], meta: Mapping[str, Any], configs
 
 def _name(tuner: Any) -> str:
     return str(getattr(tuner.base_fn, "__name__", tuner.base_fn))
-
-
-def _slots() -> list[Path]:
-    """Locks of the processors, where ranks of one job share this host."""
-    if env.local_ranks() < 2 or env.compile_workers() is not None:
-        return []
-    return [layout.compile_slot_path(locks.host(), number) for number in range(parallelism.on_this_host())]
 
 
 # -- what Triton would compile -----------------------------------------------------------------------------------------
@@ -95,7 +85,7 @@ def _wanted(
         if given.keys() & config.kwargs.keys() or (may_change and _has_hook(tuner, config)):
             continue
         one = _asked(tuner, args, {**given, **config.all_kwargs()})
-        if one is not None and one.digest not in seen:
+        if one is not None and one.digest not in seen and not cache.holds(one.digest):
             seen.add(one.digest)
             yield one
 

@@ -21,15 +21,6 @@ log = logging.getLogger("autotuned")
 _NAMES = ("_bench", "prune_configs")
 
 
-class _Compiling:
-    """Whether configs are compiled ahead (`install(ahead=True)`)."""
-
-    on = False
-
-
-compiling = _Compiling()
-
-
 def begin(race: bool, compile_ahead: bool) -> None:
     """Race, or compile ahead, where Triton's tuners would measure; not where somebody has replaced their `_bench`."""
     if not hasattr(Autotuner._bench, "in_front_of"):
@@ -41,8 +32,9 @@ def begin(race: bool, compile_ahead: bool) -> None:
             )
             return
         _wrap()
+    kernel.remember_originals()
     stock_tuner.racing.on |= race
-    compiling.on |= compile_ahead
+    stock_tuner.compiling.on |= compile_ahead
 
 
 def _wrap() -> None:
@@ -55,7 +47,7 @@ def _wrap() -> None:
         if times is not None:
             triton_listener.say_measured(self.base_fn.__name__, config)
             return list(times)
-        if asked is not None and compiling.on and asked.begins():
+        if asked is not None and stock_tuner.compiling.on and asked.begins():
             ahead.compile_all(self, args, meta, asked.left())
         return measure(self, *args, config=config, **meta)
 
@@ -76,7 +68,7 @@ def _in_front_of(original: Any, ours: Any) -> Any:
 
 def end() -> None:
     """Take back what `begin` did; where somebody has replaced a method since, theirs stays."""
-    stock_tuner.racing.on = compiling.on = False
+    stock_tuner.racing.on = stock_tuner.compiling.on = False
     for name in _NAMES:
         ours = getattr(getattr(Autotuner, name), "in_front_of", None)
         if ours is not None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from autotuned import env
 from autotuned._lazy import later
 from autotuned.dropin.empties import LeftOut
-from autotuned.dropin.stock_tuner import Seed, seed_of, timing_of
+from autotuned.dropin.stock_tuner import Seed, compiling, seed_of, timing_of
 from autotuned.dropin.widened import Widened
 from autotuned.errors import AutotunedError, NotTunedError
 from autotuned.key.key import Key
@@ -18,9 +18,9 @@ from autotuned.search import failures
 from autotuned.triton_compat import kernel
 
 if TYPE_CHECKING:
-    from autotuned.dropin import raced
+    from autotuned.dropin import order, raced
 else:
-    raced = later("dropin.raced")
+    order, raced = later("dropin.order"), later("dropin.raced")
 
 log = logging.getLogger("autotuned")
 
@@ -90,6 +90,8 @@ class Asked:
             return False
         self.missed = None if not self.passing else own
         memory.note(own, found)
+        if self.key is not None and compiling.on:
+            order.expect(self.key.digest)
         return True
 
     def _end(self) -> list[str]:
@@ -144,9 +146,11 @@ class Asked:
         self.passing = capturing  # the next call outside of a capture is measured
         return self._seed.first_that_compiles(self._call, self.left())
 
-    def finish(self, memory: Memory) -> None:
-        """Keep what Triton has measured for this call."""
+    def finish(self, memory: Memory, launched: Any) -> None:
+        """Keep what Triton has measured for this call, and note what it has launched."""
         self._left_out.close()
+        if self.key is not None and compiling.on and not self.passing:
+            order.note(self.key.digest, launched)
         timings = self.tuner.__dict__.get("configs_timings")
         if self.passing:
             memory.drop(self.missed)
@@ -305,7 +309,7 @@ def run(original: Callable[..., Any], tuner: Any, args: tuple[Any, ...], kwargs:
     finally:
         _asking.call = outer
     if _asking.asked is not None and (asked := _ended(call)):
-        asked.finish(memory)
+        asked.finish(memory, result)
     return result
 
 

@@ -99,7 +99,7 @@ def compiles_for_cache(jit: Any) -> bool:
     """Whether what Triton compiles of a function goes into its cache and is found there, with nobody asked or told."""
     from triton import knobs
 
-    hooked = is_hooked(jit) or knobs.runtime.jit_cache_hook is not None
+    hooked = is_hooked(jit) or knobs.runtime.jit_cache_hook is not None or not kernel.is_tritons(type(jit).run)
     asked = knobs.compilation.always_compile or knobs.compilation.override or knobs.compilation.dump_ir
     return not (hooked or asked or versions.strange_triton())
 
