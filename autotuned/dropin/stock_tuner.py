@@ -32,13 +32,14 @@ _EXACT = (Origin.STORE, Origin.FILE)
 TIMER = "triton"
 
 
-class _Racing:
-    """Whether this package's search measures for tuners whose benchmark is Triton's (`raced.begin`)."""
+class _Switch:
+    """Whether something of `bench.begin` is on."""
 
     on = False
 
 
-racing = _Racing()
+racing = _Switch()  # this package's search measures for tuners whose benchmark is Triton's
+compiling = _Switch()  # what is about to be measured, or launched, is compiled ahead
 _FAILED = "Triton counted it as failed"
 
 
