@@ -377,11 +377,11 @@ class Tuner:
         by_triton = bound.through_triton(tunable, self.names, config)
         if hasattr(result, "variant"):  # a shipped binary: what it does not serve may be another one's
             by_triton = self.chooser.shipped.server.launching(self.rebound, config, by_triton)
-        if self._binds_directly(tunable) and not call.has_descriptors:  # of which the words do not say all
+        if self._binds_directly(tunable):
             try:
                 asks = bool(self.options.spec.buckets or self.options.spec.functions)
                 made = bound.Bound(config, by_triton, before, by_triton, again)
-                return direct.direct(made, tunable, call.arguments, result, asks)
+                return direct.direct(made, tunable, call, result, asks)
             except compiled.UnbindableError as error:
                 self._bind_failed = True
                 log.warning(
