@@ -13,6 +13,7 @@ from autotuned.errors import BinaryError
 USUAL_SHARED = 48 << 10  # bytes of dynamic shared memory that a launch may use without having asked for more
 # Attributes of a function, as the driver numbers them.
 _MAX_THREADS, _LOCAL_BYTES, _REGISTERS, _DYNAMIC_SHARED, _NON_PORTABLE_CLUSTER = 0, 3, 4, 8, 14
+_DEVICE_POINTER = 3  # of a pointer
 _LIBRARIES = ("libcuda.so.1", "nvcuda.dll")
 _PARAMETERS = ctypes.POINTER(ctypes.c_void_p)
 
@@ -98,6 +99,12 @@ class Driver:
         )
         if status:
             raise RuntimeError(f"Triton Error [CUDA]: {self._words(status)}")
+
+    def address(self, address: int) -> int | None:
+        """Where the device sees memory of the host, such as pinned memory; None where it does not."""
+        found = ctypes.c_uint64()
+        status = self._library.cuPointerGetAttribute(ctypes.byref(found), _DEVICE_POINTER, ctypes.c_uint64(address))
+        return None if status else found.value
 
     def _use(self, device: int) -> None:
         """Make the device's primary context current where none is, as on a new thread."""
