@@ -137,6 +137,11 @@ class Driver:
         return (text.value or b"").decode(errors="replace") or f"error {status}"
 
 
+def may_pass(error: Exception) -> bool:
+    """Whether the driver's refusal may be another at the next call: memory that was full is free later."""
+    return "out of memory" in str(error)
+
+
 def _library() -> Any:
     for name in _LIBRARIES:
         try:

@@ -10,7 +10,7 @@ from typing import Any
 
 from autotuned import env, events
 from autotuned._startup import Frozen
-from autotuned.binaries import folders
+from autotuned.binaries import folders, libcuda
 from autotuned.binaries.folders import Kernel, Shelf, Shelves
 from autotuned.binaries.loaded import Loaded
 from autotuned.binaries.variant import Code, Form, Variant, difference, form_of
@@ -30,7 +30,8 @@ from autotuned.typed_json import Json, canonical
 
 log = logging.getLogger("autotuned")
 TOOLCHAIN = ("triton", "triton_key", "ptxas")  # parts of a context that an entry with a binary is matched without
-_loaded: dict[tuple[str, int], Loaded | str] = {}  # by digest and device: a kernel, or why it cannot be loaded
+# By digest, device and Triton's function: a kernel, or why it cannot be loaded.
+_loaded: dict[tuple[str, int, int], Loaded | str] = {}
 
 
 class Asked(Frozen):
@@ -183,19 +184,20 @@ class Server:
         return None if found is None else self._load(found[0], found[1])
 
     def _load(self, shelf: Shelf, variant: Variant) -> Loaded | None:
-        at, start = (variant.digest, toolchain.current_device()), time.perf_counter()
+        at, start = (variant.digest, toolchain.current_device(), id(self.jit)), time.perf_counter()
         if at not in _loaded:
             try:
                 _loaded[at] = Loaded(self.jit, variant, shelf.binaries.code(variant), at[1])
                 events.emit("load", self.name, variant.digest, time.perf_counter() - start, shelf.path)
-            except (AutotunedError, KeyError, TypeError, AttributeError) as error:
-                _loaded[at] = str(error)
+            except (AutotunedError, KeyError, TypeError, ValueError, AttributeError) as error:
+                if not libcuda.may_pass(error):
+                    _loaded[at] = str(error)
                 events.emit("refuse", self.name, variant.digest, 0.0, f"binary: {error}")
                 env.warn_once(
                     f"binary {variant.digest}", "`%s`: the binary %s beside %s is left out (%s); the call compiles.",
                     self._tunable.name, variant.digest[:12], shelf.path, error,
                 )  # fmt: skip
-        known = _loaded[at]
+        known = _loaded.get(at)
         return known if isinstance(known, Loaded) else None
 
     def fill(self, call: Call, config: Any) -> bool:

@@ -80,6 +80,7 @@ def check(
         raise OptionError(text, option="tolerance", problem=text)
     checked = CheckResult(paths, tolerance)
     checked.faults += [Fault(str(path), text) for path, file in checked.files for text in audit.faults(path, file)]
+    checked.faults += [Fault(str(path), text) for path, text in audit.strays(path for path, _ in checked.files)]
     if imports or measure:
         _with_the_program(checked, targets or (), measure)
     return checked
