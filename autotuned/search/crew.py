@@ -6,8 +6,9 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
+from typing import Any
 
 from autotuned import env
 from autotuned.search import failures, parallelism, threads
@@ -30,10 +31,17 @@ class Crew:
         wanted: What to compile, in the order in which to begin.
         count: How many threads.
         slots: Locks of the processors of this host, where processes share them; a compilation holds one of them.
+        noted: What is around each compilation, given its hash.
     """
 
-    def __init__(self, wanted: Sequence[Compilation], count: int, slots: Sequence[Path] = ()) -> None:
-        self.total, self._count, self._slots = len(wanted), count, slots
+    def __init__(
+        self,
+        wanted: Sequence[Compilation],
+        count: int,
+        slots: Sequence[Path] = (),
+        noted: Callable[[str], AbstractContextManager[Any]] = nullcontext,
+    ) -> None:
+        self.total, self._count, self._slots, self._noted = len(wanted), count, slots, noted
         self._left, self._ended = list(wanted), threading.Condition()
         self._open = {one.digest for one in wanted}  # left, or being compiled
         self._turn, self._over = threading.Lock(), threading.Event()
@@ -86,7 +94,7 @@ class Crew:
         while (claimed := self._claim()) is not None:
             one, held = claimed
             try:
-                with held:
+                with held, self._noted(one.digest):
                     _compile(one)
             finally:
                 self._end(one.digest)
