@@ -44,7 +44,7 @@ class Crew:
         self.total, self._count, self._slots, self._noted = len(wanted), count, slots, noted
         self._left, self._ended = list(wanted), threading.Condition()
         self._open = {one.digest for one in wanted}  # left, or being compiled
-        self._turn, self._over = threading.Lock(), threading.Event()
+        self._looking, self._turn, self._over = threading.Lock(), threading.Lock(), threading.Event()
         self._latest_s = time.monotonic()
 
     @property
@@ -101,12 +101,14 @@ class Crew:
 
     def _claim(self) -> tuple[Compilation, ExitStack] | None:
         """The next one that nobody compiles, and what holds its locks; None once none is left."""
-        while self._left and not self._over.is_set() and threading.main_thread().is_alive():
-            with self._turn:  # one thread looks, the others wait for it
-                found = self._free()
-            if found is not None:
-                return found
-            self._over.wait(POLL_S)
+        with self._looking:  # one thread looks, the others wait for it
+            while self._left and not self._over.is_set() and threading.main_thread().is_alive():
+                with self._turn:
+                    found = self._free()
+                if found is not None:
+                    return found
+                with self._ended:
+                    self._ended.wait(POLL_S)
         return None
 
     def _free(self) -> tuple[Compilation, ExitStack] | None:
