@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from triton.runtime.autotuner import Autotuner
 
-from autotuned._lazy import later
+from autotuned._startup import later
 from autotuned.api import triton_listener
 from autotuned.dropin import seeded, stock_tuner
 from autotuned.triton_compat import kernel

@@ -7,13 +7,14 @@ import threading
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from autotuned import env
-from autotuned._lazy import later
+from autotuned import env, events
+from autotuned._startup import later
 from autotuned.dropin.empties import LeftOut
 from autotuned.dropin.stock_tuner import Seed, compiling, seed_of, timing_of
 from autotuned.dropin.widened import Widened
 from autotuned.errors import AutotunedError, NotTunedError
 from autotuned.key.key import Key
+from autotuned.resolve import sealing
 from autotuned.search import failures
 from autotuned.triton_compat import kernel
 
@@ -138,6 +139,8 @@ class Asked:
                 digest=self.key.digest if self.key else "",
             )
         if not capturing and mode != "serve":
+            if self.key is not None and sealing.forbids():
+                raise sealing.refused_search(self.key, "")
             return None
         self._seed.warn_once(
             "`%s`: nothing is stored for this call and nothing may be measured now (a CUDA graph is being captured, or "
@@ -156,6 +159,9 @@ class Asked:
             memory.drop(self.missed)
         elif self.missed is not None:
             restore = self._end()
+            if timings is not self._before and self.key is not None:
+                seconds = self.tuner.__dict__.get("bench_time") or 0.0
+                events.emit("search", self.key.kernel, self.key.digest, seconds, f"{len(timings or ())} configs")
             is_kept = self._race is not None and self._race.is_run
             if timings is not self._before and memory.has(self.missed) and not is_kept:
                 self._keep(memory, timings, restore)

@@ -1,4 +1,4 @@
-"""One lock a key, between threads and processes: who searches says so, the others wait for a while."""
+"""One lock a key and one a GPU, between threads and processes: who searches says so, the others wait for a while."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotuned import disk
-from autotuned.json_fields import PID_MAX, integer, typed
 from autotuned.store import layout
+from autotuned.typed_json import PID_MAX, integer, typed
 
 if TYPE_CHECKING:
     from filelock import FileLock
@@ -25,6 +25,7 @@ log = logging.getLogger("autotuned")
 
 MESSAGE_AFTER_S = 5.0  # a wait this long is worth a line: most searches are shorter, and people think it hangs
 LOCK_TIMEOUT_S = 600.0  # longer than any search seen; afterwards the waiter goes on by itself
+GPU_PATIENCE_S = 60.0  # a race takes less than a second; one who holds a GPU for so long is not racing
 _POLL_S = 0.02
 
 
@@ -307,3 +308,33 @@ def _after_fork_in_child() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+@contextmanager
+def gpu_locked(device: str | None, patience_s: float = GPU_PATIENCE_S) -> Iterator[bool]:
+    """Be the only search of this user, on this host, that measures on a device, for a `with` block.
+
+    What another measures beside it would be in both their times.
+    It is waited for, not relied on: whoever cannot have the lock in time measures all the same.
+
+    Args:
+        device: What names the device on this host; None for none that could be shared.
+        patience_s: How long to wait at most.
+
+    Yields:
+        Whether no other search measures on it.
+    """
+    if device is None:
+        yield True
+        return
+    end = time.monotonic() + patience_s
+    while True:
+        # Tried again and again: a thread that holds its key's lock is never made to wait by another lock.
+        with locked(layout.gpu_lock_path(device), timeout_s=0.0) as lock:
+            alone = lock is not Lock.BUSY
+            if alone or time.monotonic() > end:
+                if not alone:
+                    log.warning("another search measures on GPU %s for over %.0f s; not waiting.", device, patience_s)
+                yield alone
+                return
+        time.sleep(_POLL_S)

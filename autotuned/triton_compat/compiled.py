@@ -9,8 +9,8 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from autotuned._frozen import Frozen
-from autotuned._lazy import later
+from autotuned._startup import Frozen, later
+from autotuned.key.key import is_descriptor
 from autotuned.triton_compat import kernel, versions
 
 if TYPE_CHECKING:
@@ -223,6 +223,12 @@ def handle(jit: Any, compiled: Any, device: int) -> Handle:
         raise UnbindableError(f"{type(error).__name__}: {error}") from error
 
 
+def stands(found: Handle) -> bool:
+    """Whether Triton's own look-up would still find this kernel."""
+    kernel = found.kernel()
+    return kernel is not None and found.cache.get(found.cache_key) is kernel and found.holds()
+
+
 def handle_of(jit: Any, binary: Any, device: int) -> Handle:
     """What a direct launch needs of Triton's compiled kernel, or of a binary that says itself what that is.
 
@@ -291,18 +297,22 @@ def _holds(jit: Any, device: int, loaded: Any) -> tuple[Callable[[], bool], tupl
 
 
 def compiled_for(values: Iterable[Any]) -> tuple[Any, ...]:
-    """What of the memory of these arguments a binary is compiled for, tuples' items included.
+    """What of the memory of these arguments a binary is compiled for, tuples' items and descriptors' blocks included.
 
     A hook or a grid callable may change it between the look-up and the launch: it may resize a tensor, give it other
     memory, or other data.
     """
     return tuple(
-        compiled_for(value)
-        if isinstance(value, tuple)
-        else (value.dtype, value.data_ptr() & 15 == 0, value.get_device())
-        for value in values
-        if isinstance(value, tuple) or has_memory(value)
+        _memory(value) for value in values if isinstance(value, tuple) or has_memory(value) or is_descriptor(value)
     )
+
+
+def _memory(value: Any) -> tuple[Any, ...]:
+    if isinstance(value, tuple):
+        return compiled_for(value)
+    if is_descriptor(value):
+        return (*compiled_for([value.base]), *value.block_shape)
+    return value.dtype, value.data_ptr() & 15 == 0, value.get_device()
 
 
 def surroundings() -> tuple[Any, ...]:

@@ -6,10 +6,9 @@ import hashlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from autotuned.json_fields import named, typed
 from autotuned.triton_compat import kernel
 from autotuned.triton_compat.compiled import Compilation
-from autotuned.typed_json import Json
+from autotuned.typed_json import Json, named, typed
 
 FIELDS = ("signature", "constants", "attrs", "options")
 _PLAIN = (bool, int, str, type(None))

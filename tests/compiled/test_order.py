@@ -119,6 +119,14 @@ def test_it_can_be_turned_off(start, compiled):
     assert compiled == [("MainThread", name) for name in NAMES]
 
 
+def test_under_a_seal_only_what_is_called_is_refused(start, compiled, caplog):
+    run(start())
+    library = start()
+    with autotuned.seal("warn"):
+        run(library, ("first",))
+    assert compiled == [("MainThread", "first")] and len(caplog.records) == 1
+
+
 def test_a_kernel_that_was_changed_is_not_compiled_as_it_was(start, compiled):
     run(start())
     library = start(text=TEXT + KERNELS.replace("+ 1)", "+ 9)"))
