@@ -136,6 +136,17 @@ def host_us(call: Callable[[], Any], wait: Callable[[], None], seconds: float) -
     return statistics.median(times) * 1e6
 
 
+def whole_us(call: Callable[[], Any], wait: Callable[[], None], seconds: float) -> float:
+    """What a call takes in the mean when many follow each other, the GPU's work included."""
+    wait()
+    start, count = time.perf_counter(), 0
+    while count < BATCH or time.perf_counter() < start + seconds:
+        call()
+        count += 1
+    wait()
+    return (time.perf_counter() - start) / count * 1e6
+
+
 def choices() -> dict[str, str]:
     """The config of every key of every tuner in this process."""
     from triton.runtime.autotuner import Autotuner

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 Line = dict[str, Any]
+PHASES = ("cold", "warm", "second")
 Rows = list[list[str]]
 FIRST = ("stock", "threads", "ahead", "race", "replace")
 NONE = "-"
@@ -62,7 +63,7 @@ def report(lines: Sequence[Line], operations: Sequence[str]) -> str:
     """All tables, the ratios that the goals are about, and what failed."""
     found = Lines([line for line in lines if "operation" in line])
     parts = [*map(_about, [line for line in lines if "versions" in line][-1:]), _first(found, operations),
-             _later(found, operations), _host(found, operations), _bits(found, operations), _goals(found, operations),
+             _later(found, operations), _programs(found, operations), _host(found, operations), _bits(found, operations), _goals(found, operations),
              _failed(found)]  # fmt: skip
     return "\n\n".join(part for part in parts if part)
 
@@ -81,7 +82,7 @@ def _first(found: Lines, operations: Sequence[str]) -> str:
         runs = [_number(found.median(name, way, "cold", lambda line: line["ptxas"]), 0) for way in ways]
         rows.append([name, *cells, _number(floor, 1), ", ".join(runs)])
     head = ["operation", *(f"{way}, s" for way in ways), "untuned kernels, s", f"`ptxas` runs: {', '.join(ways)}"]
-    return "First call, all caches empty:\n\n" + _table(head, rows, len(ways))
+    return "First call, all caches empty:\n\n" + _table(head, rows, len(ways)) if ways else ""
 
 
 def _later(found: Lines, operations: Sequence[str]) -> str:
@@ -96,6 +97,33 @@ def _later(found: Lines, operations: Sequence[str]) -> str:
     return "First call of a later process, s:\n\n" + _table(
         ["operation", *(f"{way}, {phase}" for way, phase in used)], rows, 0
     ) if rows else ""  # fmt: skip
+
+
+def _programs(found: Lines, operations: Sequence[str]) -> str:
+    ways = [
+        way for way in FIRST if any("tokens" in line for name in operations for line in found.of(name, way, *PHASES))
+    ]
+    rows = []
+    for name in operations:
+        lines = [next(iter(found.of(name, way, *PHASES)), {}) for way in ways]
+        if any("tokens" in line for line in lines):
+            steps = [_first_step(line) for line in lines]
+            speeds = [_number(_tokens_a_s(line), 0) for line in lines]
+            rows.append([name, ", ".join(steps), ", ".join(speeds)])
+    said = ", ".join(ways)
+    head = ["program", f"s from its start to the end of the first step: {said}", f"tokens a second: {said}"]
+    return "Whole programs:\n\n" + _table(head, rows, 0) if rows else ""
+
+
+def _first_step(line: Line) -> str:
+    if not line:
+        return NONE
+    seconds = line["imports_s"] + line["inputs_s"] + line["first_s"]
+    return f"{seconds:.1f}" + ("" if line["phase"] == "cold" else f" ({line['phase']})")
+
+
+def _tokens_a_s(line: Line) -> float | None:
+    return line["tokens"] / line["whole_us"] * 1e6 if "tokens" in line else None
 
 
 def _host(found: Lines, operations: Sequence[str]) -> str:

@@ -91,7 +91,7 @@ def test_real_processes_measure_in_their_way(command):
 
 
 def test_where_no_library_is_installed_the_required_ones_are_named(tmp_path, monkeypatch):
-    monkeypatch.setattr(plan.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(plan.importlib.machinery.PathFinder, "find_spec", lambda name, path: None)
     with pytest.raises(SystemExit, match="fla-core mamba-ssm liger-kernel not installed; pip install"):
         script.present(operations.OPERATIONS)
 
