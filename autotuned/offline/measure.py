@@ -24,7 +24,7 @@ from autotuned.store.lookup import Choice, Origin
 from autotuned.store.record import Timing, TuningRecord
 from autotuned.tunable import configs
 from autotuned.tunable.call import Call
-from autotuned.typed_json import Json
+from autotuned.typed_json import Json, portable
 
 
 @dataclass
@@ -177,6 +177,6 @@ def _note_record(
     result.measured_configs = sum(timing.identity in forms for timing in record.timings)
     result.vs_first = file.entry_of(record, first).vs_default
     result.vs_default = file.entry_of(record, untuned).vs_default
-    if not opaque.portable(record.key.to_json(), form):
+    if not portable(record.key.to_json(), form):
         return None
     return file.entry_of(record, untuned or first)

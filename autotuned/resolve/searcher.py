@@ -25,7 +25,7 @@ from autotuned.store.journal import Journal
 from autotuned.store.lookup import Candidates, Choice, Origin
 from autotuned.store.record import Timing, TuningRecord, identity_of
 from autotuned.tunable import configs
-from autotuned.typed_json import canonical
+from autotuned.typed_json import canonical, portable
 
 log = logging.getLogger("autotuned")
 
@@ -241,7 +241,7 @@ class Searcher:
     def _keep(self, result: TuningRecord, question: Question) -> None:
         if question.lock is locks.Lock.BUSY and not records.may_save(result.key):
             log.info("`%s`: another process or thread tunes the same key and saves it.", result.key.kernel)
-        elif opaque.portable(*(timing.config for timing in result.timings)):
+        elif portable(*(timing.config for timing in result.timings)):
             records.keep(result)
         else:
             message = "`%s`: a config has a value or a pre_hook without JSON form; kept in memory only."
