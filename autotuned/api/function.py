@@ -15,8 +15,7 @@ from autotuned.errors import DecorationError
 from autotuned.resolve.request import Options
 from autotuned.resolve.tuner import Tuner
 from autotuned.store.lookup import Choice
-from autotuned.tunable.argument_names import Names
-from autotuned.tunable.call import Call
+from autotuned.tunable.call import Call, Names
 from autotuned.tunable.function import TunableFunction
 
 if TYPE_CHECKING:

@@ -27,8 +27,7 @@ from autotuned.search import benchmark
 from autotuned.store.lookup import Choice, Origin
 from autotuned.triton_compat import kernel
 from autotuned.tunable import configs
-from autotuned.tunable.argument_names import Names
-from autotuned.tunable.call import Hooks
+from autotuned.tunable.call import Hooks, Names
 from autotuned.tunable.kernel import TunableKernel
 
 log = logging.getLogger("autotuned")

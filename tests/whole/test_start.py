@@ -47,7 +47,7 @@ MODULES = [
     "resolve.chooser", "resolve.hooks", "resolve.request", "resolve.sources", "resolve.tuner",
     "store", "store.conditions", "store.layout", "store.lookup", "store.record", "store.records", "triton_compat",
     "triton_compat.fingerprint", "triton_compat.kernel", "triton_compat.versions", "tunable",
-    "tunable.argument_names", "tunable.call", "tunable.configs", "tunable.kernel", "typed_json",
+    "tunable.call", "tunable.configs", "tunable.kernel", "typed_json",
 ]  # fmt: skip
 
 
