@@ -1,4 +1,4 @@
-"""What is switched on for the whole process, which each miss asks: agreements of ranks and recordings."""
+"""What is active in the whole process, which each miss asks: agreements of ranks, and recordings."""
 
 from __future__ import annotations
 
