@@ -21,7 +21,7 @@ from autotuned.search import failures, race
 from autotuned.search.do_bench import FixedLaunches
 from autotuned.store import conditions, record
 from autotuned.store import records as stored_records
-from autotuned.store.lookup import Choice, Origin, origin
+from autotuned.store.choice import Choice, Origin, origin
 from autotuned.store.record import Timing, TuningRecord
 from autotuned.triton_compat import kernel
 from autotuned.tunable import configs

@@ -24,7 +24,7 @@ from autotuned.resolve.explain import Explanation
 from autotuned.resolve.request import Options, Question
 from autotuned.resolve.tuner import Tuner
 from autotuned.search import benchmark
-from autotuned.store.lookup import Choice, Origin
+from autotuned.store.choice import Choice, Origin
 from autotuned.triton_compat import kernel
 from autotuned.tunable import configs
 from autotuned.tunable.call import Hooks, Names

@@ -17,8 +17,8 @@ from autotuned.resolve import sources
 from autotuned.resolve.request import OWN_TIMER, Context, trial_part
 from autotuned.search import benchmark, failures
 from autotuned.store import conditions, records
+from autotuned.store.choice import Origin, Place
 from autotuned.store.conditions import Conditions
-from autotuned.store.lookup import Origin, Place
 from autotuned.store.record import Timing, TuningRecord
 from autotuned.triton_compat import kernel
 from autotuned.tunable import configs as candidates

@@ -20,7 +20,7 @@ from autotuned.offline.results import CaseResult, Observer
 from autotuned.offline.targets import Found
 from autotuned.recording.file import RecordedCall
 from autotuned.resolve.request import Question
-from autotuned.store.lookup import Choice, Origin
+from autotuned.store.choice import Choice, Origin
 from autotuned.store.record import Timing, TuningRecord
 from autotuned.tunable import configs
 from autotuned.tunable.call import Call

@@ -16,7 +16,7 @@ from autotuned.key.key import Key, call_part
 from autotuned.resolve import active, sources
 from autotuned.resolve.request import Context, Options, Question, State
 from autotuned.store import conditions, records
-from autotuned.store.lookup import Candidates, Choice, Live, Look, Origin, Place
+from autotuned.store.choice import Candidates, Choice, Live, Look, Origin, Place
 from autotuned.triton_compat import kernel
 from autotuned.tunable import configs as candidates
 from autotuned.tunable.call import Call, Tunable, refuse_conflicts

@@ -13,8 +13,8 @@ from autotuned._startup import Frozen, later
 from autotuned.key import opaque
 from autotuned.key.key import Key, KeySpec
 from autotuned.store import conditions, layout
+from autotuned.store.choice import Choice, Origin
 from autotuned.store.conditions import Conditions
-from autotuned.store.lookup import Choice, Origin
 from autotuned.tunable import configs
 from autotuned.tunable.call import Call, Hooks, Tunable
 from autotuned.tunable.configs import Pruner
@@ -146,7 +146,7 @@ class Question(Frozen):
 
     @property
     def untuned(self) -> str | None:
-        """What the call has without tuning, by identity (`lookup.Live`)."""
+        """What the call has without tuning, by identity (`choice.Live`)."""
         return getattr(self.live, "untuned", None)
 
     @property

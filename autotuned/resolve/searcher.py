@@ -20,9 +20,9 @@ from autotuned.resolve.request import Question, State
 from autotuned.search import exclusions, failures, job, race, search
 from autotuned.search.job import Job, Outcome
 from autotuned.store import conditions, layout, listing, locks, records
+from autotuned.store.choice import Candidates, Choice, Origin
 from autotuned.store.conditions import Checked, Conditions, Restore
 from autotuned.store.journal import Journal
-from autotuned.store.lookup import Candidates, Choice, Origin
 from autotuned.store.record import Timing, TuningRecord, identity_of
 from autotuned.tunable import configs
 from autotuned.typed_json import canonical, portable

@@ -20,7 +20,7 @@ from autotuned.launch import codegen, launcher
 from autotuned.resolve import active
 from autotuned.resolve.chooser import Chooser
 from autotuned.resolve.request import Options, Question
-from autotuned.store.lookup import Choice, Origin
+from autotuned.store.choice import Choice, Origin
 from autotuned.tunable import configs as candidates
 from autotuned.tunable.call import Call, Tunable, bind
 from autotuned.tunable.kernel import TunableKernel

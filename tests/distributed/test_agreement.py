@@ -23,8 +23,8 @@ from autotuned.distributed import ranks
 from autotuned.errors import SyncError
 from autotuned.resolve import active
 from autotuned.resolve.request import Question
+from autotuned.store.choice import Choice, Origin
 from autotuned.store.conditions import Conditions
-from autotuned.store.lookup import Choice, Origin
 from autotuned.store.record import Timing, TuningRecord
 
 SIZE = 4

@@ -45,7 +45,7 @@ MODULES = [
     "env", "errors", "gpu", "gpu.device", "key", "key.key", "key.naming", "key.opaque", "key.reach",
     "key.source", "key.source_text", "launch", "launch.codegen", "launch.launcher", "resolve",
     "resolve.active", "resolve.chooser", "resolve.request", "resolve.sources", "resolve.tuner",
-    "store", "store.conditions", "store.layout", "store.lookup", "store.record", "store.records", "triton_compat",
+    "store", "store.choice", "store.conditions", "store.layout", "store.record", "store.records", "triton_compat",
     "triton_compat.fingerprint", "triton_compat.kernel", "triton_compat.versions", "tunable",
     "tunable.call", "tunable.configs", "tunable.kernel", "typed_json",
 ]  # fmt: skip
