@@ -207,17 +207,11 @@ def rounded(value: float | None) -> float | None:
     return None if value is None else float(f"{value:.3g}")
 
 
-def entry_of(record: record.TuningRecord, default: Mapping[str, Json] | None) -> Entry:
-    """The entry for a record.
-
-    Args:
-        record: With a winner.
-        default: The config used without tuning, whose time over the winner's is `vs_default`.
-    """
+def entry_of(record: record.TuningRecord) -> Entry:
+    """The entry for a record, which must have a winner."""
     assert record.winner is not None
-    base = record.timing_of(default) if default else None
-    ratio = base.median_us / record.median_us if base and base.median_us and record.median_us else None
-    return Entry(record.key.call, record.winner, rounded(record.median_us), rounded(ratio), record.conditions)
+    times = rounded(record.median_us), rounded(record.vs_default)
+    return Entry(record.key.call, record.winner, *times, record.conditions)
 
 
 # -- reading ---------------------------------------------------------------------------------------------------------

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from autotuned import _native
 from autotuned._startup import Frozen, later
-from autotuned.launch import codegen
+from autotuned.launch import bound, codegen
 from autotuned.launch.bound import Bound, Run
 from autotuned.triton_compat import compiled, kernel
-from autotuned.tunable.call import Tunable
+from autotuned.tunable.call import Call, Tunable
 
 if TYPE_CHECKING:
     from autotuned.launch import driver_call
@@ -29,7 +29,7 @@ class Filled(Frozen):
     constants: Mapping[str, Any]
 
 
-def direct(made: Bound, tunable: Tunable, arguments: Mapping[str, Any], binary: Any, asks: bool) -> Bound:
+def direct(made: Bound, tunable: Tunable, call: Call, binary: Any, asks: bool) -> Bound:
     """Launch the compiled kernel itself, and through Triton whenever its guards say that something changed.
 
     Args:
@@ -40,7 +40,8 @@ def direct(made: Bound, tunable: Tunable, arguments: Mapping[str, Any], binary: 
         EvictedError: Triton's cache no longer holds it.
         UnbindableError: This kernel cannot be launched this way.
     """
-    names, before, device = tuple(arguments), made.before, kernel.current_device()
+    arguments, before, device = call.arguments, made.before, kernel.current_device()
+    names, described = tuple(arguments), call.has_descriptors
     constants, is_hooked = _constants(tunable, names, made.config), before is not None or asks
     filled = Filled(names, [parameter.name for parameter in tunable.parameters], constants)
     fallback, memory = made.fallback, memory_test(names, tuple(arguments.values()))
@@ -50,7 +51,8 @@ def direct(made: Bound, tunable: Tunable, arguments: Mapping[str, Any], binary: 
         found = compiled.handle_of(tunable.fn, kernel, device)
         _native.watch(found.watched)
         parts = before.parts if before else (None, {}, ())
-        straight = direct_launch(found, filled, memory, is_hooked, made, otherwise)
+        plain = not described  # of a descriptor the words do not say all
+        straight = direct_launch(found, filled, memory, is_hooked, made, otherwise) if plain else looked_up(found)
         fields = driver_call.fields(found, names, constants, parts)
         if fields is None:
             return straight, None, None
@@ -63,6 +65,18 @@ def direct(made: Bound, tunable: Tunable, arguments: Mapping[str, Any], binary: 
             with contextlib.suppress(compiled.EvictedError, compiled.UnbindableError):
                 made.launch_by(*plan(launched))
         return launched
+
+    def looked_up(found: compiled.Handle) -> Run:
+        by_triton = bound.launching(fallback, made.again)
+
+        def launch(values: tuple[Any, ...], grid: Any) -> Any:
+            launched = by_triton(values, grid)
+            if not compiled.stands(found) and not compiled.is_hooked(tunable.fn):
+                with contextlib.suppress(compiled.EvictedError, compiled.UnbindableError):
+                    made.launch_by(*plan(launched))
+            return launched
+
+        return launch
 
     made.launch_by(*plan(binary))
     return made

@@ -17,7 +17,7 @@ from autotuned.key.key import Key
 from autotuned.launch import launcher
 from autotuned.resolve.request import Context, Question
 from autotuned.store import conditions, layout, record, records
-from autotuned.store.choice import Candidates, Choice, Look, Origin, Place
+from autotuned.store.choice import Candidates, Choice, Live, Look, Origin, Place, untuned_of
 from autotuned.store.conditions import BY_DEFAULT, Conditions
 from autotuned.store.record import TuningRecord
 from autotuned.tunable import configs
@@ -59,7 +59,8 @@ def find(
     Raises:
         ConfigFileError: If `strict`, the first fault of a file that was asked.
     """
-    fit = {identity: config for identity, config in candidates.items() if identity not in excluded}
+    fit = Live(candidates) if not isinstance(candidates, Live) else candidates
+    fit = fit.only(fit.keys() - {*excluded}) if excluded else fit
     for origin, look in exact_places() if places is None else places:
         seen = look(key, fit)
         if not excluded or seen.problem != "config gone":  # what was left out has been said already
@@ -123,7 +124,8 @@ def best(found: TuningRecord, candidates: Candidates, needed: Conditions) -> str
     samples_us = {name: serving[name].typical_us for name in candidates if name in serving}
     if winner in samples_us:
         return winner
-    return race.pick(samples_us)[0] if samples_us else None  # by the rule that a search among these goes by
+    # By the rule that a search among these goes by.
+    return race.pick(samples_us, untuned_of(candidates) or found.untuned)[0] if samples_us else None
 
 
 def exact_places(needed: Conditions = BY_DEFAULT) -> tuple[Place, ...]:
@@ -215,6 +217,16 @@ class Shipped:
         self.server.fill(call, choice.config)
         return None
 
+    def has(self, call: Call, config: Any) -> bool:
+        """Whether there is a binary for a call with a config, loaded or not."""
+        return self._worth_asking(Choice(config, Origin.DEFAULT)) and self.server.find(call, config) is not None
+
+    def why_none(self, call: Call, choice: Choice) -> str:
+        """Why no binary serves a call with a choice; "" where there are none of the kernel."""
+        if not (self._worth_asking(choice) and self.server.has_any(call)):
+            return ""
+        return self.server.why_none(call, choice.config)
+
     def noted(self, found: Explanation, question: Question, places: Sequence[Place]) -> Explanation:
         """An explanation with a remark on the binary for what answers, where there are any for the kernel."""
         if not (found.hit and self._offered and self.server.has_any(question.call)):
@@ -247,13 +259,7 @@ def default(tunable: Tunable, found: Any, call: Call, live: Candidates) -> Choic
     """
     if found is None:
         found = next(iter(live.values()))
-    if not configs.is_config(found):
-        raise ConfigError(
-            f"`{tunable.name}`: default: expected a triton.Config, or a callable of the arguments "
-            f"returning one, got {type(found).__name__}.",
-            kernel=tunable.name,
-        )
-    configs.check([found], tunable)
+    _check(tunable, found)
     if len(live) and not tunable.launches(call, found):  # one that would do nothing where others would do it all
         others = (config for config in live.values() if tunable.launches(call, config))
         if (instead := next(others, None)) is not None:
@@ -261,26 +267,56 @@ def default(tunable: Tunable, found: Any, call: Call, live: Candidates) -> Choic
     return Choice(found, Origin.DEFAULT)
 
 
-def usable_default(tunable: Tunable, ask: Callable[[], Any]) -> Any:
-    """The config that `default=` gives, as a candidate; None where it gives none that can be: that is said when it is
-    all there is.
+def candidate(tunable: Tunable, live: Live, ask: Callable[[], Any], allows: Callable[[Any], bool]) -> Any:
+    """What `default=` gives, as a candidate; None where it gives none that can be, and the candidates say why.
+
+    Args:
+        live: The other candidates; they keep what was said.
+        ask: Gives the config; it may raise, which is raised again where the default is all there is.
+        allows: Whether the call may have it.
     """
     try:
         found = ask()
-        if configs.is_config(found):
-            configs.check([found], tunable)
-            return found
+        live.said = (found,)
+        if found is not None:
+            _check(tunable, found)
     except Exception as error:
-        log.info("`%s`: default= takes no part in the search: %s", tunable.name, failures.describe(error))
+        live.no_default = failures.describe(error)
+        return None
+    if found is not None and allows(found):
+        return found
+    live.no_default = "the pruner drops it"
     return None
 
 
-def first_that_compiles(tunable: Tunable, call: Call, live: Iterable[Any]) -> Any:
-    """The first config that compiles here; where none does, the first, whose launch raises the compiler's own error."""
+def _check(tunable: Tunable, found: Any) -> None:
+    """Refuse what `default=` gave where it is no config of the kernel.
+
+    Raises:
+        ConfigError: It is none, or cannot belong to the kernel.
+    """
+    if not configs.is_config(found):
+        raise ConfigError(
+            f"`{tunable.name}`: default: expected a triton.Config, or a callable of the arguments "
+            f"returning one, got {type(found).__name__}.",
+            kernel=tunable.name,
+        )
+    configs.check([found], tunable)
+
+
+def first_that_compiles(
+    tunable: Tunable, call: Call, live: Iterable[Any], is_shipped: Callable[[Call, Any], bool] = lambda call, one: False
+) -> Any:
+    """The first config that compiles here; where none does, the first, whose launch raises the compiler's own error.
+
+    Args:
+        is_shipped: Whether a call with a config has a compiled kernel that ships, and so need not be tried.
+    """
     given = list(live)
     for config in given:
         try:
-            tunable.compile(call, config)
+            if not is_shipped(call, config):
+                tunable.compile(call, config)
         except Exception as error:
             log.info("`%s`: %s does not compile here (%s)", tunable.name, config, failures.describe(error))
         else:

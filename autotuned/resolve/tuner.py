@@ -12,21 +12,22 @@ from functools import lru_cache
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
-from autotuned import env
+from autotuned import env, events
 from autotuned._startup import later
-from autotuned.errors import AutotunedError
-from autotuned.key.key import is_tensor
+from autotuned.errors import AutotunedError, SealedError
+from autotuned.key.key import Key, is_tensor
 from autotuned.launch import codegen, launcher
-from autotuned.resolve import active
+from autotuned.resolve import active, sealing
 from autotuned.resolve.chooser import Chooser
 from autotuned.resolve.request import Options, Question
 from autotuned.store.choice import Choice, Origin
+from autotuned.triton_compat import kernel
 from autotuned.tunable import configs as candidates
 from autotuned.tunable.call import Call, Tunable, bind
 from autotuned.tunable.kernel import TunableKernel
 
 if TYPE_CHECKING:
-    from autotuned.key import memory
+    from autotuned.key import memory, words
     from autotuned.launch import bound, direct, verify
     from autotuned.resolve import advice, counters
     from autotuned.resolve.counters import CacheInfo
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 else:
     bound, direct = map(later, ("launch.bound", "launch.direct"))
     compiled = later("triton_compat.compiled")
-    failures, memory = later("search.failures"), later("key.memory")
+    failures, memory, words = later("search.failures"), later("key.memory"), later("key.words")
     advice, counters = later("resolve.advice"), later("resolve.counters")
     verify = later("launch.verify")
 
@@ -46,6 +47,12 @@ env.configure_logging()
 
 
 _tuners: weakref.WeakSet[Tuner] = weakref.WeakSet()
+
+
+def choices() -> dict[Key, str]:
+    """What this process has chosen so far: the identity of the config of each key; what runs untuned is no choice."""
+    states = [tuner.chooser.state for tuner in list(_tuners)]
+    return {key: state.identity(choice.config) for state in states for key, choice in list(state.choices.items())}
 
 
 class Tuner:
@@ -75,6 +82,8 @@ class Tuner:
         self._bind_failed = False
         self._misses = 0
         self._rebuild(_tuned_names(options.configs(), tunable))
+        if isinstance(tunable, TunableKernel) and not tunable.interpreted:
+            sealing.note(kernel.innermost(tunable.fn), tunable.name)
         _tuners.add(self)
 
     # -- arguments -----------------------------------------------------------------------------------------------
@@ -156,16 +165,27 @@ class Tuner:
 
     def miss(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], grid: Any) -> Any:
         """Everything that a call does which the launch table does not answer; returns what the launch returns."""
-        self._misses += 1
         call = self.call(args, kwargs, grid)
         if active.recorders:
             active.recorders[-1].note(self, call)
-        return self._answer(call, self._launch)
+        return self._missed(call)
 
     def _again(self, values: tuple[Any, ...], grid: Any) -> Any:
         """Launch a call whose grid is empty for the config that it is bound to with one for which it is not."""
+        return self._missed(self.rebound(values, grid))
+
+    def _missed(self, call: Call) -> Any:
         self._misses += 1
-        return self._answer(self.rebound(values, grid), self._launch)
+        start, digest, why = time.perf_counter(), "", ""
+        try:
+            choice, result = self._answer(call, self._launch)
+            digest, why = choice.digest, choice.why
+            return result
+        except Exception as error:
+            why = failures.describe(error)
+            raise
+        finally:
+            events.emit("miss", self.tunable.name, digest, time.perf_counter() - start, why)
 
     def prepare(self, call: Call, search: bool) -> Any:
         """Choose, compile and bind for a call without launching it, but for the trials of a search; the config.
@@ -174,14 +194,16 @@ class Tuner:
             call: The bound call.
             search: Whether a search may be run where nothing is stored.
         """
-        return self._answer(call, self._compile, search)
+        return self._answer(call, self._compile, search)[1]
 
-    def _answer(self, call: Call, act: Callable[[Call, Choice], Any], search: bool = True) -> Any:
+    def _answer(self, call: Call, act: Callable[[Call, Choice], Any], search: bool = True) -> tuple[Choice, Any]:
+        """Choose, and do what is to be done with the choice; the choice, and what came of it."""
         self._refuse_without_tensor(call)
         while True:
             choice = self.chooser.choose(call, self._pinned(call), search)
             try:
-                return act(call, choice)
+                with sealing.asked_by(lambda choice=choice: self._words(call, choice)):  # type: ignore[misc]
+                    return choice, act(call, choice)
             except _RefusedError as refused:
                 self.chooser.exclude(call, choice, refused.error)
             except Exception as error:
@@ -189,6 +211,10 @@ class Tuner:
                     where = self.chooser.label(choice.config), choice.why
                     failures.note(error, "`{}`: raised with config {} ({}).".format(self.tunable.name, *where))
                 raise
+
+    def _words(self, call: Call, choice: Choice) -> tuple[str, str]:
+        """A call that is compiled, and why no binary serves it, for the seal."""
+        return words.call_words(self.chooser.part(call)), self.chooser.shipped.why_none(call, choice)
 
     def _refuse_without_tensor(self, call: Call) -> None:
         """Refuse a call that gives no tensor for an argument that a list names."""
@@ -204,6 +230,7 @@ class Tuner:
         observer: Observer | None = None,
         budget_s: float | None = None,
         without: Collection[str] = (),
+        again: bool = False,
     ) -> tuple[Question, Choice]:
         """Find or search the choice for a call without launching it, as the command line's `tune` does.
 
@@ -213,12 +240,14 @@ class Tuner:
             observer: Told of a search's progress.
             budget_s: A search stops after this many seconds, or the decorator's `budget_s` if that is less.
             without: Configs, as text, that are left out: a recorded call has no grid for them.
+            again: Measure again what was noisy.
         """
         self._refuse_without_tensor(call)
         chooser = self.chooser
-        live = {name: config for name, config in chooser.candidates(call).items() if str(config) not in without}
+        found = chooser.candidates(call)
+        live = found.only([name for name, config in found.items() if str(config) not in without])
         question = chooser.question(
-            call, live, "auto", must_search=True, force=force, observer=observer, budget_s=budget_s
+            call, live, "auto", must_search=True, force=force, observer=observer, budget_s=budget_s, again=again
         )
         return question, chooser.answer(question)
 
@@ -315,7 +344,7 @@ class Tuner:
         try:
             return self.chooser.shipped.load(call, choice) or self.tunable.compile(call, choice.config)
         except Exception as error:
-            if failures.is_passing(error) or choice.origin not in MEASURED:
+            if isinstance(error, SealedError) or failures.is_passing(error) or choice.origin not in MEASURED:
                 raise
             raise _RefusedError(error) from error
 
@@ -348,11 +377,11 @@ class Tuner:
         by_triton = bound.through_triton(tunable, self.names, config)
         if hasattr(result, "variant"):  # a shipped binary: what it does not serve may be another one's
             by_triton = self.chooser.shipped.server.launching(self.rebound, config, by_triton)
-        if self._binds_directly(tunable) and not call.has_descriptors:  # of which the words do not say all
+        if self._binds_directly(tunable):
             try:
                 asks = bool(self.options.spec.buckets or self.options.spec.functions)
                 made = bound.Bound(config, by_triton, before, by_triton, again)
-                return direct.direct(made, tunable, call.arguments, result, asks)
+                return direct.direct(made, tunable, call, result, asks)
             except compiled.UnbindableError as error:
                 self._bind_failed = True
                 log.warning(

@@ -8,8 +8,9 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -211,12 +212,13 @@ def _release(lock: FileLock, path: Path, owner: int) -> None:
 
 
 def _write_holder(path: Path) -> None:
-    who = {"pid": os.getpid(), "host": _host(), "start": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
+    who = {"pid": os.getpid(), "host": host(), "start": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
     with contextlib.suppress(OSError):  # it helps people who wait, and nobody else
         disk.write_text(layout.holder_path(path), disk.text(who))
 
 
-def _host() -> str:
+def host() -> str:
+    """This host's name; "" where it has none."""
     return os.uname().nodename if hasattr(os, "uname") else ""
 
 
@@ -261,6 +263,39 @@ def if_free(path: Path) -> Iterator[bool]:
     finally:
         with contextlib.suppress(OSError):
             lock.release(force=True)
+
+
+def claim(path: Path, stays: bool = False) -> Callable[[], None] | None:
+    """Hold a lock, if it can be had at once: what lets go of it, on this thread; None if somebody else has it.
+
+    Where there can be no lock, what is returned does nothing: the lock only saves work.
+
+    Args:
+        stays: Leave the file in place. Otherwise it goes with the lock: whoever has it must look first whether the work
+            was done meanwhile.
+    """
+    try:
+        disk.make_folder(path.parent)
+        lock = _file_lock(path)
+        if not _try_until(lock, 0.0):
+            return _nothing if _nobody_can_hold(path) else None
+    except (OSError, NotImplementedError) as error:
+        log.debug("lock %s cannot be used (%s); going on without it.", path, error)
+        return _nothing
+    return partial(_let_go, lock, None if stays else path, os.getpid())
+
+
+def _nothing() -> None:
+    """Stands in for letting go of a lock that there is not."""
+
+
+def _let_go(lock: FileLock, path: Path | None, owner: int) -> None:
+    if os.getpid() != owner:
+        return  # a forked child: the lock is its parent's
+    if path is not None:
+        disk.remove(path)
+    with contextlib.suppress(OSError):
+        lock.release(force=True)
 
 
 def _after_fork_in_child() -> None:

@@ -100,6 +100,26 @@ class TuningRecord(Frozen):
     provenance: Mapping[str, Json] = MappingProxyType({})
     conditions: Conditions = Conditions()
 
+    @property
+    def untuned(self) -> str | None:
+        """Identity of what runs without tuning, which took part; None where it is not known."""
+        default = self.provenance.get("default")
+        return identity_of(default) if isinstance(default, dict) else None
+
+    @property
+    def vs_default(self) -> float | None:
+        """Time of what runs without tuning over that of the winner; None where one of them is not known."""
+        default = self.provenance.get("default")
+        if not self.timings:  # from a config file, which has the ratio alone
+            ratio: Json = self.provenance.get("vs_default")
+            return float(ratio) if is_finite(ratio) and ratio > 0 else None
+        return self.ratio_of(default if isinstance(default, dict) else self.timings[0].config)
+
+    def ratio_of(self, config: Mapping[str, Json]) -> float | None:
+        """Time of a config over that of the winner; None where one of them is not known."""
+        base = self.timing_of(config)
+        return base.median_us / self.median_us if base and base.median_us and self.median_us else None
+
     def timing_of(self, config: Mapping[str, Json]) -> Timing | None:
         """The timing of the config with this canonical form."""
         wanted = identity_of(config)

@@ -19,7 +19,7 @@ EVERYTHING = sorted([*LIBRARY, *(PACKAGE / "kernels").glob("*.py"), *(ROOT / "cl
 # What lies at the top of `autotuned/`, then its packages: each imports from those before it, also where only types need
 # it, and from itself, where no file leads back to itself.
 RANKS = [
-    {"errors", "env", "disk", "typed_json", "_native", "_startup"},
+    {"errors", "env", "events", "disk", "typed_json", "_native", "_startup"},
     {"gpu"},
     {"key"},
     {"triton_compat", "store"},
@@ -140,15 +140,7 @@ def code_of(path: Path) -> str:
         pytest.param(
             r"triton\._C|triton\.runtime\.(jit|driver|cache|interpreter)|triton\.backends|triton\.compiler|"
             r"device_caches|used_global_vals|pre_run_hooks|packed_metadata",
-            {
-                "autotuned/triton_compat/kernel.py",
-                "autotuned/triton_compat/fingerprint.py",
-                "autotuned/triton_compat/compiled.py",
-                "autotuned/triton_compat/specialization.py",
-                "autotuned/binaries/loaded.py",
-                "autotuned/triton_compat/frontend.py",
-                "autotuned/triton_compat/cache.py",
-            },
+            {"autotuned/triton_compat/", "autotuned/binaries/loaded.py"},
             id="Triton's private names",
         ),
         pytest.param(r"nvmlInit|nvidia-ml|nvml\.dll", {"autotuned/gpu/nvml.py"}, id="NVIDIA's management library"),
@@ -162,7 +154,9 @@ def code_of(path: Path) -> str:
     ],
 )
 def test_each_concern_has_one_home(pattern, home):
-    assert uses(pattern) == home
+    folders = tuple(name for name in home if name.endswith("/"))
+    found = {f"{path.rpartition('/')[0]}/" if path.startswith(folders) else path for path in uses(pattern)}
+    assert found == home
 
 
 def test_the_library_never_prints():

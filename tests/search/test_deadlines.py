@@ -12,7 +12,7 @@ from stored import records
 from autotuned import autotune
 from autotuned.errors import AllConfigsFailedError
 from autotuned.search import compile as compiling
-from autotuned.search import sampling, search, timers
+from autotuned.search import racing, sampling, search, timers
 from autotuned.search.compile import CompileStream, Wanted
 from autotuned.store import locks
 from autotuned.tunable.call import Call
@@ -39,7 +39,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch):
     made = Clock()
-    for module in (search, sampling, compiling, timers, locks):
+    for module in (search, sampling, racing, compiling, timers, locks):
         monkeypatch.setattr(module, "time", made)
     return made
 
