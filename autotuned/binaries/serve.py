@@ -18,8 +18,8 @@ from autotuned.configfiles import policy
 from autotuned.errors import AutotunedError
 from autotuned.gpu.device import Device
 from autotuned.store import conditions
+from autotuned.store.choice import Candidates, Choice, Look, Origin
 from autotuned.store.conditions import Conditions
-from autotuned.store.lookup import Candidates, Choice, Look, Origin
 from autotuned.triton_compat import compiled, fingerprint, specialization
 from autotuned.triton_compat import kernel as toolchain
 from autotuned.triton_compat.specialization import Specialization, Specializer

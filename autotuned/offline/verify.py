@@ -40,7 +40,7 @@ def find_kernel(name: str) -> Found:
                 raise
             continue
         return found[0]
-    hint = "A kernel with a name= of its own is found with --target."
+    hint = "A kernel with a name= of its own is found in targets=."
     raise TargetError(f"kernel {name!r} cannot be imported ({missing or 'it names no module'}). {hint}", target=name)
 
 

@@ -17,8 +17,8 @@ from autotuned.key.key import Key
 from autotuned.launch import launcher
 from autotuned.resolve.request import Context, Question
 from autotuned.store import conditions, layout, record, records
+from autotuned.store.choice import Candidates, Choice, Live, Look, Origin, Place, untuned_of
 from autotuned.store.conditions import BY_DEFAULT, Conditions
-from autotuned.store.lookup import Candidates, Choice, Live, Look, Origin, Place, untuned_of
 from autotuned.store.record import TuningRecord
 from autotuned.tunable import configs
 from autotuned.tunable.call import Call, Tunable

@@ -17,10 +17,10 @@ from autotuned._startup import later
 from autotuned.errors import AutotunedError, SealedError
 from autotuned.key.key import Key, is_tensor
 from autotuned.launch import codegen, launcher
-from autotuned.resolve import hooks, sealing
+from autotuned.resolve import active, sealing
 from autotuned.resolve.chooser import Chooser
 from autotuned.resolve.request import Options, Question
-from autotuned.store.lookup import Choice, Origin
+from autotuned.store.choice import Choice, Origin
 from autotuned.triton_compat import kernel
 from autotuned.tunable import configs as candidates
 from autotuned.tunable.call import Call, Tunable, bind
@@ -166,8 +166,8 @@ class Tuner:
     def miss(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], grid: Any) -> Any:
         """Everything that a call does which the launch table does not answer; returns what the launch returns."""
         call = self.call(args, kwargs, grid)
-        if hooks.recorders:
-            hooks.recorders[-1].note(self, call)
+        if active.recorders:
+            active.recorders[-1].note(self, call)
         return self._missed(call)
 
     def _again(self, values: tuple[Any, ...], grid: Any) -> Any:
@@ -310,8 +310,8 @@ class Tuner:
             ready = self._bound(call, config, before, result)
         except compiled.EvictedError:  # by the user's code within the launch: a later call is bound
             return
-        if hooks.recorders:
-            ready = hooks.recorders[-1].watched(self, ready)
+        if active.recorders:
+            ready = active.recorders[-1].watched(self, ready)
         values = tuple(call.arguments.values())
         in_c = launcher.in_c(self.launcher)
         if not self.launcher.bind(values, ready) or in_c is None or ready.twin is None:
@@ -432,7 +432,7 @@ def _drop_bound() -> None:
 
 
 env.on_mode_change(_drop_bound)
-hooks.on_change(_drop_bound)
+active.on_change(_drop_bound)
 
 
 @lru_cache(maxsize=1)
