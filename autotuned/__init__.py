@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from autotuned.key.key import pow2 as pow2
     from autotuned.offline.check import check as check
     from autotuned.offline.export import export as export
+    from autotuned.offline.prepare import prepare as prepare
     from autotuned.offline.report import report as report
     from autotuned.offline.tuning import tune as tune
     from autotuned.offline.warmup import warmup as warmup
@@ -37,8 +38,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "Check", "Config", "FixedLaunches", "autotune", "check", "counters", "diff", "errors", "export", "freeze",
-    "heuristics", "import_configs", "install", "merge", "mode", "on_event", "pow2", "record", "register_configs",
-    "report", "seal", "sync", "tune", "uninstall", "unseal", "warmup",
+    "heuristics", "import_configs", "install", "merge", "mode", "on_event", "pow2", "prepare", "record",
+    "register_configs", "report", "seal", "sync", "tune", "uninstall", "unseal", "warmup",
 ]  # fmt: skip
 
 # Imported at first use: importing this package must cost neither torch (1 s) nor triton (0.24 s).
@@ -59,6 +60,7 @@ _HOMES = {
     "mode": "autotuned.env",
     "on_event": "autotuned.events",
     "pow2": "autotuned.key.key",
+    "prepare": "autotuned.offline.prepare",
     "record": "autotuned.recording.recorder",
     "register_configs": "autotuned.configfiles.lookup",
     "report": "autotuned.offline.report",

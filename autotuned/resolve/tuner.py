@@ -49,6 +49,11 @@ env.configure_logging()
 _tuners: weakref.WeakSet[Tuner] = weakref.WeakSet()
 
 
+def live() -> list[Tuner]:
+    """The tuners of this process."""
+    return list(_tuners)
+
+
 class Tuner:
     """Chooses and launches for one tuned function; shared by `Tuned` and `TunedFunction`.
 
