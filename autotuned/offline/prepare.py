@@ -57,7 +57,7 @@ class PrepareResult:
 
 
 def prepare(
-    calls: str | os.PathLike[str] | None = None, *, files: Sequence[str] = (), progress: Progress | None = None
+    calls: str | os.PathLike[str] | None = None, *, files: Sequence[str] | None = None, progress: Progress | None = None
 ) -> PrepareResult:
     """Have ready what the calls of a recording need: decided, loaded or compiled, and in the launch table.
 
@@ -79,7 +79,7 @@ def prepare(
     """
     start, before = time.perf_counter(), _counts()
     tell = progress or (lambda done, of: None)
-    found = _of_files(tell) if calls is None else _of_recording(Path(calls), texts(files, 0), tell)
+    found = _of_files(tell) if calls is None else _of_recording(Path(calls), texts(files or (), 0), tell)
     loaded, compiled = (now - then for now, then in zip(_counts(), before))
     return PrepareResult(found, loaded, compiled, time.perf_counter() - start)
 
