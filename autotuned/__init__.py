@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from autotuned.events import on_event as on_event
     from autotuned.key.key import pow2 as pow2
     from autotuned.offline.check import check as check
+    from autotuned.offline.digest import choices_digest as choices_digest
     from autotuned.offline.export import export as export
     from autotuned.offline.prepare import prepare as prepare
     from autotuned.offline.report import report as report
@@ -37,8 +38,8 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
-    "Check", "Config", "FixedLaunches", "autotune", "check", "counters", "diff", "errors", "export", "freeze",
-    "heuristics", "import_configs", "install", "merge", "mode", "on_event", "pow2", "prepare", "record",
+    "Check", "Config", "FixedLaunches", "autotune", "check", "choices_digest", "counters", "diff", "errors", "export",
+    "freeze", "heuristics", "import_configs", "install", "merge", "mode", "on_event", "pow2", "prepare", "record",
     "register_configs", "report", "seal", "sync", "tune", "uninstall", "unseal", "warmup",
 ]  # fmt: skip
 
@@ -49,6 +50,7 @@ _HOMES = {
     "FixedLaunches": "autotuned.search.do_bench",
     "autotune": "autotuned.api.decorator",
     "check": "autotuned.offline.check",
+    "choices_digest": "autotuned.offline.digest",
     "counters": "autotuned.events",
     "diff": "autotuned.configfiles.exchange",
     "export": "autotuned.offline.export",

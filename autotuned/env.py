@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from autotuned import _native
-from autotuned._frozen import Frozen
+from autotuned._startup import Frozen
 
 MODES = ("auto", "serve", "strict", "search", "off")
 LAUNCHERS = ("c", "python", "triton", "verify")

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from autotuned._frozen import Frozen
+from autotuned._startup import Frozen
 
 KINDS = ("search", "compile", "load", "miss", "refuse", "swap")
 log = logging.getLogger("autotuned")

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from autotuned import disk, env
-from autotuned._frozen import Frozen
+from autotuned._startup import Frozen
 from autotuned.binaries import file as binaryfile
 from autotuned.binaries.file import BinaryFile
 from autotuned.binaries.variant import Code, Form, Variant

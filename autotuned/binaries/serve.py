@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from autotuned import env, events
-from autotuned._frozen import Frozen
+from autotuned._startup import Frozen
 from autotuned.binaries import folders
 from autotuned.binaries.folders import Kernel, Shelf, Shelves
 from autotuned.binaries.loaded import Loaded

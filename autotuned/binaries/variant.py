@@ -6,13 +6,12 @@ from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import Any
 
-from autotuned._frozen import Frozen
+from autotuned._startup import Frozen
 from autotuned.errors import EncodingError
-from autotuned.json_fields import integer, named, typed, wrong
 from autotuned.key import opaque
 from autotuned.key.words import value_words
 from autotuned.triton_compat.specialization import NUMBERS, Specialization, options_json
-from autotuned.typed_json import Json, canonical, digest, encode
+from autotuned.typed_json import Json, canonical, digest, encode, integer, named, typed, wrong
 
 DIGEST = 32  # letters of a variant's digest: 128 bits
 _ONE, _NONE = "=1", "=None"  # in place of a type: an integer that is 1, and a pointer that is None, are compiled in

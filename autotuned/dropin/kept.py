@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from autotuned import disk, env, events
-from autotuned._frozen import Frozen
+from autotuned._startup import Frozen
 from autotuned.binaries import file as binaryfile
 from autotuned.binaries.file import BinaryFile
 from autotuned.binaries.variant import Code, Form, Variant, plain

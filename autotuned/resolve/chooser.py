@@ -9,13 +9,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from autotuned import env, events
-from autotuned._lazy import later
+from autotuned._startup import later
 from autotuned.errors import AllConfigsFailedError, ConfigError, PruningError
 from autotuned.key import opaque
 from autotuned.key.key import Key, call_part
-from autotuned.resolve import hooks, sealing, shipped, sources
-from autotuned.resolve.context import Context
-from autotuned.resolve.request import Options, Question, State
+from autotuned.resolve import hooks, sealing, sources
+from autotuned.resolve.request import Context, Options, Question, State
 from autotuned.store import conditions, records
 from autotuned.store.lookup import Candidates, Choice, Live, Look, Origin, Place
 from autotuned.triton_compat import kernel
@@ -26,16 +25,13 @@ from autotuned.typed_json import Json
 
 if TYPE_CHECKING:
     from autotuned.configfiles import lookup
-    from autotuned.resolve import advice, explain, fallback, searcher
+    from autotuned.resolve import advice, explain, searcher
     from autotuned.resolve.explain import Explanation
     from autotuned.search import exclusions, failures
     from autotuned.store import locks
-    from autotuned.store.record import TuningRecord
     from autotuned.tunable import readers
 else:
-    explain, fallback, searcher, advice = map(
-        later, ("resolve.explain", "resolve.fallback", "resolve.searcher", "resolve.advice")
-    )
+    explain, searcher, advice = map(later, ("resolve.explain", "resolve.searcher", "resolve.advice"))
     lookup = later("configfiles.lookup")
     exclusions, failures, locks, readers = map(
         later, ("search.exclusions", "search.failures", "store.locks", "tunable.readers")
@@ -69,7 +65,7 @@ class Chooser:
         #: Arguments that decide with their exact values which configs a call may use, as far as has been seen.
         self.seen: set[str] = set()
         self._context = Context(tunable, options.version, options.trial)
-        self.shipped = shipped.Shipped(tunable, self._context)
+        self.shipped = sources.Shipped(tunable, self._context)
 
     @property
     def options(self) -> Options:
@@ -105,21 +101,22 @@ class Chooser:
     def _with_default(self, call: Call, live: Live) -> Live:
         """With what the call has without tuning among them: nothing is chosen that loses to it."""
         live.untuned = next(iter(live), None)
-        wanted = self.options.default is not None and len(live) > 1
-        found = fallback.usable_default(self.tunable, lambda: self.default_for(call, live)) if wanted else None
-        if found is not None and (found is self.options.default or self.allows(call, found, live)):
-            refuse_conflicts(self.tunable, call.args, call.kwargs, self.tunable.settings(found))
-            live.untuned = self.state.identity(found)
-            live.spare = None if live.untuned in live else live.untuned
-            live.setdefault(live.untuned, found)
+        if self.options.default is not None and len(live) > 1:
+            found = sources.candidate(
+                self.tunable, live, lambda: self.default_for(call, live),
+                lambda one: one is self.options.default or self.allows(call, one, live),
+            )  # fmt: skip
+            if found is not None:
+                refuse_conflicts(self.tunable, call.args, call.kwargs, self.tunable.settings(found))
+                live.join_untuned(self.state.identity(found), found)
         return live
 
     def _launching(self, call: Call, live: Live) -> Live:
         """Those that launch something, as `32 // BLOCK` blocks do for some only; all where none does."""
         if not callable(call.grid) or len(live) < 2:
             return live
-        left = Live((name, config) for name, config in live.items() if self.tunable.launches(call, config))
-        left.whole, left.untuned, left.spare = len(left) == len(live), live.untuned, live.spare
+        left = live.only([name for name, config in live.items() if self.tunable.launches(call, config)])
+        left.whole = len(left) == len(live)
         return left or live
 
     def launches(self, call: Call) -> bool:
@@ -354,14 +351,9 @@ class Chooser:
         excluded, strict = self.state.excluded_for(question.key), question.mode == "strict"
         found = sources.find(question.key, question.live, self._places(question), excluded, strict)
         self.state.lookup_s += time.perf_counter() - start
-        if found is not None and found.record is not None:
-            self._take_in(found.record)
+        if found is not None and found.record is not None and self.options.restore is None:
+            self.state.on_written([str(name) for name in found.record.provenance.get("written", ())])
         return found
-
-    def _take_in(self, found: TuningRecord) -> None:
-        """What a record says besides its winner."""
-        if self.options.restore is None:
-            self.state.on_written([str(name) for name in found.provenance.get("written", ())])
 
     def _look_at_own(self, question: Question) -> Look:
         choice = self.state.choices.get(question.key)
@@ -391,7 +383,8 @@ class Chooser:
 
     def default(self, call: Call, live: Candidates) -> Choice:
         """What a call gets that is not tuned: `default=`, else the first config."""
-        return fallback.default(self.tunable, self.default_for(call, live), call, live)
+        said = live.said if isinstance(live, Live) else None
+        return sources.default(self.tunable, said[0] if said else self.default_for(call, live), call, live)
 
     def default_for(self, call: Call, live: Candidates) -> Any:
         """What `default=` says for a call; None where there is none, or it is a config that this call may not use."""
@@ -409,7 +402,7 @@ class Chooser:
         return untuned(question.call, question.live).replace(lasting=False)
 
     def _first_that_compiles(self, call: Call, live: Candidates) -> Choice:
-        found = fallback.first_that_compiles(self.tunable, call, live.values(), self.shipped.has)
+        found = sources.first_that_compiles(self.tunable, call, live.values(), self.shipped.has)
         return Choice(found, Origin.DEFAULT)
 
     def _searched(self, question: Question) -> Choice:

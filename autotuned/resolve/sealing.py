@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from autotuned import env, events
-from autotuned._lazy import later
+from autotuned._startup import later
 from autotuned.errors import OptionError, SealedError
 
 if TYPE_CHECKING:

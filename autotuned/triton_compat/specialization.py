@@ -11,7 +11,8 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 from autotuned import env
-from autotuned._frozen import Frozen
+from autotuned._startup import Frozen
+from autotuned.key.key import is_tensor
 from autotuned.triton_compat import kernel, versions
 from autotuned.triton_compat.compiled import is_hooked
 from autotuned.typed_json import Json
@@ -49,6 +50,17 @@ class Specialization(Frozen):
 
 # Numbers that a launch passes as they are; half-precision ones are rounded by Triton's own launcher alone.
 NUMBERS = frozenset(("i1", "u1", "i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64", "fp32", "f32", "fp64"))
+
+
+def is_fixed(value: Any) -> bool:
+    """Whether no hook can change what a launch with this argument is compiled for: a tensor, a number, a text, a type.
+
+    Of a descriptor a hook may set fields, and its block is compiled in.
+    """
+    if isinstance(value, tuple):
+        return all(map(is_fixed, value))
+    plain = value is None or isinstance(value, (bool, int, float, str, bytes, type))
+    return plain or is_tensor(value) or type(value).__module__ in ("triton.language.core", "triton.runtime.jit")
 
 
 class Specializer:
