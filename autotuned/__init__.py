@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from autotuned.offline.check import check as check
     from autotuned.offline.digest import choices_digest as choices_digest
     from autotuned.offline.export import export as export
+    from autotuned.offline.prepare import prepare as prepare
     from autotuned.offline.report import report as report
     from autotuned.offline.tuning import tune as tune
     from autotuned.offline.warmup import warmup as warmup
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "Check", "Config", "FixedLaunches", "autotune", "check", "choices_digest", "counters", "diff", "errors", "export",
-    "freeze", "heuristics", "import_configs", "install", "merge", "mode", "on_event", "pow2", "record",
+    "freeze", "heuristics", "import_configs", "install", "merge", "mode", "on_event", "pow2", "prepare", "record",
     "register_configs", "report", "seal", "sync", "tune", "uninstall", "unseal", "warmup",
 ]  # fmt: skip
 
@@ -61,6 +62,7 @@ _HOMES = {
     "mode": "autotuned.env",
     "on_event": "autotuned.events",
     "pow2": "autotuned.key.key",
+    "prepare": "autotuned.offline.prepare",
     "record": "autotuned.recording.recorder",
     "register_configs": "autotuned.configfiles.lookup",
     "report": "autotuned.offline.report",

@@ -251,6 +251,7 @@ class State:
         self.lookup_s = self.search_s = self.compile_s = self.bind_s = 0.0  # where the time of misses went
         self.choices: dict[Key, Choice] = {}
         self._said: set[str] = set()
+        self._identities: dict[Any, str] = {}  # of configs with plain values: each miss asks for all of them
 
     @property
     def is_busy(self) -> bool:
@@ -284,7 +285,13 @@ class State:
 
     def identity(self, config: Any) -> str:
         """The text that says which config this is."""
-        return configs.identity(config, self.tunable.name, opaque.spell)
+        values = configs.plain_values(config)
+        known = self._identities.get(values)
+        if known is None:
+            known = configs.identity(config, self.tunable.name, opaque.spell)
+            if values is not None and len(self._identities) < LIMIT:
+                self._identities[values] = known
+        return known
 
     def keeps(self, key: Key) -> bool:
         """Whether this key's results are kept on disk; one with values that JSON cannot write, or under a check whose

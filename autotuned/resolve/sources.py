@@ -28,12 +28,13 @@ from autotuned.typed_json import Json
 if TYPE_CHECKING:
     from autotuned.binaries import serve
     from autotuned.configfiles import lookup, nearest_shape
+    from autotuned.key import words
     from autotuned.resolve import explain
     from autotuned.resolve.explain import Explanation
     from autotuned.search import failures, race
 else:
     serve, lookup, explain = later("binaries.serve"), later("configfiles.lookup"), later("resolve.explain")
-    failures, race = later("search.failures"), later("search.race")
+    failures, race, words = later("search.failures"), later("search.race"), later("key.words")
 
 log = logging.getLogger("autotuned")
 
@@ -226,6 +227,10 @@ class Shipped:
         if not (self._worth_asking(choice) and self.server.has_any(call)):
             return ""
         return self.server.why_none(call, choice.config)
+
+    def asked(self, call: Call, choice: Choice, part: Callable[[Call], Json]) -> tuple[str, str]:
+        """A call that is compiled, in words, and why no binary serves it, for the seal."""
+        return words.call_words(part(call)), self.why_none(call, choice)
 
     def noted(self, found: Explanation, question: Question, places: Sequence[Place]) -> Explanation:
         """An explanation with a remark on the binary for what answers, where there are any for the kernel."""
