@@ -14,7 +14,7 @@ from autotuned.distributed import ranks
 from autotuned.distributed.ranks import Ranks
 from autotuned.errors import AutotunedError, SyncError
 from autotuned.key.key import Key
-from autotuned.resolve import hooks, sources, tuner
+from autotuned.resolve import hooks, sealing, sources, tuner
 from autotuned.resolve.chooser import Chooser
 from autotuned.resolve.request import Question
 from autotuned.search import failures, race
@@ -83,7 +83,7 @@ class Agreement:
             known = alone.known(question)
             if known is not None and alone.is_enough(known, question):
                 return self._publish(name, known, question, alone)
-            if kernel.capturing():
+            if kernel.capturing() or sealing.forbids():
                 return alone.decide(question)  # nothing may wait; and what only this capture gets binds nobody
             return self._search(name, question, alone, isinstance(do_bench, FixedLaunches))
         return self._take(name, said, question, alone)

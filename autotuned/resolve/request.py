@@ -1,25 +1,25 @@
-"""What is asked of the chooser, the decorator's options, and what is known of one tuned function in this process."""
+"""What is asked of the chooser, in which context, by which options, and what is known of one tuned function."""
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from autotuned import env
-from autotuned._frozen import Frozen
-from autotuned._lazy import later
+from autotuned import env, events
+from autotuned._startup import Frozen, later
 from autotuned.key import opaque
 from autotuned.key.key import Key, KeySpec
-from autotuned.store import conditions
+from autotuned.store import conditions, layout
 from autotuned.store.conditions import Conditions
 from autotuned.store.lookup import Choice, Live, Origin, untuned_of
 from autotuned.tunable import configs
 from autotuned.tunable.call import Call, Hooks, Tunable
 from autotuned.tunable.configs import Pruner
-from autotuned.typed_json import Json, digest
+from autotuned.typed_json import Json, canonical, digest, encode
 
 if TYPE_CHECKING:
     from autotuned.search import check as checks
@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from autotuned.store.record import TuningRecord
 else:
     checks, exclusions = later("search.check"), later("search.exclusions")
+
+log = logging.getLogger("autotuned")
+LIMIT = 4096  # remembered choices of one kernel; more distinct problems than this must not grow memory without end
 
 
 class Options(Frozen):
@@ -179,6 +182,57 @@ class Question(Frozen):
         return self.force or self.mode == "search"
 
 
+class Context:
+    """The context in which the calls of one tuned function are made.
+
+    All parts are asked for at each call of `of`; what is spared is writing them as text when they are as before.
+
+    Args:
+        trial: What makes times another quantity than by default (`trial_part`).
+    """
+
+    def __init__(self, tunable: Tunable, version: Any, trial: Mapping[str, Json] = MappingProxyType({})) -> None:
+        self._tunable = tunable
+        self._trial = {"trial": dict(trial)} if trial else {}
+        self._version = encode(version, f"version of '{tunable.name}'", opaque.spell)
+        self._latest: tuple[Any, dict[str, Json], str] = (None, {}, "")
+
+    @property
+    def version(self) -> Json:
+        """The user's salt, as keys have it."""
+        return self._version
+
+    def without_toolchain(self, call: Call) -> dict[str, Json]:
+        """The context part of a call's key but for the toolchain, of which nothing is read or hashed."""
+        tunable = self._tunable
+        parts = {"device": tunable.device(call).to_json(), "environment": tunable.environment()}
+        return {**parts, **self._rest(tunable.source)}
+
+    def _rest(self, source: str) -> dict[str, Json]:
+        tunable = self._tunable
+        rest = {"source": source, "version": self._version, **self._trial}
+        if self._version is None and tunable.opaque:  # with a version the user says what of them matters
+            rest["process"] = {name: opaque.this_very(value) for name, value in tunable.opaque}
+        return rest
+
+    def of(self, call: Call) -> tuple[dict[str, Json], str]:
+        """The context part of a call's key, and its canonical text."""
+        tunable = self._tunable
+        where = tunable.device(call)
+        now = (where, tunable.toolchain(where, layout.root()), tunable.environment(), tunable.source, _ids(tunable))
+        latest = self._latest  # read once: a thread on another device may replace it
+        if now != latest[0]:
+            if latest[0] is not None and now[2] != latest[0][2]:
+                tunable.environment_changed()
+            context = {"device": where.to_json(), **now[1], "environment": now[2], **self._rest(now[3])}
+            latest = self._latest = (now, context, canonical(context))
+        return latest[1], latest[2]
+
+
+def _ids(tunable: Tunable) -> list[int]:
+    return [id(value) for _, value in tunable.opaque]
+
+
 class State:
     """What a process knows of one tuned function, for its chooser and its searcher.
 
@@ -202,6 +256,22 @@ class State:
     def is_busy(self) -> bool:
         """Whether a choice was made or refused in this process, so that keys are made in any case."""
         return bool(self.choices) or "excluded" in vars(self)
+
+    def remember(self, key: Key, choice: Choice) -> Choice:
+        """Take note of a choice, unless it is one that the next call, or the next process, may do better than."""
+        if choice.digest != key.digest:
+            choice = choice.replace(digest=key.digest)
+        if choice.origin is Origin.DEFAULT:
+            return choice
+        before = self.choices.get(key)
+        if before is not choice:
+            log.info("`%s` %s: %s (%s)", key.kernel, key.digest[:12], choice.config, choice.why)
+        if before is not None and choice.origin is Origin.SEARCH and before.config is not choice.config:
+            events.emit("swap", key.kernel, key.digest, 0.0, f"{before.config} -> {choice.config}")
+        self.choices[key] = choice
+        while len(self.choices) > LIMIT:
+            self.choices.pop(list(self.choices)[0], None)  # not by `iter`: other threads add to it
+        return choice
 
     def forget(self) -> None:
         """Drop this process's choices; records on disk stay."""

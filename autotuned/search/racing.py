@@ -8,13 +8,14 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 
-from autotuned.search import gpu_lock, race
+from autotuned.search import race
 from autotuned.search.job import Job, Noise
 from autotuned.search.protection import Guard
 from autotuned.search.sampling import Sampling
 from autotuned.search.timers import GivenTimer
 from autotuned.search.trial import Trial
 from autotuned.search.trials import Board
+from autotuned.store import locks
 
 FAR_OFF_UNWARMED = 2.0  # while others are compiled, this many times the best is out; in the race it is less
 # A race that ended noisy waits for calm: until a probe of the untuned config spreads no more than a choice that is not
@@ -71,7 +72,7 @@ class Racing:
         """
         timer, left_s = self._job.timer, max(0.0, self._sampling.left_s)
         self._board.report(racing[0], "waiting")  # no config is to blame for how long another search takes
-        with gpu_lock.timing(timer.device, min(gpu_lock.PATIENCE_S, left_s)):
+        with locks.gpu_locked(timer.device, min(locks.GPU_PATIENCE_S, left_s)):
             if not self._out_of_time:
                 self._guard.with_room(timer.warm_up)
             start = time.monotonic()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, ClassVar
 
-from autotuned._frozen import Frozen
+from autotuned._startup import Frozen
 from autotuned.key.key import Key
 from autotuned.store.conditions import Conditions
 from autotuned.store.record import TuningRecord
@@ -62,6 +62,7 @@ class Choice(Frozen):
         conditions: What it was measured under; None for what was not measured.
         tried: The candidates, by identity, of the searches of this process that it comes from: what these had no time
             for is not searched for again.
+        digest: Of the call's key, where one was made.
     """
 
     config: Any
@@ -75,6 +76,7 @@ class Choice(Frozen):
     loud: bool = False
     conditions: Conditions | None = None
     tried: frozenset[str] = frozenset()
+    digest: str = ""
 
     @property
     def why(self) -> str:

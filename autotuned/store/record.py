@@ -6,13 +6,11 @@ import re
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from autotuned._frozen import Frozen
-from autotuned.json_fields import integer, is_finite, named, texts, typed, wrong
-from autotuned.key import stored_key
-from autotuned.key.key import Key
+from autotuned._startup import Frozen
+from autotuned.key.key import Key, load_key
 from autotuned.store import conditions
 from autotuned.store.conditions import Checked, Conditions, judge
-from autotuned.typed_json import Json, canonical
+from autotuned.typed_json import Json, canonical, integer, is_finite, named, texts, typed, wrong
 
 SCHEMA = 2
 QUALITIES = ("ok", "tied", "noisy", "unresolved")
@@ -158,7 +156,7 @@ def load(data: Json) -> TuningRecord:
     if typed(fields["schema"], int, "schema") != SCHEMA:
         raise wrong("schema", f"schema {SCHEMA}", fields["schema"])
     parts = named(fields["key"], "key", {"call", "context"})
-    key = stored_key.load(fields["kernel"], parts["call"], parts["context"])
+    key = load_key(fields["kernel"], parts["call"], parts["context"])
     winner = None if fields["winner"] is None else check_config(fields["winner"], "winner")
     if fields["quality"] not in QUALITIES:
         raise wrong("quality", f"one of {', '.join(QUALITIES)}", fields["quality"])
