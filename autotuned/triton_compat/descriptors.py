@@ -27,7 +27,7 @@ def is_type(type_: Any) -> bool:
 
 def flat(types: Iterable[Any]) -> list[str]:
     """The types of descriptors in a signature, those in tuples included, in order."""
-    found = []
+    found: list[str] = []
     for type_ in types:
         found += flat(type_) if isinstance(type_, tuple) else [type_] if is_type(type_) else []
     return found
