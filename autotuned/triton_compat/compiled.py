@@ -252,7 +252,9 @@ def compiled_for(values: Iterable[Any]) -> tuple[Any, ...]:
     A hook or a grid callable may change it between the look-up and the launch: it may resize a tensor, give it other
     memory, or other data.
     """
-    return tuple(_memory(value) for value in values if isinstance(value, tuple) or has_memory(value) or is_descriptor(value))
+    return tuple(
+        _memory(value) for value in values if isinstance(value, tuple) or has_memory(value) or is_descriptor(value)
+    )
 
 
 def _memory(value: Any) -> tuple[Any, ...]:

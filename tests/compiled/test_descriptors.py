@@ -95,7 +95,9 @@ def ways(kernel, monkeypatch, **options):
     found = {"triton": lambda grid, *args: kernel[grid](*args, **config.all_kwargs())}
     for launcher in ("c", "python"):
         monkeypatch.setenv("AUTOTUNED_LAUNCHER", launcher)
-        tuned = autotune([config], **{"key": [], "restore_value": [], **options}, name=f"desc.{kernel.__name__}.{launcher}")(kernel)
+        tuned = autotune(
+            [config], **{"key": [], "restore_value": [], **options}, name=f"desc.{kernel.__name__}.{launcher}"
+        )(kernel)
         found[launcher] = lambda grid, *args, tuned=tuned: tuned[grid](*args)
         found[launcher].tuned = tuned
     return found
@@ -166,7 +168,10 @@ def test_a_hook_sets_the_block(start, shared_device, monkeypatch):
 
     made = lambda: [TensorDescriptor.from_tensor(MEMORY[torch.float16], start) for _ in "ab"]
     found = ways(copy, monkeypatch, pre_hook=hook)
-    wanted = seen(shared_device, lambda: found["triton"]((2,), *[TensorDescriptor.from_tensor(MEMORY[torch.float16], [32])] * 2, 5))
+    wanted = seen(
+        shared_device,
+        lambda: found["triton"]((2,), *[TensorDescriptor.from_tensor(MEMORY[torch.float16], [32])] * 2, 5),
+    )
     kept = made()
     for args in (made(), made(), kept, kept, made()):
         for name in ("c", "python"):

@@ -23,7 +23,16 @@ STREAM = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int32, ctypes.c_int32, ctypes.P
 MEMSET = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint64, ctypes.c_ubyte, ctypes.c_size_t, ctypes.c_void_p)
 WIDE, NARROW = ctypes.POINTER(ctypes.c_uint64), ctypes.POINTER(ctypes.c_uint32)
 ENCODE = ctypes.CFUNCTYPE(
-    ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.c_uint32, ctypes.c_void_p, WIDE, WIDE, NARROW, NARROW, *[ctypes.c_int] * 4
+    ctypes.c_int,
+    ctypes.c_void_p,
+    ctypes.c_int,
+    ctypes.c_uint32,
+    ctypes.c_void_p,
+    WIDE,
+    WIDE,
+    NARROW,
+    NARROW,
+    *[ctypes.c_int] * 4,
 )
 OLD_DRIVER = 13000  # CUDA 13.0, for which Triton 3.7 and later clear a bit of small maps
 
