@@ -9,10 +9,9 @@ from operator import index, is_
 from typing import TYPE_CHECKING, Any
 
 from autotuned import _native
-from autotuned._frozen import Frozen
-from autotuned._lazy import later
+from autotuned._startup import Frozen, later
 from autotuned.launch import bound, codegen
-from autotuned.launch.entry import Bound, Run
+from autotuned.launch.bound import Bound, Run
 from autotuned.triton_compat import compiled, kernel
 from autotuned.tunable.call import Call, Tunable
 

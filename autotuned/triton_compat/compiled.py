@@ -9,10 +9,9 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from autotuned._frozen import Frozen
-from autotuned._lazy import later
-from autotuned.key.tensors import is_descriptor
-from autotuned.triton_compat import kernel
+from autotuned._startup import Frozen, later
+from autotuned.key.key import is_descriptor
+from autotuned.triton_compat import kernel, versions
 
 if TYPE_CHECKING:
     from autotuned.triton_compat import ttir
@@ -52,6 +51,57 @@ def compiling_in(executor: Any, warm_up: Callable[[], Any]) -> Any:
                 mode.raw_futures.clear()  # else leaving the block would wait for them
 
     return contextvars.Context().run(begun)  # Triton refuses a second mode within one of the user's own
+
+
+class Compilation(Frozen):
+    """What Triton would compile for a launch: the hash that names it in Triton's cache, and what puts it there."""
+
+    digest: str
+    run: Callable[[], Any]
+
+
+class _AskedError(Exception):
+    """Stops a warm-up where Triton would compile; `asked` is what."""
+
+    def __init__(self, asked: Compilation) -> None:
+        super().__init__(asked.digest)
+        self.asked = asked
+
+
+def asked(warm_up: Callable[[], Any]) -> Compilation | None:
+    """What Triton would compile for a warm-up of a kernel; None if it has that in its table.
+
+    Arguments are bound as for the launch, and Triton's table stays as it is.
+
+    Raises:
+        Exception: What the warm-up raises before it compiles.
+    """
+    import triton
+
+    class Asking(triton.AsyncCompileMode):  # type: ignore[misc]
+        """Compiles nothing."""
+
+        def submit(self, key: str, compile_: Callable[[], Any], *ends: Any) -> Any:
+            raise _AskedError(Compilation(hashlib.sha256(key.encode()).hexdigest(), compile_))
+
+    def ask() -> Compilation | None:
+        with Asking(None):
+            try:
+                warm_up()
+            except _AskedError as stopped:
+                return stopped.asked
+        return None
+
+    return contextvars.Context().run(ask)  # Triton refuses a second mode within one of the user's own
+
+
+def compiles_for_cache(jit: Any) -> bool:
+    """Whether what Triton compiles of a function goes into its cache and is found there, with nobody asked or told."""
+    from triton import knobs
+
+    hooked = is_hooked(jit) or knobs.runtime.jit_cache_hook is not None or not kernel.is_tritons(type(jit).run)
+    asked = knobs.compilation.always_compile or knobs.compilation.override or knobs.compilation.dump_ir
+    return not (hooked or asked or versions.strange_triton())
 
 
 def specialization(compile_: Callable[[], Any]) -> tuple[Any, ...] | None:
