@@ -33,6 +33,11 @@ TOOLCHAIN = ("triton", "triton_key", "ptxas")  # parts of a context that an entr
 _loaded: dict[tuple[str, int], Loaded | str] = {}  # by digest and device: a kernel, or why it cannot be loaded
 
 
+def forget() -> None:
+    """Load binaries anew, and try again those that could not be loaded."""
+    _loaded.clear()
+
+
 class Asked(Frozen):
     """A call with a config as binaries are looked up for it."""
 

@@ -47,4 +47,4 @@ class WholeCall:
         by_triton = bound.through_triton(tunable, self._names, self._config)
         made = Bound(self._config, by_triton, self._before, by_triton)
         with suppress(compiled.EvictedError, compiled.UnbindableError):
-            self._bound = direct.direct(made, tunable, call.arguments, result, asks=False)
+            self._bound = direct.direct(made, tunable, call, result, asks=False)
