@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from autotuned.offline.tuning import tune as tune
     from autotuned.offline.warmup import warmup as warmup
     from autotuned.recording.recorder import record as record
+    from autotuned.resolve.restored import restored as restored
     from autotuned.resolve.sealing import seal as seal
     from autotuned.resolve.sealing import unseal as unseal
     from autotuned.search.check import Check as Check
@@ -40,7 +41,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Check", "Config", "FixedLaunches", "autotune", "check", "choices_digest", "counters", "diff", "errors", "export",
     "freeze", "heuristics", "import_configs", "install", "merge", "mode", "on_event", "pow2", "prepare", "record",
-    "register_configs", "report", "seal", "sync", "tune", "uninstall", "unseal", "warmup",
+    "register_configs", "report", "restored", "seal", "sync", "tune", "uninstall", "unseal", "warmup",
 ]  # fmt: skip
 
 # Imported at first use: importing this package must cost neither torch (1 s) nor triton (0.24 s).
@@ -66,6 +67,7 @@ _HOMES = {
     "record": "autotuned.recording.recorder",
     "register_configs": "autotuned.configfiles.lookup",
     "report": "autotuned.offline.report",
+    "restored": "autotuned.resolve.restored",
     "seal": "autotuned.resolve.sealing",
     "sync": "autotuned.distributed.agreement",
     "tune": "autotuned.offline.tuning",

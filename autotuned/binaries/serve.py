@@ -39,6 +39,11 @@ def is_loaded(digest: str) -> bool:
     return isinstance(_loaded.get((digest, toolchain.current_device())), Loaded)
 
 
+def forget() -> None:
+    """Load binaries anew, and try again those that could not be loaded."""
+    _loaded.clear()
+
+
 class Asked(Frozen):
     """A call with a config as binaries are looked up for it."""
 

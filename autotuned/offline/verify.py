@@ -21,8 +21,8 @@ from autotuned.resolve.tuner import Tuner
 from autotuned.search import search
 from autotuned.search.job import Job, Outcome, timer_of
 from autotuned.store import records
+from autotuned.store.choice import Candidates, Live
 from autotuned.store.conditions import Conditions
-from autotuned.store.lookup import Candidates, Live
 from autotuned.store.record import Timing
 from autotuned.tunable import configs, mismatch
 from autotuned.tunable.call import Call

@@ -426,20 +426,20 @@ def _tuned_names(configs: Sequence[Any], tunable: Tunable) -> frozenset[str]:
     return frozenset(name for config in configs for name in tunable.settings(config))
 
 
-def _drop_bound() -> None:
+def drop_bound() -> None:
     """Nothing bound under one mode, or one environment, may answer under another."""
     for tuner in list(_tuners):
         tuner.launcher.clear()
 
 
-env.on_mode_change(_drop_bound)
-active.on_change(_drop_bound)
+env.on_mode_change(drop_bound)
+active.on_change(drop_bound)
 
 
 @lru_cache(maxsize=1)
 def _watch_environment() -> None:
     """From the first kernel on: a process without one keeps its audit events to itself."""
-    env.on_code_change(_drop_bound)
+    env.on_code_change(drop_bound)
 
 
 @atexit.register
