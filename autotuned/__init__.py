@@ -29,12 +29,15 @@ if TYPE_CHECKING:
     from autotuned.recording.recorder import record as record
     from autotuned.search.check import Check as Check
     from autotuned.search.do_bench import FixedLaunches as FixedLaunches
+    from autotuned.space.space import Space as Space
+    from autotuned.space.space import pow2s as pow2s
+    from autotuned.space.strategies import strategy as strategy
 
 __version__ = "0.1.0"
 __all__ = [
-    "Check", "Config", "FixedLaunches", "autotune", "check", "diff", "errors", "export", "freeze", "heuristics",
-    "import_configs", "install", "merge", "mode", "pow2", "record", "register_configs", "report", "sync", "tune",
-    "uninstall", "warmup",
+    "Check", "Config", "FixedLaunches", "Space", "autotune", "check", "diff", "errors", "export", "freeze",
+    "heuristics", "import_configs", "install", "merge", "mode", "pow2", "pow2s", "record", "register_configs", "report",
+    "strategy", "sync", "tune", "uninstall", "warmup",
 ]  # fmt: skip
 
 # Imported at first use: importing this package must cost neither torch (1 s) nor triton (0.24 s).
@@ -42,6 +45,7 @@ _HOMES = {
     "Check": "autotuned.search.check",
     "Config": "triton",
     "FixedLaunches": "autotuned.search.do_bench",
+    "Space": "autotuned.space.space",
     "autotune": "autotuned.api.decorator",
     "check": "autotuned.offline.check",
     "diff": "autotuned.configfiles.exchange",
@@ -53,9 +57,11 @@ _HOMES = {
     "merge": "autotuned.binaries.merge",
     "mode": "autotuned.env",
     "pow2": "autotuned.key.key",
+    "pow2s": "autotuned.space.space",
     "record": "autotuned.recording.recorder",
     "register_configs": "autotuned.configfiles.lookup",
     "report": "autotuned.offline.report",
+    "strategy": "autotuned.space.strategies",
     "sync": "autotuned.distributed.agreement",
     "tune": "autotuned.offline.tuning",
     "uninstall": "autotuned.dropin.install",
