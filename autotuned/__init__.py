@@ -20,13 +20,18 @@ if TYPE_CHECKING:
     from autotuned.dropin.install import install as install
     from autotuned.dropin.install import uninstall as uninstall
     from autotuned.env import mode as mode
+    from autotuned.events import counters as counters
+    from autotuned.events import on_event as on_event
     from autotuned.key.key import pow2 as pow2
     from autotuned.offline.check import check as check
+    from autotuned.offline.digest import choices_digest as choices_digest
     from autotuned.offline.export import export as export
     from autotuned.offline.report import report as report
     from autotuned.offline.tuning import tune as tune
     from autotuned.offline.warmup import warmup as warmup
     from autotuned.recording.recorder import record as record
+    from autotuned.resolve.sealing import seal as seal
+    from autotuned.resolve.sealing import unseal as unseal
     from autotuned.search.check import Check as Check
     from autotuned.search.do_bench import FixedLaunches as FixedLaunches
     from autotuned.space.space import Space as Space
@@ -35,9 +40,9 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
-    "Check", "Config", "FixedLaunches", "Space", "autotune", "check", "diff", "errors", "export", "freeze",
-    "heuristics", "import_configs", "install", "merge", "mode", "pow2", "pow2s", "record", "register_configs", "report",
-    "strategy", "sync", "tune", "uninstall", "warmup",
+    "Check", "Config", "FixedLaunches", "Space", "autotune", "check", "choices_digest", "counters", "diff", "errors",
+    "export", "freeze", "heuristics", "import_configs", "install", "merge", "mode", "on_event", "pow2", "pow2s", "record",
+    "register_configs", "report", "seal", "strategy", "sync", "tune", "uninstall", "unseal", "warmup",
 ]  # fmt: skip
 
 # Imported at first use: importing this package must cost neither torch (1 s) nor triton (0.24 s).
@@ -48,6 +53,8 @@ _HOMES = {
     "Space": "autotuned.space.space",
     "autotune": "autotuned.api.decorator",
     "check": "autotuned.offline.check",
+    "choices_digest": "autotuned.offline.digest",
+    "counters": "autotuned.events",
     "diff": "autotuned.configfiles.exchange",
     "export": "autotuned.offline.export",
     "freeze": "autotuned.api.freeze",
@@ -56,15 +63,18 @@ _HOMES = {
     "install": "autotuned.dropin.install",
     "merge": "autotuned.binaries.merge",
     "mode": "autotuned.env",
+    "on_event": "autotuned.events",
     "pow2": "autotuned.key.key",
     "pow2s": "autotuned.space.space",
     "record": "autotuned.recording.recorder",
     "register_configs": "autotuned.configfiles.lookup",
     "report": "autotuned.offline.report",
+    "seal": "autotuned.resolve.sealing",
     "strategy": "autotuned.space.strategies",
     "sync": "autotuned.distributed.agreement",
     "tune": "autotuned.offline.tuning",
     "uninstall": "autotuned.dropin.install",
+    "unseal": "autotuned.resolve.sealing",
     "warmup": "autotuned.offline.warmup",
 }
 

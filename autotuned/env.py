@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from autotuned import _native
-from autotuned._frozen import Frozen
+from autotuned._startup import Frozen
 
 MODES = ("auto", "serve", "strict", "search", "off")
 LAUNCHERS = ("c", "python", "triton", "verify")
 DEVICES = ("cuda", "interpreter")
+SEALS = ("error", "warn")
 INSTALLS = ("seed", "replace", "race", "replace-race")
 log = logging.getLogger("autotuned")
 SAID = 4096  # things that a process, or one tuned function, remembers to have warned of
@@ -44,6 +45,7 @@ OPTIONS = (
     ),
     Option("AUTOTUNED_INSTALL", "set by autotuned run", f"What that command installs: {', '.join(INSTALLS)}."),
     Option("AUTOTUNED_BINARIES", "set by autotuned run", "Where that command keeps what every Triton kernel compiled."),
+    Option("AUTOTUNED_SEAL", "none", f"What a search or a compilation of a tuned kernel is: {' or '.join(SEALS)}."),
     Option("AUTOTUNED_COMPILE_WORKERS", "by cores and memory", "Configs compiled at once; 0 or 1: one by one."),
     Option("AUTOTUNED_DEVICE", "cuda if there is a GPU", "For the command line: cuda or interpreter."),
 )
@@ -162,6 +164,11 @@ def install_kind() -> str:
 def kept_binaries() -> str | None:
     """Where `autotuned run` has asked its processes to keep compiled kernels; None for nowhere."""
     return _get("AUTOTUNED_BINARIES") or None
+
+
+def seal_kind() -> str:
+    """What a search or a compilation is: one of `SEALS`, or "" for nothing special."""
+    return _choice("AUTOTUNED_SEAL", SEALS, "")
 
 
 def is_of_the_process(value: Any) -> bool:

@@ -170,3 +170,14 @@ class BinaryError(AutotunedError, ValueError):
     """Compiled kernels that ship cannot be read, built or loaded (`.path`)."""
 
     path: str
+
+
+class SealedError(AutotunedError, RuntimeError):
+    """The process is sealed, and a call needs a search or a compilation (`.kernel`, `.what`, `.reason`).
+
+    `.what` is "search" or "compile".
+    """
+
+    kernel: str
+    what: str
+    reason: str

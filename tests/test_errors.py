@@ -35,6 +35,7 @@ BUILTINS = {
     "SyncError": RuntimeError,
     "CheckError": RuntimeError,
     "BinaryError": ValueError,
+    "SealedError": RuntimeError,
 }
 
 

@@ -8,8 +8,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from autotuned._frozen import Frozen
-from autotuned._lazy import later
+from autotuned._startup import Frozen, later
 from autotuned.errors import ArgumentNameError, DecorationError
 from autotuned.key import source
 from autotuned.key.key import KeySpec
@@ -55,6 +54,7 @@ def autotune(
     toolchain: Sequence[str] | None = None,
     budget_s: float | None = None,
     max_searches: int | None = None,
+    objective: str | None = None,
 ) -> Callable[[Any], Any]:
     """Choose among configs by measuring them once, remember the choice on disk, and launch cheaply.
 
@@ -90,6 +90,8 @@ def autotune(
         toolchain: For plain callables: distributions whose versions are in the key, such as "cupy-cuda13x".
         budget_s: One search stops after this many seconds, above 0, with the best so far; None: when it is done.
         max_searches: After this many searches in one process, calls with further keys run untuned, with one warning.
+        objective: What is measured: "kernel", the device's time, or "call", what one call costs where the host may be
+            the limit. None: "kernel" over kernels, "call" over plain callables. A benchmark measures what it does.
 
     Returns:
         A decorator giving a `Tuned` (a subclass of Triton's `Autotuner`) or a `TunedFunction`.
@@ -118,6 +120,7 @@ def autotune(
         distributions=_checked_distributions(toolchain),
         budget_s=budget_s,
         max_searches=max_searches,
+        objective=objective,
     )
     return given.decorate
 
@@ -167,6 +170,7 @@ class _Given(Frozen):
     distributions: tuple[str, ...]
     budget_s: float | None
     max_searches: int | None
+    objective: str | None
 
     def decorate(self, fn: Any) -> Any:
         """Wrap `fn`."""
@@ -282,7 +286,23 @@ class _Given(Frozen):
             check=None if self.check is None else checks.as_check(self.check, tunable.name),
             max_searches=_checked_searches(self.max_searches),
             nearest=self.nearest,
+            **self._objectives(tunable),
         )
+
+    def _objectives(self, tunable: Tunable) -> dict[str, str]:
+        """What is measured, and what would be if nobody said."""
+        if self.objective not in (None, "kernel", "call"):
+            raise DecorationError(
+                f"`{tunable.name}`: objective: expected 'kernel' or 'call', got {self.objective!r:.60}. The first is "
+                "the device's time, the second what one call costs where the host may be the limit."
+            )
+        if self.objective is not None and self.do_bench is not None:
+            raise DecorationError(
+                f"`{tunable.name}`: objective: expected none beside do_bench=, warmup=, rep= or use_cuda_graph=, which "
+                f"measure what they do, got {self.objective!r}. Remove one of them."
+            )
+        usual = "kernel" if isinstance(tunable, TunableKernel) or self.do_bench is not None else "call"
+        return {"objective": self.objective or usual, "usual": usual}
 
 
 def _checked_dict(label: str, what: str, given: Any) -> dict[str, Any]:

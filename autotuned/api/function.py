@@ -9,7 +9,7 @@ from types import MethodType
 from typing import TYPE_CHECKING, Any
 
 from autotuned import env
-from autotuned._lazy import later
+from autotuned._startup import later
 from autotuned.api.pickling import CaseGenerator, Named
 from autotuned.errors import DecorationError
 from autotuned.resolve.request import Options

@@ -14,21 +14,18 @@ from autotuned.tunable import configs
 from autotuned.typed_json import Json
 
 
-def announce(tuner: Any, kernel: str, key: Any, choice: Choice) -> None:
-    """Tell of a choice that was measured or stored, as Triton's own tuner does; of any other there is nothing to tell.
+def announce(tuner: Any, key: Any, choice: Choice) -> None:
+    """Tell of a choice that was measured or stored, as Triton's own tuner does.
 
-    Sets `configs_timings`, and after a search `bench_time`; calls `knobs.autotuning.listener`, where this Triton has
-    one; prints if `TRITON_PRINT_AUTOTUNING` says so and something was measured.
+    After a search sets `bench_time`; calls `knobs.autotuning.listener`, where this Triton has one; prints if
+    `TRITON_PRINT_AUTOTUNING` says so and something was measured.
 
     Args:
-        tuner: The tuned kernel. `kernel`: its public name.
+        tuner: The tuned kernel.
         key: The call's key in Triton's layout.
     """
-    if choice.record is None:
-        return
     fresh = choice.origin is Origin.SEARCH
-    tuner.configs_timings = timings(choice.record, [*tuner.configs, choice.config], kernel)
-    if fresh:
+    if fresh and choice.record is not None:
         tuner.bench_time = choice.record.provenance.get("seconds")
     listener = toolchain.autotuning_listener()
     if listener is not None:

@@ -6,21 +6,20 @@ import threading
 import weakref
 from collections.abc import Callable, Mapping
 from enum import Enum
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from triton.runtime.autotuner import Autotuner, AutotunerError, Heuristics
 
 from autotuned import _native, env
-from autotuned._frozen import Frozen
-from autotuned._lazy import later
+from autotuned._startup import Frozen, later
 from autotuned.api.pickling import CaseGenerator, Named
-from autotuned.api.triton_listener import announce
 from autotuned.errors import CallError, NotTunedError, PruningError
-from autotuned.key.tensors import is_tensor, sizes_of
+from autotuned.key.key import is_tensor, sizes_of
 from autotuned.launch import launcher
 from autotuned.resolve.request import Options
 from autotuned.resolve.tuner import Tuner
-from autotuned.store.lookup import Choice
+from autotuned.store.lookup import Choice, Origin
 from autotuned.triton_compat import kernel
 from autotuned.tunable.argument_names import Names
 from autotuned.tunable.call import Call, Hooks
@@ -29,6 +28,7 @@ from autotuned.tunable.kernel import TunableKernel
 from autotuned.typed_json import is_numpy_scalar
 
 if TYPE_CHECKING:
+    from autotuned.api import triton_listener
     from autotuned.launch import grid_program
     from autotuned.recording import recorder
     from autotuned.resolve.counters import CacheInfo
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from autotuned.tunable import readers
 else:
     grid_program, readers = later("launch.grid_program"), later("tunable.readers")
-    recorder = later("recording.recorder")
+    recorder, triton_listener = later("recording.recorder"), later("api.triton_listener")
 
 _TRITON_RUN = kernel.own_run()
 _NO_GRID: Any = ...  # what the launcher's base passes where there is none
@@ -162,6 +162,7 @@ class Tuned(launcher.base(), Autotuner, Named):  # type: ignore[misc]  # Triton 
         self.cache: Any = Mirror(self._forget_bound)
         self._seen = (self.configs, len(self.configs))
         self._seen_keys = list(self.keys)
+        self._measured: Choice | None = None  # the latest choice that was measured or stored
         self._told: weakref.WeakValueDictionary[int, Choice] = weakref.WeakValueDictionary()
         self.tuner = self._make_tuner(tunable, options(lambda: self.configs, self._pruner))
         if env.record_path() is not None:
@@ -276,9 +277,11 @@ class Tuned(launcher.base(), Autotuner, Named):  # type: ignore[misc]  # Triton 
         key = self._triton_key(call)
         if choice.lasting and key is not None and key not in self.cache.pins and _holds_nothing(key):
             self.cache.note(key, choice.config)
-        if self._told.get(id(choice)) is not choice:
-            self._told[id(choice)] = choice
-            announce(self, self.tuner.tunable.name, key, choice)
+        if choice.record is not None and self._told.get(id(choice)) is not choice:
+            self._told[id(choice)] = self._measured = choice
+            self.__dict__.pop("configs_timings", None)
+            if choice.origin is Origin.SEARCH or kernel.autotuning_listener() is not None:
+                triton_listener.announce(self, key, choice)
 
     def _note_written(self, names: list[str]) -> None:
         self.restore_value[:] = names
@@ -311,6 +314,18 @@ class Tuned(launcher.base(), Autotuner, Named):  # type: ignore[misc]  # Triton 
     def cache_clear(self) -> None:
         """Forget this process's choices and pins; records on disk stay."""
         self.cache.clear()
+
+    @cached_property  # Triton's own tuner sets it after a search: `replaced` has both
+    def configs_timings(self) -> dict[Any, list[float]]:
+        """What the latest choice was chosen by: config to median, 20th and 80th percentile in milliseconds.
+
+        Raises:
+            AttributeError: Nothing was measured or found stored yet; Triton's tuners have no such attribute then.
+        """
+        name, choice = self.tuner.tunable.name, self._measured
+        if choice is None or choice.record is None:
+            raise AttributeError(f"`{name}`: expected a tuned call before configs_timings is read, got none yet.")
+        return triton_listener.timings(choice.record, [*self.configs, choice.config], name)
 
     def prepare(self, *args: Any, grid: Any = None, search: bool = False, **kwargs: Any) -> Any:
         """Decide, compile, load and bind for a call now, so that the call itself only launches; returns the config.

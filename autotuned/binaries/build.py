@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 
-from autotuned._frozen import Frozen
+from autotuned._startup import Frozen
 from autotuned.binaries.serve import Server
 from autotuned.binaries.variant import Code, Form, Variant, form_of
 from autotuned.errors import BinaryError

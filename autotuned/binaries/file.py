@@ -12,12 +12,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from autotuned import disk
-from autotuned._frozen import Frozen
+from autotuned._startup import Frozen
 from autotuned.binaries.variant import Code, Form, Variant, check_metadata
 from autotuned.errors import BinaryError
 from autotuned.gpu.device import file_stem
-from autotuned.json_fields import integer, named, typed
-from autotuned.typed_json import Json, canonical
+from autotuned.typed_json import Json, canonical, integer, named, typed
 
 SCHEMA = 1
 SUFFIX = ".bin"

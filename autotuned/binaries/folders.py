@@ -7,10 +7,12 @@ named for it (`register_configs(..., binaries=True)`), and from the package that
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+import threading
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
 
 from autotuned import disk, env
-from autotuned._frozen import Frozen
+from autotuned._startup import Frozen
 from autotuned.binaries import file as binaryfile
 from autotuned.binaries.file import BinaryFile
 from autotuned.binaries.variant import Code, Form, Variant
@@ -53,20 +55,50 @@ class Kernel(Frozen):
     module: str
 
 
-_known: dict[tuple[Kernel, Device], tuple[Any, list[Shelf]]] = {}  # with the state of the config files
-
-
-def shelves(kernel: Kernel, device: Device) -> list[Shelf]:
+class Shelves:
     """The config files of a kernel that have binaries for a device, in the order in which folders are asked.
 
-    Those of other devices of its architecture come after its own: the machine code is the same.
+    Those of other devices of its architecture come after its own: the machine code is the same. A folder is looked
+    into when nothing before it serves; then it is remembered.
     """
-    now = lookup.state()
-    then, found = _known.get((kernel, device), (None, []))
-    if then != now:
-        found = [shelf for folder in lookup.folders() if folder.may_give_code(kernel.module)
-                 for shelf in _in_folder(folder.path, kernel.name, device)]  # fmt: skip
-        _known[kernel, device] = now, found
+
+    def __init__(self, kernel: Kernel, device: Device) -> None:
+        self._kernel, self._device = kernel, device
+        self._found: list[Shelf] = []
+        self._folders = iter(lookup.folders())
+        self._finding = threading.RLock()
+        self.state = lookup.state()
+
+    def __iter__(self) -> Iterator[Shelf]:
+        place = 0
+        while place < len(self._found) or self._more(place):
+            yield self._found[place]
+            place += 1
+
+    def __bool__(self) -> bool:
+        return bool(self._found) or self._more(0)
+
+    def _more(self, place: int) -> bool:
+        """Look into folders until there is a shelf at a place; whether there is one."""
+        with self._finding:
+            while len(self._found) <= place:
+                folder = next(self._folders, None)
+                self.state = lookup.state()  # to come to the next folder may have been to look for entry points
+                if folder is None:
+                    return False
+                if folder.may_give_code(self._kernel.module):
+                    self._found += _in_folder(folder.path, self._kernel.name, self._device)
+        return True
+
+
+_known: dict[tuple[Kernel, Device], Shelves] = {}
+
+
+def shelves(kernel: Kernel, device: Device) -> Shelves:
+    """Where there are binaries of a kernel for a device."""
+    found = _known.get((kernel, device))
+    if found is None or found.state != lookup.state():
+        found = _known[kernel, device] = Shelves(kernel, device)
         while len(_known) > _MOST:
             _known.pop(next(iter(_known)))
     return found

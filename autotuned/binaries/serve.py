@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import logging
+import time
 import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from autotuned import env
-from autotuned._frozen import Frozen
+from autotuned import env, events
+from autotuned._startup import Frozen
 from autotuned.binaries import folders
-from autotuned.binaries.folders import Kernel, Shelf
+from autotuned.binaries.folders import Kernel, Shelf, Shelves
 from autotuned.binaries.loaded import Loaded
-from autotuned.binaries.variant import Code, Form, Variant, form_of
+from autotuned.binaries.variant import Code, Form, Variant, difference, form_of
 from autotuned.configfiles import policy
 from autotuned.errors import AutotunedError
 from autotuned.gpu.device import Device
 from autotuned.store import conditions
 from autotuned.store.conditions import Conditions
 from autotuned.store.lookup import Candidates, Choice, Look, Origin
-from autotuned.triton_compat import fingerprint, specialization
+from autotuned.triton_compat import compiled, fingerprint, specialization
 from autotuned.triton_compat import kernel as toolchain
 from autotuned.triton_compat.specialization import Specialization, Specializer
 from autotuned.tunable import mismatch
@@ -57,9 +58,11 @@ class Server:
         self._kernel = Kernel(tunable.name, str(tunable.function.__module__))
         self.constexprs = [parameter.name for parameter in tunable.parameters if parameter.constexpr]
         self._specializers: dict[int, Specializer] = {}
-        self._latest: tuple[Any, Code | None] = (None, None)  # of the call that is answered, which is not kept alive
+        # Of the call that is answered, which is not kept alive.
+        self._latest: tuple[Any, Code | None] = (None, None)
+        self._latest_asked: tuple[Any, Any, tuple[Any, ...], Asked | None] = (None, None, (), None)
 
-    def shelves(self, device: Device) -> list[Shelf]:
+    def shelves(self, device: Device) -> Shelves:
         """Where there are binaries of this kernel for a device."""
         return folders.shelves(self._kernel, device)
 
@@ -86,6 +89,14 @@ class Server:
 
     def asked(self, call: Call, config: Any, code: Code) -> Asked | None:
         """What a call with a config needs; None where no binary can say so: tuples, descriptors, odd constants."""
+        memory = compiled.compiled_for(call.arguments.values())  # a hook may change it between look-up and launch
+        of, to, then, asked = self._latest_asked  # read once: another thread may replace it
+        if of is None or of() is not call or to is not config or then != memory or self._tunable.filled:
+            asked = self._asked_anew(call, config, code)
+            self._latest_asked = weakref.ref(call), config, memory, asked
+        return asked
+
+    def _asked_anew(self, call: Call, config: Any, code: Code) -> Asked | None:
         try:
             special = self.specialize(call, config, code.arch)
         except Exception:  # what does not fit is refused by Triton's own launch, with its words
@@ -172,12 +183,14 @@ class Server:
         return None if found is None else self._load(found[0], found[1])
 
     def _load(self, shelf: Shelf, variant: Variant) -> Loaded | None:
-        at = variant.digest, toolchain.current_device()
+        at, start = (variant.digest, toolchain.current_device()), time.perf_counter()
         if at not in _loaded:
             try:
                 _loaded[at] = Loaded(self.jit, variant, shelf.binaries.code(variant), at[1])
+                events.emit("load", self.name, variant.digest, time.perf_counter() - start, shelf.path)
             except (AutotunedError, KeyError, TypeError, AttributeError) as error:
                 _loaded[at] = str(error)
+                events.emit("refuse", self.name, variant.digest, 0.0, f"binary: {error}")
                 env.warn_once(
                     f"binary {variant.digest}", "`%s`: the binary %s beside %s is left out (%s); the call compiles.",
                     self._tunable.name, variant.digest[:12], shelf.path, error,
@@ -259,7 +272,7 @@ def _differences(variants: list[Variant], code: Code, form: Form) -> str:
         return "its binaries are not in the file beside it"
     same = [variant for variant in variants if variant.code.text == code.text]
     if same:
-        return min((variant.form.why_not(form) for variant in same), key=lambda why: (len(why), why))
+        return difference((variant.form for variant in same), form)
     theirs = variants[0].code
     wrong = [name for name in Code._names if getattr(theirs, name) != getattr(code, name)]
     words = {"interface": "Triton's launch interface", "arch": "architecture"}

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import Any
 
-from autotuned._frozen import Frozen
+from autotuned._startup import Frozen
 from autotuned.errors import EncodingError
-from autotuned.json_fields import integer, named, typed, wrong
 from autotuned.key import opaque
+from autotuned.key.words import value_words
 from autotuned.triton_compat.specialization import NUMBERS, Specialization, options_json
-from autotuned.typed_json import Json, canonical, digest, encode
+from autotuned.typed_json import Json, canonical, digest, encode, integer, named, typed, wrong
 
 DIGEST = 32  # letters of a variant's digest: 128 bits
 _ONE, _NONE = "=1", "=None"  # in place of a type: an integer that is 1, and a pointer that is None, are compiled in
@@ -87,16 +87,31 @@ class Form(Frozen):
         """Whether a binary of this form computes what one of the call's own form would."""
         return not self.why_not(call)
 
-    def why_not(self, call: Form) -> str:
-        """The first thing that this form assumes and the call does not fulfil, for people; "" if it serves."""
+    def why_not(self, call: Form, exact: bool = False) -> str:
+        """The first thing that this form assumes and the call does not fulfil, for people; "" if it serves.
+
+        Args:
+            exact: Whether it serves calls of the very same form only, as what Triton has compiled does.
+        """
         if self.fixed != call.fixed:
-            return "other constants or options"
+            return self._other_constant(call)
         for (name, own), (_, theirs) in zip(self.types, call.types):
-            if own != theirs and theirs not in _WIDER.get(own, ()):
+            if own != theirs and (exact or theirs not in _WIDER.get(own, ())):
                 return f"`{name}`: {_type_words(theirs)}; compiled were: {_type_words(own)}"
-            if name in self.assumes and call.assumes.get(name) != self.assumes[name]:
-                return f"`{name}`: not divisible by 16; compiled were: divisible"
+            assumed, fulfilled = self.assumes.get(name), call.assumes.get(name)
+            if assumed != fulfilled and (exact or assumed is not None):
+                what = ("divisible by 16", "not divisible") if assumed is None else ("not divisible by 16", "divisible")
+                return f"`{name}`: {'address ' * own.startswith('*')}{what[0]}; compiled were: {what[1]}"
         return ""
+
+    def _other_constant(self, call: Form) -> str:
+        """A constant in which two forms differ; where none does, their options do."""
+        theirs, own = call.constants, self.constants
+        if isinstance(theirs, dict) and isinstance(own, dict):
+            for name in theirs.keys() & own.keys():
+                if canonical(theirs[name]) != canonical(own[name]):
+                    return f"`{name}`: {value_words(theirs[name])}; compiled were: {value_words(own[name])}"
+        return "other constants or options"
 
     @property
     def launched(self) -> list[tuple[str, str]]:
@@ -123,6 +138,13 @@ class Form(Frozen):
         for name in ("constants", "options"):
             typed(fields[name], dict, f"{where}.{name}")
         return cls(tuple(pairs), assumes, fields["constants"], fields["options"])
+
+
+def difference(forms: Iterable[Form], call: Form, exact: bool = False) -> str:
+    """Why none of these forms serves a call (`Form.why_not`), by the nearest; "" where one does, or there is none."""
+    forms = list(forms)
+    same = [form for form in forms if form.fixed == call.fixed]
+    return min((form.why_not(call, exact) for form in same or forms), key=lambda why: (len(why), why), default="")
 
 
 def _type_words(type_: str) -> str:

@@ -13,7 +13,6 @@ from autotuned.configfiles import writer
 from autotuned.configfiles.file import ConfigFile, Entry, Fault
 from autotuned.errors import ConfigFileError, KernelNameError, OutputError
 from autotuned.gpu.device import Device, from_json
-from autotuned.json_fields import is_finite
 from autotuned.key import opaque
 from autotuned.key.key import Key
 from autotuned.store import conditions, layout, listing, records
@@ -55,17 +54,7 @@ def export(out: PathLike, kernels: str | Iterable[str] | None = None) -> list[Pa
 def _exported(kernel: str) -> Iterator[tuple[Key, Entry]]:
     for _, stored in listing.all_records(kernel):
         if stored.winner is not None and opaque.portable(stored.key.to_json(), stored.winner):
-            yield stored.key, entry_of(stored)
-
-
-def entry_of(stored: TuningRecord) -> Entry:
-    """The entry for a record, with what the record knows of the config that is used without tuning."""
-    if not stored.timings:
-        ratio = stored.provenance.get("vs_default")
-        entry = configfile.entry_of(stored, None)
-        return replace(entry, vs_default=ratio if is_finite(ratio) else None)
-    default: Json = stored.provenance.get("default")
-    return configfile.entry_of(stored, default if isinstance(default, dict) else stored.timings[0].config)
+            yield stored.key, configfile.entry_of(stored)
 
 
 @dataclass
@@ -108,7 +97,7 @@ def _import(key: Key, entry: Entry, path: Path, result: ImportResult) -> None:
     there = records.read_of(key)
     if there is not None and there.timings:
         result.kept += 1
-    elif there is not None and there.winner is not None and entry_of(there) == entry:
+    elif there is not None and there.winner is not None and configfile.entry_of(there) == entry:
         result.same += 1
     elif there is not None and there.winner is not None and conditions.is_more(there.conditions, entry.conditions):
         result.kept += 1
@@ -311,6 +300,11 @@ class Change:
         if self.before is None or self.after is None:
             return "added" if self.before is None else "removed"
         return "changed" if self.before != self.after else "compiled"
+
+    @property
+    def is_of_choice(self) -> bool:
+        """Whether a call has another config, or one in one set only; times and conditions are no part of it."""
+        return self.before is None or self.after is None or self.before.identity != self.after.identity
 
     def to_json(self) -> dict[str, Json]:
         """What `autotuned diff --json` prints of it."""

@@ -12,12 +12,10 @@ from typing import Any, NamedTuple
 from autotuned import disk
 from autotuned.errors import ConfigFileError, RecordError
 from autotuned.gpu.device import Device, file_stem, from_json
-from autotuned.json_fields import is_finite, texts, typed
-from autotuned.key import stored_key
-from autotuned.key.key import Key
+from autotuned.key.key import Key, check_call, check_device
 from autotuned.store import conditions, record
 from autotuned.store.conditions import Conditions
-from autotuned.typed_json import Json, canonical
+from autotuned.typed_json import Json, canonical, is_finite, texts, typed
 
 SCHEMA = 2
 SCHEMAS = "schema"  # the folder of JSON schemas beside the files of this package; none of its files is a config file
@@ -209,17 +207,11 @@ def rounded(value: float | None) -> float | None:
     return None if value is None else float(f"{value:.3g}")
 
 
-def entry_of(record: record.TuningRecord, default: Mapping[str, Json] | None) -> Entry:
-    """The entry for a record.
-
-    Args:
-        record: With a winner.
-        default: The config used without tuning, whose time over the winner's is `vs_default`.
-    """
+def entry_of(record: record.TuningRecord) -> Entry:
+    """The entry for a record, which must have a winner."""
     assert record.winner is not None
-    base = record.timing_of(default) if default else None
-    ratio = base.median_us / record.median_us if base and base.median_us and record.median_us else None
-    return Entry(record.key.call, record.winner, rounded(record.median_us), rounded(ratio), record.conditions)
+    times = rounded(record.median_us), rounded(record.vs_default)
+    return Entry(record.key.call, record.winner, *times, record.conditions)
 
 
 # -- reading ---------------------------------------------------------------------------------------------------------
@@ -360,7 +352,7 @@ def _headed(lines: list[str]) -> ConfigFile:
 
 
 def _empty(fields: Mapping[str, Json]) -> ConfigFile:
-    stored_key.check_device(fields["device"], "device")
+    check_device(fields["device"], "device")
     return ConfigFile(typed(fields["kernel"], str, "kernel"), from_json(fields["device"]))
 
 
@@ -381,7 +373,7 @@ def load_entry(data: Any, where: str) -> Entry:
         number = fields[name]
         if number is not None and (not is_finite(number) or number <= 0):
             raise RecordError(f"{where}.{name}: expected a number above 0 or null, got {number!r:.60}.", where=where)
-    call = stored_key.check_call(fields["call"], f"{where}.call")
+    call = check_call(fields["call"], f"{where}.call")
     config = record.check_config(fields["config"], f"{where}.config")
     _check_values(call, config, f"{where}.config")
     measured = conditions.load(fields["conditions"], f"{where}.conditions")

@@ -147,7 +147,8 @@ def forget_files() -> None:
 
 def state() -> tuple[Any, ...]:
     """What is equal for as long as the same folders are asked and what was read of them holds."""
-    return _generation, *(str(folder.path) for folder in folders())
+    told = (*env.config_path(), *(folder.path for folder in _registered))
+    return _generation, *map(str, told), *map(id, _packages.values())
 
 
 def folders() -> Iterator[Folder]:

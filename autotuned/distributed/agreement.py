@@ -14,7 +14,7 @@ from autotuned.distributed import ranks
 from autotuned.distributed.ranks import Ranks
 from autotuned.errors import AutotunedError, SyncError
 from autotuned.key.key import Key
-from autotuned.resolve import hooks, sources
+from autotuned.resolve import hooks, sealing, sources, tuner
 from autotuned.resolve.chooser import Chooser
 from autotuned.resolve.request import Question
 from autotuned.search import failures, race
@@ -44,6 +44,7 @@ class Agreement:
         self._agreed: dict[str, Json] = {}
         self._voted: set[str] = set()
         self._alone: set[Key] = set()
+        self._compared = 0
         self._deciding = threading.local()
 
     def __enter__(self) -> Agreement:
@@ -82,7 +83,7 @@ class Agreement:
             known = alone.known(question)
             if known is not None and alone.is_enough(known, question):
                 return self._publish(name, known, question, alone)
-            if kernel.capturing():
+            if kernel.capturing() or sealing.forbids():
                 return alone.decide(question)  # nothing may wait; and what only this capture gets binds nobody
             return self._search(name, question, alone, isinstance(do_bench, FixedLaunches))
         return self._take(name, said, question, alone)
@@ -202,6 +203,42 @@ class Agreement:
             kernel=question.key.kernel,
         )
 
+    # -- whether all have chosen alike ---------------------------------------------------------------------------
+
+    def compare(self) -> None:
+        """Fail on every rank if for some call two ranks use different configs; each must call it, at the same point.
+
+        Compared is what each has chosen so far, for the calls that it has met; what runs untuned is no choice.
+
+        Raises:
+            SyncError: Two differ, with the first such key; or a rank did not call it in time.
+        """
+        self._compared += 1
+        place, mine = f"choices/{self._compared}", tuner.choices()
+        said = {key.digest: [key.kernel, identity] for key, identity in mine.items()}
+        self._ranks.publish(f"{place}/{self._ranks.rank}", disk.text(said))
+        found: dict[str, tuple[int, list[str]]] = {}
+        different: list[tuple[list[str], str]] = []
+        for rank in range(self._ranks.size):
+            theirs = self._wait(f"{place}/{rank}", self._ranks.timeout_s, f"the choices of rank {rank}")
+            if theirs is None:
+                raise SyncError(
+                    f"sync: rank {rank} did not compare its choices within {self._ranks.timeout_s:g} s (rank "
+                    f"{self._ranks.rank} of {self._ranks.size}). Let every rank call .compare().", kernel="",
+                )  # fmt: skip
+            for digest_, (kernel_, identity) in theirs.items():
+                first, told = found.setdefault(digest_, (rank, [kernel_, identity]))
+                if told[1] != identity:
+                    words = f"rank {first} uses {told[1]}, rank {rank} {identity}"
+                    different.append(([kernel_, digest_], words))
+        if different:
+            (name, key), words = min(different)
+            raise SyncError(
+                f"`{name}` key {key[:12]}: expected one choice on all ranks, got {len(different)} that differ: "
+                f"{words}. The log of a rank says why it chose by itself; tune beforehand and ship config files.",
+                kernel=name,
+            )
+
     # -- what is said and heard ----------------------------------------------------------------------------------
 
     def _publish(self, name: str, choice: Choice, question: Question, alone: Chooser) -> Choice:
@@ -288,7 +325,7 @@ def slowest(records: list[TuningRecord], live: Mapping[str, Any]) -> TuningRecor
         options = records[0].key.is_of_triton
         reasons = [(timing.error or "failed", configs.label(timing.config, options)) for timing in timings]
         raise failures.all_failed(records[0].key.kernel, reasons)
-    best, quality = race.pick(samples_us)
+    best, quality = race.pick(samples_us, records[0].untuned)
     won = next(timing for timing in timings if timing.identity == best)
     provenance = {**records[0].provenance, "ranks": len(records)}
     return records[0].replace(

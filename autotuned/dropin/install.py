@@ -11,7 +11,7 @@ import triton
 from triton.runtime import autotuner
 
 from autotuned import _native, env
-from autotuned.dropin import seeded, stock_tuner
+from autotuned.dropin import bench, seeded
 from autotuned.triton_compat import kernel, versions
 
 log = logging.getLogger("autotuned")
@@ -34,7 +34,13 @@ class _Installed:
 _installed = _Installed()
 
 
-def install(replace: bool = False, *, race: bool = False, binaries: str | os.PathLike[str] | None = None) -> None:
+def install(
+    replace: bool = False,
+    *,
+    ahead: bool = True,
+    race: bool = False,
+    binaries: str | os.PathLike[str] | None = None,
+) -> None:
     """Give kernels of other libraries that use `triton.autotune` a memory: what was measured once is not again.
 
     `Autotuner.run` is wrapped once. Where one of Triton's tuners, decorated before or later, would measure, the store
@@ -46,6 +52,8 @@ def install(replace: bool = False, *, race: bool = False, binaries: str | os.Pat
         replace: Also launch by this package's launcher: a decorator of the same signature and meaning is put in the
             place of `triton.autotune`, and a launch table in front of the `run` of kernels that it did not decorate.
             A decorator that somebody else has put there stays.
+        ahead: Where Triton would measure several configs, compile them all by threads first, into Triton's own cache;
+            candidates, benchmark, choice and binaries stay Triton's. `AUTOTUNED_COMPILE_WORKERS=1` turns it off too.
         race: Where Triton would measure, measure by this package's search: configs compiled side by side, raced, and
             what they write put back. A benchmark that the library gives is kept, and times each config. What a race
             chose and what Triton's benchmark chose are stored apart, and do not serve each other.
@@ -61,10 +69,8 @@ def install(replace: bool = False, *, race: bool = False, binaries: str | os.Pat
     if binaries is not None:
         _keep_binaries(Path(binaries).expanduser().absolute())
     _wrap_run()
-    if race:
-        from autotuned.dropin import raced
-
-        raced.begin()
+    if race or ahead:
+        bench.begin(race, ahead)
     if replace:
         _replace_decorators()
         _launch_for_others()
@@ -87,10 +93,7 @@ def uninstall() -> None:
         log.warning("uninstall: Autotuner.run was replaced after install() (%s); theirs is left in place.",
                     _whose(autotuner.Autotuner.run))  # fmt: skip
     _restore_decorators()
-    if stock_tuner.racing.on:
-        from autotuned.dropin import raced
-
-        raced.end()
+    bench.end()
 
 
 def _keep_binaries(folder: Path) -> None:

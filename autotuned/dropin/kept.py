@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from autotuned import disk, env
-from autotuned._frozen import Frozen
+from autotuned import disk, env, events
+from autotuned._startup import Frozen
 from autotuned.binaries import file as binaryfile
 from autotuned.binaries.file import BinaryFile
 from autotuned.binaries.variant import Code, Form, Variant, plain
@@ -54,10 +55,11 @@ class Kept:
 
     def __call__(self, src: Any, target: Any = None, options: Any = None, **more: Any) -> Any:
         """As Triton's `compile`."""
-        wanted = _wanted(src, target, options)
+        start, wanted = time.perf_counter(), _wanted(src, target, options)
         found = self._found(src, wanted) if wanted is not None else None
-        if found is not None:
+        if found is not None and wanted is not None:
             self.loaded += 1
+            events.emit("load", wanted.kernel, wanted.digest, time.perf_counter() - start, str(self._path(wanted)))
             return found
         compiled = self._original(src, target=target, options=options, **more)
         self.compiled += 1
@@ -81,6 +83,7 @@ class Kept:
         except (FileNotFoundError, NotADirectoryError):
             return None
         except (OSError, AutotunedError, ValueError, TypeError, KeyError) as error:
+            events.emit("refuse", wanted.kernel, wanted.digest, 0.0, f"binary: {error}")
             env.warn_once(f"kept {path}", "`%s`: what was kept of it is not used: %s", wanted.kernel, error)
             return None
 

@@ -9,16 +9,11 @@ from __future__ import annotations
 
 import logging
 import math
-import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from triton.runtime.autotuner import Autotuner
-
 from autotuned import env
-from autotuned.api import triton_listener
-from autotuned.dropin import stock_tuner
 from autotuned.dropin.stock_tuner import Seed
 from autotuned.key.key import Key, KeySpec
 from autotuned.resolve.request import Options, Question, State
@@ -61,19 +56,8 @@ class Race:
     def __init__(self, tuner: Any, seed: Seed, key: Key, call: Call, left: Callable[[], Sequence[Any]]) -> None:
         self._tuner, self._seed, self._key, self._left = weakref.proxy(tuner), seed, key, left
         self._call = _as_given(tuner, call)
-        self._nargs = tuner.nargs
         self._times: dict[str, _Times | None] | None = None
         self.is_run = False
-        self._outer, _now.race = _now.race, self
-
-    def close(self) -> None:
-        """The call is over."""
-        _now.race = self._outer
-        self._nargs = self._outer = None
-
-    def is_of(self, tuner: Any) -> bool:
-        """Whether a tuner measures for this call, and not for another one within it."""
-        return tuner.nargs is self._nargs
 
     def times(self, config: Any) -> _Times | None:
         """Median, 20th and 80th percentile in milliseconds, infinite for a failure; None where Triton must measure."""
@@ -115,15 +99,6 @@ class Race:
         return Searcher(State(self._seed.tunable, options, lambda written: None))
 
 
-class _Now(threading.local):
-    """The innermost race of this thread."""
-
-    race: Race | None = None
-
-
-_now = _Now()
-
-
 def _as_given(tuner: Any, call: Call) -> StockCall:
     """The call as the search launches it, without what `run` is given besides: the grid, and that it is no warm-up."""
     kwargs = {name: value for name, value in call.kwargs.items() if name not in ("grid", "warmup")}
@@ -157,33 +132,3 @@ def _answer(timing: Timing) -> _Times | None:
     kind, _, _ = (timing.error or "").partition(":")
     excused = timing.status == "crashed" or kind in _EXCUSED
     return _FAILED if excused else None  # Triton's own attempt raises what it raised here
-
-
-def begin() -> None:
-    """Race where Triton's tuners would measure, from now on; not where somebody has replaced `Autotuner._bench`."""
-    stock: Any = Autotuner._bench
-    if stock_tuner.racing.on:
-        return
-    if not kernel.is_tritons(stock):
-        log.warning("install: Autotuner._bench was replaced before (%s): there are no races.", stock)
-        return
-
-    def _bench(self: Any, *args: Any, config: Any, **meta: Any) -> Any:
-        race = _now.race
-        times = race.times(config) if race is not None and race.is_of(self) else None
-        if times is None:
-            return stock(self, *args, config=config, **meta)
-        triton_listener.say_measured(self.base_fn.__name__, config)
-        return list(times)
-
-    _bench.in_front_of = stock  # type: ignore[attr-defined]
-    Autotuner._bench = _bench
-    stock_tuner.racing.on = True
-
-
-def end() -> None:
-    """Take back what `begin` did; where somebody has replaced `_bench` since, theirs stays."""
-    stock_tuner.racing.on = False
-    ours = getattr(Autotuner._bench, "in_front_of", None)
-    if ours is not None:
-        Autotuner._bench = ours

@@ -19,7 +19,7 @@ from autotuned.api.tuned import Decoration, Tuned
 from autotuned.dropin import seeded, stock_tuner
 from autotuned.errors import AutotunedError, DecorationError, EncodingError, NotTunedError
 from autotuned.key.key import KeySpec
-from autotuned.resolve import explain
+from autotuned.resolve import explain, sealing
 from autotuned.resolve.explain import Explanation
 from autotuned.resolve.request import Options, Question
 from autotuned.resolve.tuner import Tuner
@@ -284,7 +284,8 @@ class Replaced(Tuned):
             raise EncodingError(
                 f"`{name}`: a value in its key has no JSON form: choices for it are kept in .cache only."
             )
-        ending = {"strict": None, "serve": Origin.DEFAULT}.get(mode, Origin.SEARCH)
+        searched = None if sealing.forbids() else Origin.SEARCH
+        ending = {"strict": None, "serve": Origin.DEFAULT}.get(mode, searched)
         places = [] if mode in ("off", "search") else known.places()
         return explain.of_call(Question(call, key, known.identities(left), mode), places, ending, True, {})
 

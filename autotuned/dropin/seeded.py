@@ -7,20 +7,21 @@ import threading
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from autotuned import env
-from autotuned._lazy import later
+from autotuned import env, events
+from autotuned._startup import later
 from autotuned.dropin.empties import LeftOut
-from autotuned.dropin.stock_tuner import Seed, seed_of, timing_of
+from autotuned.dropin.stock_tuner import Seed, compiling, seed_of, timing_of
 from autotuned.dropin.widened import Widened
 from autotuned.errors import AutotunedError, NotTunedError
 from autotuned.key.key import Key
+from autotuned.resolve import sealing
 from autotuned.search import failures
 from autotuned.triton_compat import kernel
 
 if TYPE_CHECKING:
-    from autotuned.dropin import raced
+    from autotuned.dropin import order, raced
 else:
-    raced = later("dropin.raced")
+    order, raced = later("dropin.order"), later("dropin.raced")
 
 log = logging.getLogger("autotuned")
 
@@ -50,6 +51,7 @@ class Asked:
         self.passing = False
         self._widened: Widened | None = None
         self._race: raced.Race | None = None
+        self._begun = False
         self._left_out = LeftOut(self.tuner)
 
     def look_up(self, memory: Memory, own: Any) -> bool:
@@ -61,11 +63,11 @@ class Asked:
         mode, seed = env.current_mode(), seed_of(self.tuner)
         if seed is not None and not self.kwargs.get("warmup") and not self._launches(seed):
             self.missed, self.passing, self._seed = own, True, seed  # nothing is measured, and nothing lasts of it
-            memory.note(own, seed.first_that_compiles(seed.call(self.args, self.kwargs), self._left()))
+            memory.note(own, seed.first_that_compiles(seed.call(self.args, self.kwargs), self.left()))
             return True
         prunes_once = getattr(self.tuner, "prunes_once", False)  # as Triton does from 3.8 on
-        if prunes_once and len(self._left()) == 1:  # nothing to measure
-            memory.note(own, self._left()[0])
+        if prunes_once and len(self.left()) == 1:  # nothing to measure
+            memory.note(own, self.left()[0])
             return True
         if seed is None or mode == "off":
             return False
@@ -85,35 +87,45 @@ class Asked:
             if self.missed is not None and self.key is not None:
                 self._widened = Widened(self.tuner, self.key, self._call, self._seed.needed.restore)
                 if self._seed.races and not self.kwargs.get("warmup"):
-                    self._race = raced.Race(self.tuner, self._seed, self.key, self._call, self._left)
+                    self._race = raced.Race(self.tuner, self._seed, self.key, self._call, self.left)
             return False
         self.missed = None if not self.passing else own
         memory.note(own, found)
+        if self.key is not None and compiling.on:
+            order.expect(self.key.digest)
         return True
 
     def _end(self) -> list[str]:
         """What was put back while Triton measured."""
-        if self._race is not None:
-            self._race.close()
         return self._widened.end() if self._widened is not None else list(self._seed.needed.restore or ())
 
     def _stored(self, mode: str) -> Any:
         if self.key is None or mode == "search" or not self._seed.is_known(self.key):
             return None
-        return self._seed.stored(self.key, self._left())
+        return self._seed.stored(self.key, self.left())
 
     def _launches(self, seed: Seed) -> bool:
         """Whether any config launches anything for this call; those that do not are left out of its list."""
-        left = self._left_out.left(seed.tunable, seed.call(self.args, self.kwargs), self._left)
+        left = self._left_out.left(seed.tunable, seed.call(self.args, self.kwargs), self.left)
         if left:
             self.pruned = left
         return left is None or bool(left)
 
-    def _left(self) -> list[Any]:
+    def left(self) -> list[Any]:
         """The configs of this call: Triton's own list, and its own errors."""
         if self.pruned is None:
             self.pruned = list(self.tuner.prune_configs(self.kwargs))
         return self.pruned
+
+    def times(self, config: Any) -> list[float] | None:
+        """What a race has found for a config; None where Triton measures."""
+        return None if self._race is None else self._race.times(config)
+
+    def begins(self) -> bool:
+        """Whether Triton now measures its first config for this call."""
+        begins = not self._begun and not (self._race is not None and self._race.is_run)
+        self._begun = True
+        return begins
 
     def _unmeasured(self, mode: str) -> Any:
         """What is launched where nothing may be measured: under stream capture, and in the modes that forbid it."""
@@ -127,22 +139,29 @@ class Asked:
                 digest=self.key.digest if self.key else "",
             )
         if not capturing and mode != "serve":
+            if self.key is not None and sealing.forbids():
+                raise sealing.refused_search(self.key, "")
             return None
         self._seed.warn_once(
             "`%s`: nothing is stored for this call and nothing may be measured now (a CUDA graph is being captured, or "
             "mode 'serve'): the first config that compiles runs, untuned."
         )
         self.passing = capturing  # the next call outside of a capture is measured
-        return self._seed.first_that_compiles(self._call, self._left())
+        return self._seed.first_that_compiles(self._call, self.left())
 
-    def finish(self, memory: Memory) -> None:
-        """Keep what Triton has measured for this call."""
+    def finish(self, memory: Memory, launched: Any) -> None:
+        """Keep what Triton has measured for this call, and note what it has launched."""
         self._left_out.close()
+        if self.key is not None and compiling.on and not self.passing:
+            order.note(self.key.digest, launched)
         timings = self.tuner.__dict__.get("configs_timings")
         if self.passing:
             memory.drop(self.missed)
         elif self.missed is not None:
             restore = self._end()
+            if timings is not self._before and self.key is not None:
+                seconds = self.tuner.__dict__.get("bench_time") or 0.0
+                events.emit("search", self.key.kernel, self.key.digest, seconds, f"{len(timings or ())} configs")
             is_kept = self._race is not None and self._race.is_run
             if timings is not self._before and memory.has(self.missed) and not is_kept:
                 self._keep(memory, timings, restore)
@@ -168,14 +187,27 @@ class Asked:
             log.warning("`%s`: its choice is not stored (%s); the next process tunes again.", name, why)
 
 
+def measuring(tuner: Any) -> Asked | None:
+    """The call that `tuner` is in on this thread, if its key was in no cache."""
+    asked = _asking.asked
+    return asked if asked is not None and asked.call is _asking.call and asked.tuner is tuner else None
+
+
 def pruned_once(tuner: Any, prune: Callable[[], list[Any]]) -> list[Any]:
     """What pruning leaves for the call that `tuner` is in; asked for again, the same list."""
-    asked = _asking.asked
-    if asked is None or asked.call is not _asking.call or asked.tuner is not tuner:
+    asked = measuring(tuner)
+    if asked is None:
         return prune()
     if asked.pruned is None:
         asked.pruned = prune()
     return asked.pruned
+
+
+def note_pruned(tuner: Any, left: Any) -> None:
+    """Take in what Triton's own pruning has left, so that no pruner is asked twice; a generator is left alone."""
+    asked = measuring(tuner)
+    if asked is not None and asked.pruned is None and isinstance(left, list):
+        asked.pruned = list(left)
 
 
 def _ran(times: Any) -> bool:
@@ -283,7 +315,7 @@ def run(original: Callable[..., Any], tuner: Any, args: tuple[Any, ...], kwargs:
     finally:
         _asking.call = outer
     if _asking.asked is not None and (asked := _ended(call)):
-        asked.finish(memory)
+        asked.finish(memory, result)
     return result
 
 

@@ -12,11 +12,9 @@ from typing import Any
 
 from autotuned import env
 from autotuned.key import opaque
-from autotuned.key.key import Key
-from autotuned.key.tensors import dtypes_in, is_tensor
-from autotuned.resolve import fallback, sources
-from autotuned.resolve.context import Context
-from autotuned.resolve.request import OWN_TIMER, trial_part
+from autotuned.key.key import Key, dtypes_in, is_tensor
+from autotuned.resolve import sealing, sources
+from autotuned.resolve.request import OWN_TIMER, Context, trial_part
 from autotuned.search import benchmark, failures
 from autotuned.store import conditions, records
 from autotuned.store.conditions import Conditions
@@ -34,13 +32,14 @@ _EXACT = (Origin.STORE, Origin.FILE)
 TIMER = "triton"
 
 
-class _Racing:
-    """Whether this package's search measures for tuners whose benchmark is Triton's (`raced.begin`)."""
+class _Switch:
+    """Whether something of `bench.begin` is on."""
 
     on = False
 
 
-racing = _Racing()
+racing = _Switch()  # this package's search measures for tuners whose benchmark is Triton's
+compiling = _Switch()  # what is about to be measured, or launched, is compiled ahead
 _FAILED = "Triton counted it as failed"
 
 
@@ -49,6 +48,8 @@ class Seed:
 
     def __init__(self, tuner: Any) -> None:
         self.tunable = TunableKernel.of(tuner.fn)
+        if not self.tunable.interpreted:
+            sealing.note(kernel.innermost(tuner.fn), self.tunable.name)
         self._defaults = {
             p.name: p.default for p in self.tunable.parameters if p.default is not inspect.Parameter.empty
         }
@@ -158,7 +159,7 @@ class Seed:
 
     def first_that_compiles(self, call: Call, configs: Sequence[Any]) -> Any:
         """The first config whose code compiles and loads; the first of all if none does: its launch says why."""
-        return fallback.first_that_compiles(self.tunable, _plain(call), configs)
+        return sources.first_that_compiles(self.tunable, _plain(call), configs)
 
     def warn_once(self, message: str, about: str = "untuned", *more: Any) -> None:
         """Say something about this kernel, once."""

@@ -7,7 +7,7 @@ import ctypes
 from collections.abc import Iterator
 from pathlib import Path
 
-from autotuned._frozen import Frozen
+from autotuned._startup import Frozen
 from autotuned.gpu.nvml import LIBRARY, Nvml, NvmlError
 
 _MIG_ON = 1

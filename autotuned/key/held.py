@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from types import BuiltinFunctionType, MappingProxyType
 from typing import Any
 
-from autotuned._frozen import Frozen
+from autotuned._startup import Frozen
 from autotuned.typed_json import Json, is_numpy_scalar
 
 LIMIT_BYTES = 1 << 26  # an array above this would take more than 50 ms to hash: it is kept in memory only

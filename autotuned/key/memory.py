@@ -7,7 +7,7 @@ from typing import Any
 
 from autotuned.errors import CallError
 from autotuned.key import walk
-from autotuned.key.tensors import is_tensor_type, strides_of
+from autotuned.key.key import is_tensor_type, strides_of
 
 
 def tensors_in(name: str, value: Any) -> Iterator[tuple[str, Any]]:

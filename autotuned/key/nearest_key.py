@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from autotuned._frozen import Frozen
+from autotuned._startup import Frozen
 from autotuned.key.key import Key
 from autotuned.typed_json import Json, canonical
 

@@ -15,9 +15,9 @@ from typing import Any
 
 from autotuned.errors import EncodingError
 from autotuned.key import key, source
+from autotuned.key.key import is_tensor
 from autotuned.key.reach import cells
 from autotuned.key.source_text import Body, codes, text
-from autotuned.key.tensors import is_tensor
 from autotuned.typed_json import Json, digest, encode
 
 # Objects without weak references that are kept alive. A key of one that was let go is never asked for again, since

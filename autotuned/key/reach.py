@@ -14,7 +14,7 @@ from functools import cached_property
 from types import FunctionType, ModuleType
 from typing import Any
 
-from autotuned._frozen import Frozen
+from autotuned._startup import Frozen
 from autotuned.key.source_text import Body, code_of, codes
 from autotuned.key.source_text import tree as syntax
 

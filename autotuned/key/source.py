@@ -11,7 +11,7 @@ from types import FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from autotuned import env
-from autotuned._lazy import later
+from autotuned._startup import later
 from autotuned.errors import EncodingError
 from autotuned.key import naming
 from autotuned.key.reach import NO_HOLDER, body_of, cells, is_toolchain, is_triton_function, layers, uses

@@ -13,7 +13,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from autotuned.key.tensors import is_tensor_by_attributes, is_tensor_type
+from autotuned.key.key import is_tensor_by_attributes, is_tensor_type
 
 LIMIT = 100_000  # objects of one value that are opened: what is larger is a program's whole state, and no argument
 NEAR, FIRST = 32, 64  # where a hit has to wait: so many objects are opened, and of each so many items looked at

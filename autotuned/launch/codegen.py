@@ -6,12 +6,20 @@ The source of each is made of parameter names only, which Python has already acc
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
+from types import CodeType
 from typing import Any
+
+
+@lru_cache(maxsize=512)
+def _compiled(source: str) -> CodeType:
+    """Calls of one kernel mostly differ in what their functions are given, and not in their source."""
+    return compile(source, "<written>", "exec")
 
 
 def _define(source: str, scope: Mapping[str, Any]) -> Callable[..., Any]:
     space = dict(scope)
-    exec(source, space)  # noqa: S102 - names only, see the module's docstring
+    exec(_compiled(source), space)  # noqa: S102 - names only, see the module's docstring
     function: Callable[..., Any] = space["written"]
     return function
 

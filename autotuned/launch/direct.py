@@ -9,12 +9,11 @@ from operator import index, is_
 from typing import TYPE_CHECKING, Any
 
 from autotuned import _native
-from autotuned._frozen import Frozen
-from autotuned._lazy import later
-from autotuned.launch import codegen
-from autotuned.launch.entry import Bound, Run
+from autotuned._startup import Frozen, later
+from autotuned.launch import bound, codegen
+from autotuned.launch.bound import Bound, Run
 from autotuned.triton_compat import compiled, kernel
-from autotuned.tunable.call import Tunable
+from autotuned.tunable.call import Call, Tunable
 
 if TYPE_CHECKING:
     from autotuned.launch import driver_call
@@ -30,7 +29,7 @@ class Filled(Frozen):
     constants: Mapping[str, Any]
 
 
-def direct(made: Bound, tunable: Tunable, arguments: Mapping[str, Any], binary: Any, asks: bool) -> Bound:
+def direct(made: Bound, tunable: Tunable, call: Call, binary: Any, asks: bool) -> Bound:
     """Launch the compiled kernel itself, and through Triton whenever its guards say that something changed.
 
     Args:
@@ -41,7 +40,8 @@ def direct(made: Bound, tunable: Tunable, arguments: Mapping[str, Any], binary: 
         EvictedError: Triton's cache no longer holds it.
         UnbindableError: This kernel cannot be launched this way.
     """
-    names, before, device = tuple(arguments), made.before, kernel.current_device()
+    arguments, before, device = call.arguments, made.before, kernel.current_device()
+    names, described = tuple(arguments), call.has_descriptors
     constants, is_hooked = _constants(tunable, names, made.config), before is not None or asks
     filled = Filled(names, [parameter.name for parameter in tunable.parameters], constants)
     fallback, memory = made.fallback, memory_test(names, tuple(arguments.values()))
@@ -51,7 +51,10 @@ def direct(made: Bound, tunable: Tunable, arguments: Mapping[str, Any], binary: 
         found = compiled.handle_of(tunable.fn, kernel, device)
         _native.watch(found.watched)
         parts = before.parts if before else (None, {}, ())
-        straight = direct_launch(found, filled, memory, is_hooked, made, otherwise)
+        if described:  # of which the words do not say all
+            straight = looked_up(found)
+        else:
+            straight = direct_launch(found, filled, memory, is_hooked, made, otherwise)
         fields = driver_call.fields(found, names, constants, parts)
         if fields is None:
             return straight, None, None
@@ -64,6 +67,18 @@ def direct(made: Bound, tunable: Tunable, arguments: Mapping[str, Any], binary: 
             with contextlib.suppress(compiled.EvictedError, compiled.UnbindableError):
                 made.launch_by(*plan(launched))
         return launched
+
+    def looked_up(found: compiled.Handle) -> Run:
+        by_triton = bound.launching(fallback, made.again)
+
+        def launch(values: tuple[Any, ...], grid: Any) -> Any:
+            launched = by_triton(values, grid)
+            if not compiled.stands(found) and not compiled.is_hooked(tunable.fn):
+                with contextlib.suppress(compiled.EvictedError, compiled.UnbindableError):
+                    made.launch_by(*plan(launched))
+            return launched
+
+        return launch
 
     made.launch_by(*plan(binary))
     return made

@@ -7,6 +7,7 @@ import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from autotuned.triton_compat import descriptors
 from autotuned.triton_compat.compiled import ALLOCATES, Handle
 
 # How Triton's type of a parameter is written into the kernel's parameter buffer, in the letters of `struct`; '-' is
@@ -25,8 +26,8 @@ def fields(
     """What the C launcher needs to call the driver itself, in the order of `direct_of` in `launch/c/entries.h`.
 
     None for a kernel that needs more than parameters in a buffer: scratch memory, an instrumentation's own pointers,
-    tensor descriptors, tuples, half-precision scalars, tuned run-time parameters, more shared memory than is usual. It
-    goes through Triton's C launcher instead.
+    descriptors of unusual forms, half-precision scalars, tuned run-time parameters, more shared memory than is usual.
+    It goes through Triton's C launcher instead.
 
     Args:
         found: The kernel.
@@ -41,6 +42,9 @@ def fields(
     tuned = [type_ for name, type_ in signature.items() if name not in names and _kind(type_) != "-"]
     if None in kinds or needs_more or tuned or metadata.shared > 228 << 10 or metadata.target.backend != "cuda":
         return None
+    encodings = descriptors.encodings(descriptors.flat(signature.values()), metadata)
+    if encodings is None:
+        return None
     ctas = getattr(metadata, "num_ctas", 1)
     attributes = launch_attributes(metadata, ctas)
     threads = 32 * metadata.num_warps
@@ -50,14 +54,18 @@ def fields(
         found.kernel, found.function, threads, metadata.shared, "".join(map(str, kinds)), attributes, found.cache,
         found.cache_key, found.pre_run, found.entering, found.leaving, found.holds, {**blank, **constants},
         tuple(one for one in found.watched if isinstance(one, dict)), ctas, hook, {**blank, **given}, tuple(zeroed),
-        found.device,
+        found.device, encodings,
     )  # fmt: skip
 
 
 def _kind(type_: Any) -> str | None:
-    if isinstance(type_, str) and type_.startswith("*"):
-        return "P"
-    return _KINDS.get(type_) if isinstance(type_, str) else None
+    """The letter of a type, those of a tuple's items in brackets; None for one that is Triton's to pass."""
+    if isinstance(type_, tuple):
+        inner = list(map(_kind, type_))
+        return None if None in inner else f"({''.join(map(str, inner))})"
+    if descriptors.is_type(type_):
+        return "T"
+    return "P" if str(type_).startswith("*") else _KINDS.get(type_)
 
 
 def launch_attributes(metadata: Any, ctas: int) -> tuple[tuple[int, int, int, int], ...]:
@@ -93,8 +101,9 @@ class Twin:
         signature = kernel.src.signature
         self._found, self._names, self._meta = found, names, meta
         self.kernel = found.kernel  # a weak reference
-        self._types = [str(signature.get(name)) for name in names]
-        self._kinds = [_kind(signature.get(name)) or "-" for name in names]
+        self._types = [signature.get(name) for name in names]
+        described = descriptors.flat(signature.values())
+        self._metas = descriptors.metas(described, kernel.metadata) or [None] * len(described)
         launched_by = found.run if hasattr(found.run, "num_ctas") else kernel.metadata
         self._attributes = launch_attributes(launched_by, getattr(launched_by, "num_ctas", 1))
 
@@ -122,16 +131,31 @@ class Twin:
         return said + list(self._parameter_differences(values, parameters))
 
     def _parameter_differences(self, values: tuple[Any, ...], parameters: Sequence[bytes]) -> Iterator[str]:
-        passed = [part for part in zip(self._names, self._types, self._kinds, values) if part[2] != "-"]
+        metas = iter(self._metas)
+        passed = [
+            part for name, type_, value in zip(self._names, self._types, values)
+            for part in _parts(name, type_, value, metas)
+        ]  # fmt: skip
         if len(passed) != len(parameters):
             yield f"parameters: expected {len(passed)}, got {len(parameters)}"
-        for (name, type_, kind, value), got in zip(passed, parameters):
-            wanted = _written(kind, value)
+        for (name, type_, value, wanted), got in zip(passed, parameters):
             if got[: len(wanted)] != wanted:
                 yield (
                     f"argument {name!r} of type {type_}: expected {wanted.hex(' ')} for {value!r:.60}, "
                     f"got {got[: len(wanted)].hex(' ')}"
                 )
+
+
+def _parts(name: str, type_: Any, value: Any, metas: Iterator[Any]) -> Iterator[tuple[str, Any, Any, bytes]]:
+    """What is written of an argument, by its path: of a tuple item by item, of a descriptor all that it becomes."""
+    if isinstance(type_, tuple):
+        for place, (inner, item) in enumerate(zip(type_, value)):
+            yield from _parts(f"{name}[{place}]", inner, item, metas)
+    elif descriptors.is_type(type_):
+        for one in descriptors.written(type_, next(metas), value):
+            yield name, type_, value, one
+    elif (kind := _kind(type_) or "-") != "-":
+        yield name, type_, value, _written(kind, value)
 
 
 def _three(grid: Any) -> tuple[int, int, int]:

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from autotuned import _native, env
-from autotuned._frozen import Frozen
-from autotuned._lazy import later
+from autotuned._startup import Frozen, later
 from autotuned.key.key import KeySpec
-from autotuned.triton_compat import versions
+from autotuned.store import layout
+from autotuned.triton_compat import fingerprint, kernel, versions
 
 if TYPE_CHECKING:
     from typing import Protocol, TypeAlias
@@ -41,6 +41,30 @@ class Device(Protocol):
 
     def getter(self) -> Callable[[], int]:
         """The function behind it, found at the first need."""
+
+
+class LazyDevice:
+    """The current device's index, asked of a driver found at the first call: decorating must not initialise CUDA.
+
+    Args:
+        needs_no_key: Whether the first call may be answered without a hash over Triton's files.
+    """
+
+    def __init__(self, needs_no_key: Callable[[], bool]) -> None:
+        self._needs_no_key = needs_no_key
+        self._get: Callable[[], int] | None = None
+
+    def __call__(self) -> int:
+        """Its index."""
+        return (self._get or self.getter())()
+
+    def getter(self) -> Callable[[], int]:
+        """What tells the index, for those who ask often."""
+        if self._get is None:
+            if not self._needs_no_key():
+                fingerprint.begin(layout.root())
+            self._get = kernel.current_device_getter()
+        return self._get
 
 
 def make(names: Sequence[str], spec: KeySpec, device: Device | None, shape: Shape | None) -> Launcher:

@@ -14,14 +14,13 @@ from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from autotuned.key.key import KeySpec
+from autotuned.key.key import KeySpec, is_descriptor, is_tensor
 from autotuned.key.memory import gpu_of
-from autotuned.key.tensors import is_descriptor, is_tensor
 from autotuned.launch.codegen import MISSING, private_prefix
 from autotuned.typed_json import is_numpy_scalar
 
 if TYPE_CHECKING:
-    from autotuned.launch.entry import Bound
+    from autotuned.launch.bound import Bound
 
 LIMIT = 4096  # entries of one kernel; 5,000 distinct shapes must not grow memory without end
 _TENSOR_MODULES = ("torch", "torch.nn.parameter")

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Protocol
 
-    from autotuned.launch.entry import Bound
+    from autotuned.launch.bound import Bound
     from autotuned.tunable.call import Tunable
 else:
     Protocol = object

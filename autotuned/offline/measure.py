@@ -20,9 +20,9 @@ from autotuned.offline.results import CaseResult, Observer
 from autotuned.offline.targets import Found
 from autotuned.recording.file import RecordedCall
 from autotuned.resolve.request import Question
+from autotuned.store import records
 from autotuned.store.lookup import Choice, Origin
 from autotuned.store.record import Timing, TuningRecord
-from autotuned.tunable import configs
 from autotuned.tunable.call import Call
 from autotuned.typed_json import Json
 
@@ -124,11 +124,12 @@ class Measurer:
         """Choose for a call, and note what came of it and what a config file should hold."""
         tuner, result, key = found.tuner, measured.result, measured.key
         assert key is not None
-        force = self._force and key.digest not in self.seen
+        is_new = key.digest not in self.seen
+        force = self._force and is_new
         self.seen.add(key.digest)
         self._observer.begin(result)
-        searches = tuner.cache_info().searches
-        question, choice = tuner.tune(call, force, self._observer.observe, budget_s, excluded)
+        searches, before = tuner.cache_info().searches, records.read_of(key)
+        question, choice = tuner.tune(call, force, self._observer.observe, budget_s, excluded, is_new)
         if not question.launches:
             result.status, result.reason = "empty", "its grid launches nothing: nothing is measured or stored"
             return
@@ -142,7 +143,9 @@ class Measurer:
             measured.entry = _note_entry(result, key, choice)
             return
         result.source = "measured" if tuner.cache_info().searches > searches else "stored"
-        measured.entry = _note_record(result, choice.record, form, question, tuner.options.default)
+        was_noisy = result.source == "measured" and not force and before is not None and before.quality == "noisy"
+        result.remark = remark(choice.record, was_noisy)
+        measured.entry = _note_record(result, choice.record, form, question)
         measured.record = choice.record if measured.entry is not None else None
 
 
@@ -163,20 +166,37 @@ def _note_entry(result: CaseResult, key: Key, choice: Choice) -> Entry | None:
     return entry
 
 
-def _note_record(
-    result: CaseResult, record: TuningRecord, form: Json, question: Question, default: Any
-) -> Entry | None:
+def remark(record: TuningRecord, was_noisy: bool) -> str | None:
+    """What a user should know of how sure a choice is, in a sentence; None where there is nothing to say.
+
+    Args:
+        was_noisy: Whether it was measured again because its times were noisy before.
+    """
+    if record.quality != "noisy":
+        return "it was noisy before, and was measured again" if was_noisy else None
+    again = "still noisy" if was_noisy else "noisy"
+    why = _why_noisy(record.provenance.get("noise"))
+    return f"{again}: {why}. It serves all the same; run `tune` again when the device is idle to measure it anew"
+
+
+def _why_noisy(noise: Json) -> str:
+    if not isinstance(noise, dict):
+        return "its times spread over more than 5%"
+    if noise.get("slowed"):
+        return "heat or the hardware held the clocks down"
+    return f"its times spread over {noise.get('spread') or 0.0:.0%}, as where something else uses the device"
+
+
+def _note_record(result: CaseResult, record: TuningRecord, form: Json, question: Question) -> Entry | None:
     """Fill a result from a record; returns the entry for a config file, None where only this process can read it."""
     forms = {identity: json.loads(identity) for identity in question.live}
     first = next(iter(forms.values()))
-    untuned = configs.stored_form(default, result.kernel, opaque.spell)
     won = record.timing_of(form) or Timing(form)
     # What runs, which is another than the record's winner where that is no candidate any more.
     record = record.replace(winner=won.config, median_us=won.median_us)
     result.config, result.median_us, result.quality = won.config, won.median_us, record.quality
     result.measured_configs = sum(timing.identity in forms for timing in record.timings)
-    result.vs_first = file.entry_of(record, first).vs_default
-    result.vs_default = file.entry_of(record, untuned).vs_default
+    result.vs_first, result.vs_default = record.ratio_of(first), record.vs_default
     if not opaque.portable(record.key.to_json(), form):
         return None
-    return file.entry_of(record, untuned or first)
+    return file.entry_of(record)

@@ -42,8 +42,8 @@ class ReportCase:
     """One choice and what it is worth.
 
     Attributes:
-        vs_first, vs_default: Time of the first config, or of `default=`, over that of the chosen one; None where it was
-            not measured, or (from config files) is not known.
+        vs_first, vs_default: Time of the first config, or of what runs untuned, over that of the chosen one; None where
+            it was not measured, or (from config files) is not known.
         configs: All that were measured, in list order; none from config files.
         seconds: What the search took.
         count: How often a recording has it; None without one.
@@ -153,14 +153,14 @@ def report(kernel: str | None = None, *, calls: str | os.PathLike[str] | None = 
 
 def _case(choice: Stored, count: int | None) -> ReportCase:
     record = choice.record
-    if record is None:
+    if record is None or not record.timings:
         return ReportCase(choice, None, choice.vs_default, count=count)
     default = record.provenance.get("default")
     names = {"chosen": identity_of(choice.config or {}), "default": identity_of(default) if default else ""}
-    names["first"] = record.timings[0].identity if record.timings else ""
+    names["first"] = record.timings[0].identity
     measured = [_measured(timing, names, choice.key.is_of_triton) for timing in record.timings]
-    speed = {role: _ratio(measured, role, choice.median_us) for role in ("first", "default")}
-    return ReportCase(choice, speed["first"], speed["default"], measured, record.provenance.get("seconds"), count)
+    vs_first = record.ratio_of(record.timings[0].config)
+    return ReportCase(choice, vs_first, choice.vs_default, measured, record.provenance.get("seconds"), count)
 
 
 def _measured(timing: Timing, names: Mapping[str, str], options: bool) -> Measured:
@@ -169,11 +169,6 @@ def _measured(timing: Timing, names: Mapping[str, str], options: bool) -> Measur
         *(timing.median_us, timing.low_us, timing.high_us, timing.samples, timing.status, timing.error),
         roles=tuple(role for role, identity in names.items() if identity == timing.identity),
     )
-
-
-def _ratio(measured: Sequence[Measured], role: str, chosen_us: float | None) -> float | None:
-    us = next((config.median_us for config in measured if role in config.roles), None)
-    return us / chosen_us if us and chosen_us else None
 
 
 def mean(ratios: Iterable[float | None]) -> float | None:

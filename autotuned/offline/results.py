@@ -83,6 +83,7 @@ class CaseResult:
     source: str | None = None
     configs: int | None = None
     measured_configs: int | None = None
+    remark: str | None = None
 
 
 @dataclass

@@ -31,7 +31,8 @@ class Stored:
 
     Attributes:
         config, median_us: What was chosen and its time; no config while a search is not finished.
-        vs_default: From a config file: time of the config used without tuning over that of this one.
+        vs_default: Time of the config used without tuning over that of this one; None where it is not known, as of a
+            record's head.
         path: The file it is in; `record` is set where that is a record of the store.
         conditions: What it was measured under.
     """
@@ -150,7 +151,7 @@ def _records(kernel: str, heads: bool, quietly: bool) -> Iterator[Stored]:
             log.warning("left out: %s is not as it was written (its key is another than its file's name says).", path)
             continue
         chosen = record.winner, record.median_us, record.quality
-        yield Stored(record.key, *chosen, None, os.fspath(path), record, record.conditions)
+        yield Stored(record.key, *chosen, record.vs_default, os.fspath(path), record, record.conditions)
 
 
 def _entries(kernel: str, own: bool) -> Iterator[Stored]:

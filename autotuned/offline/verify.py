@@ -201,7 +201,7 @@ def _retime(tuner: Tuner, call: Call, live: Mapping[str, Any]) -> list[Timing]:
     """
     options, target = tuner.options, tuner.tunable
     job = Job(
-        target, call, live, timer_of(target, call, options.do_bench),
+        target, call, live, timer_of(target, call, options.do_bench, options.objective), objective=options.objective,
         restore=options.restore, zero=options.zero, hooks=options.hooks, check=options.check,
     )  # fmt: skip
     outcome = Outcome()

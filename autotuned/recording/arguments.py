@@ -10,12 +10,11 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from autotuned.errors import EncodingError, RecordError
-from autotuned.json_fields import INT64_MAX, typed
+from autotuned.key.key import is_descriptor, is_tensor, strides_of
 from autotuned.key.memory import is_torch
-from autotuned.key.tensors import is_descriptor, is_tensor, strides_of
 from autotuned.recording import tensors
 from autotuned.recording.tensors import ALIGNMENT, BY_VALUE_BYTES
-from autotuned.typed_json import Json, encode
+from autotuned.typed_json import INT64_MAX, Json, encode, typed
 
 PIECE = 1 << 22  # elements of a larger tensor of integers that are looked at in one go
 

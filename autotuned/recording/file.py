@@ -10,10 +10,8 @@ from pathlib import Path
 
 from autotuned import disk
 from autotuned.errors import RecordingError
-from autotuned.json_fields import integer, typed, wrong
-from autotuned.key import stored_key
-from autotuned.key.key import Key
-from autotuned.typed_json import Json, digest
+from autotuned.key.key import Key, load_key
+from autotuned.typed_json import Json, digest, integer, typed, wrong
 
 log = logging.getLogger("autotuned")
 
@@ -159,6 +157,6 @@ def _add(line: Json, found: dict[str, RecordedCall], more: dict[str, int], schem
 def _loaded(line: Json) -> RecordedCall:
     for name, kind in _FIELDS.items():
         typed(line.get(name), kind, name)
-    key = stored_key.load(line["kernel"], line["key"].get("call"), line["key"].get("context"))
+    key = load_key(line["kernel"], line["key"].get("call"), line["key"].get("context"))
     count = integer(line.get("count"), "count")
     return RecordedCall(line["kernel"], line["target"], key, line["arguments"], line.get("grid"), count)

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from autotuned import env
 from autotuned.errors import EncodingError, RecordingError
 from autotuned.key import naming, opaque, source
-from autotuned.launch.entry import Bound
+from autotuned.launch.bound import Bound
 from autotuned.launch.table import PyLauncher
 from autotuned.recording import arguments, grids
 from autotuned.recording.file import RecordedCall, Writer

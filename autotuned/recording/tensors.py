@@ -10,9 +10,8 @@ from typing import Any
 
 from autotuned import disk
 from autotuned.errors import RecordError
-from autotuned.json_fields import INT64_MAX, integer, integers, named, typed, wrong
 from autotuned.search import parallelism
-from autotuned.typed_json import Json
+from autotuned.typed_json import INT64_MAX, Json, integer, integers, named, typed, wrong
 
 ALIGNMENT = 16  # what Triton tells apart
 BY_VALUE_BYTES = 64 << 10  # of integer tensors up to here all values are in the recording

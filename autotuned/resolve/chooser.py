@@ -8,41 +8,36 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from autotuned import env
-from autotuned._lazy import later
+from autotuned import env, events
+from autotuned._startup import later
 from autotuned.errors import AllConfigsFailedError, ConfigError, PruningError
 from autotuned.key import opaque
 from autotuned.key.key import Key, call_part
-from autotuned.resolve import hooks, shipped, sources
-from autotuned.resolve.context import Context
-from autotuned.resolve.request import Options, Question, State
+from autotuned.resolve import hooks, sealing, sources
+from autotuned.resolve.request import Context, Options, Question, State
 from autotuned.store import conditions, records
 from autotuned.store.lookup import Candidates, Choice, Live, Look, Origin, Place
 from autotuned.triton_compat import kernel
 from autotuned.tunable import configs as candidates
 from autotuned.tunable.call import Call, Tunable, refuse_conflicts
 from autotuned.tunable.configs import Pruner
+from autotuned.typed_json import Json
 
 if TYPE_CHECKING:
     from autotuned.configfiles import lookup
-    from autotuned.resolve import advice, explain, fallback, searcher
+    from autotuned.resolve import advice, explain, searcher
     from autotuned.resolve.explain import Explanation
     from autotuned.search import exclusions, failures
     from autotuned.store import locks
-    from autotuned.store.record import TuningRecord
     from autotuned.tunable import readers
 else:
-    explain, fallback, searcher, advice = map(
-        later, ("resolve.explain", "resolve.fallback", "resolve.searcher", "resolve.advice")
-    )
+    explain, searcher, advice = map(later, ("resolve.explain", "resolve.searcher", "resolve.advice"))
     lookup = later("configfiles.lookup")
     exclusions, failures, locks, readers = map(
         later, ("search.exclusions", "search.failures", "store.locks", "tunable.readers")
     )
 
 log = logging.getLogger("autotuned")
-
-LIMIT = 4096  # remembered choices of one kernel; more distinct problems than this must not grow memory without end
 
 
 class Chooser:
@@ -70,7 +65,7 @@ class Chooser:
         #: Arguments that decide with their exact values which configs a call may use, as far as has been seen.
         self.seen: set[str] = set()
         self._context = Context(tunable, options.version, options.trial)
-        self.shipped = shipped.Shipped(tunable, self._context)
+        self.shipped = sources.Shipped(tunable, self._context)
 
     @property
     def options(self) -> Options:
@@ -81,8 +76,11 @@ class Chooser:
 
     def key(self, call: Call) -> Key:
         """The key of a call in its present context."""
-        part = call_part(self.options.spec, call.arguments, call.options, self.tunable.name, opaque.spell)
-        return Key(self.tunable.name, part, *self._context.of(call))
+        return Key(self.tunable.name, self.part(call), *self._context.of(call))
+
+    def part(self, call: Call) -> Json:
+        """The call part of its key, for which no context is looked at."""
+        return call_part(self.options.spec, call.arguments, call.options, self.tunable.name, opaque.spell)
 
     def candidates(self, call: Call) -> Live:
         """The live configs of a call, by identity and in order: what its pruner leaves, and its grid launches.
@@ -103,21 +101,22 @@ class Chooser:
     def _with_default(self, call: Call, live: Live) -> Live:
         """With what the call has without tuning among them: nothing is chosen that loses to it."""
         live.untuned = next(iter(live), None)
-        wanted = self.options.default is not None and len(live) > 1
-        found = fallback.usable_default(self.tunable, lambda: self.default_for(call, live)) if wanted else None
-        if found is not None and (found is self.options.default or self.allows(call, found, live)):
-            refuse_conflicts(self.tunable, call.args, call.kwargs, self.tunable.settings(found))
-            live.untuned = self.state.identity(found)
-            live.spare = None if live.untuned in live else live.untuned
-            live.setdefault(live.untuned, found)
+        if self.options.default is not None and len(live) > 1:
+            found = sources.candidate(
+                self.tunable, live, lambda: self.default_for(call, live),
+                lambda one: one is self.options.default or self.allows(call, one, live),
+            )  # fmt: skip
+            if found is not None:
+                refuse_conflicts(self.tunable, call.args, call.kwargs, self.tunable.settings(found))
+                live.join_untuned(self.state.identity(found), found)
         return live
 
     def _launching(self, call: Call, live: Live) -> Live:
         """Those that launch something, as `32 // BLOCK` blocks do for some only; all where none does."""
         if not callable(call.grid) or len(live) < 2:
             return live
-        left = Live((name, config) for name, config in live.items() if self.tunable.launches(call, config))
-        left.whole, left.untuned, left.spare = len(left) == len(live), live.untuned, live.spare
+        left = live.only([name for name, config in live.items() if self.tunable.launches(call, config)])
+        left.whole = len(left) == len(live)
         return left or live
 
     def launches(self, call: Call) -> bool:
@@ -239,8 +238,7 @@ class Chooser:
             return None
         if not self.shipped.may_be_first():
             return None
-        part = call_part(self.options.spec, call.arguments, call.options, self.tunable.name, opaque.spell)
-        seen = self.shipped.look(call, part, live, self.options.needs(self.tunable.name, live))
+        seen = self.shipped.look(call, self.part(call), live, self.options.needs(self.tunable.name, live))
         lookup.report(self.tunable.name, mode == "strict")
         return seen.choice
 
@@ -259,7 +257,7 @@ class Chooser:
             return Origin.DEFAULT
         if not self._may_search(question):
             return None if question.mode == "strict" else Origin.DEFAULT
-        if question.search and not kernel.capturing():
+        if question.search and not kernel.capturing() and not sealing.forbids():
             return Origin.SEARCH
         return None if self.options.default is None else Origin.DEFAULT
 
@@ -286,14 +284,14 @@ class Chooser:
             choice = hooks.agreements[-1].choose(question, self, self.options.do_bench)
         else:
             choice = self.decide(question)
-        return self._remember(question.key, choice)
+        return self.state.remember(question.key, choice)
 
     def decide(self, question: Question) -> Choice:
         """The choice made here: remembered, stored, shipped, default, or searched for; see `Origin`."""
         known = self.known(question)
         ending = self._ending(question)
         if known is not None and (ending is not Origin.SEARCH or self.is_enough(known, question)):
-            return self._remember(question.key, known)
+            return self.state.remember(question.key, known)
         if not question.launches:  # as with no tokens for an expert: a later call of the key is measured
             return self._for_now(question)
         if ending is not Origin.SEARCH:
@@ -306,11 +304,11 @@ class Chooser:
                 if waited or lock is locks.Lock.NESTED:  # a hook or a helper calls what is being searched
                     return self.default(question.call, question.live)
                 known = self._searched(question.replace(lock=lock))
-            return self._remember(question.key, known)
+            return self.state.remember(question.key, known)
 
     def is_enough(self, known: Choice, question: Question) -> bool:
         """Whether a choice may be taken although some candidates have not been measured."""
-        if question.is_answered_by(known) or not self._may_search(question):
+        if question.is_answered_by(known) or not self._may_search(question) or sealing.forbids():
             return True
         return question.live.keys() <= known.tried and not question.must_search  # a search here ran out of time
 
@@ -336,10 +334,10 @@ class Chooser:
         self.state.choices.pop(key, None)
         if hooks.agreements:
             hooks.agreements[-1].leave(key)
-        log.warning(
-            "`%s`: the config %s (%s) does not compile or launch here (%s); it is not used for calls like this.",
-            key.kernel, choice.config, choice.where or choice.origin.name, failures.describe(error),
-        )  # fmt: skip
+        where, why = choice.where or choice.origin.name, failures.describe(error)
+        events.emit("refuse", key.kernel, key.digest, 0.0, f"{choice.config} ({where}): {why}")
+        message = "`%s`: the config %s (%s) does not compile or launch here (%s); it is not used for calls like this."
+        log.warning(message, key.kernel, choice.config, where, why)
 
     def _may_search(self, question: Question) -> bool:
         if question.must_search or question.mode == "search":
@@ -353,14 +351,9 @@ class Chooser:
         excluded, strict = self.state.excluded_for(question.key), question.mode == "strict"
         found = sources.find(question.key, question.live, self._places(question), excluded, strict)
         self.state.lookup_s += time.perf_counter() - start
-        if found is not None and found.record is not None:
-            self._take_in(found.record)
+        if found is not None and found.record is not None and self.options.restore is None:
+            self.state.on_written([str(name) for name in found.record.provenance.get("written", ())])
         return found
-
-    def _take_in(self, found: TuningRecord) -> None:
-        """What a record says besides its winner."""
-        if self.options.restore is None:
-            self.state.on_written([str(name) for name in found.provenance.get("written", ())])
 
     def _look_at_own(self, question: Question) -> Look:
         choice = self.state.choices.get(question.key)
@@ -386,21 +379,12 @@ class Chooser:
         under = choice.conditions if record is None else sources.under(record, best)
         return choice.replace(config=live[best], complete=complete, conditions=under)
 
-    def _remember(self, key: Key, choice: Choice) -> Choice:
-        if choice.origin is Origin.DEFAULT:
-            return choice  # the launch table holds it; another mode, or the next process, may do better
-        if self.state.choices.get(key) is not choice:
-            log.info("`%s` %s: %s (%s)", key.kernel, key.digest[:12], choice.config, choice.why)
-        self.state.choices[key] = choice
-        while len(self.state.choices) > LIMIT:
-            self.state.choices.pop(list(self.state.choices)[0], None)  # not by `iter`: other threads add to it
-        return choice
-
     # -- answers without a search --------------------------------------------------------------------------------
 
     def default(self, call: Call, live: Candidates) -> Choice:
         """What a call gets that is not tuned: `default=`, else the first config."""
-        return fallback.default(self.tunable, self.default_for(call, live), call, live)
+        said = live.said if isinstance(live, Live) else None
+        return sources.default(self.tunable, said[0] if said else self.default_for(call, live), call, live)
 
     def default_for(self, call: Call, live: Candidates) -> Any:
         """What `default=` says for a call; None where there is none, or it is a config that this call may not use."""
@@ -418,12 +402,14 @@ class Chooser:
         return untuned(question.call, question.live).replace(lasting=False)
 
     def _first_that_compiles(self, call: Call, live: Candidates) -> Choice:
-        return Choice(fallback.first_that_compiles(self.tunable, call, live.values()), Origin.DEFAULT)
+        found = sources.first_that_compiles(self.tunable, call, live.values(), self.shipped.has)
+        return Choice(found, Origin.DEFAULT)
 
     def _searched(self, question: Question) -> Choice:
         """The choice of a search, or an untuned one where there is no room for it, or nothing works but `default=`."""
         try:
-            return self._searcher.search(question) or self._for_now(question)
+            with sealing.searching(question.key):
+                return self._searcher.search(question) or self._for_now(question)
         except AllConfigsFailedError as error:
             if self.options.default is None:
                 raise
@@ -449,10 +435,8 @@ class Chooser:
         stored = self.known(question.replace(mode="auto", force=False))  # what mode "search" would measure again
         if stored is not None:
             return stored
-        if self.options.default is None:
-            captured = "a CUDA graph is being captured, which a search would break"
-            why = captured if question.search else "prepare(search=False) allows no search"
-            raise explain.not_tuned(question.key, why, self._lack(question))
+        if self.options.default is None or (question.must_search and sealing.forbids()):
+            raise explain.forbidden(question, self._lack(question))
         return self.default(question.call, question.live)
 
     def _lack(self, question: Question) -> str:

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from autotuned.configfiles import lookup
-from autotuned.errors import NotTunedError
+from autotuned.errors import AutotunedError, NotTunedError
 from autotuned.key import opaque
 from autotuned.key.key import Key
 from autotuned.key.nearest_key import Alike, Difference, differences, parts
+from autotuned.resolve import sealing
 from autotuned.resolve.request import Question
 from autotuned.store import listing, records
 from autotuned.store.conditions import Conditions
@@ -232,6 +233,18 @@ def nearest_words(key: Key) -> str:
     return f"the nearest stored key {other.digest[:12]} differs in {differing}"
 
 
+def forbidden(question: Question, lack: str) -> AutotunedError:
+    """The error of a call that would be searched for where nothing may be: the seal's, or that it is not tuned.
+
+    Args:
+        lack: What the stored choice of the call lacks; "" if there is none.
+    """
+    if question.search and sealing.forbids():
+        return sealing.refused_search(question.key, lack)
+    captured = "a CUDA graph is being captured, which a search would break"
+    return not_tuned(question.key, captured if question.search else "prepare(search=False) allows no search", lack)
+
+
 def without_key(kernel: str, mode: str, known: Choice, config: str) -> Explanation:
     """Explain a call for which nothing is looked up: a pin, the only config, or mode "off"."""
     reason = "mode" if known.origin is Origin.DEFAULT else "hit"
@@ -260,7 +273,8 @@ def of_call(
         steps[-1] = Step(steps[-1].place, False, f"{missing} of {len(live)} configs are new; they are measured")
         problem = "new configs"
     answer = "error" if ending is None else WORDS[ending]
-    steps.append(Step(answer, True, f"mode {mode}"))
+    sealed = " and the seal" if ending is None and sealing.forbids() else ""
+    steps.append(Step(answer, True, f"mode {mode}{sealed}"))
     other = None if problem == "new configs" else nearest(key)
     reason = problem or ("mode" if mode == "search" else "" if kept else "disabled") or reason_of(key, other)
     return Explanation(key.kernel, key, mode, reason, answer, None, tuple(steps), other, notes)

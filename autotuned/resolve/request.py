@@ -1,25 +1,25 @@
-"""What is asked of the chooser, the decorator's options, and what is known of one tuned function in this process."""
+"""What is asked of the chooser, in which context, by which options, and what is known of one tuned function."""
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from autotuned import env
-from autotuned._frozen import Frozen
-from autotuned._lazy import later
+from autotuned import env, events
+from autotuned._startup import Frozen, later
 from autotuned.key import opaque
 from autotuned.key.key import Key, KeySpec
-from autotuned.store import conditions
+from autotuned.store import conditions, layout
 from autotuned.store.conditions import Conditions
-from autotuned.store.lookup import Choice, Origin
+from autotuned.store.lookup import Choice, Live, Origin, untuned_of
 from autotuned.tunable import configs
 from autotuned.tunable.call import Call, Hooks, Tunable
 from autotuned.tunable.configs import Pruner
-from autotuned.typed_json import Json, digest
+from autotuned.typed_json import Json, canonical, digest, encode
 
 if TYPE_CHECKING:
     from autotuned.search import check as checks
@@ -27,8 +27,12 @@ if TYPE_CHECKING:
     from autotuned.search.check import Check
     from autotuned.search.job import Observer
     from autotuned.store.locks import Lock
+    from autotuned.store.record import TuningRecord
 else:
     checks, exclusions = later("search.check"), later("search.exclusions")
+
+log = logging.getLogger("autotuned")
+LIMIT = 4096  # remembered choices of one kernel; more distinct problems than this must not grow memory without end
 
 
 class Options(Frozen):
@@ -44,6 +48,7 @@ class Options(Frozen):
         nearest: The axes on which a neighbour's choice may serve, and how far each.
         check: What configs are compared with while they are tuned.
         max_searches: How many searches one process may run for it.
+        objective: What is measured, "kernel" or "call"; `usual`: what is if nobody says.
     """
 
     configs: Callable[[], list[Any]]
@@ -61,6 +66,8 @@ class Options(Frozen):
     check: Check | None = None
     max_searches: float = math.inf
     nearest: Mapping[str, float] = MappingProxyType({})
+    objective: str = "kernel"
+    usual: str = "kernel"
 
     @property
     def named(self) -> dict[str, Sequence[str]]:
@@ -80,7 +87,7 @@ class Options(Frozen):
 
         Said once, when the kernel is decorated: what a benchmark or hook counts is no part of it.
         """
-        return trial_part(self.do_bench, self.zero, self.hooks)
+        return trial_part(self.do_bench, self.zero, self.hooks, self.objective if self.objective != self.usual else "")
 
     def needs(self, kernel: str, live: Mapping[str, Any]) -> Conditions:
         """What a choice must have been measured under to serve a call with these candidates."""
@@ -93,12 +100,15 @@ class Options(Frozen):
 OWN_TIMER = "race-1"
 
 
-def trial_part(do_bench: Any, zero: Sequence[str], hooks: Hooks) -> dict[str, Json]:
+def trial_part(do_bench: Any, zero: Sequence[str], hooks: Hooks, objective: str = "") -> dict[str, Json]:
     """The part of a key that says what is timed and how, where that is not as by default.
 
-    One field is reserved: "objective", for what is measured. It is left out for the kernel's own time.
+    Args:
+        objective: What is measured, where it is not what is by default.
     """
     part: dict[str, Json] = {} if do_bench is None else {"timer": digest(opaque.bench_of(do_bench))[:16]}
+    if objective:
+        part["objective"] = objective
     if zero:
         part["zero"] = sorted(zero)
     for name, hook in (("pre_hook", hooks.before), ("post_hook", hooks.after)):
@@ -123,6 +133,7 @@ class Question(Frozen):
         needed: What a choice must have been measured under.
         launches: Whether it launches anything; if not there is nothing to measure.
         narrowed: Whether another call of the key may have other candidates.
+        again: Measure again what was noisy.
     """
 
     call: Call
@@ -138,27 +149,88 @@ class Question(Frozen):
     needed: Conditions = Conditions()
     launches: bool = True
     narrowed: bool = False
+    again: bool = False
 
     def is_answered_by(self, known: Choice) -> bool:
         """Whether every candidate has been measured; where a search is wanted, what crashed once is tried again."""
         timings = known.record.timings if known.record is not None and self.must_search else ()
-        doubts = any(timing.status == "crashed" and timing.identity in self.live for timing in timings)
-        return known.complete and not (doubts and known.origin is Origin.STORE)
+        crashed = any(timing.status == "crashed" and timing.identity in self.live for timing in timings)
+        return known.complete and not (crashed and known.origin is Origin.STORE) and not self.doubts(known.record)
+
+    def doubts(self, record: TuningRecord | None) -> bool:
+        """Whether the times of a record are to be measured again."""
+        return self.again and record is not None and record.quality == "noisy"
 
     @property
     def untuned(self) -> str | None:
         """What the call has without tuning, by identity (`lookup.Live`)."""
-        return getattr(self.live, "untuned", None)
+        return untuned_of(self.live)
 
     @property
     def spare(self) -> str | None:
         """The same, where the user's list does not have it."""
-        return getattr(self.live, "spare", None)
+        return self.live.spare if isinstance(self.live, Live) else None
+
+    @property
+    def no_default(self) -> str:
+        """Why `default=` is not among the candidates; "" where it is, or there is none."""
+        return self.live.no_default if isinstance(self.live, Live) else ""
 
     @property
     def fresh(self) -> bool:
         """Whether stored answers are ignored."""
         return self.force or self.mode == "search"
+
+
+class Context:
+    """The context in which the calls of one tuned function are made.
+
+    All parts are asked for at each call of `of`; what is spared is writing them as text when they are as before.
+
+    Args:
+        trial: What makes times another quantity than by default (`trial_part`).
+    """
+
+    def __init__(self, tunable: Tunable, version: Any, trial: Mapping[str, Json] = MappingProxyType({})) -> None:
+        self._tunable = tunable
+        self._trial = {"trial": dict(trial)} if trial else {}
+        self._version = encode(version, f"version of '{tunable.name}'", opaque.spell)
+        self._latest: tuple[Any, dict[str, Json], str] = (None, {}, "")
+
+    @property
+    def version(self) -> Json:
+        """The user's salt, as keys have it."""
+        return self._version
+
+    def without_toolchain(self, call: Call) -> dict[str, Json]:
+        """The context part of a call's key but for the toolchain, of which nothing is read or hashed."""
+        tunable = self._tunable
+        parts = {"device": tunable.device(call).to_json(), "environment": tunable.environment()}
+        return {**parts, **self._rest(tunable.source)}
+
+    def _rest(self, source: str) -> dict[str, Json]:
+        tunable = self._tunable
+        rest = {"source": source, "version": self._version, **self._trial}
+        if self._version is None and tunable.opaque:  # with a version the user says what of them matters
+            rest["process"] = {name: opaque.this_very(value) for name, value in tunable.opaque}
+        return rest
+
+    def of(self, call: Call) -> tuple[dict[str, Json], str]:
+        """The context part of a call's key, and its canonical text."""
+        tunable = self._tunable
+        where = tunable.device(call)
+        now = (where, tunable.toolchain(where, layout.root()), tunable.environment(), tunable.source, _ids(tunable))
+        latest = self._latest  # read once: a thread on another device may replace it
+        if now != latest[0]:
+            if latest[0] is not None and now[2] != latest[0][2]:
+                tunable.environment_changed()
+            context = {"device": where.to_json(), **now[1], "environment": now[2], **self._rest(now[3])}
+            latest = self._latest = (now, context, canonical(context))
+        return latest[1], latest[2]
+
+
+def _ids(tunable: Tunable) -> list[int]:
+    return [id(value) for _, value in tunable.opaque]
 
 
 class State:
@@ -184,6 +256,22 @@ class State:
     def is_busy(self) -> bool:
         """Whether a choice was made or refused in this process, so that keys are made in any case."""
         return bool(self.choices) or "excluded" in vars(self)
+
+    def remember(self, key: Key, choice: Choice) -> Choice:
+        """Take note of a choice, unless it is one that the next call, or the next process, may do better than."""
+        if choice.digest != key.digest:
+            choice = choice.replace(digest=key.digest)
+        if choice.origin is Origin.DEFAULT:
+            return choice
+        before = self.choices.get(key)
+        if before is not choice:
+            log.info("`%s` %s: %s (%s)", key.kernel, key.digest[:12], choice.config, choice.why)
+        if before is not None and choice.origin is Origin.SEARCH and before.config is not choice.config:
+            events.emit("swap", key.kernel, key.digest, 0.0, f"{before.config} -> {choice.config}")
+        self.choices[key] = choice
+        while len(self.choices) > LIMIT:
+            self.choices.pop(list(self.choices)[0], None)  # not by `iter`: other threads add to it
+        return choice
 
     def forget(self) -> None:
         """Drop this process's choices; records on disk stay."""

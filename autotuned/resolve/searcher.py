@@ -3,29 +3,35 @@
 from __future__ import annotations
 
 import logging
+import operator
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
+from itertools import chain
 from typing import Any, NamedTuple
 
+from autotuned import events
 from autotuned.configfiles import lookup
 from autotuned.errors import OutOfMemoryError
-from autotuned.key import memory, opaque, walk
+from autotuned.key import memory, nearest_key, opaque, walk
 from autotuned.key.key import Key
 from autotuned.resolve import explain, sources
 from autotuned.resolve.advice import Storm
 from autotuned.resolve.request import Question, State
-from autotuned.search import exclusions, failures, job, race, search, warm_start
+from autotuned.search import exclusions, failures, job, race, search
 from autotuned.search.job import Job, Outcome
-from autotuned.store import conditions, layout, locks, records
+from autotuned.store import conditions, layout, listing, locks, records
 from autotuned.store.conditions import Checked, Conditions, Restore
 from autotuned.store.journal import Journal
 from autotuned.store.lookup import Candidates, Choice, Origin
-from autotuned.store.record import Timing, TuningRecord
+from autotuned.store.record import Timing, TuningRecord, identity_of
 from autotuned.tunable import configs
 from autotuned.typed_json import canonical
 
 log = logging.getLogger("autotuned")
+
+LIKELY = 3
+LIKELY_READ = 100  # records on disk, in the order of their names, which says nothing of them; each once a process
 
 
 class _Left(NamedTuple):
@@ -115,6 +121,8 @@ class Searcher:
         known = exclusions.measured(excluded.without(key.digest, known), journal, again=question.must_search)
         if not any(known[name].status == "ok" for name in known.keys() & question.live.keys()):
             known = others  # failures alone, perhaps of a full or broken device, are tried again
+        elif question.doubts(earlier):
+            known = {name: timing for name, timing in known.items() if name in others or not timing.usable}
         fit = excluded.without(key.digest, question.live)
         # By its times alone: whether its results are right is found out, and a reference needs more than one to judge.
         incumbent = sources.best(earlier, fit, Conditions(())) if earlier is not None else None
@@ -170,7 +178,7 @@ class Searcher:
             self.tunable,
             call,
             self._in_order(question) if budgets else question.live,
-            job.timer_of(self.tunable, call, options.do_bench),
+            job.timer_of(self.tunable, call, options.do_bench, options.objective),
             restore=left.restore,
             named=options.restore,
             zero=options.zero,
@@ -179,6 +187,7 @@ class Searcher:
             incumbent=left.incumbent,
             untuned=question.untuned,
             spare=question.spare,
+            objective=options.objective,
             budget_s=min(budgets, default=None),
             observer=question.observer,
             check=options.check,
@@ -188,7 +197,7 @@ class Searcher:
             compile_class=compile_class,
             journal=left.journal,
             excluded=exclusions.of_search(key.digest, compile_class, left.journal),
-            likely=warm_start.nearest(key, chosen, self._state.keeps(key)),
+            likely=likely(key, chosen, self._state.keeps(key)),
             on_timing=on_timing,
         )
 
@@ -203,7 +212,9 @@ class Searcher:
         self._state.search_s += seconds
         self._state.compile_s += outcome.compile_s
         key = question.key
-        made = outcome.record(key, seconds, self._provenance(question), left.restore)
+        made = outcome.record(key, seconds, self._provenance(question, outcome), left.restore)
+        chosen = "none was chosen" if made.winner is None else f"chosen: {self._label(made.winner)}"
+        events.emit("search", key.kernel, key.digest, seconds, f"{len(made.timings)} configs; {chosen}")
         result = self._of_all_calls(with_verdicts_of(left.earlier, made), question)
         before = records.read_of(key) if result.winner is None and self._state.keeps(key) else None
         if before is not None and before.conditions.restore != left.restore:
@@ -226,7 +237,7 @@ class Searcher:
         samples_us = {
             name: timing.typical_us for name, timing in timings.items() if options.computed is not None or name in ours
         }
-        best, quality = race.pick(samples_us) if samples_us else (won.identity, result.quality)
+        best, quality = race.pick(samples_us, question.untuned) if samples_us else (won.identity, result.quality)
         if best not in timings or (best in question.live and won.status == "ok"):
             return result  # the race's word is better than what was kept of it
         chosen = timings[best]
@@ -242,10 +253,25 @@ class Searcher:
             message = "`%s`: a config has a value or a pre_hook without JSON form; kept in memory only."
             self._state.warn_once("config", message, result.key.kernel)
 
-    def _provenance(self, question: Question) -> dict[str, Any]:
+    def _provenance(self, question: Question, outcome: Outcome) -> dict[str, Any]:
         untuned = question.live.get(question.untuned or "")
         form = configs.stored_form(untuned, self.tunable.name, opaque.spell)
-        return {"timer": self._state.options.timer, "default": form}
+        options, left_out = self._state.options, self._default_left_out(question, outcome)
+        objective = {} if options.do_bench is not None else {"objective": options.objective}
+        why = {"default_left_out": left_out} if left_out else {}
+        return {"timer": options.timer, **objective, "default": form, **why}
+
+    def _default_left_out(self, question: Question, outcome: Outcome) -> str:
+        """Why `default=` took no part in a search, which is said once; "" where it did, or there is none."""
+        timing = next((one for one in outcome.timings if one.identity == question.untuned), None)
+        failed = timing is not None and not timing.usable and self._state.options.default is not None
+        why = question.no_default or (f"{timing.status}: {timing.error}" if timing is not None and failed else "")
+        if why:
+            message = (
+                "`%s`: default= takes no part in the search for key %s: %s. What wins is compared with the others."
+            )
+            self._state.warn_once("default left out", message, question.key.kernel, question.key.digest[:12], why)
+        return why
 
     def _announce(self, result: TuningRecord, outcome: Outcome) -> None:
         if self._state.options.restore is None:
@@ -257,8 +283,11 @@ class Searcher:
         log.info(
             "`%s`: measured %d configs (%d failed) in %.2f s; chosen %s, %.1f us, %s",
             result.key.kernel, len(result.timings), failed, result.provenance["seconds"],
-            configs.label(won.config, self.tunable.has_options), won.median_us, outcome.quality,
+            self._label(won.config), won.median_us, outcome.quality,
         )  # fmt: skip
+
+    def _label(self, form: Mapping[str, Any]) -> str:
+        return configs.label(form, self.tunable.has_options)
 
 
 def as_seen(timing: Timing, needed: Conditions) -> Timing | None:
@@ -308,3 +337,20 @@ def _with_verdicts(timing: Timing, before: Timing | None) -> Timing:
 
 def _timings(earlier: TuningRecord | None) -> dict[str, Timing]:
     return {timing.identity: timing for timing in earlier.timings} if earlier is not None else {}
+
+
+def likely(key: Key, known: Iterable[TuningRecord | None], stored: bool = False) -> list[str]:
+    """Which configs are likely to win and so tried first, by identity: winners of the nearest calls, the nearest first.
+
+    Calls of another context do not count.
+
+    Args:
+        known: Records that this process has.
+        stored: Look also among those on disk.
+    """
+    on_disk = listing.known_heads(key.kernel, LIKELY_READ) if stored else ()
+    tuned = [record for record in chain(known, on_disk) if record is not None]
+    alike = [record for record in tuned if record.winner is not None and record.key.context == key.context]
+    far = nearest_key.distances(key, (record.key for record in alike))
+    ordered = sorted(zip(alike, far), key=operator.itemgetter(1))
+    return list(dict.fromkeys(identity_of(record.winner or {}) for record, _ in ordered))[:LIKELY]

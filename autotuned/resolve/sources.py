@@ -1,23 +1,43 @@
-"""Where choices come from and go to: the user's records on disk, then config files, in a fixed order."""
+"""Where choices come from: the user's records on disk, config files, the binaries beside them, and `default=`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+import logging
+import os
+import sys
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from autotuned._lazy import later
+from autotuned._startup import later
+from autotuned.errors import ConfigError
 from autotuned.key.key import Key
-from autotuned.store import conditions, record, records
+from autotuned.launch import launcher
+from autotuned.resolve.request import Context, Question
+from autotuned.store import conditions, layout, record, records
 from autotuned.store.conditions import BY_DEFAULT, Conditions
-from autotuned.store.lookup import Candidates, Choice, Look, Origin, Place
+from autotuned.store.lookup import Candidates, Choice, Live, Look, Origin, Place, untuned_of
 from autotuned.store.record import TuningRecord
+from autotuned.tunable import configs
+from autotuned.tunable.call import Call, Tunable
+from autotuned.tunable.kernel import TunableKernel
+from autotuned.typed_json import Json
 
 if TYPE_CHECKING:
+    from autotuned.binaries import serve
     from autotuned.configfiles import lookup, nearest_shape
-    from autotuned.search import race
+    from autotuned.resolve import explain
+    from autotuned.resolve.explain import Explanation
+    from autotuned.search import failures, race
 else:
-    lookup, race = later("configfiles.lookup"), later("search.race")
+    serve, lookup, explain = later("binaries.serve"), later("configfiles.lookup"), later("resolve.explain")
+    failures, race = later("search.failures"), later("search.race")
+
+log = logging.getLogger("autotuned")
+
+_FROM_FILES = (Origin.BINARY, Origin.FILE, Origin.LADDER, Origin.NEAREST)
 
 
 def find(
@@ -39,7 +59,8 @@ def find(
     Raises:
         ConfigFileError: If `strict`, the first fault of a file that was asked.
     """
-    fit = {identity: config for identity, config in candidates.items() if identity not in excluded}
+    fit = Live(candidates) if not isinstance(candidates, Live) else candidates
+    fit = fit.only(fit.keys() - {*excluded}) if excluded else fit
     for origin, look in exact_places() if places is None else places:
         seen = look(key, fit)
         if not excluded or seen.problem != "config gone":  # what was left out has been said already
@@ -103,7 +124,8 @@ def best(found: TuningRecord, candidates: Candidates, needed: Conditions) -> str
     samples_us = {name: serving[name].typical_us for name in candidates if name in serving}
     if winner in samples_us:
         return winner
-    return race.pick(samples_us)[0] if samples_us else None  # by the rule that a search among these goes by
+    # By the rule that a search among these goes by.
+    return race.pick(samples_us, untuned_of(candidates) or found.untuned)[0] if samples_us else None
 
 
 def exact_places(needed: Conditions = BY_DEFAULT) -> tuple[Place, ...]:
@@ -139,3 +161,164 @@ def places(
         yield Origin.LADDER, lambda key, candidates: lookup.look_ladder(key, candidates, strict, needed)
     if factors and not exact and not strict:
         yield Origin.NEAREST, lambda key, candidates: lookup.look_nearest(key, candidates, factors, needed)
+
+
+class Shipped:
+    """The binaries for one tuned function; none for what is no compiled kernel.
+
+    Nothing of this package's half for binaries is imported unless some folder may give code for the kernel.
+    """
+
+    def __init__(self, tunable: Tunable, context: Context) -> None:
+        self._tunable, self._context = tunable, context
+        self.possible = isinstance(tunable, TunableKernel) and not tunable.interpreted
+
+    @cached_property
+    def server(self) -> serve.Server:
+        """Finds and loads them."""
+        assert isinstance(self._tunable, TunableKernel)
+        return serve.Server(self._tunable, self._context.version)
+
+    @property
+    def _offered(self) -> bool:
+        """Whether some folder may give code for the kernel."""
+        if not self.possible:
+            return False
+        module = str(getattr(getattr(self._tunable, "function", None), "__module__", ""))
+        return any(folder.may_give_code(module) for folder in lookup.folders())
+
+    def may_be_first(self) -> bool:
+        """Whether nothing that comes before a config file can answer: the user's store has no record of the kernel."""
+        return self.possible and not _has_records(self._tunable.name) and self._offered
+
+    def look(self, call: Call, part: Json, live: Candidates, needed: Conditions) -> Look:
+        """The choice of an entry that comes with a binary, the toolchain not asked."""
+        return self.server.look(call, part, self._context.without_toolchain(call), live, needed)
+
+    def place(self, question: Question) -> Callable[[Key, Candidates], Look]:
+        """The same as one of the places that a choice may come from."""
+
+        def look(key: Key, live: Candidates) -> Look:
+            if not self._offered:
+                return Look(None, "absent")
+            return self.server.look(question.call, key.call, key.context, live, question.needed)
+
+        return look
+
+    def load(self, call: Call, choice: Choice) -> Any:
+        """The binary to launch for a choice; None where the call compiles as ever.
+
+        A choice that did not come from files is asked about only in a process that reads files anyway.
+        """
+        if not self._worth_asking(choice):
+            return None
+        if launcher.binds_directly():
+            return self.server.load(call, choice.config)
+        self.server.fill(call, choice.config)
+        return None
+
+    def has(self, call: Call, config: Any) -> bool:
+        """Whether there is a binary for a call with a config, loaded or not."""
+        return self._worth_asking(Choice(config, Origin.DEFAULT)) and self.server.find(call, config) is not None
+
+    def why_none(self, call: Call, choice: Choice) -> str:
+        """Why no binary serves a call with a choice; "" where there are none of the kernel."""
+        if not (self._worth_asking(choice) and self.server.has_any(call)):
+            return ""
+        return self.server.why_none(call, choice.config)
+
+    def noted(self, found: Explanation, question: Question, places: Sequence[Place]) -> Explanation:
+        """An explanation with a remark on the binary for what answers, where there are any for the kernel."""
+        if not (found.hit and self._offered and self.server.has_any(question.call)):
+            return found
+        choice, _, _ = explain.ask(places, question.key, question.live)
+        if choice is None:
+            return found
+        why = self.server.why_none(question.call, choice.config)
+        return replace(found, remarks=(*found.remarks, f"it compiles: {why}" if why else "a shipped binary is loaded"))
+
+    def _worth_asking(self, choice: Choice) -> bool:
+        if choice.origin is Origin.SEARCH or not self.possible:
+            return False
+        reads = choice.origin in _FROM_FILES or "autotuned.configfiles.lookup" in sys.modules
+        return reads and self._offered
+
+
+def _has_records(name: str) -> bool:
+    try:
+        return any(file.endswith(".json") for file in os.listdir(layout.kernel_folder(name)))
+    except OSError:
+        return False
+
+
+def default(tunable: Tunable, found: Any, call: Call, live: Candidates) -> Choice:
+    """What `default=` says for a call, else the first config.
+
+    Raises:
+        ConfigError: `default=` gave no config, or one that cannot belong to the kernel.
+    """
+    if found is None:
+        found = next(iter(live.values()))
+    _check(tunable, found)
+    if len(live) and not tunable.launches(call, found):  # one that would do nothing where others would do it all
+        others = (config for config in live.values() if tunable.launches(call, config))
+        if (instead := next(others, None)) is not None:
+            return Choice(instead, Origin.DEFAULT, lasting=False)
+    return Choice(found, Origin.DEFAULT)
+
+
+def candidate(tunable: Tunable, live: Live, ask: Callable[[], Any], allows: Callable[[Any], bool]) -> Any:
+    """What `default=` gives, as a candidate; None where it gives none that can be, and the candidates say why.
+
+    Args:
+        live: The other candidates; they keep what was said.
+        ask: Gives the config; it may raise, which is raised again where the default is all there is.
+        allows: Whether the call may have it.
+    """
+    try:
+        found = ask()
+        live.said = (found,)
+        if found is not None:
+            _check(tunable, found)
+    except Exception as error:
+        live.no_default = failures.describe(error)
+        return None
+    if found is not None and allows(found):
+        return found
+    live.no_default = "the pruner drops it"
+    return None
+
+
+def _check(tunable: Tunable, found: Any) -> None:
+    """Refuse what `default=` gave where it is no config of the kernel.
+
+    Raises:
+        ConfigError: It is none, or cannot belong to the kernel.
+    """
+    if not configs.is_config(found):
+        raise ConfigError(
+            f"`{tunable.name}`: default: expected a triton.Config, or a callable of the arguments "
+            f"returning one, got {type(found).__name__}.",
+            kernel=tunable.name,
+        )
+    configs.check([found], tunable)
+
+
+def first_that_compiles(
+    tunable: Tunable, call: Call, live: Iterable[Any], is_shipped: Callable[[Call, Any], bool] = lambda call, one: False
+) -> Any:
+    """The first config that compiles here; where none does, the first, whose launch raises the compiler's own error.
+
+    Args:
+        is_shipped: Whether a call with a config has a compiled kernel that ships, and so need not be tried.
+    """
+    given = list(live)
+    for config in given:
+        try:
+            if not is_shipped(call, config):
+                tunable.compile(call, config)
+        except Exception as error:
+            log.info("`%s`: %s does not compile here (%s)", tunable.name, config, failures.describe(error))
+        else:
+            return config
+    return given[0]

@@ -12,22 +12,23 @@ from functools import lru_cache
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
-from autotuned import env
-from autotuned._lazy import later
-from autotuned.errors import AutotunedError
-from autotuned.key.tensors import is_tensor
+from autotuned import env, events
+from autotuned._startup import later
+from autotuned.errors import AutotunedError, SealedError
+from autotuned.key.key import Key, is_tensor
 from autotuned.launch import codegen, launcher
-from autotuned.resolve import hooks, shipped
+from autotuned.resolve import hooks, sealing
 from autotuned.resolve.chooser import Chooser
 from autotuned.resolve.request import Options, Question
 from autotuned.store.lookup import Choice, Origin
+from autotuned.triton_compat import kernel
 from autotuned.tunable import configs as candidates
 from autotuned.tunable.call import Call, Tunable, bind
 from autotuned.tunable.kernel import TunableKernel
 
 if TYPE_CHECKING:
-    from autotuned.key import memory
-    from autotuned.launch import bound, direct, entry, verify
+    from autotuned.key import memory, words
+    from autotuned.launch import bound, direct, verify
     from autotuned.resolve import advice, counters
     from autotuned.resolve.counters import CacheInfo
     from autotuned.resolve.explain import Explanation
@@ -35,9 +36,9 @@ if TYPE_CHECKING:
     from autotuned.search.job import Observer
     from autotuned.triton_compat import compiled
 else:
-    bound, direct, entry = map(later, ("launch.bound", "launch.direct", "launch.entry"))
+    bound, direct = map(later, ("launch.bound", "launch.direct"))
     compiled = later("triton_compat.compiled")
-    failures, memory = later("search.failures"), later("key.memory")
+    failures, memory, words = later("search.failures"), later("key.memory"), later("key.words")
     advice, counters = later("resolve.advice"), later("resolve.counters")
     verify = later("launch.verify")
 
@@ -46,6 +47,12 @@ env.configure_logging()
 
 
 _tuners: weakref.WeakSet[Tuner] = weakref.WeakSet()
+
+
+def choices() -> dict[Key, str]:
+    """What this process has chosen so far: the identity of the config of each key; what runs untuned is no choice."""
+    states = [tuner.chooser.state for tuner in list(_tuners)]
+    return {key: state.identity(choice.config) for state in states for key, choice in list(state.choices.items())}
 
 
 class Tuner:
@@ -75,6 +82,8 @@ class Tuner:
         self._bind_failed = False
         self._misses = 0
         self._rebuild(_tuned_names(options.configs(), tunable))
+        if isinstance(tunable, TunableKernel) and not tunable.interpreted:
+            sealing.note(kernel.innermost(tunable.fn), tunable.name)
         _tuners.add(self)
 
     # -- arguments -----------------------------------------------------------------------------------------------
@@ -95,7 +104,7 @@ class Tuner:
         self.launcher = launcher.make(
             self.names,
             self.options.spec.exactly(self._exact),
-            shipped.LazyDevice(self.chooser.shipped.may_be_first) if compiled else None,
+            launcher.LazyDevice(self.chooser.shipped.may_be_first) if compiled else None,
             launcher.Shape(places, defaults) if isinstance(self.tunable, TunableKernel) else None,
         )
         if launcher.verifies():
@@ -156,16 +165,27 @@ class Tuner:
 
     def miss(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], grid: Any) -> Any:
         """Everything that a call does which the launch table does not answer; returns what the launch returns."""
-        self._misses += 1
         call = self.call(args, kwargs, grid)
         if hooks.recorders:
             hooks.recorders[-1].note(self, call)
-        return self._answer(call, self._launch)
+        return self._missed(call)
 
     def _again(self, values: tuple[Any, ...], grid: Any) -> Any:
         """Launch a call whose grid is empty for the config that it is bound to with one for which it is not."""
+        return self._missed(self.rebound(values, grid))
+
+    def _missed(self, call: Call) -> Any:
         self._misses += 1
-        return self._answer(self.rebound(values, grid), self._launch)
+        start, digest, why = time.perf_counter(), "", ""
+        try:
+            choice, result = self._answer(call, self._launch)
+            digest, why = choice.digest, choice.why
+            return result
+        except Exception as error:
+            why = failures.describe(error)
+            raise
+        finally:
+            events.emit("miss", self.tunable.name, digest, time.perf_counter() - start, why)
 
     def prepare(self, call: Call, search: bool) -> Any:
         """Choose, compile and bind for a call without launching it, but for the trials of a search; the config.
@@ -174,14 +194,16 @@ class Tuner:
             call: The bound call.
             search: Whether a search may be run where nothing is stored.
         """
-        return self._answer(call, self._compile, search)
+        return self._answer(call, self._compile, search)[1]
 
-    def _answer(self, call: Call, act: Callable[[Call, Choice], Any], search: bool = True) -> Any:
+    def _answer(self, call: Call, act: Callable[[Call, Choice], Any], search: bool = True) -> tuple[Choice, Any]:
+        """Choose, and do what is to be done with the choice; the choice, and what came of it."""
         self._refuse_without_tensor(call)
         while True:
             choice = self.chooser.choose(call, self._pinned(call), search)
             try:
-                return act(call, choice)
+                with sealing.asked_by(lambda choice=choice: self._words(call, choice)):  # type: ignore[misc]
+                    return choice, act(call, choice)
             except _RefusedError as refused:
                 self.chooser.exclude(call, choice, refused.error)
             except Exception as error:
@@ -189,6 +211,10 @@ class Tuner:
                     where = self.chooser.label(choice.config), choice.why
                     failures.note(error, "`{}`: raised with config {} ({}).".format(self.tunable.name, *where))
                 raise
+
+    def _words(self, call: Call, choice: Choice) -> tuple[str, str]:
+        """A call that is compiled, and why no binary serves it, for the seal."""
+        return words.call_words(self.chooser.part(call)), self.chooser.shipped.why_none(call, choice)
 
     def _refuse_without_tensor(self, call: Call) -> None:
         """Refuse a call that gives no tensor for an argument that a list names."""
@@ -204,6 +230,7 @@ class Tuner:
         observer: Observer | None = None,
         budget_s: float | None = None,
         without: Collection[str] = (),
+        again: bool = False,
     ) -> tuple[Question, Choice]:
         """Find or search the choice for a call without launching it, as the command line's `tune` does.
 
@@ -213,12 +240,14 @@ class Tuner:
             observer: Told of a search's progress.
             budget_s: A search stops after this many seconds, or the decorator's `budget_s` if that is less.
             without: Configs, as text, that are left out: a recorded call has no grid for them.
+            again: Measure again what was noisy.
         """
         self._refuse_without_tensor(call)
         chooser = self.chooser
-        live = {name: config for name, config in chooser.candidates(call).items() if str(config) not in without}
+        found = chooser.candidates(call)
+        live = found.only([name for name, config in found.items() if str(config) not in without])
         question = chooser.question(
-            call, live, "auto", must_search=True, force=force, observer=observer, budget_s=budget_s
+            call, live, "auto", must_search=True, force=force, observer=observer, budget_s=budget_s, again=again
         )
         return question, chooser.answer(question)
 
@@ -259,13 +288,13 @@ class Tuner:
         self._bind(call, choice, before, compiled, start)
         return config
 
-    def _prologue(self, call: Call, config: Any) -> entry.Prologue | None:
+    def _prologue(self, call: Call, config: Any) -> bound.Prologue | None:
         """What must happen before every launch of the config; None if nothing must."""
         if not self.options.zero and config.pre_hook is None:
             return None  # asked here, so that what is for binding is imported after the first launch and not before
-        return entry.Prologue(self.tunable.name, config, tuple(call.arguments), self.options.zero)
+        return bound.Prologue(self.tunable.name, config, tuple(call.arguments), self.options.zero)
 
-    def _bind(self, call: Call, choice: Choice, before: entry.Prologue | None, result: Any, start: float) -> None:
+    def _bind(self, call: Call, choice: Choice, before: bound.Prologue | None, result: Any, start: float) -> None:
         """Put the launch into the table; `start` is when compiling began, on the clock of `time.perf_counter`."""
         launched = time.perf_counter()
         if isinstance(self.tunable, TunableKernel):
@@ -276,7 +305,7 @@ class Tuner:
         self.chooser.state.compile_s += launched - start
         self.chooser.state.bind_s += time.perf_counter() - launched
 
-    def _put(self, call: Call, config: Any, before: entry.Prologue | None, result: Any) -> None:
+    def _put(self, call: Call, config: Any, before: bound.Prologue | None, result: Any) -> None:
         try:
             ready = self._bound(call, config, before, result)
         except compiled.EvictedError:  # by the user's code within the launch: a later call is bound
@@ -315,7 +344,7 @@ class Tuner:
         try:
             return self.chooser.shipped.load(call, choice) or self.tunable.compile(call, choice.config)
         except Exception as error:
-            if failures.is_passing(error) or choice.origin not in MEASURED:
+            if isinstance(error, SealedError) or failures.is_passing(error) or choice.origin not in MEASURED:
                 raise
             raise _RefusedError(error) from error
 
@@ -339,20 +368,20 @@ class Tuner:
                 raise _RefusedError(error) from error
             raise
 
-    def _bound(self, call: Call, config: Any, before: entry.Prologue | None, result: Any) -> entry.Bound:
+    def _bound(self, call: Call, config: Any, before: bound.Prologue | None, result: Any) -> bound.Bound:
         """The launch to put into the table."""
         tunable = self.tunable
         if not isinstance(tunable, TunableKernel):
-            return entry.Bound(config, bound.host_call(tunable, self.names, config), before)
+            return bound.Bound(config, bound.host_call(tunable, self.names, config), before)
         again = self._again if self.options.computed is not None or len(self.options.configs()) > 1 else None
         by_triton = bound.through_triton(tunable, self.names, config)
         if hasattr(result, "variant"):  # a shipped binary: what it does not serve may be another one's
             by_triton = self.chooser.shipped.server.launching(self.rebound, config, by_triton)
-        if self._binds_directly(tunable) and not call.has_descriptors:  # of which the words do not say all
+        if self._binds_directly(tunable):
             try:
                 asks = bool(self.options.spec.buckets or self.options.spec.functions)
-                made = entry.Bound(config, by_triton, before, by_triton, again)
-                return direct.direct(made, tunable, call.arguments, result, asks)
+                made = bound.Bound(config, by_triton, before, by_triton, again)
+                return direct.direct(made, tunable, call, result, asks)
             except compiled.UnbindableError as error:
                 self._bind_failed = True
                 log.warning(
@@ -360,7 +389,7 @@ class Tuner:
                     tunable.name,
                     error,
                 )
-        return entry.Bound(config, bound.launching(by_triton, again), before)
+        return bound.Bound(config, bound.launching(by_triton, again), before)
 
     def _binds_directly(self, tunable: TunableKernel) -> bool:
         return tunable.bindable and not self._bind_failed and launcher.binds_directly()

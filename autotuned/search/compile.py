@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import json
 import logging
 import math
 import queue
-import sys
-import threading
 import time
 import weakref
-from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -26,7 +22,7 @@ else:
     Protocol = object
 
 from autotuned.errors import LeftOutError
-from autotuned.search import failures, parallelism
+from autotuned.search import failures, parallelism, threads
 from autotuned.search.exclusions import SharedMemory
 from autotuned.store.journal import Journal
 from autotuned.triton_compat import cache
@@ -36,12 +32,6 @@ from autotuned.tunable.call import Call, Tunable
 
 log = logging.getLogger("autotuned")
 TICK_S = 0.25  # how often one who waits for the compilers is told that it still waits
-# Threads that leave LLVM take the interpreter's lock from each other; the thread that measures must not wait 5 ms
-# (Python's default) each time it comes back from a call of torch's.
-SWITCH_S = 0.0005
-# Python's parser counts its depth for all threads together (seen in 3.11.7), and a parse that is interrupted by another
-# thread's may end in "SystemError: AST constructor recursion depth mismatch", which says nothing of the kernel.
-PARSER_TRIES = 5
 
 
 @dataclass(frozen=True)
@@ -183,7 +173,7 @@ class CompileStream:
     ) -> Iterator[Ready]:
         by_index = {one.index: one for one in wanted}
         # With a budget the order of the list is kept: what the user put first is to be measured.
-        order = wanted if deadline < math.inf else sorted(wanted, key=_order)
+        order = wanted if deadline < math.inf else in_order(wanted)
         last: list[Ready] = []
 
         def over() -> bool:
@@ -269,6 +259,11 @@ def _facts_of(compiled: Any) -> _Facts:
     return found
 
 
+def in_order(wanted: Iterable[Wanted]) -> list[Wanted]:
+    """Those that take longest first, as nearly as can be told."""
+    return sorted(wanted, key=_order)
+
+
 def _order(one: Wanted) -> tuple[bool, float, int]:
     """Longest first; of one tile the fewest stages first, since these tell what more of them need."""
     stages = getattr(one.config, "num_stages", 1) or 1
@@ -310,7 +305,7 @@ class _Pool:
         self.begun: dict[str, float] = {}
 
     def __enter__(self) -> _Pool:
-        self._brisk = _brisk()
+        self._brisk = threads.brisk()
         self._brisk.__enter__()
         return self
 
@@ -345,7 +340,7 @@ class _Pool:
         there = self._made_elsewhere(one, compile_)
         is_kept = bool(there) and cache.holds(str(there))
         with self._journal.compiling(one.identity):
-            compiled = _parsed_again(compile_)
+            compiled = threads.parsed_again(compile_)
         if there is not None and not (is_kept and getattr(compiled, "hash", None) == there):
             compilers[-1].missed(self._kernel)
         return compiled
@@ -375,13 +370,6 @@ class _Pool:
         return None
 
 
-def _parsed_again(compile_: Callable[[], Any]) -> Any:
-    for _ in range(PARSER_TRIES):
-        with contextlib.suppress(SystemError):
-            return compile_()
-    return compile_()
-
-
 class _Slot:
     """What Triton takes for an executor: it leaves one compilation to the pool."""
 
@@ -393,22 +381,3 @@ class _Slot:
         """Called by Triton unless its table has the kernel."""
         self.used = True
         return self._pool.submit(self._one, compile_)
-
-
-_brisk_lock = threading.Lock()
-_brisk_users: list[float] = []  # the interval before, once for each search under way
-
-
-@contextmanager
-def _brisk() -> Iterator[None]:
-    """Let threads hand over the interpreter's lock sooner while compilers share it with the thread that measures."""
-    with _brisk_lock:
-        _brisk_users.append(sys.getswitchinterval() if not _brisk_users else _brisk_users[0])
-        sys.setswitchinterval(min(SWITCH_S, _brisk_users[0]))
-    try:
-        yield
-    finally:
-        with _brisk_lock:
-            before = _brisk_users.pop()
-            if not _brisk_users:
-                sys.setswitchinterval(before)

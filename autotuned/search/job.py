@@ -68,6 +68,7 @@ class Job:
         incumbent: Of these, the one to beat: measured again beside configs that are new.
         untuned: The config that runs without tuning, by identity: it stays in the race, and what wins must beat it.
         spare: The same where the user's list does not have it: where the whole list fails, the search has failed.
+        objective: What of a call is timed: "kernel" or "call" (`timers`).
         budget_s: The search stops after this many seconds with what it has; None never.
         on_timing: Told of each timing as it is measured, and again when there are more samples of it.
         watch: Find out what is written also where `restore` is given.
@@ -87,6 +88,7 @@ class Job:
     incumbent: str | None = None
     untuned: str | None = None
     spare: str | None = None
+    objective: str = "kernel"
     budget_s: float | None = None
     observer: Observer | None = None
     check: Check | None = None
@@ -107,10 +109,31 @@ class Job:
         return {name: configs.to_json(config, kernel, opaque.spell) for name, config in self.configs.items()}
 
 
-def timer_of(tunable: Tunable, call: Call, do_bench: Callable[..., Any] | None) -> Timer:
+def timer_of(tunable: Tunable, call: Call, do_bench: Callable[..., Any] | None, objective: str = "kernel") -> Timer:
     """What measures a call: the user's benchmark, else the timer of the device that the call runs on."""
-    timer = timers.for_device(tunable.device(call))
+    timer = timers.for_device(tunable.device(call), objective)
     return timer if do_bench is None else GivenTimer(do_bench, timer)
+
+
+@dataclass(frozen=True)
+class Noise:
+    """What there is to say of a search whose race was noisy.
+
+    Attributes:
+        spread: Over how much of its median the middle 60% of the winner's samples spread.
+        slowed: Whether heat or the hardware held the clocks down.
+        waited_s: How long it waited for calm. `repeated`: whether there was time for another race.
+    """
+
+    spread: float
+    slowed: bool
+    waited_s: float
+    repeated: bool
+
+    def to_json(self) -> dict[str, Json]:
+        """As the provenance of a record has it."""
+        return {"spread": round(self.spread, 4), "slowed": self.slowed, "waited_s": self.waited_s,
+                "repeated": self.repeated}  # fmt: skip
 
 
 @dataclass
@@ -120,6 +143,7 @@ class Outcome:
     Attributes:
         written: Names of the arguments that were restored. `unnamed`: those written that no list names.
         regime: The conditions under which times were taken, as the timer names them.
+        noise: What there is to say of a race that was noisy; None of another.
         one_answer_us: The time that the user's benchmark gave to all configs alike, where it did.
         copied_bytes, needed_bytes: What was copied aside, and how much of that is written.
     """
@@ -134,6 +158,7 @@ class Outcome:
     needed_bytes: int = 0
     compile_s: float = 0.0
     regime: dict[str, Json] = field(default_factory=dict)
+    noise: Noise | None = None
 
     def record(self, key: Key, seconds: float, provenance: Mapping[str, Any], restore: Restore = None) -> TuningRecord:
         """What is kept of it.
@@ -150,6 +175,7 @@ class Outcome:
             "seconds": round(seconds, 3),
             "written": list(self.written),
             "regime": dict(self.regime),
+            **({} if self.noise is None else {"noise": self.noise.to_json()}),
             **provenance,
         }
         return TuningRecord(

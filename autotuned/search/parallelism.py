@@ -38,6 +38,24 @@ def count(configs: int, root: Path = Path("/")) -> int:
     return workers if workers > 1 else 0
 
 
+def ahead(configs: int, root: Path = Path("/")) -> int:
+    """How many threads compile so many configs before any is measured; 0 for none, as on one core.
+
+    All cores: nothing else is done meanwhile, and ranks of this host take turns (`crew.Crew`).
+
+    Raises:
+        ValueError: `AUTOTUNED_COMPILE_WORKERS` holds no number of 0 or more.
+    """
+    asked = env.compile_workers()
+    workers = min(configs, on_this_host(root) if asked is None else asked)
+    return workers if workers > 1 else 0
+
+
+def on_this_host(root: Path = Path("/")) -> int:
+    """Compilations that cores and memory of this host allow at a time."""
+    return min(cores(root), memory_bytes(root) // THREAD_BYTES)
+
+
 def cores(root: Path = Path("/")) -> int:
     """Cores that this process may use, by its affinity and the quotas of its control groups; at least 1."""
     # Not there on macOS and Windows.

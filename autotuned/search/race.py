@@ -24,6 +24,7 @@ FINAL_BAND, FINALISTS = 0.03, 8
 # Relative; two configs this close are a tie, whatever the samples say. With 0.005, and medians known half as well, a
 # split-K product of 28.6 us flipped between configs that are 0.6% apart (H200).
 TIE_BAND, TIE_ERRORS = 0.003, 3
+NOISY = 0.05  # over more than this, relative, the middle 60% of a winner's samples may not spread
 # The last duel of what won with what runs without tuning: so many pairs at most, fewer where it is decided by so many
 # standard errors.
 DUEL_SAMPLES, DUEL_ROUND, DUEL_ERRORS = 20, 5, 4
@@ -43,7 +44,7 @@ DISTURBED_ROUNDS = 4
 CONFIG_BUDGET_S = 0.25
 
 
-def _nothing(trials: Sequence[Trial]) -> None:
+def nothing(trials: Sequence[Trial]) -> None:
     """Where nobody is to be told."""
 
 
@@ -61,8 +62,8 @@ class Track:
     """
 
     sample: Callable[[Sequence[Trial]], None]
-    measured: Callable[[Sequence[Trial]], None] = _nothing
-    examine: Callable[[Sequence[Trial]], None] = _nothing
+    measured: Callable[[Sequence[Trial]], None] = nothing
+    examine: Callable[[Sequence[Trial]], None] = nothing
     recovers: Callable[[], bool] = lambda: True
     drifts: bool = True
 
@@ -98,8 +99,32 @@ def race(trials: Sequence[Trial], track: Track, random_seed: int = 0, untuned: T
     return rounds.left > 0
 
 
-def duel(best: Trial, untuned: Trial, track: Track, random_seed: int = 0) -> bool:
-    """Whether the best of a race beats what runs without tuning by more than a tie, in fresh samples of the two.
+@dataclass(frozen=True)
+class Duel:
+    """The last comparison of the best of a race with what runs without tuning: fresh samples of the two.
+
+    Attributes:
+        steady: Whether conditions were steady meanwhile.
+    """
+
+    best: Trial
+    untuned: Trial
+    steady: bool = True
+
+    @property
+    def is_won(self) -> bool:
+        """Whether the best beats the untuned config by more than a tie; out of time, the race's word stands."""
+        if not (self.best.samples_us and self.untuned.samples_us):
+            return True
+        return self.best.median_us * (1 + TIE_BAND) < self.untuned.median_us
+
+    def quality(self, resolution_us: float) -> str:
+        """How sure it is that the untuned config stays; see `winner`."""
+        return winner([self.best, self.untuned], resolution_us, self.steady, self.untuned.index)[1]
+
+
+def duel(best: Trial, untuned: Trial, track: Track, random_seed: int = 0) -> Duel:
+    """Compare the best of a race once more with what runs without tuning.
 
     Args:
         best, untuned: Their samples stay as they are; an error of one is noted.
@@ -111,9 +136,7 @@ def duel(best: Trial, untuned: Trial, track: Track, random_seed: int = 0) -> boo
             break
     for trial, fresh in zip((best, untuned), pair):
         trial.error = trial.error or fresh.error
-    if not all(trial.samples_us for trial in pair):
-        return True  # out of time: the race's word stands
-    return pair[0].median_us * (1 + TIE_BAND) < pair[1].median_us
+    return Duel(pair[0], pair[1], steady=rounds.left > 0)
 
 
 def _is_decided(best: Trial, untuned: Trial) -> bool:
@@ -250,7 +273,7 @@ def _finalist_limit(trial: Trial, lead: Trial) -> float:
 def _within(trials: Sequence[Trial], limit: Callable[[Trial, Trial], float], stays: Trial | None = None) -> list[Trial]:
     """Those that stay in the race: the leader, and who is within `limit(trial, leader)` microseconds at its best.
 
-    One that failed or has no samples is out. Before the race `search._worth_racing` drops what is far off.
+    One that failed or has no samples is out. Before the race `racing.Racing.worth_racing` drops what is far off.
     """
     measured = [trial for trial in trials if not trial.error and trial.samples_us]
     if not measured:
@@ -268,17 +291,19 @@ def _at_best(trial: Trial) -> float:
     return trial.median_us if len(trial.samples_us) > GUARD_SAMPLES else trial.percentile(0.25)
 
 
-def pick(samples_us: Mapping[str, Sequence[float]], resolution_us: float = 0.0) -> tuple[str, str]:
+def pick(samples_us: Mapping[str, Sequence[float]], untuned: str | None = None) -> tuple[str, str]:
     """`winner` among configs whose times were kept: its name, and the quality of that choice.
 
     Args:
         samples_us: At least one sample of each, by name, in the order of the list.
+        untuned: The name of what runs without tuning.
     """
     names = list(samples_us)
     trials = [
         Trial(index, _no_launch, _no_launch, samples_us=list(samples_us[name])) for index, name in enumerate(names)
     ]
-    best, quality = winner(trials, resolution_us)
+    place = names.index(untuned) if untuned is not None and untuned in samples_us else None
+    best, quality = winner(trials, 0.0, untuned=place)
     return names[best.index], quality
 
 
@@ -314,5 +339,4 @@ def winner(
     best = min(tied, key=lambda trial: (trial.index != untuned, trial.index))
     if best.median_us <= resolution_us:
         return best, "unresolved"
-    spread = (best.percentile(0.8) - best.percentile(0.2)) / best.median_us
-    return best, "noisy" if spread > 0.05 or not steady else "tied" if len(tied) > 1 else "ok"
+    return best, "noisy" if best.middle > NOISY or not steady else "tied" if len(tied) > 1 else "ok"

@@ -12,13 +12,14 @@ from functools import partial
 from typing import Any
 
 from autotuned.errors import CheckError
-from autotuned.search import benchmark, exclusions, failures, gpu_lock, race, snapshots
+from autotuned.search import benchmark, exclusions, failures, race, snapshots
 from autotuned.search.comparison import Comparison, Launches
 from autotuned.search.compile import CompileStream, Ready, Wanted
 from autotuned.search.exclusions import Reason
 from autotuned.search.failures import describe
 from autotuned.search.job import Job, Outcome
 from autotuned.search.protection import Guard
+from autotuned.search.racing import Racing
 from autotuned.search.sampling import Sampling
 from autotuned.search.timers import GivenTimer
 from autotuned.search.trial import Trial
@@ -26,7 +27,6 @@ from autotuned.search.trials import Board
 from autotuned.store.record import Timing
 
 log = logging.getLogger("autotuned")
-FAR_OFF_UNWARMED = 2.0  # while others are compiled, this many times the best is out; in the race it is less
 
 
 def run(job: Job, outcome: Outcome) -> None:
@@ -75,14 +75,16 @@ class _Search:
         self._recalled: dict[str, Trial] = {}  # of configs with earlier timings, by identity
         self._met: set[int] = set()  # those of them that this one has launched
         self._stands_first: Trial | None = None  # whose results are expected by check="first"
-        self._lost, self._steady = False, True
+        self._lost = False
         self._ran = 0  # configs that this search has launched without an error
         self._sampling = Sampling(job, self.board)
+        self._racing = Racing(job, self.board, self._sampling, self._guard, self._catching, self._ahead.running)
 
     def close(self) -> None:
         """Put the caller's data back and drop what would keep it alive."""
         self._guard.note(self._outcome)
         self._outcome.regime = dict(self._job.timer.regime)
+        self._outcome.noise = self._racing.noise
         try:
             self._guard.release(self._lost)
         finally:
@@ -90,6 +92,7 @@ class _Search:
             # user goes, not when the garbage collector comes by. Tracebacks hold frames, and these the arguments.
             failures.let_go(self._first_error)
             self._first_error = self._comparison = self._stands_first = None
+            del self._racing  # it holds this
             for trial in [*self.board.trials, *self._recalled.values()]:
                 trial.prepare = trial.launch = trial.finish = _nothing
             self._earlier.clear()
@@ -113,22 +116,13 @@ class _Search:
         self._outcome.compile_s += time.perf_counter() - start
         self._job.journal.end()
         self._guard.protect()
-        racing = self._worth_racing()
+        racing = self._racing.worth_racing()
         if racing:
             exclusions.remember(self._job.compile_class, self._ahead.excluded)
-            self.board.report(racing[0], "waiting")  # no config is to blame for how long another search takes
-            with gpu_lock.timing(self._job.timer.device, min(gpu_lock.PATIENCE_S, max(0.0, self._sampling.left_s))):
-                if not self._out_of_time():
-                    self._guard.with_room(self._job.timer.warm_up)
-                self._steady = race.race(racing, self._track(), untuned=self.board.untuned)
-            self._sampling.take_back(self.board.open())
+            self._racing.run(racing, self._examine)
         self._answer_late()
         if racing:
             self._finish_hooks(racing[0])
-
-    def _track(self) -> race.Track:
-        is_given = isinstance(self._job.timer, GivenTimer)
-        return race.Track(self._turn, self._tell, self._examine_in_time, self._ran_well, drifts=not is_given)
 
     def _answer_late(self) -> None:
         """Where the deadline has left nothing to choose from, go on with what it left out until one has a time."""
@@ -137,7 +131,7 @@ class _Search:
                 return
             trial.error = None
             if self._meet_again(trial):
-                self._sample(trial, race.FIRST_SAMPLES)
+                self._racing.sample(trial, race.FIRST_SAMPLES)
                 self.board.tell(trial)
 
     def _launch_all(self) -> None:
@@ -151,23 +145,6 @@ class _Search:
                 self._meet(ready)
         for index in waiting:
             self.board.trial(index).error = ""  # not tried, which is no failure: it is left out of the timings
-
-    def _worth_racing(self) -> list[Trial]:
-        """All that run, less those that were far off while others were compiled.
-
-        What was measured then only serves to sort these out, and as an answer if there is no time for another: clocks
-        were not up yet.
-        """
-        running = self.board.open()
-        measured = [trial.median_us for trial in running if trial.samples_us]
-        if self._out_of_time() or not measured:
-            return running
-        limit_us = FAR_OFF_UNWARMED * min(measured)
-        stays = self.board.untuned
-        racing = [one for one in running if one is stays or not one.samples_us or one.median_us <= limit_us]
-        if self._job.timer.overlaps:
-            self._sampling.set_aside(racing)
-        return racing
 
     def _wanted(self, trial: Trial) -> Wanted:
         identity = self.board.identity(trial)
@@ -197,10 +174,10 @@ class _Search:
         if trial.error:
             self.board.tell(trial)
         elif self._ahead.running() and self._job.timer.overlaps:
-            self._sample(trial, race.FIRST_SAMPLES)
+            self._racing.sample(trial, race.FIRST_SAMPLES)
             self.board.tell(trial)
         elif self._sampling.deadline_s < math.inf:  # it may be all there is time for
-            self._sample(trial, 1)
+            self._racing.sample(trial, 1)
             self.board.tell(trial)
 
     def _launch_first(self, trial: Trial) -> None:
@@ -239,11 +216,6 @@ class _Search:
         self._job.timer.synchronize()
 
     # -- what is expected ----------------------------------------------------------------------------------------
-
-    def _examine_in_time(self, survivors: Sequence[Trial]) -> None:
-        """Check those still in the race, unless the deadline has passed: then the one that wins is checked."""
-        if not self._sampling.is_over:
-            self._examine(survivors)
 
     def _examine(self, survivors: Sequence[Trial]) -> None:
         """Check those still in the race."""
@@ -299,30 +271,6 @@ class _Search:
             return False
         return True
 
-    def _turn(self, trials: Sequence[Trial]) -> None:
-        """One sample of each, in this order."""
-        left = [trial for trial in trials if trial.error is None]
-        if not left:
-            return
-        self.board.report(left[0], "sampling")
-        if self._sampling.turn(left):
-            return
-        for trial in left:
-            self._sample(trial, 1)
-            if len(trial.samples_us) == race.FIRST_SAMPLES or trial.error:  # a killed search loses no more than that
-                self.board.tell(trial)
-
-    def _sample(self, trial: Trial, count: int) -> None:
-        if trial.error is not None or self._sampling.is_over:
-            return
-        self.board.report(trial, "sampling", self._ahead.running())
-        with self._catching(trial):
-            self._sampling.take(trial, count)
-
-    def _tell(self, trials: Sequence[Trial]) -> None:
-        for trial in trials:
-            self.board.tell(trial)
-
     @contextlib.contextmanager
     def _catching(self, trial: Trial) -> Iterator[None]:
         try:
@@ -366,9 +314,6 @@ class _Search:
         """Whether a config has run, so that no other has to be compiled or launched after the deadline."""
         return self._ran > 0
 
-    def _ran_well(self) -> bool:
-        return self._out_of_time() or self._job.timer.ran_well()
-
     def _finish_hooks(self, trial: Trial) -> None:
         """Triton's last word to a user's pre_hook: one reset without a launch after it."""
         if self._job.hooks.before is not None:
@@ -390,7 +335,7 @@ class _Search:
         if not any(self.board.identity(trial) == self._job.incumbent for trial in ran):
             self._earlier = [self._measured(identity, timing) for identity, timing in self.board.usable()]
         ran += self._earlier
-        best, outcome.quality = self._winner(ran)
+        best, outcome.quality = self._racing.winner(ran)
         while self._comparison is not None and best.index not in self._checked:
             if best not in self._earlier or self._meet_again(best):
                 self._examine([best])
@@ -399,35 +344,29 @@ class _Search:
                 self._earlier = [trial for trial in self._earlier if not trial.error]
                 ran = [trial for trial in ran if not trial.error]
                 self.board.raise_if_none(ran)
-                best, outcome.quality = self._winner(ran)
-        outcome.winner = self.board.identity(self._confirmed(best))
+                best, outcome.quality = self._racing.winner(ran)
+        if overruled := self._overruled(best):
+            best, outcome.quality = overruled
+        outcome.winner = self.board.identity(best)
         if isinstance(self._job.timer, GivenTimer) and benchmark.is_one_answer(trial.samples_us for trial in ran):
             outcome.quality, outcome.one_answer_us = "unresolved", best.median_us
 
-    def _winner(self, ran: Sequence[Trial]) -> tuple[Trial, str]:
+    def _overruled(self, best: Trial) -> tuple[Trial, str] | None:
+        """What runs without tuning and how sure that is, if the best does not beat it in a last duel; else None."""
         untuned = self.board.untuned
-        if untuned is None:
-            untuned = next((one for one in ran if self.board.identity(one) == self._job.untuned), None)
-        index = untuned.index if untuned is not None else None
-        return race.winner(ran, self._job.timer.resolution_us, self._steady, index)
-
-    def _confirmed(self, best: Trial) -> Trial:
-        """The best, if a last duel confirms that it beats what runs without tuning; else that."""
-        untuned = self.board.untuned
-        if untuned is None or untuned is best or untuned.error or isinstance(self._job.timer, GivenTimer):
-            return best
-        if self._out_of_time() or (best in self._earlier and not self._meet_again(best)):
-            return best
-        self.board.report(best, "sampling")
-        if race.duel(best, untuned, self._track()) or untuned.error:
-            return best
+        if not self._racing.may_duel(best) or (best in self._earlier and not self._meet_again(best)):
+            return None
+        assert untuned is not None
+        duel = self._racing.duel(best, untuned)
+        if duel.is_won or untuned.error:
+            return None
         if self._comparison is not None and untuned.index not in self._checked:
             self._examine([untuned])
         if untuned.error:
-            return best
+            return None
         log.info("`%s`: %s is no faster than what runs without tuning, in a last comparison: that stays",
                  self._job.tunable.name, self.board.label(best))  # fmt: skip
-        return untuned
+        return untuned, duel.quality(self._job.timer.resolution_us)
 
     def _measured(self, identity: str, timing: Timing) -> Trial:
         """A config with what an earlier search has measured; asked for again, the same trial."""

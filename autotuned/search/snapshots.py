@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 from autotuned import env
 from autotuned.key import walk
+from autotuned.key.key import strides_of
 from autotuned.key.memory import address, bytes_in, elements, is_torch, tensors_in
-from autotuned.key.tensors import strides_of
-from autotuned.launch import zeroing
+from autotuned.launch import bound
 from autotuned.search.failures import is_memory_error
 
 
@@ -232,7 +232,7 @@ class Protection:
         for snapshot in self._written:
             if snapshot not in self._left:
                 snapshot.restore()
-        zeroing.zero(self._zeroed)
+        bound.zero(self._zeroed)
 
     def renew(self) -> None:
         """Put back what nothing reads too: somebody is going to look at it."""

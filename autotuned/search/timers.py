@@ -1,4 +1,8 @@
-"""Timers: what one launch of a config takes, without its preparations and the host's share of it."""
+"""Timers: what one launch of a config takes, without its preparations.
+
+Two objectives. "kernel" is the device's time, for launches that others keep it busy between. "call" is what one call
+costs where the host may be the limit: the longer of the device's time and the host's, which run side by side.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ from typing import Any, Protocol
 
 from autotuned import env
 from autotuned.gpu import clocks
-from autotuned.gpu.device import Device
+from autotuned.gpu.device import INTERPRETER, Device
 from autotuned.search import benchmark
 from autotuned.search.failures import is_memory_error
 from autotuned.search.trial import Trial
@@ -24,9 +28,11 @@ class Timer(Protocol):
         overlaps: Whether times can be believed that are taken while other threads compile.
         device: What names on this host the device that one search at a time should measure on; None for none.
         is_short: Whether the device had less memory left than it should have.
+        repeats: Whether a race that ended noisy is worth another one.
     """
 
     resolution_us: float
+    repeats: bool
     overlaps: bool
     device: str | None
     is_short: bool
@@ -62,13 +68,21 @@ def host_us(call: Callable[[], Any]) -> float:
 
 
 class HostTimer:
-    """Wall clock of the CPU, for the interpreter and for callables that run on the CPU."""
+    """Wall clock of the CPU, for the interpreter and for callables that run on the CPU.
+
+    Args:
+        objective: The two are one here: whatever a trial's launch does takes the host's time.
+        repeats: Not so in the interpreter, of which the clock says nothing in any case.
+    """
 
     resolution_us = 0.1
     overlaps = False
     device: str | None = None
     is_short = False
     regime: Mapping[str, Json] = {"clock": "host", "cache": "warm"}
+
+    def __init__(self, objective: str = "kernel", repeats: bool = False) -> None:
+        self.repeats = repeats
 
     def sample(self, trial: Trial, count: int) -> list[float]:
         """Times of `count` calls in microseconds."""
@@ -104,10 +118,14 @@ class CudaTimer:
 
     The stream is held by a sleeping kernel until the host is ahead of the device, and stays so: launch overhead on
     the host is not measured. Only the launch lies between the two events.
+
+    Args:
+        objective: "call" times the host too, in the same launches; a callable that itself waits for the device is timed
+            alone, by the host's clock, until the device has ended.
     """
 
     resolution_us = 0.5  # documented resolution of CUDA events
-    overlaps = True
+    overlaps = repeats = True
     _CYCLES_PER_US = 2000  # about 2 GHz; a longer sleep only costs tuning time
     _SHORTEST_HOLD_US, _LONGEST_HOLD_US = 50.0, 20_000.0
     _LEAD = 2  # launches by which the host is ahead when the device begins; it loses what it is slower, and a quarter
@@ -121,13 +139,17 @@ class CudaTimer:
     # there are few in it, then even out. No more than so many, and none for a kernel that takes so long by itself.
     _MOST_LAUNCHES, _LONG_US = 8, 40.0
     _TOLD = 12  # samples after which a kernel's time is known well enough for that
+    _PROBE_US = 5000.0  # a call that outlasts this hold of the stream is one that waits for the device
 
-    def __init__(self) -> None:
+    def __init__(self, objective: str = "kernel") -> None:
         import torch
 
         self._torch = torch
         properties = torch.cuda.get_device_properties()
         self.device: str | None = str(getattr(properties, "uuid", "") or getattr(properties, "name", "gpu"))
+        self._times_host = objective == "call"
+        self._device_us: dict[int, float] = {}  # by trial: the device's own share of its latest sample
+        self._waits: dict[int, bool] = {}  # by trial: whether its call waits for the device
         self._host_us = 50.0  # enqueueing one launch: a first guess, corrected by every block
         self._between_us = math.inf  # what the device does between two launches: flush, restore; least seen
         self._events: list[tuple[Any, Any]] = []
@@ -158,12 +180,39 @@ class CudaTimer:
 
     def sample(self, trial: Trial, count: int) -> list[float]:
         """`count` times of a launch in microseconds; for a short kernel each is the mean of several launches."""
+        if self._times_host and self._is_waiting(trial):
+            return [self._alone(trial) for _ in range(count)]
         each = self._launches_a_sample(trial)
         return self._means([trial] * count, [each] * count)
 
     def turn(self, trials: Sequence[Trial]) -> list[float] | None:
         """One time of each in microseconds; the host waits for the device once."""
+        if self._times_host and any(map(self._is_waiting, trials)):
+            return None
         return self._means(trials, [self._launches_a_sample(trial) for trial in trials])
+
+    def _is_waiting(self, trial: Trial) -> bool:
+        """Whether a call waits for the device, as one that reads a result back does; tried once, on a held stream."""
+        if trial.index not in self._waits:
+            before, after = self._event_pairs(1)[0]
+            self._torch.cuda._sleep(int(self._PROBE_US * self._CYCLES_PER_US))
+            self._enqueue(trial, before, after)
+            self._waits[trial.index] = bool(before.query())
+            self.synchronize()
+        return self._waits[trial.index]
+
+    def _alone(self, trial: Trial) -> float:
+        """What a call takes by the host's clock, from an idle device until it is idle again."""
+        trial.prepare()
+        if self._flush is not None:
+            self._flush.zero_()
+        self.synchronize()
+        start = time.perf_counter()
+        trial.launch()
+        self.synchronize()
+        elapsed_us = (time.perf_counter() - start) * 1e6
+        trial.finish()
+        return elapsed_us
 
     def _means(self, trials: Sequence[Trial], counts: Sequence[int]) -> list[float]:
         """Of each trial, in this order, the mean of so many launches."""
@@ -185,8 +234,8 @@ class CudaTimer:
     def _hold_us(self, launches: Sequence[Trial]) -> float:
         """How long to hold the stream so that the host stays ahead of these launches."""
         between_us = self._between_us if math.isfinite(self._between_us) else 0.0
-        device_us = {trial.index: trial.samples_us[-1] if trial.samples_us else 0.0 for trial in launches}
-        behind_us = (max(0.0, self._host_us - between_us - device_us[trial.index]) for trial in launches)
+        device_us = self._device_us.get
+        behind_us = (max(0.0, self._host_us - between_us - device_us(trial.index, 0.0)) for trial in launches)
         return self._LEAD * self._host_us + 1.25 * math.fsum(behind_us)
 
     def _block(self, launches: Sequence[Trial], hold_us: float) -> tuple[list[float], bool]:
@@ -195,17 +244,18 @@ class CudaTimer:
         events, starved = self._event_pairs(count), False
         hold_us = min(max(hold_us, self._SHORTEST_HOLD_US), self._LONGEST_HOLD_US)
         self._torch.cuda._sleep(int(hold_us * self._CYCLES_PER_US))
-        start = time.perf_counter()
+        start, hosts_us = time.perf_counter(), []
         for trial, (before, after) in zip(launches, events):
-            self._enqueue(trial, before, after)
+            hosts_us.append(self._enqueue(trial, before, after))
             starved = starved or bool(before.query())
         self._host_us = (time.perf_counter() - start) / count * 1e6
         self._torch.cuda.current_stream().synchronize()
         times = [before.elapsed_time(after) * 1e3 for before, after in events]
+        self._device_us.update((trial.index, time_us) for trial, time_us in zip(launches, times))
         if not starved and count > 1:
             between_us = events[0][0].elapsed_time(events[-1][1]) * 1e3 - math.fsum(times)
             self._between_us = min(self._between_us, max(0.0, between_us / (count - 1)))
-        return times, starved
+        return list(map(max, times, hosts_us)) if self._times_host else times, starved
 
     @property
     def regime(self) -> dict[str, Json]:
@@ -213,7 +263,7 @@ class CudaTimer:
         cold = self._flush is not None
         flush_bytes = self._flush_bytes if cold else 0
         return {"clock": "device", "cache": "cold" if cold else "warm", "flush_bytes": flush_bytes,
-                "host_us": round(self._host_us, 1)}  # fmt: skip
+                "host_us": round(self._host_us, 1), **({"host": "timed"} if self._times_host else {})}  # fmt: skip
 
     def _event_pairs(self, count: int) -> list[tuple[Any, Any]]:
         """Events, made once and recorded anew in each block."""
@@ -221,14 +271,18 @@ class CudaTimer:
         self._events += [(make(enable_timing=True), make(enable_timing=True)) for _ in range(count - len(self._events))]
         return self._events[:count]
 
-    def _enqueue(self, trial: Trial, before: Any, after: Any) -> None:
+    def _enqueue(self, trial: Trial, before: Any, after: Any) -> float:
+        """Launch between two events; the host's microseconds for the launch alone."""
         trial.prepare()
         if self._flush is not None:
             self._flush.zero_()
         before.record()
+        start = time.perf_counter()
         trial.launch()
+        host_us = (time.perf_counter() - start) * 1e6
         after.record()
         trial.finish()
+        return host_us
 
     def warm_up(self) -> None:
         """Write the flush buffer for 50 ms, unless that was done within the last second."""
@@ -268,6 +322,7 @@ class GivenTimer:
     """The user's `do_bench`, with Triton's meaning: it calls a closure that restores, runs hooks and launches."""
 
     resolution_us = 0.0
+    repeats = False
     overlaps = False  # how much of the host it measures is its own affair
     regime: Mapping[str, Json] = {"clock": "do_bench"}
 
@@ -304,6 +359,6 @@ class GivenTimer:
             raise AnswerError(str(error)) from None
 
 
-def for_device(where: Device) -> Timer:
-    """The timer for a device."""
-    return CudaTimer() if where.kind == "cuda" else HostTimer()
+def for_device(where: Device, objective: str = "kernel") -> Timer:
+    """The timer for a device, and for what of a call is timed."""
+    return CudaTimer(objective) if where.kind == "cuda" else HostTimer(objective, repeats=where != INTERPRETER)

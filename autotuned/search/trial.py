@@ -49,6 +49,11 @@ class Trial:
         deviation_us = median([abs(sample - median_us) for sample in self.samples_us])
         return max(1.4826 * deviation_us / median_us, NOISE_FLOOR)
 
+    @property
+    def middle(self) -> float:
+        """Over how much of the median the middle 60% of the samples spread."""
+        return (self.percentile(0.8) - self.percentile(0.2)) / self.median_us
+
     def percentile(self, share: float) -> float:
         """The sample below which `share` of all lie, in microseconds."""
         return sorted(self.samples_us)[min(int(share * len(self.samples_us)), len(self.samples_us) - 1)]

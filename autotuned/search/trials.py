@@ -10,6 +10,7 @@ from autotuned.search import failures
 from autotuned.search.exclusions import Lifetime, Reason
 from autotuned.search.job import Job, Progress
 from autotuned.search.trial import Trial
+from autotuned.search.whole_call import WholeCall
 from autotuned.store.conditions import Checked, with_verdicts
 from autotuned.store.record import Timing
 from autotuned.tunable import configs
@@ -70,17 +71,18 @@ class Board:
         """A new trial of a config, whose preparation begins with `restore`."""
         job, config = self._job, self._job.configs[identity]
         arguments = job.call.full(config)
+        whole = WholeCall(job, config) if job.objective == "call" else None
 
         def prepare() -> None:
             restore()
-            if config.pre_hook is not None:
+            if config.pre_hook is not None and whole is None:
                 config.pre_hook(arguments)
             if job.hooks.before is not None:
                 job.hooks.before(arguments)
 
         def launch() -> None:
             try:
-                job.tunable.launch(job.call, config)
+                job.tunable.launch(job.call, config) if whole is None else whole()
             except Exception as error:
                 finish(error)
                 raise

@@ -40,11 +40,6 @@ class _File:
     path: str
 
 
-def is_due(digest: str) -> bool:
-    """Whether the writer of this key's record looks after the store: one key in 256, for it looks at every file."""
-    return digest.startswith("00")
-
-
 def run(root: Path, max_bytes: int | None = None, max_age_s: float | None = None) -> Freed:
     """Remove records that are too old, then the least recently used until the rest fits, and old leftovers.
 

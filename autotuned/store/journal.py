@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from autotuned import disk
-from autotuned.json_fields import PID_MAX, integer, texts, typed
 from autotuned.key.key import Key
-from autotuned.typed_json import canonical
+from autotuned.typed_json import PID_MAX, canonical, integer, texts, typed
 
 log = logging.getLogger("autotuned")
 _RUN = uuid.uuid4().hex  # in a container every process may have the same id

@@ -2,7 +2,8 @@
 
 v2/KERNEL/DIGEST.json: the record of a key. Beside it, for searches: .DIGEST.logbook, journal/DIGEST.json,
 locks/DIGEST.lock and locks/DIGEST.lock.holder; and damaged/ with records that could not be read.
-gpu/DEVICE.lock: one search at a time measures. locks/: of config files that are written. scratch/: binaries that lost.
+gpu/DEVICE.lock: one search at a time measures. locks/: of config files that are written; locks/HOST/: who compiles
+ahead. scratch/: binaries that lost. programs/: which kernels a program launched, for the next process of it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from autotuned.key.key import Key
 from autotuned.store import record
 from autotuned.typed_json import digest
 
-LOCKS, JOURNAL, DAMAGED, SCRATCH = "locks", "journal", "damaged", "scratch"  # names of folders
+LOCKS, JOURNAL, DAMAGED, SCRATCH, PROGRAMS = "locks", "journal", "damaged", "scratch", "programs"  # names of folders
 
 _NETWORK = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "lustre", "gpfs", "beegfs", "ceph", "afs", "9p", "panfs", "pvfs2")
 _LOCAL_FUSE = ("fuse.fuse-overlayfs", "fuse.overlayfs", "fuse.lxcfs", "fuse.ntfs", "fuse.ntfs-3g", "fuse.exfat")
@@ -72,6 +73,16 @@ def gpu_lock_path(device: str) -> Path:
 def config_file_lock_path(path: Path) -> Path:
     """The lock of a config file that is written: not beside it, for a lock file stays in what is a source tree."""
     return root() / LOCKS / f"{digest(str(path.absolute()))}.lock"
+
+
+def program_path(program: str) -> Path:
+    """The file that says which kernels a program launched."""
+    return root() / PROGRAMS / f"{file_stem(os.path.basename(program) or 'python')}-{digest(program)[:12]}.json"
+
+
+def compile_slot_path(host: str, number: int) -> Path:
+    """The lock of one of the processors that processes of a host share while they compile."""
+    return root() / LOCKS / file_stem(f"host-{host}") / f"{number}.lock"
 
 
 def network_file_system(path: Path) -> str:

@@ -1,4 +1,4 @@
-"""One lock a key, between threads and processes: who searches says so, the others wait for a while."""
+"""One lock a key and one a GPU, between threads and processes: who searches says so, the others wait for a while."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotuned import disk
-from autotuned.json_fields import PID_MAX, integer, typed
 from autotuned.store import layout
+from autotuned.typed_json import PID_MAX, integer, typed
 
 if TYPE_CHECKING:
     from filelock import FileLock
@@ -24,6 +25,7 @@ log = logging.getLogger("autotuned")
 
 MESSAGE_AFTER_S = 5.0  # a wait this long is worth a line: most searches are shorter, and people think it hangs
 LOCK_TIMEOUT_S = 600.0  # longer than any search seen; afterwards the waiter goes on by itself
+GPU_PATIENCE_S = 60.0  # a race takes less than a second; one who holds a GPU for so long is not racing
 _POLL_S = 0.02
 
 
@@ -210,12 +212,13 @@ def _release(lock: FileLock, path: Path, owner: int) -> None:
 
 
 def _write_holder(path: Path) -> None:
-    who = {"pid": os.getpid(), "host": _host(), "start": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
+    who = {"pid": os.getpid(), "host": host(), "start": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
     with contextlib.suppress(OSError):  # it helps people who wait, and nobody else
         disk.write_text(layout.holder_path(path), disk.text(who))
 
 
-def _host() -> str:
+def host() -> str:
+    """This host's name; "" where it has none."""
     return os.uname().nodename if hasattr(os, "uname") else ""
 
 
@@ -262,6 +265,39 @@ def if_free(path: Path) -> Iterator[bool]:
             lock.release(force=True)
 
 
+def claim(path: Path, stays: bool = False) -> Callable[[], None] | None:
+    """Hold a lock, if it can be had at once: what lets go of it, on this thread; None if somebody else has it.
+
+    Where there can be no lock, what is returned does nothing: the lock only saves work.
+
+    Args:
+        stays: Leave the file in place. Otherwise it goes with the lock: whoever has it must look first whether the work
+            was done meanwhile.
+    """
+    try:
+        disk.make_folder(path.parent)
+        lock = _file_lock(path)
+        if not _try_until(lock, 0.0):
+            return _nothing if _nobody_can_hold(path) else None
+    except (OSError, NotImplementedError) as error:
+        log.debug("lock %s cannot be used (%s); going on without it.", path, error)
+        return _nothing
+    return partial(_let_go, lock, None if stays else path, os.getpid())
+
+
+def _nothing() -> None:
+    """Stands in for letting go of a lock that there is not."""
+
+
+def _let_go(lock: FileLock, path: Path | None, owner: int) -> None:
+    if os.getpid() != owner:
+        return  # a forked child: the lock is its parent's
+    if path is not None:
+        disk.remove(path)
+    with contextlib.suppress(OSError):
+        lock.release(force=True)
+
+
 def _after_fork_in_child() -> None:
     """Forget who waits: threads that held locks are not here. Lock files are the parent's, and `_locks` keeps them so.
 
@@ -272,3 +308,33 @@ def _after_fork_in_child() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+@contextmanager
+def gpu_locked(device: str | None, patience_s: float = GPU_PATIENCE_S) -> Iterator[bool]:
+    """Be the only search of this user, on this host, that measures on a device, for a `with` block.
+
+    What another measures beside it would be in both their times.
+    It is waited for, not relied on: whoever cannot have the lock in time measures all the same.
+
+    Args:
+        device: What names the device on this host; None for none that could be shared.
+        patience_s: How long to wait at most.
+
+    Yields:
+        Whether no other search measures on it.
+    """
+    if device is None:
+        yield True
+        return
+    end = time.monotonic() + patience_s
+    while True:
+        # Tried again and again: a thread that holds its key's lock is never made to wait by another lock.
+        with locked(layout.gpu_lock_path(device), timeout_s=0.0) as lock:
+            alone = lock is not Lock.BUSY
+            if alone or time.monotonic() > end:
+                if not alone:
+                    log.warning("another search measures on GPU %s for over %.0f s; not waiting.", device, patience_s)
+                yield alone
+                return
+        time.sleep(_POLL_S)

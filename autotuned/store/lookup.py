@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, ClassVar
 
-from autotuned._frozen import Frozen
+from autotuned._startup import Frozen
 from autotuned.key.key import Key
 from autotuned.store.conditions import Conditions
 from autotuned.store.record import TuningRecord
@@ -62,6 +62,7 @@ class Choice(Frozen):
         conditions: What it was measured under; None for what was not measured.
         tried: The candidates, by identity, of the searches of this process that it comes from: what these had no time
             for is not searched for again.
+        digest: Of the call's key, where one was made.
     """
 
     config: Any
@@ -75,6 +76,7 @@ class Choice(Frozen):
     loud: bool = False
     conditions: Conditions | None = None
     tried: frozenset[str] = frozenset()
+    digest: str = ""
 
     @property
     def why(self) -> str:
@@ -104,11 +106,31 @@ class Live(dict[str, Any]):
         whole: False where some were left out because their grid launches nothing.
         untuned: Identity of what the call has without tuning: `default=`, else the first; None where that is unknown.
         spare: The same, where the user's list does not have it: it must not stand for a list that failed.
+        said: What `default=` said for the call, in a tuple; None where it was not asked, or raised.
+        no_default: Why `default=` is not among them; "" where it is, or there is none.
     """
 
     whole = True
     untuned: str | None = None
     spare: str | None = None
+    said: tuple[Any] | None = None
+    no_default = ""
+
+    def join_untuned(self, identity: str, config: Any) -> None:
+        """Take `default=` in: last, if the list does not have it."""
+        self.untuned, self.spare = identity, None if identity in self else identity
+        self.setdefault(identity, config)
+
+    def only(self, names: Collection[str]) -> Live:
+        """Those of these names, with all that is known of the call."""
+        left = Live((name, config) for name, config in self.items() if name in names)
+        vars(left).update(vars(self))
+        return left
+
+
+def untuned_of(candidates: Candidates) -> str | None:
+    """What a call with these candidates has without tuning, by identity; None where that is unknown."""
+    return candidates.untuned if isinstance(candidates, Live) else None
 
 
 Candidates = Mapping[str, Any]  # a config's identity -> the live Config

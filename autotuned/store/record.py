@@ -6,13 +6,11 @@ import re
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from autotuned._frozen import Frozen
-from autotuned.json_fields import integer, is_finite, named, texts, typed, wrong
-from autotuned.key import stored_key
-from autotuned.key.key import Key
+from autotuned._startup import Frozen
+from autotuned.key.key import Key, load_key
 from autotuned.store import conditions
 from autotuned.store.conditions import Checked, Conditions, judge
-from autotuned.typed_json import Json, canonical
+from autotuned.typed_json import Json, canonical, integer, is_finite, named, texts, typed, wrong
 
 SCHEMA = 2
 QUALITIES = ("ok", "tied", "noisy", "unresolved")
@@ -102,6 +100,26 @@ class TuningRecord(Frozen):
     provenance: Mapping[str, Json] = MappingProxyType({})
     conditions: Conditions = Conditions()
 
+    @property
+    def untuned(self) -> str | None:
+        """Identity of what runs without tuning, which took part; None where it is not known."""
+        default = self.provenance.get("default")
+        return identity_of(default) if isinstance(default, dict) else None
+
+    @property
+    def vs_default(self) -> float | None:
+        """Time of what runs without tuning over that of the winner; None where one of them is not known."""
+        default = self.provenance.get("default")
+        if not self.timings:  # from a config file, which has the ratio alone
+            ratio: Json = self.provenance.get("vs_default")
+            return float(ratio) if is_finite(ratio) and ratio > 0 else None
+        return self.ratio_of(default if isinstance(default, dict) else self.timings[0].config)
+
+    def ratio_of(self, config: Mapping[str, Json]) -> float | None:
+        """Time of a config over that of the winner; None where one of them is not known."""
+        base = self.timing_of(config)
+        return base.median_us / self.median_us if base and base.median_us and self.median_us else None
+
     def timing_of(self, config: Mapping[str, Json]) -> Timing | None:
         """The timing of the config with this canonical form."""
         wanted = identity_of(config)
@@ -138,7 +156,7 @@ def load(data: Json) -> TuningRecord:
     if typed(fields["schema"], int, "schema") != SCHEMA:
         raise wrong("schema", f"schema {SCHEMA}", fields["schema"])
     parts = named(fields["key"], "key", {"call", "context"})
-    key = stored_key.load(fields["kernel"], parts["call"], parts["context"])
+    key = load_key(fields["kernel"], parts["call"], parts["context"])
     winner = None if fields["winner"] is None else check_config(fields["winner"], "winner")
     if fields["quality"] not in QUALITIES:
         raise wrong("quality", f"one of {', '.join(QUALITIES)}", fields["quality"])

@@ -129,6 +129,17 @@ def holds(digest: str) -> bool:
     return any(name.startswith("__grp__") for place in found if place.is_dir() for name in os.listdir(place))
 
 
+def lock_path(digest: str) -> Path:
+    """The lock of whoever compiles the binary of this hash: in its own folder of Triton's cache, which is made.
+
+    Raises:
+        OSError: It cannot be made.
+    """
+    from triton.runtime.cache import FileCacheManager, _base32
+
+    return Path(FileCacheManager(_base32(digest)).cache_dir) / "autotuned.lock"
+
+
 def _at(folder: Path, key: str) -> Any:
     """Triton's file cache on any folder, which is made with the first file in it."""
     from triton.runtime.cache import FileCacheManager

@@ -9,9 +9,9 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from autotuned._frozen import Frozen
-from autotuned._lazy import later
-from autotuned.triton_compat import kernel
+from autotuned._startup import Frozen, later
+from autotuned.key.key import is_descriptor
+from autotuned.triton_compat import kernel, versions
 
 if TYPE_CHECKING:
     from autotuned.triton_compat import ttir
@@ -51,6 +51,57 @@ def compiling_in(executor: Any, warm_up: Callable[[], Any]) -> Any:
                 mode.raw_futures.clear()  # else leaving the block would wait for them
 
     return contextvars.Context().run(begun)  # Triton refuses a second mode within one of the user's own
+
+
+class Compilation(Frozen):
+    """What Triton would compile for a launch: the hash that names it in Triton's cache, and what puts it there."""
+
+    digest: str
+    run: Callable[[], Any]
+
+
+class _AskedError(Exception):
+    """Stops a warm-up where Triton would compile; `asked` is what."""
+
+    def __init__(self, asked: Compilation) -> None:
+        super().__init__(asked.digest)
+        self.asked = asked
+
+
+def asked(warm_up: Callable[[], Any]) -> Compilation | None:
+    """What Triton would compile for a warm-up of a kernel; None if it has that in its table.
+
+    Arguments are bound as for the launch, and Triton's table stays as it is.
+
+    Raises:
+        Exception: What the warm-up raises before it compiles.
+    """
+    import triton
+
+    class Asking(triton.AsyncCompileMode):  # type: ignore[misc]
+        """Compiles nothing."""
+
+        def submit(self, key: str, compile_: Callable[[], Any], *ends: Any) -> Any:
+            raise _AskedError(Compilation(hashlib.sha256(key.encode()).hexdigest(), compile_))
+
+    def ask() -> Compilation | None:
+        with Asking(None):
+            try:
+                warm_up()
+            except _AskedError as stopped:
+                return stopped.asked
+        return None
+
+    return contextvars.Context().run(ask)  # Triton refuses a second mode within one of the user's own
+
+
+def compiles_for_cache(jit: Any) -> bool:
+    """Whether what Triton compiles of a function goes into its cache and is found there, with nobody asked or told."""
+    from triton import knobs
+
+    hooked = is_hooked(jit) or knobs.runtime.jit_cache_hook is not None or not kernel.is_tritons(type(jit).run)
+    asked = knobs.compilation.always_compile or knobs.compilation.override or knobs.compilation.dump_ir
+    return not (hooked or asked or versions.strange_triton())
 
 
 def specialization(compile_: Callable[[], Any]) -> tuple[Any, ...] | None:
@@ -172,6 +223,12 @@ def handle(jit: Any, compiled: Any, device: int) -> Handle:
         raise UnbindableError(f"{type(error).__name__}: {error}") from error
 
 
+def stands(found: Handle) -> bool:
+    """Whether Triton's own look-up would still find this kernel."""
+    kernel = found.kernel()
+    return kernel is not None and found.cache.get(found.cache_key) is kernel and found.holds()
+
+
 def handle_of(jit: Any, binary: Any, device: int) -> Handle:
     """What a direct launch needs of Triton's compiled kernel, or of a binary that says itself what that is.
 
@@ -240,18 +297,22 @@ def _holds(jit: Any, device: int, loaded: Any) -> tuple[Callable[[], bool], tupl
 
 
 def compiled_for(values: Iterable[Any]) -> tuple[Any, ...]:
-    """What of the memory of these arguments a binary is compiled for, tuples' items included.
+    """What of the memory of these arguments a binary is compiled for, tuples' items and descriptors' blocks included.
 
     A hook or a grid callable may change it between the look-up and the launch: it may resize a tensor, give it other
     memory, or other data.
     """
     return tuple(
-        compiled_for(value)
-        if isinstance(value, tuple)
-        else (value.dtype, value.data_ptr() & 15 == 0, value.get_device())
-        for value in values
-        if isinstance(value, tuple) or has_memory(value)
+        _memory(value) for value in values if isinstance(value, tuple) or has_memory(value) or is_descriptor(value)
     )
+
+
+def _memory(value: Any) -> tuple[Any, ...]:
+    if isinstance(value, tuple):
+        return compiled_for(value)
+    if is_descriptor(value):
+        return (*compiled_for([value.base]), *value.block_shape)
+    return value.dtype, value.data_ptr() & 15 == 0, value.get_device()
 
 
 def surroundings() -> tuple[Any, ...]:

@@ -16,9 +16,8 @@ from types import FunctionType, SimpleNamespace
 from typing import Any
 
 from autotuned import disk, env
-from autotuned.json_fields import named, typed
 from autotuned.triton_compat import kernel
-from autotuned.typed_json import Json
+from autotuned.typed_json import Json, named, typed
 
 log = logging.getLogger("autotuned")
 # Triton's two: the variable that names another, and its name.

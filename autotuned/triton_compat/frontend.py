@@ -93,11 +93,13 @@ class Forms:
     """Forms of one search: the first config that needs one builds it, and others wait for it."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self._folder, self._process = folder, os.getpid()
         self._paths: dict[Hashable, Future[Path | None]] = {}
 
     def get(self, key: Hashable, options: Any, build: Callable[[Any], Any], context: Any) -> Any:
         """A module in `context`: read back from an earlier config's, else built."""
+        if self._process != os.getpid():
+            return build(options)  # a forked child: who builds for others stayed in its parent
         mine: Future[Path | None] = Future()
         while (first := self._paths.setdefault(key, mine)) is not mine:
             with contextlib.suppress(_FailedError):  # its own error; that of the next may be another, or none

@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from autotuned import env
-from autotuned._frozen import Frozen
+from autotuned._startup import Frozen
 from autotuned.errors import DecorationError
 
 log = logging.getLogger("autotuned")

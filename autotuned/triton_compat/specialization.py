@@ -5,11 +5,14 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
+import sys
 from collections.abc import Callable, Mapping
+from functools import cached_property, lru_cache
 from typing import Any
 
 from autotuned import env
-from autotuned._frozen import Frozen
+from autotuned._startup import Frozen
+from autotuned.key.key import is_tensor
 from autotuned.triton_compat import kernel, versions
 from autotuned.triton_compat.compiled import is_hooked
 from autotuned.typed_json import Json
@@ -49,19 +52,49 @@ class Specialization(Frozen):
 NUMBERS = frozenset(("i1", "u1", "i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64", "fp32", "f32", "fp64"))
 
 
+def is_fixed(value: Any) -> bool:
+    """Whether no hook can change what a launch with this argument is compiled for: a tensor, a number, a text, a type.
+
+    Of a descriptor a hook may set fields, and its block is compiled in.
+    """
+    if isinstance(value, tuple):
+        return all(map(is_fixed, value))
+    plain = value is None or isinstance(value, (bool, int, float, str, bytes, type))
+    return plain or is_tensor(value) or type(value).__module__ in ("triton.language.core", "triton.runtime.jit")
+
+
 class Specializer:
     """Finds out what calls of one Triton function are compiled for on one architecture.
 
-    Triton's binder and its rules for options are used as they are; they need neither driver nor compiler.
+    Triton's rules for options are used as they are; they need neither driver nor compiler. Its binder is too, but for
+    calls with tensors, numbers and None alone: to bind its first argument Triton imports all of Gluon, 50 modules.
     """
 
     def __init__(self, jit: Any, arch: int) -> None:
         from triton.compiler.compiler import make_backend
-        from triton.runtime.jit import create_function_from_signature
 
         self._jit, self._arch = jit, arch
         self._backend = make_backend(target(arch))
-        self._bind: Callable[..., Any] = create_function_from_signature(jit.signature, jit.params, self._backend)
+        self._params = [_Param.of(param) for param in jit.params]
+
+    @cached_property
+    def _bind(self) -> Callable[..., Any]:
+        from triton.runtime.jit import create_function_from_signature
+
+        bind: Callable[..., Any] = create_function_from_signature(self._jit.signature, self._jit.params, self._backend)
+        return bind
+
+    def _bound(self, given: dict[str, Any]) -> tuple[dict[str, Any], list[Any], dict[str, Any]]:
+        """What Triton's binder gives: arguments, type and specialization of each, and options."""
+        arguments: dict[str, Any] = {}
+        found: list[Any] = []
+        for param in self._params:
+            value = arguments[param.name] = given.get(param.name, param.default)
+            found.append(param.specialized(value))
+        if None in found:
+            bound: tuple[dict[str, Any], list[Any], dict[str, Any]] = self._bind(**given)
+            return bound
+        return arguments, found, {name: value for name, value in given.items() if name not in arguments}
 
     def of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Specialization:
         """What a call is compiled for.
@@ -73,9 +106,76 @@ class Specializer:
 
         given = dict(kwargs)
         given["debug"] = given.get("debug", self._jit.debug) or knobs.runtime.debug
-        arguments, found, options = self._bind(*args, **given)
+        arguments, found, options = self._bind(*args, **given) if args else self._bound(given)
         options, signature, constants, attrs = self._jit._pack_args(self._backend, given, arguments, found, options)
         return Specialization(signature, constants, attrs, options, self._arch)
+
+
+class _Param(Frozen):
+    """A parameter, as Triton specializes its arguments.
+
+    Attributes:
+        fixed: The type that its annotation says; "" for that of the argument.
+        values, alignment: Whether those of an argument are told apart.
+    """
+
+    name: str
+    default: Any
+    constexpr: bool
+    pointer: str
+    fixed: str
+    values: bool
+    alignment: bool
+
+    @classmethod
+    def of(cls, param: Any) -> _Param:
+        """From Triton's."""
+        fixed = param.annotation_type
+        plain = fixed == "u1" or fixed[:2] in ("fp", "bf")
+        pointer = "*k" if param.is_const else "*"
+        values = not (param.do_not_specialize or plain)
+        aligned = not param.do_not_specialize_on_alignment
+        return cls(param.name, param.default, param.is_constexpr, pointer, fixed, values, aligned)
+
+    def specialized(self, value: Any) -> tuple[Any, Any] | None:
+        """Type and specialization of an argument; None where only Triton knows."""
+        if self.constexpr:
+            return None if value is inspect.Parameter.empty else ("constexpr", value)
+        found = self._of_argument(value)
+        if found is None or not self.fixed:
+            return found
+        return (self.fixed, found[1] if self.values else None)
+
+    def _of_argument(self, value: Any) -> tuple[Any, Any] | None:
+        kind = type(value)
+        if kind is int:
+            return self._of_integer(value)
+        if kind is bool or kind is float:
+            return ("u1" if kind is bool else "fp32"), None
+        if value is None:
+            return "constexpr", None
+        torch = sys.modules.get("torch")
+        if torch is None or kind is not torch.Tensor:
+            return None
+        return f"{self.pointer}{_dtype(value.dtype)}", self._divisible(value.data_ptr()) if self.values else None
+
+    def _of_integer(self, value: int) -> tuple[Any, Any] | None:
+        if value == 1 and self.values:
+            return "constexpr", 1
+        if not -(1 << 63) <= value < 1 << 63:
+            return None
+        wide = not -(1 << 31) <= value < 1 << 31
+        return ("i64" if wide else "i32"), self._divisible(value) if self.values else None
+
+    def _divisible(self, value: int) -> str:
+        return "D" if self.alignment and value % 16 == 0 else ""
+
+
+@lru_cache(maxsize=64)
+def _dtype(dtype: Any) -> str:
+    from triton._utils import canonicalize_dtype
+
+    return str(canonicalize_dtype(dtype))
 
 
 def arch_of(name: str) -> int | None:

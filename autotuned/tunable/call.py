@@ -10,10 +10,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from autotuned._frozen import Frozen
+from autotuned._startup import Frozen
 from autotuned.errors import CallError
 from autotuned.gpu.device import Device
-from autotuned.key.tensors import is_descriptor
+from autotuned.key.key import is_descriptor
 from autotuned.triton_compat import kernel
 from autotuned.tunable.configs import plain, suggestion
 from autotuned.typed_json import Json

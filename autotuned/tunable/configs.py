@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotuned import disk
-from autotuned._frozen import Frozen
-from autotuned._lazy import later
+from autotuned._startup import Frozen, later
 from autotuned.errors import AutotunedError, ConfigError, PruningError
 from autotuned.typed_json import Fallback, Json, canonical, encode, is_numpy_scalar
 

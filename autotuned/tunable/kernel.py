@@ -9,11 +9,11 @@ from pathlib import Path
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
-from autotuned._lazy import later
+from autotuned._startup import later
 from autotuned.gpu import device
 from autotuned.gpu.device import Device
 from autotuned.key import source
-from autotuned.key.tensors import is_tensor
+from autotuned.key.key import is_tensor
 from autotuned.triton_compat import fingerprint
 from autotuned.triton_compat import kernel as toolchain
 from autotuned.tunable.call import Call, is_empty_grid, refuse_grid

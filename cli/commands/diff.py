@@ -22,12 +22,14 @@ KINDS = ("added", "removed", "changed", "compiled")
 def diff(
     before: Annotated[Path, typer.Argument(metavar="A", help="A config file, or a folder of them.")],
     after: Annotated[Path, typer.Argument(metavar="B", help="Another one.")],
+    exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit with 1 where choices differ.")] = False,
     as_json: terminal.AsJson = False,
 ) -> None:
     """Show which choices B adds, removes or changes against A.
 
     A choice is that for one call in one context. Exit code 0 whether there are differences or not; 1 if a file cannot
-    be read.
+    be read. With --exit-code also 1 where a call has another config, or is in one of the two only: just where the
+    digests of the two (`autotuned.choices_digest(paths=...)`) differ. Other times alone are no such difference.
 
     JSON: `changes`, each with `kind` ("added", "removed", "changed", or "compiled": other binaries alone), `kernel`,
     `device`, `triton`, `call`, `before` and `after` (null where there is none), and `faults`.
@@ -38,7 +40,7 @@ def diff(
         terminal.print_json(found.to_json())
     else:
         _print(found.changes)
-    if found.faults:
+    if found.faults or (exit_code and any(change.is_of_choice for change in found.changes)):
         raise typer.Exit(1)
 
 

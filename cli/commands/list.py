@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+import autotuned
 from autotuned import env
 from autotuned.configfiles import lookup
 from autotuned.key.words import call_words
@@ -36,22 +37,30 @@ def list_(
     recorded: Annotated[
         Path | None, typer.Option("--calls", metavar="CALLS.jsonl", help="The recording; default: AUTOTUNED_RECORD.")
     ] = None,
+    digest: Annotated[bool, typer.Option("--digest", help="One line over all choices, and nothing else.")] = False,
     as_json: terminal.AsJson = False,
 ) -> None:
     """List what is stored and what config files hold.
 
     The config files of this package itself are listed only by a kernel's name.
 
+    With --digest one line is printed, of 64 hex digits: it is equal on two machines, ranks or runs exactly when the
+    choices are, whatever their times. The config files of this package count, and of a key that has several choices the
+    one that a call gets. What differs is found by `export` on either side and `diff --exit-code`.
+
     With --unused and --missing the choices are compared with the calls of a recording: what was tuned, for a device of
     the recording, and answers none of its calls; and what was called and is not tuned, with the parts in which the
     nearest key differs.
 
     JSON: `cache` (the store's folder) and `choices`, each with `kernel`, `digest`, `call`, `config` (null: a search
-    is not finished), `median_us`, `vs_default` (config files only), `quality` (records only), `device`, `triton`,
-    `source` ("store" or the file) and `path`. With --unused or --missing: `cache`, `calls` (the recording), `unused`
-    (choices) and `missing` (null if not asked for), each with `kernel`, `digest`, `call`, `count`, `reason`, `nearest`
-    (a digest) and `changes` (`path`, `stored`, `now`).
+    is not finished), `median_us`, `vs_default` (config files only; `show` has it of both), `quality` (records only),
+    `device`, `triton`, `source` ("store" or the file) and `path`. With --unused or --missing: `cache`, `calls` (the
+    recording), `unused` (choices) and `missing` (null if not asked for), each with `kernel`, `digest`, `call`, `count`,
+    `reason`, `nearest` (a digest) and `changes` (`path`, `stored`, `now`). With --digest: `digest`.
     """
+    if digest:
+        _print_digest(kernel, unused or missing or recorded is not None, as_json)
+        return
     if unused or missing or recorded is not None:
         _compare(kernel, recorded, unused, missing, as_json)
         return
@@ -67,6 +76,16 @@ def list_(
     else:
         terminal.say(f"Nothing is stored in {layout.root()}, and there are no config files in:")
         terminal.say("\n".join(f"  {folder}" for folder in lookup.config_folders()))
+
+
+def _print_digest(kernel: str | None, is_comparing: bool, as_json: bool) -> None:
+    if is_comparing:
+        raise typer.BadParameter("expected without --unused, --missing and --calls", param_hint="--digest")
+    found = autotuned.choices_digest(kernel)
+    if as_json:
+        terminal.print_json({"digest": found})
+    else:
+        terminal.say(found)
 
 
 def _compare(kernel: str | None, recorded: Path | None, unused: bool, missing: bool, as_json: bool) -> None:

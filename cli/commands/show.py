@@ -80,15 +80,21 @@ def _print(stored: Stored) -> None:
 def _facts(stored: Stored) -> Iterator[tuple[str, str]]:
     yield "chosen", stored.config_words
     yield "time", terminal.time_words(stored.median_us)
-    if stored.record is None:
-        yield "vs default", terminal.ratio_words(stored.vs_default)
-    else:
+    yield "vs default", terminal.ratio_words(stored.vs_default)
+    if stored.record is not None:
         yield "quality", stored.record.quality
     if stored.conditions is not None:
         yield "measured", stored.conditions.words
     if stored.record is not None:
-        yield from _words(stored.record.provenance, "provenance.")
+        yield from _provenance(stored.record)
     yield "file", stored.path
+
+
+def _provenance(record: TuningRecord) -> Iterator[tuple[str, str]]:
+    provenance = dict(record.provenance)
+    if isinstance(default := provenance.pop("default", None), dict):
+        yield "untuned", terminal.config_words(default, record.key.is_of_triton)
+    yield from _words(provenance, "provenance.")
 
 
 def _words(data: Json, path: str = "") -> Iterator[tuple[str, str]]:

@@ -64,6 +64,8 @@ def tune(
     visible (CUDA_VISIBLE_DEVICES, HIP_VISIBLE_DEVICES), or by its UUID (GPU-..., MIG-...) or the beginning of it.
     With --executor ray the same is done on all GPUs of a Ray cluster.
 
+    What is stored is not measured again, but for what is noisy.
+
     With --isolate a config that hangs, or takes the process or the device along, costs that process: it is named,
     left out, and the rest goes on in a new one. Its record says so; --force tries it again.
     Of a recording, kernels of modules are imported by name; a file that it names, as of a script, is run only if it is
@@ -78,10 +80,11 @@ def tune(
     without cases: `kernel` and `reason`), `files` (written by --out), `interrupted` and `seconds`. Each case has
     `kernel`, `status` ("done", "failed", "skipped", or "empty" for a call that launches nothing), `reason` (unless
     done), and, null where they are not known: `digest`, `device` (slug), `triton` (its version), `call`, `config`,
-    `median_us`, `vs_first` and `vs_default` (speed-up against the first config and against `default=`), `quality`,
-    `source` ("measured", "stored" or the config file), `configs` and `measured_configs` (how many there are and how
-    many have been measured). With --binaries also `binaries.files`, each with `path`, `kernel`, `of` (entries),
-    `entries` (those with binaries), `variants`, `generic` (of them), `bytes` and `missing` (lines).
+    `median_us`, `vs_first` and `vs_default` (speed-up against the first config and against what runs untuned),
+    `quality`, `source` ("measured", "stored" or the config file), `configs` and `measured_configs` (how many there are
+    and how many have been measured), and `remark` (a sentence, of a choice that is or was noisy). With --binaries also
+    `binaries.files`, each with `path`, `kernel`, `of` (entries), `entries` (those with binaries), `variants`, `generic`
+    (of them), `bytes` and `missing` (lines).
     """
     from autotuned.offline.tuning import tune  # needs the measuring half of the library
 
@@ -112,6 +115,9 @@ def _print(result: TuneResult, as_json: bool) -> None:
             terminal.print_table(HEADERS, begun, stack=(1, 1, 1))
         if len(cases) > len(begun):
             terminal.say(f"not begun: {len(cases) - len(begun)} of {len(cases)} cases")
+    for case in result.cases:
+        if case.remark:
+            terminal.say(f"{case.kernel}  {case_words(case)}: {case.remark}.")
     for name in result.without_cases:
         terminal.say(f"skipped {name}: it has no cases. {_hint()}")
     for path in result.files:

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("wide_output")
 
 ROW = {
     "kernel", "status", "reason", "digest", "device", "triton", "call", "config", "median_us", "vs_first", "vs_default",
-    "quality", "source", "configs", "measured_configs",
+    "quality", "source", "configs", "measured_configs", "remark",
 }  # fmt: skip
 
 
@@ -32,7 +32,7 @@ def test_tune_measures_every_case_and_says_what_it_chose(write: Write) -> None:
         assert row.keys() == ROW
         assert (row["kernel"], row["status"], row["source"]) == ("mod_work.work", "done", "measured")
         assert row["config"]["kwargs"] == {"ms": 1} and row["median_us"] == 1000
-        assert (row["vs_first"], row["vs_default"]) == (4, None)
+        assert (row["vs_first"], row["vs_default"], row["remark"]) == (4, 4, None)
         assert (row["configs"], row["measured_configs"]) == (3, 3)
         assert row["call"]["values"] == {"n": n} and row["device"] == device.cpu().slug
         assert len(row["digest"]) == 64 and row["quality"] == "ok" and row["reason"] is None
@@ -51,7 +51,7 @@ def test_the_table_holds_the_same_in_words(write: Write) -> None:
         "vs default",
         "quality",
     ]
-    assert re.split("  +", lines[2].strip()) == ["n=1", BEST, "measured", "1 ms", "4.00x", "n/a", "ok"]
+    assert re.split("  +", lines[2].strip()) == ["n=1", BEST, "measured", "1 ms", "4.00x", "4.00x", "ok"]
     assert f"mod_work.work  n=1: {BEST}, 1 ms, measured" in result.stderr
 
 

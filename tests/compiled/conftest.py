@@ -17,6 +17,7 @@ TWINS = {
     "test_hit",
     "test_compound",
     "test_guards",
+    "test_seal",
     "test_same_binary",
     "test_control",
     "test_hooks",

@@ -22,6 +22,7 @@ import autotuned
 from autotuned.binaries import file as binaryfile
 from autotuned.binaries import writer as binary_writer
 from autotuned.configfiles import exchange
+from autotuned.errors import SealedError
 from autotuned.offline import binaries
 from autotuned.triton_compat import fingerprint
 
@@ -125,6 +126,36 @@ def test_a_call_that_nobody_foresaw_gets_the_generic_binary(second, library):
     call(second, 96, s=2)
     call(second, 96, s=1 << 40)
     assert len(library.launches) == 3 and len(library.loads) == 2  # narrow for the first two, wide for the last
+
+
+def test_under_the_seal_the_generic_binary_serves_and_what_none_serves_is_an_error(served, library):
+    with autotuned.seal():
+        call(served, 96, s=1, offset=1)
+        call(served, 96, s=2)
+        with pytest.raises(SealedError) as caught:
+            call(served, 96, s=2.0)
+    assert len(library.launches) == 2 and len(library.loads) == 1
+    assert caught.value.reason == "`s`: fp32; compiled were: i32" and "(n=96" in str(caught.value)
+
+
+def test_untuned_calls_get_the_first_config_that_has_a_binary_under_the_seal(served, library):
+    """In mode "serve", of a key that no file has: what its first config would need is not compiled to find out."""
+    with autotuned.seal(), autotuned.mode("serve"):
+        call(served, 120)
+    [launch] = library.launches
+    assert library.loads == ["add"]
+
+
+def test_loads_and_refused_binaries_are_told(served, library):
+    seen = []
+    with autotuned.on_event(seen.append):
+        call(served)
+        library.error = fake_libcuda.OUT_OF_MEMORY
+        call(served, 100)
+    kinds = [event.kind for event in seen]
+    assert kinds[:2] == ["load", "miss"] and kinds[2] == "refuse" and kinds[-1] == "miss"
+    assert {event.kernel for event in seen} == {"app.add"} and "out of memory" in seen[2].reason
+    assert len(seen[0].key) == 32 and seen[0].reason.endswith("app.add.json")
 
 
 def test_explain_names_the_place(served):

@@ -98,7 +98,7 @@ def test_a_choice_of_a_shorter_list_is_served(make, x, capture, launches, bench)
 def test_b67_a_shipped_choice_is_served(make, x, capture, launches, monkeypatch, tmp_path):
     make()[(4,)](x, 100)
     ((_, record),) = listing.all_records()
-    writer.ship(record.key, file.entry_of(record, None), tmp_path)
+    writer.ship(record.key, file.entry_of(record), tmp_path)
     monkeypatch.setenv("AUTOTUNED_CONFIG_PATH", str(tmp_path))
     monkeypatch.setenv("AUTOTUNED_CACHE_DIR", str(tmp_path / "empty"))
     capture()

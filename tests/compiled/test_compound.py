@@ -130,7 +130,7 @@ def test_descriptors_whose_block_a_hook_sets(launches):
     assert tuned.cache_info().hits == 2
 
 
-def test_descriptors_in_the_table_are_what_triton_would_compile(launches):
+def test_descriptors_in_the_table_are_what_triton_would_compile(launches, launcher):
     from triton.tools.tensor_descriptor import TensorDescriptor
 
     tuned = autotune(CONFIGS, default=CONFIGS[1], key=[])(triton.jit(copy_block))
@@ -143,4 +143,4 @@ def test_descriptors_in_the_table_are_what_triton_would_compile(launches):
                 assert (launches[-1].arguments["source"], launches[-1].arguments["target"]) == (x, y)
                 assert compiled is tuned.fn[(4,)](x, y, 100, **CONFIGS[1].all_kwargs())
                 calls += 1
-    assert tuned.cache_info().hits == calls - 2
+    assert tuned.cache_info().hits == calls - (4 if launcher == "c" else 2)  # in C the block counts too

@@ -15,7 +15,6 @@ from triton.runtime.autotuner import Autotuner
 from triton.runtime.jit import JITFunction
 
 from autotuned import autotune
-from autotuned.resolve import chooser
 
 CONFIGS = [Config({"BLOCK": 16}), Config({"BLOCK": 32}, num_warps=2)]
 FACTOR = tl.constexpr(2)
@@ -336,7 +335,7 @@ def test_five_thousand_shapes_keep_the_table_bounded(launcher):
 
 
 def test_remembered_choices_are_bounded(x, monkeypatch):
-    monkeypatch.setattr(chooser, "LIMIT", 8)
+    monkeypatch.setattr("autotuned.resolve.request.LIMIT", 8)
     tuned = kernel(cache_results=False)
     for n in range(30):
         tuned[(1,)](x, n)

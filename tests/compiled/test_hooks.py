@@ -11,7 +11,7 @@ import triton.language as tl
 from triton import Config
 
 from autotuned import autotune
-from autotuned.launch import zeroing
+from autotuned.launch import bound
 
 PATHS = [*paths.PATHS, "pinned", "through-triton"]
 
@@ -25,7 +25,7 @@ def add(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
 def events(monkeypatch):
     """What happened, in order: zeroing, hooks, grids and launches."""
     seen = []
-    zero = zeroing.zero
+    zero = bound.zero
     original = fake_cuda.Launcher.__call__
 
     def note_zero(tensors):
@@ -37,7 +37,7 @@ def events(monkeypatch):
         seen.append("launch")
         original(self, *args)
 
-    monkeypatch.setattr(zeroing, "zero", note_zero)  # before a launch, and around a trial
+    monkeypatch.setattr(bound, "zero", note_zero)  # before a launch, and around a trial
     monkeypatch.setattr(fake_cuda.Launcher, "__call__", note_launch)
     return seen
 

@@ -19,6 +19,7 @@ from triton import Config, knobs
 
 from autotuned import autotune
 from autotuned.search import compile as compiling
+from autotuned.search import threads
 from autotuned.store import listing, records
 from autotuned.triton_compat import compiled
 
@@ -296,11 +297,11 @@ def _compile(configs, workers):
         for config in configs:
             warm_up(config)
 
-    with Window() as window, ThreadPoolExecutor(workers) as threads, compiling._brisk():
+    with Window() as window, ThreadPoolExecutor(workers) as pool, threads.brisk():
         if workers == 1:
-            threads.submit(one_by_one).result()
+            pool.submit(one_by_one).result()
         else:
-            for one in [compiled.compiling_in(threads, lambda config=config: warm_up(config)) for config in configs]:
+            for one in [compiled.compiling_in(pool, lambda config=config: warm_up(config)) for config in configs]:
                 one.result()
         window.note_waiting()
     return window

@@ -143,14 +143,14 @@ def test_three_significant_digits_are_kept(value: float | None, kept: float | No
         pytest.param(SMALL, 1.0, id="the winner is the default"),
         pytest.param(form(FakeConfig({"BLOCK": 1})), None, id="default never measured"),
         pytest.param(form(FakeConfig({"BLOCK": 2})), None, id="default failed"),
-        pytest.param(None, None, id="no default"),
+        pytest.param(None, 1.52, id="no default: the first of the list"),
     ],
 )
 def test_an_entry_says_how_much_faster_than_the_default_the_choice_is(default: Any, ratio: float | None) -> None:
     failed = Timing(form(FakeConfig({"BLOCK": 2})), status="failed", error="x")
     timings = (Timing(LARGE, 15.6789), Timing(SMALL, 10.3456), failed)
-    record = TuningRecord(make_key(7), SMALL, 10.3456, "ok", timings)
-    assert entry_of(record, default) == Entry(make_key(7).call, SMALL, 10.3, ratio)
+    record = TuningRecord(make_key(7), SMALL, 10.3456, "ok", timings, {"default": default})
+    assert entry_of(record) == Entry(make_key(7).call, SMALL, 10.3, ratio)
 
 
 # -- names -----------------------------------------------------------------------------------------------------------

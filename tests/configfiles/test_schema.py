@@ -58,8 +58,9 @@ def a_config_file() -> Any:
     file = configfile.ConfigFile("app.k", configfile.from_json(device))
     for number, config in enumerate((FAST, SLOW)):
         key = make_key(number)
-        found = TuningRecord(key, config, 10.5, "ok", (Timing(FAST, 10.5, 10.5, 10.5, 3), Timing(SLOW, 21, 21, 21, 3)))
-        file.add(configfile.split_context(key.context)[0], configfile.entry_of(found, SLOW if number else None))
+        timings = (Timing(FAST, 10.5, 10.5, 10.5, 3), Timing(SLOW, 21, 21, 21, 3))
+        found = TuningRecord(key, config, 10.5, "ok", timings if number else (), {"default": SLOW})
+        file.add(configfile.split_context(key.context)[0], configfile.entry_of(found))
     return json.loads(file.dump())
 
 

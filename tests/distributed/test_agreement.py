@@ -120,6 +120,26 @@ def test_b74_without_sync_ranks_choose_apart_and_call_nothing_of_each_other(grou
     assert of(answers, "chose") == BEST and of(answers, "searches") == [1] * SIZE
 
 
+def test_ranks_that_chose_apart_are_told_the_first_key_when_they_compare(group, own):
+    answers = group.play(own, best=[2, 2, 4, 2], compare=True)
+    assert of(answers, "error") == ["SyncError"] * SIZE
+    texts = set(of(answers, "text"))
+    assert len(texts) == 1 and "`app.body` key " in texts.pop()
+    assert '"step":2' in answers[0]["text"] and '"step":4' in answers[0]["text"] and "rank 2" in answers[0]["text"]
+    digests = of(answers, "digest")
+    assert len(set(digests)) == 2 and digests.count(digests[2]) == 1
+
+
+def test_ranks_that_chose_alike_go_on_and_have_one_digest(group, own):
+    answers = group.play(own, best=[2] * SIZE, compare=True)
+    assert [answer.keys() for answer in answers] == [{"digest"}] * SIZE and len(set(of(answers, "digest"))) == 1
+
+
+def test_a_rank_that_does_not_compare_is_named(group, own):
+    answers = group.play(own, best=[2] * SIZE, compare=True, absent=[1], timeout_s=5.0)
+    assert all("rank 1 did not compare its choices within 5 s" in answers[rank]["text"] for rank in (0, 2, 3))
+
+
 def test_one_rank_searches_and_all_take_its_winner(group, own):
     answers = group.play(own, best=BEST)
     assert sorted(of(answers, "searches")) == [0, 0, 0, 1]

@@ -261,3 +261,44 @@ def test_calls_of_one_bucket_get_configs_that_cover_them():
                 x, y = torch.ones(128, device="cuda"), torch.zeros(128, device="cuda")
                 kernel[(1,)](x, y, n)
                 assert bool((y[:n] == 2).all()), (mode, n)
+
+
+# -- the kernel or the call ----------------------------------------------------------------------------------------------
+
+
+@triton.jit
+def _add_one(x_ptr, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(x_ptr + i, tl.load(x_ptr + i, mask=i < n) + 1, mask=i < n)
+
+
+@pytest.mark.parametrize(("objective", "parts"), [("kernel", 16), ("call", 1)])
+def test_many_cheap_launches_win_by_the_device_and_lose_by_the_call(objective, parts):
+    """In parts the device does a tenth of the work, and the host launches sixteen times."""
+    x = torch.zeros(1 << 26, device="cuda")
+
+    @autotune([Config({"parts": 16}), Config({"parts": 1})], key=["n"], objective=objective, restore_value=[])
+    def add(x, n, *, parts):
+        count = n // 10 // parts if parts > 1 else n
+        for part in range(parts):
+            _add_one[(triton.cdiv(count, 1024),)](x[part * count :], count, BLOCK=1024)
+
+    with autotuned.mode("search"):
+        add(x, x.numel())
+    assert add.best_config.kwargs["parts"] == parts
+
+
+def test_a_config_s_hook_is_part_of_a_call_of_a_kernel():
+    x = torch.zeros(1 << 20, device="cuda")
+
+    def slow(arguments):
+        time.sleep(0.0005)
+
+    def chosen(objective):
+        configs = [Config({"BLOCK": 1024}, pre_hook=slow), Config({"BLOCK": 16}, num_warps=1)]
+        tuned = autotune(configs, key=["n"], objective=objective)(_add_one)
+        with autotuned.mode("search"):
+            tuned[lambda meta: (triton.cdiv(meta["n"], meta["BLOCK"]),)](x, x.numel())
+        return tuned.best_config.kwargs["BLOCK"]
+
+    assert (chosen("kernel"), chosen("call")) == (1024, 16)

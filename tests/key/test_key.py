@@ -14,9 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autotuned.errors import EncodingError
-from autotuned.key.key import Key, KeySpec, call_part, pow2
+from autotuned.key.key import Key, KeySpec, call_part, is_tensor, pow2, stride_pattern, strides_of
 from autotuned.key.nearest_key import Difference, differences
-from autotuned.key.tensors import is_tensor, stride_pattern, strides_of
 from autotuned.typed_json import canonical
 
 

@@ -389,10 +389,9 @@ def test_b33_a_tuned_function_is_pickled_by_its_name(tmp_path):
 
 def test_tables_are_bounded_and_the_counter_says_so(monkeypatch):
     from autotuned.launch import table
-    from autotuned.resolve import chooser
 
     monkeypatch.setattr(table, "LIMIT", 10)
-    monkeypatch.setattr(chooser, "LIMIT", 10)
+    monkeypatch.setattr("autotuned.resolve.request.LIMIT", 10)
     function = make(plain, configs=CONFIGS, key=["n"], default=CONFIGS[0])
     for n in range(25):
         function(np.zeros(4), n)

@@ -1,207 +1,333 @@
-"""Real libraries with stock, seeded and replaced tuners, on a GPU: same bits, no benchmarks, and the time saved.
+"""Operations of real libraries under Triton's own tuner and under `autotuned run`, each in a process of its own.
 
-    pip install --no-deps --target libs fla-core flash-linear-attention liger-kernel conch-triton-kernels einops gemlite
-    PYTHONPATH=libs python tests/libraries/run.py FOLDER [OP...] [--seconds 540]
+    pip install --no-deps --target libs fla-core flash-linear-attention liger-kernel ...
+    PYTHONPATH=libs python tests/libraries/run.py --out results [--budget 500]
 
-First every operation in a process of its own, seeded, several at a time: this compiles all configs and fills the store.
-Then every library in one process after another, with all compiled: stock, which measures, seeded and replaced, which
-must not.
-Each result is kept in FOLDER, and so are the store and the compiled kernels: what `--seconds` are too short for is left
-open, exit code 3, and the same command goes on with it. At the end a table; docs/drop-in.md has what came out.
-Nothing of the libraries is kept here.
+Required: fla (fla-core), mamba (mamba-ssm, its Triton files alone) and liger (liger-kernel). Optional, left out with a
+line where it is not installed: torchao, cut-cross-entropy, conch-triton-kernels, gemlite, flag-gems, unsloth.
+
+A task is one operation, way (stock, ahead, race, replace), phase (cold: all caches empty; second: choices stored,
+Triton's cache empty; warm: both there) and repeat. Each gives one line of `results.jsonl`, also where it failed, and
+none is run twice: the same command goes on where the last one stopped. `--table` prints what docs/drop-in.md has.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib.metadata
+import importlib.util
 import json
 import os
+import platform
+import shutil
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-OPS = Path(__file__).with_name("ops.py")
-DISTRIBUTIONS = ("torch", "triton", "fla-core", "liger-kernel", "conch-triton-kernels", "gemlite", "mamba-ssm",
-                 "flag-gems")  # fmt: skip
-MODES = ("stock", "seeded", "replaced")
-COLUMNS = ("operation", "configs measured: stock, seeded, replaced", "first call s: stock, seeded, replaced", "saved s",
-           "host us: stock, seeded, replaced", "launches", "saved us a launch", "bits")  # fmt: skip
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))  # `python -P` leaves it out
+from plan import DEFAULT, PHASES, WAYS, Operation, Task, load, tasks  # noqa: E402
+from report import report  # noqa: E402
+
+KEPT = 1500  # characters of what a process that failed has said
+COUNTER = """#!/bin/sh
+case "$*" in *--version*) ;; *) echo >> "$LIBRARIES_PTXAS" ;; esac
+exec {ptxas} "$@"
+"""
 
 
-class Piece(NamedTuple):
-    """One process: a mode ("cold" is seeded, with nothing stored) and operations of one library."""
+class Results:
+    """The lines of `results.jsonl`."""
 
-    mode: str
-    names: tuple[str, ...]
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._file = folder / "results.jsonl"
 
-    @property
-    def file(self) -> str:
-        """Where its results are kept."""
-        return f"{self.mode}-{'+'.join(self.names)}.json"
+    def all(self) -> list[dict[str, Any]]:
+        """Every line that is whole; the last one of a process that was killed may not be."""
+        found = []
+        for line in self._file.read_text().splitlines() if self._file.exists() else []:
+            with suppress(ValueError):
+                found.append(json.loads(line))
+        return found
+
+    def done(self, again: bool) -> set[Task]:
+        """The tasks that have a line; with `again` only those that did not fail."""
+        lines = (line for line in self.all() if "operation" in line and not (again and "error" in line))
+        return {Task(*(line[name] for name in Task._fields)) for line in lines}
+
+    def add(self, line: Mapping[str, Any]) -> None:
+        """One more line."""
+        with self._file.open("a") as file:
+            file.write(json.dumps(line) + "\n")
 
 
 class Runner:
-    """Runs pieces in processes, keeps what came of each, and never runs one twice."""
+    """Runs tasks in processes, and keeps the caches that a later phase needs."""
 
-    def __init__(self, folder: Path, ops: Path, limit: int, timeout_s: float, deadline: float) -> None:
-        self.folder, self._ops, self._limit, self._timeout_s, self._deadline = folder, ops, limit, timeout_s, deadline
-        folder.mkdir(parents=True, exist_ok=True)
+    def __init__(self, options: argparse.Namespace, operations: Iterable[Operation], results: Results) -> None:
+        self._operations = {one.name: one for one in operations}
+        self._options, self._results = options, results
+        self._state = (options.state or options.out / "state").absolute()
+        self._state.mkdir(parents=True, exist_ok=True)
+        self._deadline = time.monotonic() + options.budget
+        self._counted = counted_ptxas(self._state)
 
-    def run(self, piece: Piece) -> dict[str, Any] | None:
-        """The results of a piece, of now or of an earlier call; None if there was no time."""
-        kept = self.folder / piece.file
-        if kept.exists():
-            return dict(json.loads(kept.read_text()))
-        left_s = self._deadline - time.monotonic()
+    @property
+    def left_s(self) -> float:
+        """Seconds of the budget."""
+        return self._deadline - time.monotonic()
+
+    def run(self, task: Task) -> bool:
+        """Run one task, after the cold one whose caches it needs; False if there was no time."""
+        memory = self._memory(task)
+        if task.phase != "cold" and not (memory / "whole").exists():
+            if not self._fill(task, memory):
+                return False
+            if not (memory / "whole").exists():
+                self._results.add({**task._asdict(), "error": "the cold process before it failed"})
+                return True
+        return self._one(task, memory, keep=task.phase == "cold" and task.repeat == 0)
+
+    def _memory(self, task: Task) -> Path:
+        way = task.way if task.phase == "cold" else WAYS[task.way].memory or task.way
+        return self._state / "".join(c if c.isalnum() else "-" for c in f"{task.operation} {way}")
+
+    def _fill(self, task: Task, memory: Path) -> bool:
+        """Run the cold process that leaves a later one its caches, unless it has failed before.
+
+        One whose result is there but whose caches are not, as on another machine, is run again as a further repeat.
+        """
+        way = WAYS[task.way].memory or task.way
+        before = [one for one in self._results.all() if cold_of(one, task.operation, way)]
+        if any("error" in one for one in before):
+            return True
+        repeat = max((one["repeat"] for one in before), default=-1) + 1
+        return self._one(Task(task.operation, way, "cold", repeat), memory, keep=True)
+
+    def _one(self, task: Task, memory: Path, keep: bool) -> bool:
+        left_s = min(self.left_s, self._options.timeout)
         if left_s < 1:
-            return None
-        found = self._process(piece, kept.with_suffix(".part"), min(self._timeout_s, left_s))
-        if found is not None:
-            kept.write_text(json.dumps(found, indent=1))
-            print(f"{piece.mode} {' '.join(piece.names)}: {found['seconds']:.1f} s {errors_of(found)}", flush=True)
-        return found
+            return False
+        caches = self._caches(task, memory, keep)
+        line = self._process(task, caches, left_s)
+        shutil.rmtree(self._state / "once", ignore_errors=True)
+        if line is None:
+            return False
+        if keep and "error" not in line:
+            (memory / "whole").touch()
+        self._results.add({**task._asdict(), **line})
+        print(f"{task}: {line.get('error') or round(line['first_s'], 2)}  ({line['wall_s']:.1f} s)", flush=True)
+        return True
 
-    def _process(self, piece: Piece, part: Path, timeout_s: float) -> dict[str, Any] | None:
-        mode = "seeded" if piece.mode == "cold" else piece.mode
-        folders = {"AUTOTUNED_CACHE_DIR": str(self.folder / "store"), "TRITON_CACHE_DIR": str(self.folder / "triton")}
+    def _caches(self, task: Task, memory: Path, keep: bool) -> dict[str, str]:
+        once = self._state / "once"
+        if keep:
+            shutil.rmtree(memory, ignore_errors=True)
+        cold = memory if keep else once
+        store, triton = {"cold": (cold, cold), "second": (memory, once), "warm": (memory, memory)}[task.phase]
+        folders = {"AUTOTUNED_CACHE_DIR": store / "store", "TRITON_CACHE_DIR": triton / "triton"}
+        for folder in folders.values():
+            folder.mkdir(parents=True, exist_ok=True)
+        return {name: str(folder) for name, folder in folders.items()}
+
+    def _process(self, task: Task, caches: Mapping[str, str], limit_s: float) -> dict[str, Any] | None:
+        """A line for the results; None where the budget, not the time of one task, ended it."""
+        counts = self._state / "ptxas-runs"
+        counts.write_text("")
+        environment = self._environment(task, caches, counts)
         start = time.perf_counter()
         try:
-            done = subprocess.run(
-                [sys.executable, str(self._ops), mode, str(part), str(self._limit), *piece.names],
-                env={**os.environ, **folders}, capture_output=True, text=True, timeout=timeout_s,
-            )  # fmt: skip
+            code, out, error = started(self._command(task), environment, self._state, limit_s)
         except subprocess.TimeoutExpired:
-            if timeout_s < self._timeout_s:
-                return None  # this call's time is up: the next one tries again
-            return failed(piece, f"not done after {timeout_s:.0f} s", time.perf_counter() - start)
-        sys.stderr.write(done.stderr[-1500:])
-        seconds = time.perf_counter() - start
-        if done.returncode or not part.exists():
-            return failed(piece, (done.stderr or done.stdout)[-300:] or f"exit code {done.returncode}", seconds)
-        found = {**json.loads(part.read_text()), "seconds": seconds}
-        part.unlink()
-        return found
+            if limit_s < self._options.timeout:
+                return None
+            return {"error": f"not done after {limit_s:.0f} s", "wall_s": limit_s}
+        line = {"wall_s": time.perf_counter() - start, "ptxas": len(counts.read_text().splitlines())}
+        found = last_json(out)
+        if code or found is None:
+            lines = error.strip().splitlines() or [f"exit code {code}"]
+            return {**line, "error": lines[-1][-300:], "exit": code, "said": error[-KEPT:]}
+        said = [one[:300] for one in error.splitlines() if "autotuned" in one][:20]
+        return {**line, **found, **({"said": said} if said else {})}
+
+    def _environment(self, task: Task, caches: Mapping[str, str], counts: Path) -> dict[str, str]:
+        own = {
+            "LIBRARIES_OPERATIONS": str(self._options.operations.absolute()), "LIBRARIES_STARTED": str(time.time()),
+            "LIBRARIES_SECONDS": str(self._options.seconds), "LIBRARIES_PTXAS": str(counts), **self._counted,
+        }  # fmt: skip
+        operation = self._operations[task.operation]
+        return {**os.environ, **own, **caches, **operation.environment, **WAYS[task.way].environment}
+
+    def _command(self, task: Task) -> list[str]:
+        child = [sys.executable, "-P"] if sys.version_info >= (3, 11) else [sys.executable]
+        child += [str(HERE / "child.py"), task.operation]
+        way = WAYS[task.way]
+        return [autotuned(), *way.command, "--", *child] if way.installs else child
 
 
-def failed(piece: Piece, error: str, seconds: float) -> dict[str, Any]:
-    """The results of a process that gave none."""
-    return {"mode": piece.mode, "ops": {name: {"error": error} for name in piece.names}, "choices": {},
-            "seconds": seconds}  # fmt: skip
+def cold_of(line: Mapping[str, Any], operation: str, way: str) -> bool:
+    """Whether a line is of a cold process of this operation and way."""
+    return (line.get("operation"), line.get("way"), line.get("phase")) == (operation, way, "cold")
 
 
-def errors_of(found: dict[str, Any]) -> dict[str, str]:
-    """Operation -> what went wrong."""
-    return {name: one["error"] for name, one in found["ops"].items() if "error" in one}
+def started(command: list[str], environment: Mapping[str, str], folder: Path, limit_s: float) -> tuple[int, str, str]:
+    """Exit code, output and errors of a command; past its time it is ended with all that it has started."""
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, env=environment, cwd=folder, start_new_session=True, **pipes) as process:
+        try:
+            out, error = process.communicate(timeout=limit_s)
+        except BaseException:
+            os.killpg(process.pid, signal.SIGKILL)
+            raise
+        return process.returncode, out, error
 
 
-def library_of(name: str) -> str:
-    """`fla_rms_norm` is of `fla`, `flag_gems_mm` of `flag`: what comes before the first underscore."""
-    return name.partition("_")[0]
+def last_json(text: str) -> dict[str, Any] | None:
+    """The last line that is a JSON object: libraries print too."""
+    for line in reversed(text.splitlines()):
+        if line.startswith("{"):
+            with suppress(ValueError):
+                return dict(json.loads(line))
+    return None
 
 
-def by_library(mode: str, names: Iterable[str]) -> list[Piece]:
-    """One piece for each library, in order."""
-    groups: dict[str, list[str]] = {}
-    for name in names:
-        groups.setdefault(library_of(name), []).append(name)
-    return [Piece(mode, tuple(group)) for group in groups.values()]
-
-
-def run_all(runner: Runner, names: list[str], workers: int) -> dict[str, dict[str, Any]] | None:
-    """Results by mode and operation; None where the time did not suffice."""
-    with ThreadPoolExecutor(workers) as pool:
-        cold = list(pool.map(runner.run, [Piece("cold", (name,)) for name in names]))
-    if None in cold:
-        return None
-    found = {"cold": merged(cold)}
-    good = [name for name in names if "error" not in found["cold"][name]]
-    for mode in MODES:  # one at a time: host time is measured
-        results = [runner.run(piece) for piece in by_library(mode, good)]
-        if None in results:
-            return None
-        found[mode] = merged(results)
+def autotuned() -> str:
+    """The command, of this Python's environment or on the path."""
+    folders = [os.path.dirname(sys.executable), os.environ.get("PATH", "")]
+    found = shutil.which("autotuned", path=os.pathsep.join(folders))
+    if found is None:
+        raise SystemExit("expected the command autotuned beside Python or on PATH, found none; pip install autotuned.")
     return found
 
 
-def merged(results: list[Any]) -> dict[str, Any]:
-    """The operations of several pieces."""
-    return {name: one for result in results for name, one in result["ops"].items()}
+def counted_ptxas(folder: Path) -> dict[str, str]:
+    """Variables by which Triton runs `ptxas` through a script that counts."""
+    spec = importlib.util.find_spec("triton")
+    places = spec.submodule_search_locations if spec else None
+    own = Path(next(iter(places or ["."]))) / "backends" / "nvidia" / "bin" / "ptxas"
+    ptxas = os.environ.get("TRITON_PTXAS_PATH") or str(own)
+    script = folder / "ptxas"
+    script.write_text(COUNTER.format(ptxas=ptxas))
+    script.chmod(0o755)
+    return {"TRITON_PTXAS_PATH": str(script)} if Path(ptxas).exists() else {}
 
 
-def rows(found: dict[str, dict[str, Any]]) -> list[tuple[str, ...]]:
-    """The table: one row an operation."""
-    return [row(name, [found[mode].get(name, found["cold"][name]) for mode in MODES]) for name in found["cold"]]
+def about(operations: Iterable[Operation]) -> dict[str, Any]:
+    """What the numbers are of: versions, Python, cores."""
+    names = dict.fromkeys(["torch", "triton", "autotuned", *(one.distribution for one in operations)])
+    return {"versions": {name: version(name) for name in names}, "python": platform.python_version(),
+            "cores": os.cpu_count(), "launcher": "c" if has_launcher() else "python"}  # fmt: skip
 
 
-def row(name: str, results: list[dict[str, Any]]) -> tuple[str, ...]:
-    """What one operation gave stock, seeded and replaced."""
-    errors = {one["error"] for one in results if "error" in one}
-    if errors:
-        return (name, "; ".join(sorted(error.strip().splitlines()[-1][:120] for error in errors)), *[""] * 6)
-    stock, seeded, replaced = results
-    launches = stock.get("launches", 0)
-    saved_us = (stock["host_us"] - replaced["host_us"]) / launches if launches else 0.0
-    bits = "equal" if len({one["digest"] for one in results}) == 1 else "differ: " + differing(results)
-    return (
-        name,
-        ", ".join(str(one["benches"]) for one in results),
-        ", ".join(f"{one['first_s']:.2f}" for one in results),
-        f"{stock['first_s'] - seeded['first_s']:.2f}",
-        ", ".join(f"{one['host_us']:.0f}" for one in results),
-        str(launches),
-        f"{saved_us:.1f}",
-        bits,
-    )
+def has_launcher() -> bool:
+    """Whether this package's C part was built."""
+    with suppress(ImportError):
+        return importlib.util.find_spec("autotuned._launch") is not None
+    return False
 
 
-def differing(results: list[dict[str, Any]]) -> str:
-    """Which differ from which; from run to run where an operation differs within one process."""
-    if not all(one.get("repeats", True) for one in results):
-        return "from run to run"
-    return ", ".join(mode for mode, one in zip(MODES, results) if one["digest"] != results[0]["digest"])
-
-
-def version(name: str) -> str:
-    """Of a distribution."""
+def version(name: str) -> str | None:
+    """Of a distribution; None where it is not installed."""
     try:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
-        return "not installed"
+        return None
+
+
+def present(operations: Iterable[Operation]) -> list[Operation]:
+    """Those whose library is there; a line for each optional one that is not.
+
+    Raises:
+        SystemExit: A required one is not.
+    """
+    found, required = [], []
+    for one in operations:
+        if one.is_there:
+            found.append(one)
+        elif one.required:
+            required.append(one.distribution)
+        else:
+            print(f"{one.name}: left out, {one.distribution} is not installed")
+    if required:
+        names = " ".join(dict.fromkeys(required))
+        raise SystemExit(f"expected the required libraries, {names} not installed; pip install --no-deps {names}.")
+    return found
+
+
+def chosen(operations: Iterable[Operation], only: list[str]) -> list[Operation]:
+    """The operations that are asked for: "main", a name, or how it begins."""
+    found = [one for one in operations if not only or any(_is_asked(one, word) for word in only)]
+    if not found:
+        raise SystemExit(f"--only: expected main or names of operations, got {', '.join(only)}; see --list.")
+    return found
+
+
+def _is_asked(operation: Operation, word: str) -> bool:
+    return (operation.main and word == "main") or operation.name.startswith(word)
+
+
+def words(allowed: Iterable[str]) -> Any:
+    """Reads words with commas between them."""
+    known = tuple(allowed)
+
+    def read(text: str) -> list[str]:
+        found = [word.strip() for word in text.split(",") if word.strip()]
+        for word in found:
+            if word not in known:
+                raise argparse.ArgumentTypeError(f"expected some of {', '.join(known)}, got {word!r}")
+        return found
+
+    return read
+
+
+def parsed() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add("--out", type=Path, required=True, metavar="DIR", help="where results.jsonl is kept, and gone on with")
+    add("--state", type=Path, metavar="DIR", help="caches between phases; DIR/state without it")
+    add("--only", nargs="+", default=[], metavar="NAME", help="these operations, by name or how it begins; or main")
+    add("--ways", type=words(WAYS), default=list(DEFAULT), metavar="A,B", help=f"some of {', '.join(WAYS)}")
+    add(
+        "--phases", type=words(PHASES), metavar="A,B", help="some of cold, second, warm; what each way is worth without"
+    )
+    add("--repeats", type=int, default=3, help="processes for each task of a main operation; one for the others")
+    add("--budget", type=float, default=1e9, metavar="S", help="start nothing after these seconds, and end what runs")
+    add("--timeout", type=float, default=240.0, metavar="S", help="seconds for one process")
+    add("--seconds", type=float, default=0.5, metavar="S", help="for how long launches are timed")
+    add("--again", action="store_true", help="also run again what failed")
+    add("--operations", type=Path, default=HERE / "operations.py", metavar="FILE", help="the file that has them")
+    add("--list", action="store_true", help="print the tasks that are open, and run none")
+    add("--table", action="store_true", help="print the tables from the results, and run nothing")
+    return parser.parse_args()
 
 
 def main() -> int:
-    """Run what is open, and print the table once all is there."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help="results, store and compiled kernels")
-    parser.add_argument("names", nargs="*", metavar="OP", help="operations; all without any")
-    parser.add_argument("--ops", type=Path, default=OPS, help="the file that has the operations")
-    parser.add_argument("--seconds", type=float, default=540.0, help="start nothing after these")
-    parser.add_argument("--workers", type=int, default=8, help="operations that are compiled at once")
-    parser.add_argument("--timeout", type=float, default=300.0, help="seconds for one process")
-    parser.add_argument("--limit", type=int, default=0, help="of each kernel the first configs only; 0 for all")
-    options = parser.parse_args()
-    names = options.names or listed(options.ops)
-    deadline = time.monotonic() + options.seconds
-    runner = Runner(options.folder.absolute(), options.ops, options.limit, options.timeout, deadline)
-    found = run_all(runner, names, options.workers)
-    if found is None:
-        print("not all is done; run the same command again to go on")
-        return 3
-    (options.folder / "versions.json").write_text(json.dumps({name: version(name) for name in DISTRIBUTIONS}))
-    for cells in (COLUMNS, ["---"] * len(COLUMNS), *rows(found)):
-        print(f"| {' | '.join(cells)} |")
+    """Run what is open; exit code 0 when all is done, 3 where the budget ended it."""
+    options = parsed()
+    operations, results = load(options.operations), Results(options.out)
+    if options.table:
+        print(report(results.all(), [one.name for one in operations]))
+        return 0
+    here = present(chosen(operations, options.only))
+    done = results.done(options.again)
+    todo = [one for one in tasks(here, options.ways, options.phases, options.repeats) if one not in done]
+    if options.list:
+        print(*todo, sep="\n")
+        return 0
+    results.add(about(operations))
+    runner = Runner(options, operations, results)
+    for task in todo:
+        if (options.again or task not in results.done(False)) and not runner.run(task):
+            print(f"not all is done, the next is {task}; run the same command again to go on")
+            return 3
     return 0
-
-
-def listed(ops: Path) -> list[str]:
-    """The operations that a file has."""
-    done = subprocess.run([sys.executable, str(ops), "list"], capture_output=True, text=True, check=True)
-    return done.stdout.split()
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ EVERYTHING = sorted([*LIBRARY, *(PACKAGE / "kernels").glob("*.py"), *(ROOT / "cl
 # What lies at the top of `autotuned/`, then its packages: each imports from those before it, also where only types need
 # it, and from itself, where no file leads back to itself.
 RANKS = [
-    {"errors", "env", "disk", "typed_json", "json_fields", "_native", "_frozen", "_lazy"},
+    {"errors", "env", "events", "disk", "typed_json", "_native", "_startup"},
     {"gpu"},
     {"key"},
     {"triton_compat", "store"},
@@ -147,6 +147,7 @@ def code_of(path: Path) -> str:
                 "autotuned/triton_compat/compiled.py",
                 "autotuned/triton_compat/specialization.py",
                 "autotuned/binaries/loaded.py",
+                "autotuned/triton_compat/compiling.py",
                 "autotuned/triton_compat/frontend.py",
                 "autotuned/triton_compat/cache.py",
             },

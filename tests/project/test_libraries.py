@@ -1,112 +1,287 @@
-"""The script that runs real libraries, with a library of our own in their place: what it keeps, skips and tells."""
+"""The script that runs real libraries: what it starts in which order, keeps, goes on with and tells."""
 
+import argparse
 import json
 import subprocess
 import sys
+import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-RUN = Path(__file__).parents[1] / "libraries" / "run.py"
-OPS = """
-import os
-os.environ["TRITON_INTERPRET"] = "1"
-import sys
-sys.path.insert(0, {folder!r})
-import ops
-import torch, triton, triton.language as tl
+FOLDER = Path(__file__).parents[1] / "libraries"
+sys.path.insert(0, str(FOLDER))
+import meter  # noqa: E402
+import operations  # noqa: E402
+import plan  # noqa: E402
+import report  # noqa: E402
+import run as script  # noqa: E402
 
-CONFIGS = [triton.Config({{"BLOCK": block}}) for block in (32, 64, 128)]
-
+sys.path.remove(str(FOLDER))
+KERNELS = """
+import triton, triton.language as tl
 
 def bench(call, quantiles):
     call()
     return [1.0, 1.0, 1.0]
 
+@triton.autotune([triton.Config({"BLOCK": block}) for block in (32, 64, 128)], key=["n"], do_bench=bench)
+@triton.jit
+def double(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y_ptr + i, tl.load(x_ptr + i, mask=i < n) * 2, mask=i < n)
+"""
+OPERATIONS = """
+from plan import Operation
 
-def make():
-    @triton.autotune(CONFIGS, key=["n"], do_bench=bench)
-    @triton.jit
-    def double(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
-        i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-        tl.store(y_ptr + i, tl.load(x_ptr + i, mask=i < n) * 2, mask=i < n)
-
-    return double
-
-
-def mine_double():
-    kernel, x = make(), torch.arange(100.0)
+def double():
+    import torch
+    import mykernels
+    x = torch.arange(100.0)
     def call():
         y = torch.zeros(100)
-        kernel[lambda meta: (triton.cdiv(100, meta["BLOCK"]),)](x, y, 100)
+        mykernels.double[lambda meta: (-(-100 // meta["BLOCK"]),)](x, y, 100)
         return [y]
     return call
 
+def broken():
+    raise ImportError("no such part")
 
-def mine_random():
-    return lambda: [torch.rand(4)]
-
-
-def other_broken():
-    raise ImportError("no such library")
-
-
-def slow_one():
-    import time
-    time.sleep(60)
-
-
-ops.RUNS = 3
-ops.OPS = {{name: globals()[name] for name in ("mine_double", "mine_random", "other_broken", "slow_one")}}
-if __name__ == "__main__":
-    ops.main()
+OPERATIONS = (
+    Operation("mine double", "mykernels", "mine", double, ("mykernels",)),
+    Operation("mine broken", "mykernels", "mine", broken),
+    Operation("other", "nonesuch", "none-such", broken),
+)
 """
 
 
 @pytest.fixture
-def run(tmp_path):
-    ops = tmp_path / "standin.py"
-    ops.write_text(OPS.format(folder=str(RUN.parent)))
+def command(tmp_path, monkeypatch):
+    (tmp_path / "mykernels.py").write_text(KERNELS)
+    (tmp_path / "own.py").write_text(OPERATIONS)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
 
-    def run(*arguments):
-        command = [sys.executable, str(RUN), str(tmp_path / "work"), *arguments, "--ops", str(ops), "--workers", "2"]
-        return subprocess.run(command, capture_output=True, text=True, timeout=300)
+    def command(*arguments):
+        fixed = ["--out", str(tmp_path / "out"), "--operations", str(tmp_path / "own.py"), "--seconds", "0"]
+        whole = [sys.executable, str(FOLDER / "run.py"), *fixed, *arguments]
+        return subprocess.run(whole, capture_output=True, text=True, timeout=300)
 
-    run.work = tmp_path / "work"
-    return run
-
-
-def table(done):
-    """Operation -> its cells, and the header."""
-    rows = [line.strip("| ").split(" | ") for line in done.stdout.splitlines() if line.startswith("|")]
-    return {row[0]: row for row in rows}
+    command.lines = lambda: script.Results(tmp_path / "out").all()
+    return command
 
 
-def test_three_modes_of_every_operation_go_on_where_they_stopped(run):
-    names = ("mine_double", "mine_random", "other_broken")
-    stopped = run(*names, "--seconds", "1")
-    assert (stopped.returncode, stopped.stdout) == (3, "not all is done; run the same command again to go on\n")
-    done = run(*names)
+def test_real_processes_measure_in_their_way(command):
+    done = command("--ways", "stock,replace")
     assert done.returncode == 0, done.stderr
-    found = table(done)
-    assert found["operation"][1] == "configs measured: stock, seeded, replaced"
-    assert [found["mine_double"][at] for at in (1, 5, -1)] == ["3, 0, 0", "1", "equal"]
-    assert [found["mine_random"][at] for at in (1, -1)] == ["0, 0, 0", "differ: from run to run"]
-    assert found["other_broken"][1] == "ImportError: no such library"
-    kept = json.loads((run.work / "replaced-mine_double+mine_random.json").read_text())
-    assert (kept["mode"], sorted(kept["ops"])) == ("replaced", ["mine_double", "mine_random"])
-    assert kept["ops"]["mine_double"]["finite"] is True
-    assert json.loads((run.work / "versions.json").read_text())["torch"] != "not installed"
-    again = run(*names, "--seconds", "1")
-    assert (again.returncode, table(again)) == (0, found)  # nothing is done twice
+    assert "other: left out, none-such is not installed" in done.stdout
+    about, *lines = command.lines()
+    assert about["versions"]["torch"] and about["versions"]["none-such"] is None
+    found = {(line["operation"], line["way"], line["phase"]): line for line in lines}
+    ways = (("stock", "cold"), ("ahead", "cold"), ("replace", "warm"))
+    stock, ahead, replace = (found[("mine double", way, phase)] for way, phase in ways)
+    assert stock["bits"] == ahead["bits"] == replace["bits"]
+    assert stock["choices"] == replace["choices"] and len(stock["choices"]) == 1
+    assert set(stock["spent_s"]) == set(meter.SPENT) and stock["host_us"] > 0
+    assert found["mine broken", "stock", "cold"]["error"] == "ImportError: no such part"
+    assert found["mine broken", "replace", "warm"]["error"] == "the cold process before it failed"
+    assert "| mine double |" in command("--table").stdout
+    assert command("--ways", "stock,replace", "--list").stdout.splitlines()[1:] == [""]
 
 
-def test_a_process_that_takes_too_long_is_an_error_of_its_operations(run):
-    done = run("slow_one", "--timeout", "3")
-    assert done.returncode == 0
-    assert "| slow_one | not done after 3 s |" in done.stdout
+def test_where_no_library_is_installed_the_required_ones_are_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(plan.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(SystemExit, match="fla-core mamba-ssm liger-kernel not installed; pip install"):
+        script.present(operations.OPERATIONS)
 
 
-def test_all_operations_can_be_listed():
-    done = subprocess.run([sys.executable, str(RUN.with_name("ops.py")), "list"], capture_output=True, text=True)
-    assert {"fla_rms_norm", "liger_dyt", "mamba_chunk_scan", "flag_gems_mm"} <= set(done.stdout.split())
+def test_the_operations_are_of_nine_libraries_and_import_none():
+    packages = {one.package for one in operations.OPERATIONS}
+    assert len(packages) == 9
+    assert not packages & set(sys.modules)
+    assert [one.name for one in operations.OPERATIONS if one.main] == ["fla forgetting_attn", "mamba ssd, forward", "liger DyT"]  # fmt: skip
+    assert {one.package for one in operations.OPERATIONS if one.required} == {"fla", "mamba_ssm", "liger_kernel"}
+
+
+ONE = plan.Operation("main one", "json", "json", list, main=True)
+TWO = plan.Operation("two", "json", "json", list, environment={"TWO": "2"})
+
+
+def test_the_order_is_what_says_most_first():
+    made = plan.tasks((ONE, TWO), plan.DEFAULT, None, 2)
+    assert [str(task) for task in made[:5]] == [
+        "main one: stock, cold, 0", "main one: ahead, cold, 0", "main one: race, cold, 0", "main one: replace, cold, 0",
+        "main one: ahead, second, 0",
+    ]  # fmt: skip
+    two = [task for task in made if task.operation == "two"]
+    assert [task[1:] for task in two] == [("stock", "cold", 0), ("ahead", "cold", 0), ("race", "cold", 0), ("replace", "warm", 0), ("ahead", "second", 0)]  # fmt: skip
+    assert made.index(two[0]) < made.index(plan.Task("main one", "stock", "cold", 1))
+    assert {task.repeat for task in made if task.operation == "main one"} == {0, 1}
+    assert plan.tasks((TWO,), ["stock"], ["second"], 1) == []  # stock has no store
+
+
+@pytest.fixture
+def runner(tmp_path, monkeypatch):
+    """A runner whose processes are a function: `runner.answer(environment, command)` gives a result, or raises."""
+    seen = []
+
+    def started(command, environment, folder, limit_s):
+        caches = {name: Path(environment[name]) for name in ("AUTOTUNED_CACHE_DIR", "TRITON_CACHE_DIR")}
+        full = tuple(any(folder.iterdir()) for folder in caches.values())
+        seen.append(SimpleNamespace(command=command, environment=environment, full=full))
+        for folder in caches.values():
+            (folder / "something").touch()
+        return make.answer()
+
+    monkeypatch.setattr(script, "started", started)
+    monkeypatch.setattr(script, "autotuned", lambda: "autotuned")
+
+    def make(state="state"):
+        options = argparse.Namespace(
+            out=tmp_path,
+            state=tmp_path / state,
+            budget=100.0,
+            timeout=50.0,
+            seconds=0.0,
+            operations=tmp_path / "own.py",
+        )
+        return script.Runner(options, (ONE, TWO), script.Results(tmp_path))
+
+    make.seen, make.answer, make.results = seen, lambda: (0, 'noise\n{"first_s": 1.0}\n', ""), script.Results(tmp_path)
+    return make
+
+
+@pytest.mark.parametrize(
+    ("phase", "full"), [("cold", (False, False)), ("second", (True, False)), ("warm", (True, True))]
+)
+def test_each_phase_finds_the_caches_that_it_is_about(runner, phase, full):
+    one = runner()
+    assert one.run(plan.Task("two", "race", phase, 0))
+    assert runner.seen[-1].full == full
+    assert one.run(plan.Task("two", "race", phase, 1))
+    assert runner.seen[-1].full == full
+    assert [line["phase"] for line in runner.results.all()] == (["cold"] if phase != "cold" else []) + [phase] * 2
+
+
+def test_a_process_is_started_as_a_user_would_start_it(runner):
+    runner().run(plan.Task("two", "race", "cold", 0))
+    runner().run(plan.Task("two", "stock", "cold", 0))
+    race, stock = runner.seen
+    assert race.command[:4] == ["autotuned", "run", "--race", "--"]
+    assert stock.command == race.command[4:] and stock.command[-1] == "two"
+    assert race.environment["TWO"] == "2"
+    assert Path(race.environment["TRITON_PTXAS_PATH"]).stat().st_mode & 0o111
+
+
+def test_replaced_processes_use_what_those_that_compile_ahead_have_left(runner):
+    one = runner()
+    one.run(plan.Task("two", "ahead", "cold", 0))
+    one.run(plan.Task("two", "replace", "warm", 0))
+    assert [line["way"] for line in runner.results.all()] == ["ahead", "replace"]
+    runner("elsewhere").run(plan.Task("two", "replace", "second", 0))  # another machine: its caches are not there
+    assert [(line["way"], line["repeat"]) for line in runner.results.all()[2:]] == [("ahead", 1), ("replace", 0)]
+
+
+def test_a_process_that_fails_leaves_a_line_and_what_needs_it_too(runner):
+    runner.answer = lambda: (1, "", "Traceback\nValueError: no\n")
+    assert runner().run(plan.Task("two", "ahead", "second", 0))
+    assert runner().run(plan.Task("two", "replace", "warm", 0))
+    cold, second, warm = runner.results.all()
+    assert (cold["phase"], cold["error"], cold["exit"]) == ("cold", "ValueError: no", 1)
+    assert second["error"] == warm["error"] == "the cold process before it failed"
+    assert len(runner.seen) == 1
+    assert len(runner.results.done(again=False)) == 3 and runner.results.done(again=True) == set()
+
+
+@pytest.mark.parametrize(("budget_s", "kept"), [(100.0, True), (20.0, False)])
+def test_a_process_past_its_time_is_an_error_and_past_the_budget_is_run_again(runner, budget_s, kept):
+    def answer():
+        raise subprocess.TimeoutExpired("child", 1.0)
+
+    runner.answer, one = answer, runner()
+    one._deadline = script.time.monotonic() + budget_s
+    assert one.run(plan.Task("two", "stock", "cold", 0)) is kept
+    assert [line["error"] for line in runner.results.all()] == ["not done after 50 s"] * kept
+
+
+def test_a_line_that_was_cut_off_is_run_again(runner):
+    runner().run(plan.Task("two", "stock", "cold", 0))
+    runner.results.add({"operation": "two"} | dict(way="stock", phase="warm", repeat=0))
+    file = runner.results._file
+    file.write_text(file.read_text()[:-5])
+    assert runner.results.done(False) == {plan.Task("two", "stock", "cold", 0)}
+
+
+def line(way, phase="cold", first_s=10.0, host_us=100.0, **more):
+    spent = {"tuned compile": 6.0, "tuned measure": 2.0, "tuned other": 0.0, "other compile": 1.5, "rest": 0.5}
+    fixed = {"operation": "one", "repeat": 0, "bits": "a", "repeats": True, "choices": {"k": "1"}, "launches": 2,
+             "ptxas": 7, "spent_s": spent}  # fmt: skip
+    return {**fixed, "way": way, "phase": phase, "first_s": first_s, "host_us": host_us, **more}
+
+
+def test_the_tables_have_medians_ratios_and_what_failed():
+    half = {"tuned compile": 1.5, "tuned measure": 2.0, "tuned other": 0.0, "other compile": 1.5, "rest": 0.0}
+    lines = [line("stock", first_s=s) for s in (9.0, 30.0, 10.0)]
+    lines += [line("ahead", spent_s=half, first_s=4.0), line("ahead", "second", first_s=1.0), line("replace", "warm", host_us=50.0)]  # fmt: skip
+    lines += [{"operation": "one", "way": "race", "phase": "cold", "repeat": 0, "error": "out of memory"}]
+    told = report.report(lines, ["one", "never run"])
+    assert "| one | 10.0 | 4.0 | 1.5 | 7, 7 |" in told
+    assert "| one | 4.00 | 1.00 | 10.00 |" in told
+    assert "| one | 2 | 100, 100, 50 | 50.0, 50.0, 25.0 | 0.50 |" in told
+    assert "| compiling configs of tuned kernels, summed, ahead; operations: 1 | 6.0 | 1.5 | 4.0 |" in told
+    assert "| host time, replace / stock: geometric mean, most |  |  | 0.50, 0.50 |" in told
+    assert "- one, race, cold: out of memory" in told
+    assert "never run" not in told
+
+
+@pytest.mark.parametrize(
+    ("ours", "said"),
+    [
+        ({}, "equal"),
+        ({"bits": "b", "choices": {"k": "2"}}, "other configs"),
+        ({"bits": "b"}, "DIFFER"),
+        ({"bits": "b", "repeats": False}, "differ from call to call"),
+    ],
+)
+def test_bits_are_compared_where_the_same_configs_were_chosen(ours, said):
+    told = report.report([line("stock"), line("ahead", **ours)], ["one"])
+    assert f"| one | {said} | - | - |" in told
+
+
+@pytest.mark.parametrize(
+    ("frames", "spent"),
+    [
+        ([("app.py", "main")], "rest"),
+        ([("triton/runtime/autotuner.py", "run"), ("triton/compiler/compiler.py", "compile")], "other compile"),
+        ([("triton/runtime/autotuner.py", "_bench"), ("triton/testing.py", "do_bench"), ("triton/compiler/compiler.py", "compile")], "tuned compile"),
+        ([("triton/runtime/autotuner.py", "benchmark"), ("triton/testing.py", "do_bench")], "tuned measure"),
+        ([("/x/autotuned/dropin/ahead.py", "wait")], "tuned compile"),
+        ([("/x/autotuned/search/search.py", "run"), ("/x/autotuned/search/race.py", "go")], "tuned measure"),
+        ([("/x/autotuned/search/search.py", "run"), ("/x/autotuned/search/compile.py", "go")], "tuned compile"),
+        ([("/x/autotuned/dropin/raced.py", "times")], "tuned other"),
+    ],
+)  # fmt: skip
+def test_time_is_told_apart_by_what_is_on_the_stack(frames, spent):
+    frame = None
+    for path, name in frames:
+        frame = SimpleNamespace(f_code=SimpleNamespace(co_filename=path, co_name=name), f_back=frame)
+    assert meter.spent_on(frame) == spent
+
+
+def test_the_sampler_does_not_count_threads_of_a_pool():
+    stop = threading.Event()
+    thread = threading.Thread(target=stop.wait)
+    thread.start()
+    assert thread.ident in meter._pools() and threading.main_thread().ident not in meter._pools()
+    stop.set()
+    thread.join()
+    with meter.Sampler() as sampler:
+        threading.Event().wait(0.05)
+    assert sampler.seconds["rest"] > 0 and sum(sampler.seconds.values()) == sampler.seconds["rest"]
+
+
+def test_json_is_found_behind_what_libraries_print():
+    assert script.last_json('{"a": 1}\n{not json}\nbye\n') == {"a": 1}
+    assert script.last_json("nothing") is None
+    assert json.loads(json.dumps(script.about([ONE])))["versions"]["torch"]

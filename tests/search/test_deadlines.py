@@ -1,5 +1,7 @@
 """After the deadline of a budget no config is compiled or launched and no sample taken, but for the one answer."""
 
+import time
+
 import numpy as np
 import pytest
 from fakes import FakeConfig as Config
@@ -10,8 +12,9 @@ from stored import records
 from autotuned import autotune
 from autotuned.errors import AllConfigsFailedError
 from autotuned.search import compile as compiling
-from autotuned.search import gpu_lock, sampling, search, timers
+from autotuned.search import racing, sampling, search, timers
 from autotuned.search.compile import CompileStream, Wanted
+from autotuned.store import locks
 from autotuned.tunable.call import Call
 from autotuned.tunable.function import TunableFunction
 
@@ -27,7 +30,7 @@ class Clock:
     def perf_counter_ns(self):
         return int(self.now_s * 1e9)
 
-    perf_counter = monotonic
+    perf_counter, strftime = monotonic, staticmethod(time.strftime)
 
     def sleep(self, seconds):
         self.now_s += seconds
@@ -36,7 +39,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch):
     made = Clock()
-    for module in (search, sampling, compiling, timers, gpu_lock):
+    for module in (search, sampling, racing, compiling, timers, locks):
         monkeypatch.setattr(module, "time", made)
     return made
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ from fakes import FakeConfig as Config
 import autotuned
 from autotuned import autotune
 from autotuned.search import race, timers
-from autotuned.search.race import Track, duel, winner
+from autotuned.search.race import Duel, Track, duel, winner
 from autotuned.search.trial import Trial
 from autotuned.store import listing
 
@@ -118,26 +119,81 @@ def test_a_default_that_raises_takes_no_part_and_that_is_said(
 
     run = tuned(took, [3000, 2000], default=none)
     searched(run, 4)
-    assert "takes no part in the search: KeyError" in caplog.text
+    assert re.search("default= takes no part in the search for key .*: KeyError", caplog.text)
     [(_, record)] = listing.all_records()
     assert record.winner["kwargs"] == {"us": 2000}
+    assert record.provenance["default_left_out"] == "KeyError: 'no idea'"
+
+
+@pytest.mark.parametrize(
+    ("how", "why"),
+    [
+        ("wrong", "wrong: Wrong: x: 4 of 4 elements differ"),
+        ("fails", "failed: ValueError: no such time"),
+        ("pruned", "the pruner drops it"),
+    ],
+)
+def test_a_default_that_cannot_be_is_out_and_that_is_said_and_kept(
+    took: Callable[[float], None], caplog: pytest.LogCaptureFixture, how: str, why: str
+) -> None:
+    def odd(configs: list[Any], named: Any, **more: Any) -> list[Any]:
+        return [config for config in configs if config.kwargs["us"] != 500]
+
+    more: dict[str, Any] = {"prune_configs_by": {"early_config_prune": odd}} if how == "pruned" else {}
+
+    @autotune([Config({"us": us}) for us in (3000, 2000)], key=["n"], default=Config({"us": 500}),
+              check=(lambda x: x * 0) if how == "wrong" else None, **more)  # fmt: skip
+    def run(x: Any, n: int, *, us: float) -> None:
+        if us == 500 and how == "fails":
+            raise ValueError("no such time")
+        x[:] = 1.0 if us == 500 else 0.0
+        took(us)
+
+    searched(run, 4)
+    [(_, record)] = listing.all_records()
+    assert record.winner["kwargs"] == {"us": 2000}
+    assert record.provenance["default_left_out"].startswith(why)
+    assert caplog.text.count(f"default= takes no part in the search for key {record.key.digest[:12]}: {why}") == 1
+
+
+@pytest.mark.parametrize("mode", ["auto", "serve", "off", "search"])
+def test_a_callable_default_is_asked_once_a_miss(took: Callable[[float], None], mode: str) -> None:
+    asked = []
+    run = tuned(took, [3000, 2000], default=lambda x, n: asked.append(n) or Config({"us": 500}))
+    with autotuned.mode(mode):
+        run(np.zeros(4), 4)
+    assert asked == [4]
+
+
+def test_of_kept_times_the_untuned_wins_a_tie() -> None:
+    kept = {"first": [100.0] * 3, "untuned": [100.1] * 3, "slow": [120.0] * 3}
+    assert race.pick(kept, "untuned") == ("untuned", "tied")
+    assert race.pick(kept) == ("first", "tied")
+    assert race.pick(kept, "unknown") == ("first", "tied")
+
+
+def test_a_record_without_its_winner_gives_ties_to_the_untuned(took: Callable[[float], None]) -> None:
+    searched(tuned(took, [1000, 1002, 900], default=Config({"us": 1002})), 4)
+    again = tuned(took, [1000, 1002], default=Config({"us": 1002}))
+    again(np.zeros(4), 4)
+    assert (again.best_config.kwargs["us"], again.cache_info().searches) == (1002, 0)
 
 
 # -- the last comparison -----------------------------------------------------------------------------------------------
 
 
-def dueled(best_us: float, untuned_us: float) -> tuple[bool, int]:
-    """Whether the first is confirmed, and how many samples of each that took."""
+def dueled(best_us: float, untuned_us: float, spread: float = 1) -> tuple[Duel, int]:
+    """What came of the last comparison, and how many samples of each that took."""
     samples = []
 
     def sample(turn: Sequence[Trial]) -> None:
         for one in turn:
             samples.append(one.index)
-            noise = (len(samples) * 7 % 11 - 5) / 1000
+            noise = spread * (len(samples) * 7 % 11 - 5) / 1000
             one.samples_us.append((best_us, untuned_us)[one.index] * (1 + noise))
 
-    confirmed = duel(trial(0, best_us), trial(1, untuned_us), Track(sample))
-    return confirmed, samples.count(0)
+    found = duel(trial(0, best_us), trial(1, untuned_us), Track(sample))
+    return found, samples.count(0)
 
 
 @pytest.mark.parametrize(
@@ -145,19 +201,30 @@ def dueled(best_us: float, untuned_us: float) -> tuple[bool, int]:
 )
 def test_what_won_is_confirmed_by_fresh_samples(untuned_us: float, confirmed: bool) -> None:
     found, samples = dueled(100.0, untuned_us)
-    assert found is confirmed
+    assert found.is_won is confirmed
     assert samples <= race.DUEL_SAMPLES
 
 
 def test_what_is_far_apart_needs_few_pairs() -> None:
-    assert dueled(100.0, 200.0) == (True, race.DUEL_ROUND)
+    found, samples = dueled(100.0, 200.0)
+    assert (found.is_won, samples) == (True, race.DUEL_ROUND)
+
+
+@pytest.mark.parametrize(
+    ("untuned_us", "spread", "quality"), [(100.0, 1, "tied"), (90.0, 1, "ok"), (90.0, 20, "noisy")]
+)
+def test_what_is_overruled_has_the_quality_of_the_duel(untuned_us: float, spread: float, quality: str) -> None:
+    assert dueled(100.0, untuned_us, spread)[0].quality(0.5) == quality
 
 
 def test_a_race_that_was_misled_is_overruled(
     took: Callable[[float], None], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "autotuned")
-    monkeypatch.setattr(race, "winner", lambda trials, *more: (trials[-1], "ok"))
+    told, misled = race.winner, [True, True]  # whether it was noisy, and who won
+    monkeypatch.setattr(
+        race, "winner", lambda trials, *more: (trials[-1], "ok") if misled and misled.pop() else told(trials, *more)
+    )
     run = tuned(took, [1000.0, 1500.0])
     searched(run, 4)
     run(np.zeros(4), 4)

@@ -6,7 +6,7 @@ import pytest
 from fakes import FakeDescriptor, FakeTensor
 
 from autotuned.key.memory import aliases, tensors_in, unshared
-from autotuned.launch.zeroing import zero, zero_named
+from autotuned.launch.bound import zero, zero_named
 from autotuned.search.snapshots import Protection, Snapshot
 
 

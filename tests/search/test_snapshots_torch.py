@@ -9,7 +9,7 @@ import torch
 from fakes import FakeDescriptor
 
 from autotuned.key.memory import aliases, elements
-from autotuned.launch.zeroing import zero_named
+from autotuned.launch.bound import zero_named
 from autotuned.search import snapshots
 from autotuned.search.snapshots import Protection, Snapshot, poison
 

@@ -148,12 +148,12 @@ def test_keeping_bounds_the_store_now_and_then(monkeypatch: pytest.MonkeyPatch) 
     runs: list[Any] = []
     monkeypatch.setattr(gc, "run", lambda *limits: runs.append(limits))
     keys = [make_key(n) for n in range(2000)]
-    due = [key for key in keys if gc.is_due(key.digest)]
+    due = [key for key in keys if records.is_gc_due(key.digest)]
     assert 1 <= len(due) <= 30
     for key in [*due, *keys[:20]]:
         records.keep(TuningRecord(key, form(CONFIG), 10.0, "ok", ()))
     assert set(runs) == {(layout.root(), gc.DEFAULT_MAX_BYTES, gc.DEFAULT_MAX_AGE_S)}
-    assert len(runs) == len(due) + sum(gc.is_due(key.digest) for key in keys[:20])
+    assert len(runs) == len(due) + sum(records.is_gc_due(key.digest) for key in keys[:20])
 
 
 def test_b54_the_store_holds_timings_only() -> None:

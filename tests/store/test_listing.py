@@ -14,8 +14,7 @@ from shipped import write
 from autotuned import disk
 from autotuned.configfiles import lookup
 from autotuned.errors import NotTunedError
-from autotuned.resolve import explain
-from autotuned.search import warm_start
+from autotuned.resolve import explain, searcher
 from autotuned.store import layout, listing, records
 from autotuned.store.record import TuningRecord
 
@@ -85,13 +84,13 @@ def test_what_was_written_replaced_and_removed_meanwhile_is_seen(reads: list[str
 def test_a_search_reads_what_is_new(reads: list[str]) -> None:
     keep(COUNT)
     reads.clear()
-    assert warm_start.nearest(make_key(5000), [], stored=True)
-    assert len(reads) == warm_start.MOST_READ
-    warm_start.nearest(make_key(6000), [], stored=True)
-    assert len(reads) == warm_start.MOST_READ
+    assert searcher.likely(make_key(5000), [], stored=True)
+    assert len(reads) == searcher.LIKELY_READ
+    searcher.likely(make_key(6000), [], stored=True)
+    assert len(reads) == searcher.LIKELY_READ
     missed(1000)
     assert len(reads) == COUNT
-    warm_start.nearest(make_key(6000), [], stored=True)
+    searcher.likely(make_key(6000), [], stored=True)
     assert len(reads) == COUNT
 
 

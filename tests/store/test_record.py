@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from fakes import FakeConfig, drop, form, make_key, put
 
-from autotuned import json_fields
+from autotuned import typed_json
 from autotuned.errors import RecordError
 from autotuned.store import record
 from autotuned.store.record import Timing, TuningRecord
@@ -134,4 +134,4 @@ def test_the_error_says_expected_and_got() -> None:
     ids=["0", "1.5", "-2", "true", "text", "null", "nan", "-inf", "huge int"],
 )  # fmt: skip
 def test_what_is_a_finite_number(number: Any, answer: bool) -> None:
-    assert json_fields.is_finite(number) is answer
+    assert typed_json.is_finite(number) is answer

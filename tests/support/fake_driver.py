@@ -1,6 +1,7 @@
 """The driver's functions made with ctypes, for the C launcher to call: with what it did so, byte for byte."""
 
 import ctypes
+import hashlib
 from types import SimpleNamespace
 
 
@@ -20,6 +21,20 @@ LAUNCH = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(LaunchConfig), ctypes.c_v
 CONTEXT = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_void_p))
 STREAM = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int32, ctypes.c_int32, ctypes.POINTER(ctypes.c_void_p))
 MEMSET = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint64, ctypes.c_ubyte, ctypes.c_size_t, ctypes.c_void_p)
+WIDE, NARROW = ctypes.POINTER(ctypes.c_uint64), ctypes.POINTER(ctypes.c_uint32)
+ENCODE = ctypes.CFUNCTYPE(
+    ctypes.c_int,
+    ctypes.c_void_p,
+    ctypes.c_int,
+    ctypes.c_uint32,
+    ctypes.c_void_p,
+    WIDE,
+    WIDE,
+    NARROW,
+    NARROW,
+    *[ctypes.c_int] * 4,
+)
+OLD_DRIVER = 13000  # CUDA 13.0, for which Triton 3.7 and later clear a bit of small maps
 
 
 class Device:
@@ -30,10 +45,29 @@ class Device:
         self.asked: list[int] = []  # the devices whose current stream was asked for
         self.context, self.stream, self.error, self.params = 0x1000, 0x77, 0, 0
         self.sizes: list[int] | None = None  # bytes of each parameter that are noted, in place of 8 of each of `params`
+        self.maps: list[tuple] = []  # what maps were encoded of
+        self.encode = ENCODE(self._encode)
         self.functions = LAUNCH(self._launch), CONTEXT(self._context), STREAM(self._stream), MEMSET(self._memset)
 
     def addresses(self) -> list[int]:
         return [ctypes.cast(function, ctypes.c_void_p).value for function in self.functions]
+
+    def all_addresses(self) -> list[int]:
+        """Whatever `_launch.use_driver` takes."""
+        return [*self.addresses(), 1, self.encoder(), OLD_DRIVER]
+
+    def encoder(self) -> int:
+        return ctypes.cast(self.encode, ctypes.c_void_p).value
+
+    def _encode(self, out, type_, rank, address, sizes, steps, box, every, *rest):
+        """A map whose bytes tell what it was made of; as the driver, it refuses what is not aligned."""
+        made = type_, rank, address, sizes[:rank], steps[: rank - 1], box[:rank], every[:rank], rest
+        self.maps.append(made)
+        if (address or 0) % 16 or any(step % 16 for step in steps[: rank - 1]):
+            return 1
+        digest = hashlib.sha512(repr(made).encode()).digest()
+        ctypes.memmove(out, digest * 2, 128)
+        return 0
 
     def _launch(self, config, function, params, extra):
         c = config.contents

@@ -45,7 +45,7 @@ class Kernel(_launch.Base):
         compiled = weakref.ref(self.compiled)
         self.direct = (
             compiled, 1, 32, 0, "---", (), cache, "key", [], [], [], lambda: True, constants, tuple(watched), 1, None, {},
-            (), 0,
+            (), 0, (),
         )  # fmt: skip
 
     def bind(self, values=(1, 2, 3), direct=None, **fields):

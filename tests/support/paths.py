@@ -51,7 +51,7 @@ def on_path(
 def ship(folder: Path, patch: pytest.MonkeyPatch) -> None:
     """Make config files of all records, and go on with an empty store."""
     for _, record in listing.all_records():
-        writer.ship(record.key, file.entry_of(record, None), folder)
+        writer.ship(record.key, file.entry_of(record), folder)
     patch.setenv("AUTOTUNED_CONFIG_PATH", str(folder))
     patch.setenv("AUTOTUNED_CACHE_DIR", str(folder.parent / "empty"))
 

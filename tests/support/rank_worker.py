@@ -1,5 +1,6 @@
 """One rank of `distributed/test_agreement.py`: reads a scenario a line, plays it, and says what came of it."""
 
+import gc
 import itertools
 import json
 import os
@@ -81,7 +82,21 @@ class Play:
         time.sleep(self.asked.get("slow", [0] * SIZE)[RANK])
         return [1.0 + (launched[-1] - self.best) ** 2] * 3
 
+    def compared(self):
+        """Choose alone, then compare with the others; functions of earlier scenarios are gone."""
+        gc.collect()
+        self.tuned(1)
+        with autotuned.sync(timeout_s=self.asked.get("timeout_s", 30.0)) as agreement:
+            try:
+                if RANK not in self.asked.get("absent", ()):
+                    agreement.compare()
+            except AutotunedError as error:
+                return {"error": type(error).__name__, "text": str(error), "digest": autotuned.choices_digest()}
+        return {"digest": autotuned.choices_digest()}
+
     def run(self):
+        if self.asked.get("compare"):
+            return self.compared()
         if RANK in self.asked.get("stored", ()):
             self.tuned(1)
             self.tuned.cache_clear()

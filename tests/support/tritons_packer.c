@@ -15,15 +15,26 @@ static void *found(const char *name);
 #undef dlerror
 
 static cuLaunchKernelEx_t launch;
+static int (*encode)(void *, int, uint32_t, void *, const uint64_t *, const uint64_t *, const uint32_t *, const uint32_t *, int, int, int, int);
+static int version;
 
 /* Triton looks its functions up once. */
 static CUresult launch_now(const CUlaunchConfig *config, CUfunction function, void **params, void **extra) {
   return launch(config, function, params, extra);
 }
 
-static void *found(const char *name) { return strcmp(name, "cuLaunchKernelEx") ? (void *)0 : (void *)launch_now; }
+static CUresult encode_now(void *map, int type, uint32_t rank, void *address, const uint64_t *sizes, const uint64_t *steps,
+                           const uint32_t *box, const uint32_t *every, int interleave, int swizzle, int promotion, int fill) {
+  return encode(map, type, rank, address, sizes, steps, box, every, interleave, swizzle, promotion, fill);
+}
+
+static void *found(const char *name) {
+  return !strcmp(name, "cuLaunchKernelEx") ? (void *)launch_now : !strcmp(name, "cuTensorMapEncodeTiled") ? (void *)encode_now : (void *)0;
+}
 
 __attribute__((visibility("default"))) void launch_by(void *function) { launch = (cuLaunchKernelEx_t)function; }
+__attribute__((visibility("default"))) void encode_by(void *function, int of) { encode = function; version = of; }
+CUresult cuDriverGetVersion(int *out) { *out = version; return CUDA_SUCCESS; }
 
 CUresult cuCtxGetCurrent(CUcontext *out) { *out = (CUcontext)&no_attribute; return CUDA_SUCCESS; }
 CUresult cuGetErrorString(CUresult error, const char **text) { *text = error ? "pretended" : "none"; return CUDA_SUCCESS; }
@@ -42,7 +53,6 @@ NOT_THERE(cuCtxSetLimit, (CUlimit limit, size_t value))
 NOT_THERE(cuDeviceGet, (CUdevice *out, int index))
 NOT_THERE(cuDeviceGetAttribute, (int *out, CUdevice_attribute attribute, CUdevice device))
 NOT_THERE(cuDevicePrimaryCtxRetain, (CUcontext *out, CUdevice device))
-NOT_THERE(cuDriverGetVersion, (int *out))
 NOT_THERE(cuFuncGetAttribute, (int *out, CUfunction_attribute attribute, CUfunction function))
 NOT_THERE(cuFuncSetAttribute, (CUfunction function, CUfunction_attribute attribute, int value))
 NOT_THERE(cuFuncSetCacheConfig, (CUfunction function, CUfunc_cache config))

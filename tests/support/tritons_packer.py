@@ -15,7 +15,7 @@ from types import ModuleType
 
 import fake_cuda
 import pytest
-from fake_driver import Device
+from fake_driver import OLD_DRIVER, Device
 from triton.backends.nvidia import driver as nvidia
 
 HERE = Path(__file__).resolve().parent
@@ -48,12 +48,15 @@ class Utils(fake_cuda.Utils):
     def __init__(self) -> None:
         self.launch = built().launch
         self.build_signature_metadata = built().build_signature_metadata
+        self.fill_tma_descriptor_tiled = built().fill_tma_descriptor_tiled
 
 
-def install(monkeypatch, driver: fake_cuda.Driver, launch: int) -> None:
+def install(monkeypatch, driver: fake_cuda.Driver, launch: int, encode: int = 0) -> None:
     """Launch the kernels of this pretended driver by Triton's own launcher, which calls the function at this address."""
     module = built()
-    ctypes.CDLL(str(module.path)).launch_by(ctypes.c_void_p(launch))
+    library = ctypes.CDLL(str(module.path))
+    library.launch_by(ctypes.c_void_p(launch))
+    library.encode_by(ctypes.c_void_p(encode), OLD_DRIVER)
     for name in ("PyKernelArg", "ARG_CONSTEXPR", "ARG_KERNEL", "ARG_TUPLE"):
         monkeypatch.setattr(nvidia, name, getattr(module, name))
     driver.utils = Utils()
@@ -67,22 +70,30 @@ def shared_device(driver, monkeypatch):
 
     device = Device()
     driver.get_current_stream = lambda index: device.stream
-    install(monkeypatch, driver, device.addresses()[0])
-    _launch.use_driver(*device.addresses())
+    install(monkeypatch, driver, device.addresses()[0], device.encoder())
+    _launch.use_driver(*device.all_addresses())
     yield device
     _launch.use_driver(0, 0, 0, 0)
 
 
-SIZES = {"1": 1, "8": 1, "16": 2, "32": 4, "64": 8}
+SIZES = {"": 128, "1": 1, "8": 1, "16": 2, "32": 4, "64": 8}
 
 
 def size_of(kind):
     return 8 if kind.startswith("*") else SIZES[kind.strip("biufp")]
 
 
-def flat(kinds):
+def flat(kinds, metas):
+    """The types of all that is passed; that of a map is ""."""
     for kind in kinds:
-        yield from flat(kind) if isinstance(kind, tuple) else [kind]
+        if isinstance(kind, tuple):
+            yield from flat(kind, metas)
+        elif kind.startswith("tensordesc"):
+            rank = kind.count(",") + 1
+            yield from [""] if next(metas, None) else ["*", *["i64"] * 2 * rank, "i1", "i1"]
+            yield from ["i32"] * rank + ["i64"] * rank
+        else:
+            yield kind
 
 
 def outcome(device, call):
@@ -101,7 +112,8 @@ def seen(device, call):
     compiled, error, calls = outcome(device, call)
     if compiled is None:
         return None, error, [(one.grid, one.function) for one in calls]
-    kinds = [kind for kind in flat(compiled.src.signature.values()) if kind != "constexpr"]
+    metas = iter(getattr(compiled.metadata, "tensordesc_meta", None) or ())
+    kinds = [kind for kind in flat(compiled.src.signature.values(), metas) if kind != "constexpr"]
     device.calls.clear()
     device.sizes = [*map(size_of, kinds), 8, 8]
     try:

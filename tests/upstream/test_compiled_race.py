@@ -256,7 +256,6 @@ def test_a_kernel_launched_within_a_trial_has_a_race_of_its_own(x, bench):
 def test_nothing_is_raced_unless_asked(x, bench):
     autotuned.install()
     triton.autotune(CONFIGS, key=["n"], do_bench=bench)(add)[(4,)](x, 100)
-    assert Autotuner._bench is STOCK_BENCH
     assert records()[0].key.call["tuner"]["name"] == "triton"
 
 

@@ -123,7 +123,7 @@ def test_a_record_answers_or_is_none_for_whoever_reads_it(chance: random.Random)
     put(path, changed(record.dump(a_record()), chance))
     for _, found in [*listing.all_records(), *listing.all_heads()]:
         explain.remarks(found.key, {}) if "tensors" in found.key.call else None
-        exchange.entry_of(found) if found.winner else None
+        file.entry_of(found) if found.winner else None
     explain.nearest(make_key(2))
     choice = sources.find(KEY, LIVE)
     assert choice is None or choice.config in CONFIGS

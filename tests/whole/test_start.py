@@ -41,10 +41,10 @@ assert tuned.cache_info().searches == int(sys.argv[1]), tuned.cache_info()
 """
 # Each takes about 0.1 ms, and as much for each 15 KB of its byte code: one more here is a decision.
 MODULES = [
-    "_frozen", "_launch", "_lazy", "_native", "api", "api.decorator", "api.pickling", "api.triton_listener", "api.tuned", "disk",
-    "env", "errors", "gpu", "gpu.device", "json_fields", "key", "key.key", "key.naming", "key.opaque", "key.reach",
-    "key.source", "key.source_text", "key.stored_key", "key.tensors", "launch", "launch.codegen", "launch.launcher", "resolve",
-    "resolve.chooser", "resolve.context", "resolve.hooks", "resolve.request", "resolve.shipped", "resolve.sources", "resolve.tuner",
+    "_launch", "_native", "_startup", "api", "api.decorator", "api.pickling", "api.triton_listener", "api.tuned", "disk",
+    "env", "errors", "events", "gpu", "gpu.device", "key", "key.key", "key.naming", "key.opaque", "key.reach",
+    "key.source", "key.source_text", "launch", "launch.codegen", "launch.launcher", "resolve",
+    "resolve.chooser", "resolve.hooks", "resolve.request", "resolve.sealing", "resolve.sources", "resolve.tuner",
     "store", "store.conditions", "store.layout", "store.lookup", "store.record", "store.records", "triton_compat",
     "triton_compat.fingerprint", "triton_compat.kernel", "triton_compat.versions", "tunable",
     "tunable.argument_names", "tunable.call", "tunable.configs", "tunable.kernel", "typed_json",

@@ -9,7 +9,7 @@ import pytest
 
 from autotuned.gpu.device import Device
 from autotuned.key import source
-from autotuned.resolve.context import Context
+from autotuned.resolve.request import Context
 
 ROUNDS = 3000
 

@@ -52,6 +52,11 @@ typedef struct {
 typedef int (*CuLaunchKernelEx)(const CuLaunchConfig *, void *function, void **params, void **extra);
 typedef int (*CuCtxGetCurrent)(void **context);
 typedef int (*CuMemsetAsync)(uint64_t address, unsigned char value, size_t bytes, void *stream);
+/* map, element type, rank, address, sizes, strides in bytes, box, element strides, interleave, swizzle, promotion, fill */
+typedef int (*CuTensorMapEncodeTiled)(void *map, int type, uint32_t rank, void *address, const uint64_t *sizes,
+                                      const uint64_t *steps, const uint32_t *box, const uint32_t *every, int interleave,
+                                      int swizzle, int promotion, int fill);
+typedef int (*CuDriverGetVersion)(int *version);
 typedef int (*CuGetErrorString)(int error, const char **text);
 
 #endif

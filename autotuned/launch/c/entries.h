@@ -3,7 +3,7 @@
  * Part of `module.c`, after `signature.h`. */
 
 /* How a value is written into the kernel's parameter buffer: the letters of Python's `struct`; SKIP is compiled in. */
-enum { SKIP = '-', POINTER = 'P', BOOL = '?', INT8 = 'b', UINT8 = 'B', INT16 = 'h', UINT16 = 'H', INT32 = 'i', UINT32 = 'I',
+enum { SKIP = '-', POINTER = 'P', BLOCK = 'T',  BOOL = '?', INT8 = 'b', UINT8 = 'B', INT16 = 'h', UINT16 = 'H', INT32 = 'i', UINT32 = 'I',
        INT64 = 'q', UINT64 = 'Q', FP32 = 'f', FP64 = 'd' };
 
 /* What is done at each launch with a value that is not passed as it lies in `Words.raw`, as Triton's own launcher does it:
@@ -18,9 +18,11 @@ typedef struct {
   void *function;
   int32_t device; /* index of the one it was loaded on, whose context is part of the signature */
   unsigned threads, shared_bytes, ctas; /* threads of a block, bytes of shared memory, blocks of a cluster */
-  char kinds[MAX_ARGS], steps[MAX_ARGS];
-  uint8_t passed[MAX_ARGS], stepped[MAX_ARGS]; /* indexes of what is not compiled in, in order, and of what has a step */
+  char kinds[MAX_SLOTS], steps[MAX_SLOTS];       /* by slot; the step of a descriptor is the index of its encoding */
+  uint8_t passed[MAX_SLOTS], stepped[MAX_SLOTS]; /* slots of what is not compiled in, in order, and of what has a step */
   int passed_count, stepped_count;
+  Encoding encodings[MAX_BLOCKS];
+  int blocks, tuples; /* how many descriptors are passed, and whether a value is a tuple */
   CuAttribute attributes[4];
   unsigned attribute_count;
   PyObject *cache, *cache_key;        /* strong: the kernel must still be what Triton's own look-up finds */
@@ -169,7 +171,7 @@ static char step_of_int(char kind, PyObject *x) {
 }
 
 /* What is done with a value for a parameter of this kind, and with any other of the same signature; UNLIKE if Triton's own
- * launcher must convert it or has an error for it. */
+ * launcher must convert it or has an error for it. An enum's member is a number if it is one, and stands for itself. */
 static char step_of(char kind, PyObject *x) {
   PyTypeObject *type = Py_TYPE(x);
   int64_t least, most;
@@ -177,28 +179,75 @@ static char step_of(char kind, PyObject *x) {
   if (kind == SKIP) return AS_IT_IS;
   if (type == &PyFloat_Type) return kind == FP64 ? AS_IT_IS : kind == FP32 ? FROM_DOUBLE : UNLIKE;
   if (type == &PyBool_Type) return range_of(kind, &least, &most) ? AS_IT_IS : FROM_SIGNED;
-  if (type == &PyLong_Type) return step_of_int(kind, x);
+  if (type == &PyLong_Type || (PyLong_Check(x) && kind != FP32 && kind != FP64)) return step_of_int(kind, x);
   return x == Py_None && kind == POINTER ? AS_IT_IS : UNLIKE;
 }
 
-/* Match the kinds of parameters with the values of the call that is bound; 0 if one is not alike. */
-static int take_kinds(Direct *d, const char *kinds, PyObject *const *values, int n) {
-  memcpy(d->kinds, kinds, (size_t)n);
-  for (int i = 0; i < n; i++) {
-    if ((d->steps[i] = step_of(kinds[i], values[i])) == UNLIKE) return 0;
-    if (d->steps[i]) d->stepped[d->stepped_count++] = (uint8_t)i;
-    if (kinds[i] != SKIP) d->passed[d->passed_count++] = (uint8_t)i;
+/* Read one descriptor's encoding: (form, rank, flags, swizzle, bytes, type, rounded type, clears a bit, block,
+ * box); 0 with an error set. */
+static int take_encoding(Encoding *e, PyObject *tuple) {
+  int64_t box[MAX_RANK];
+  PyObject *block, *sizes;
+  if (!PyArg_ParseTuple(tuple, "iiiiiiiiOO", &e->form, &e->rank, &e->flags, &e->swizzle, &e->element_bytes, &e->element_type,
+                        &e->rounded_type, &e->clears_bit, &block, &sizes))
+    return 0;
+  if (e->rank < 1 || e->flags > 2 || read_sizes(block, e->block) != e->rank || read_sizes(sizes, box) != e->rank) {
+    PyErr_SetString(PyExc_ValueError, "Bound.direct: an encoding of a descriptor is not as expected");
+    return 0;
   }
+  for (int i = 0; i < e->rank; i++) e->box[e->rank - 1 - i] = (uint32_t)box[i];
   return 1;
+}
+
+static int take_kind(Direct *d, const char **kinds, PyObject *encodings, PyObject *x, int slot, int *slots);
+
+/* The kinds of a tuple's items, whose slots follow in order; where the tuple is compiled in, so are they. */
+static int take_items(Direct *d, const char **kinds, PyObject *encodings, PyObject *x, char kind, int *slots) {
+  d->tuples = 1;
+  if (kind != SKIP && kind != '(') return 0;
+  for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(x); k++) {
+    const char *skipped = "-", **next = kind == SKIP ? &skipped : kinds;
+    if (!take_kind(d, next, encodings, PyTuple_GET_ITEM(x, k), (*slots)++, slots)) return 0;
+  }
+  return kind == SKIP || *(*kinds)++ == ')';
+}
+
+/* Match the next kind with a value of the call that is bound; 0 if they are not alike, or an error is set. */
+static int take_kind(Direct *d, const char **kinds, PyObject *encodings, PyObject *x, int slot, int *slots) {
+  char kind = **kinds;
+  if (!kind || slot >= MAX_SLOTS) return 0;
+  ++*kinds;
+  d->kinds[slot] = SKIP;
+  if (PyTuple_Check(x)) return take_items(d, kinds, encodings, x, kind, slots);
+  d->kinds[slot] = kind;
+  if (is_descriptor(x) || kind == BLOCK) {
+    if (kind != BLOCK || !is_descriptor(x) || d->blocks == MAX_BLOCKS || d->blocks >= PyTuple_GET_SIZE(encodings)) return 0;
+    if (!take_encoding(&d->encodings[d->blocks], PyTuple_GET_ITEM(encodings, d->blocks))) return 0;
+    d->steps[slot] = (char)d->blocks++;
+  } else {
+    if ((d->steps[slot] = step_of(kind, x)) == UNLIKE) return 0;
+    if (d->steps[slot]) d->stepped[d->stepped_count++] = (uint8_t)slot;
+  }
+  if (kind != SKIP) d->passed[d->passed_count++] = (uint8_t)slot;
+  return 1;
+}
+
+/* Match the kinds of parameters with the values of the call that is bound; 0 if one is not alike, or an error is set. */
+static int take_kinds(Direct *d, const char *kinds, PyObject *encodings, PyObject *const *values, int n) {
+  int slots = n;
+  for (int i = 0; i < n; i++)
+    if (!take_kind(d, &kinds, encodings, values[i], i, &slots)) return 0;
+  if (*kinds) PyErr_SetString(PyExc_ValueError, "Bound.direct: expected one kind a parameter");
+  return !*kinds;
 }
 
 /* Take over `Bound.direct`: a tuple (kernel's weak reference, function, threads, shared bytes, kinds, attributes, cache,
  * cache key, pre-run hooks, enter hooks, leave hooks, holds, constants, watched dicts, ctas, hook, its constants, indexes
- * of zeroed parameters, device), for a call with these values. NULL with an error set, or without one if a value is not
+ * of zeroed parameters, device, encodings of descriptors), for a call with these values. NULL with an error set, or without one if a value is not
  * of the kind that its parameter is. */
 static Direct *direct_of(PyObject *tuple, PyObject *const *values, int n) {
-  if (!PyTuple_Check(tuple) || PyTuple_GET_SIZE(tuple) != 19) {
-    PyErr_SetString(PyExc_TypeError, "Bound.direct: expected a tuple of 19 fields");
+  if (!PyTuple_Check(tuple) || PyTuple_GET_SIZE(tuple) != 20 || !PyTuple_Check(PyTuple_GET_ITEM(tuple, 19))) {
+    PyErr_SetString(PyExc_TypeError, "Bound.direct: expected a tuple of 20 fields");
     return NULL;
   }
   Direct *d = PyMem_Calloc(1, sizeof *d);
@@ -219,11 +268,8 @@ static Direct *direct_of(PyObject *tuple, PyObject *const *values, int n) {
   }
   d->ctas = (unsigned)PyLong_AsUnsignedLong(PyTuple_GET_ITEM(tuple, 14));
   d->device = (int32_t)PyLong_AsLong(PyTuple_GET_ITEM(tuple, 18));
-  Py_ssize_t length = 0;
-  const char *kinds = PyUnicode_AsUTF8AndSize(PyTuple_GET_ITEM(tuple, 4), &length);
-  int alike = 1;
-  if (kinds && length == n) alike = take_kinds(d, kinds, values, n);
-  else if (!PyErr_Occurred()) PyErr_SetString(PyExc_ValueError, "Bound.direct: expected one kind a parameter");
+  const char *kinds = PyUnicode_AsUTF8(PyTuple_GET_ITEM(tuple, 4));
+  int alike = kinds && take_kinds(d, kinds, PyTuple_GET_ITEM(tuple, 19), values, n);
   PyObject *attributes = PyTuple_GET_ITEM(tuple, 5); /* tuple of (id, x, y, z) */
   for (Py_ssize_t i = 0; !PyErr_Occurred() && i < PyTuple_GET_SIZE(attributes) && i < 4; i++) {
     CuAttribute *a = &d->attributes[d->attribute_count++];

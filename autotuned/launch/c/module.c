@@ -4,7 +4,7 @@
  *  1. Words are 64-bit numbers. A tensor whose shape is not in the key contributes its rank and stride pattern only,
  *     so that a batch of varying length stays one entry; the Python twin uses exact shapes and strides.
  *  2. Strings and dtypes count by identity (the entry keeps them alive): equal text in two objects is bound twice,
- *     which costs one more miss and nothing else. Members of enums have no signature.
+ *     which costs one more miss and nothing else.
  *  3. NumPy arrays have no signature here: plain callables use the Python twin.
  *  4. The current device is told by its CUDA context where libcuda is loaded.
  *  5. When the table is full, the older half goes at once.
@@ -25,6 +25,7 @@
 #include "abi.h"
 
 #define MAX_ARGS 128   /* free parameters; a kernel with more uses the Python twin */
+#define MAX_SLOTS 256  /* these, and what is in tuples; a call with more is not bound */
 #define MAX_WORDS 1024 /* words of one call; a call with more is not bound */
 #define MAX_DIMS 24    /* two bits a dimension in one word, beside the device */
 #define LIMIT 4096     /* entries of one table, as in the Python twin */
@@ -44,6 +45,8 @@ static CuLaunchKernelEx cu_launch;
 static CuCtxGetCurrent cu_context;
 static CuGetErrorString cu_error;
 static CuMemsetAsync cu_memset;
+static CuTensorMapEncodeTiled cu_encode; /* NULL in a driver without tensor maps */
+static int driver_version; /* 13010 for CUDA 13.1; 0 where it does not say */
 static int driver_sought;
 static int (*stream_of)(int32_t type, int32_t id, void **out); /* torch's, or a test's stand-in */
 static int takes_host_memory = 0; /* whether the driver is a stand-in to which memory of the host is as good as any */
@@ -60,6 +63,9 @@ static void find_driver(void) {
   cu_launch = (CuLaunchKernelEx)(uintptr_t)dlsym(library, "cuLaunchKernelEx");
   cu_context = (CuCtxGetCurrent)(uintptr_t)dlsym(library, "cuCtxGetCurrent");
   cu_memset = (CuMemsetAsync)(uintptr_t)dlsym(library, "cuMemsetD8Async");
+  cu_encode = (CuTensorMapEncodeTiled)(uintptr_t)dlsym(library, "cuTensorMapEncodeTiled");
+  CuDriverGetVersion ask = (CuDriverGetVersion)(uintptr_t)dlsym(library, "cuDriverGetVersion");
+  if (ask) (void)ask(&driver_version);
   cu_error = (CuGetErrorString)(uintptr_t)dlsym(library, "cuGetErrorString");
 }
 
@@ -67,8 +73,10 @@ static void find_driver(void) {
 
 #include "python_calls.h"
 #include "tensors.h"
+#include "descriptors.h"
 #include "signature.h"
 #include "entries.h"
+#include "parameters.h"
 #include "guards.h"
 #include "table.h"
 #include "grids.h"
@@ -89,10 +97,11 @@ static PyObject *ready(PyObject *module, PyObject *unused) {
 }
 
 static PyObject *use_driver(PyObject *module, PyObject *args) {
-  unsigned long long launch, context, stream, memset;
+  unsigned long long launch, context, stream, memset, encode = 0;
   int host = 1;
   (void)module;
-  if (!PyArg_ParseTuple(args, "KKKK|p", &launch, &context, &stream, &memset, &host)) return NULL;
+  if (!PyArg_ParseTuple(args, "KKKK|pKi", &launch, &context, &stream, &memset, &host, &encode, &driver_version)) return NULL;
+  cu_encode = (CuTensorMapEncodeTiled)(uintptr_t)encode;
   takes_host_memory = launch && host;
   driver_sought = 1;
   cu_memset = (CuMemsetAsync)(uintptr_t)memset;
@@ -128,7 +137,7 @@ static PyMethodDef module_methods[] = {
     {"ready", ready, METH_NOARGS, "None if kernels can be launched from C, else why not."},
     {"read_grids", read_grids, METH_O, "Ask this function, from now on, for the program of each grid callable; see `launch/grid_program.py`."},
     {"use_shim", use_shim, METH_O, "Whether torch's C shim may be used, from the next bind on, instead of DLPack; whether it was. For tests."},
-    {"use_driver", use_driver, METH_VARARGS, "Addresses of stand-ins for the driver's launch, its current context, the stream and memset, and whether they take memory of the host; for tests."},
+    {"use_driver", use_driver, METH_VARARGS, "Addresses of stand-ins for the driver's launch, its current context, the stream and memset, whether they take memory of the host, a stand-in for the encoding of tensor maps, and the driver's version; for tests."},
     {NULL, NULL, 0, NULL}};
 static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_launch", "The launch path in C.", -1, module_methods,
                                         NULL, NULL, NULL, NULL};
@@ -136,10 +145,15 @@ static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_launch", "The l
 static int intern_names(void) {
   struct { PyObject **where; const char *text; } names[] = {
       {&s_run, "run"}, {&s_fallback, "fallback"}, {&s_config, "config"}, {&s_slow_run, "_slow_run"},
-      {&s_still_ours, "_still_ours"}, {&s_grid, "grid"}, {&s_warmup, "warmup"}, {&s_getitem, "__getitem__"}};
+      {&s_still_ours, "_still_ours"}, {&s_grid, "grid"}, {&s_warmup, "warmup"}, {&s_getitem, "__getitem__"},
+      {&s_base, "base"}, {&s_shape, "shape"}, {&s_strides, "strides"}, {&s_block_shape, "block_shape"},
+      {&s_padding, "padding"}, {&s_rounds, "round_f32_to_tf32"}};
   for (size_t i = 0; i < sizeof names / sizeof *names; i++)
     if (!(*names[i].where = PyUnicode_InternFromString(names[i].text))) return -1;
-  return 0;
+  PyObject *module = PyImport_ImportModule("enum");
+  enum_type = module ? (PyTypeObject *)PyObject_GetAttrString(module, "Enum") : NULL;
+  Py_XDECREF(module);
+  return enum_type ? 0 : -1;
 }
 
 PyMODINIT_FUNC PyInit__launch(void) {

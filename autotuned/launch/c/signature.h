@@ -3,16 +3,18 @@
  * Part of `module.c`, after `tensors.h`. The fields of a table stand here: they say of each parameter what
  * counts. */
 
-enum { TAG_TENSOR = 1, TAG_INT, TAG_BOOL, TAG_FLOAT, TAG_NONE, TAG_OBJECT, TAG_MASK = 0x7f };
+enum { TAG_TENSOR = 1, TAG_INT, TAG_BOOL, TAG_FLOAT, TAG_NONE, TAG_OBJECT, TAG_TUPLE, TAG_BLOCK, TAG_MASK = 0x7f };
 enum { ROLE_SHAPE = 1, ROLE_VALUE = 2, ROLE_CONSTEXPR = 4, ROLE_INTEGER = 8, ROLE_STRIDES = 16 }; /* what of a parameter counts */
 enum { FLOAT_IS_WORD = ROLE_VALUE | ROLE_CONSTEXPR };
 enum { WORDS_OK = 0, WORDS_NONE = 1, WORDS_ERROR = -1 };
 
 typedef struct {
-  int count, objects;
+  int count, objects, slots, blocks;
   uint64_t word[MAX_WORDS];
-  uint64_t raw[MAX_ARGS];         /* address or integer of each argument, for the launch */
-  PyObject *object[MAX_ARGS];     /* borrowed: arguments that count by identity */
+  uint64_t raw[MAX_SLOTS];        /* address or integer of each argument, for the launch, then of each item of tuples; of a
+                                   * descriptor its place in `block` */
+  PyObject *object[MAX_SLOTS];    /* borrowed: arguments that count by identity, and classes of tuples */
+  Block block[MAX_BLOCKS];
   int32_t device_type;            /* of the last tensor on a GPU */
   void *stream;                   /* torch's current one, once it was asked for */
   int has_stream, on_host;        /* and whether a tensor lies in the host's memory */
@@ -27,6 +29,7 @@ typedef struct {
   PyObject **buckets;     /* strong, NULL where there is none */
   PyObject *functions;    /* tuple of key callables */
   int asks;               /* whether Python code is asked at each call, which may move tensors: buckets, key callables, `judge` */
+  int sets_blocks;        /* whether hooks may set descriptors' blocks after the look-up: then these are no words */
   PyObject *judge;        /* strong or NULL: shown what each launch would pass; see `launch/verify.py` */
   PyObject *device;       /* callable giving the device's index where there is no libcuda */
   struct Entry **slots;   /* open addressing, a power of two */
@@ -86,7 +89,7 @@ static __attribute__((noinline)) void put_strides(Words *w, const View *v) {
 }
 
 /* hot path. Words of an exact torch.Tensor or Parameter. */
-static inline int words_of_tensor(Words *w, int i, PyObject *x, int role) {
+static inline int words_of_tensor(Words *w, int slot, PyObject *x, int role) {
   View v;
   if (!view(x, &v)) return WORDS_NONE; /* functorch and others without memory */
   if (v.ndim > MAX_DIMS || w->count + 2 * v.ndim + 4 > MAX_WORDS) return WORDS_NONE;
@@ -97,7 +100,7 @@ static inline int words_of_tensor(Words *w, int i, PyObject *x, int role) {
   for (int d = 0; d < dims; d++) out[2 + d] = (uint64_t)v.shape[d];
   w->count += 2 + dims;
   if (__builtin_expect(role & ROLE_STRIDES, 0)) put_strides(w, &v);
-  w->raw[i] = v.address;
+  w->raw[slot] = v.address;
   if (v.device.type == DL_CPU) w->on_host = 1;
   else w->device_type = v.device.type;
   return WORDS_OK;
@@ -109,7 +112,7 @@ static inline int int_is_word(const Table *t, int i, int role) {
 }
 
 /* Fills raw and the integer class: is it 1, is it divisible by 16, its width. May run Python code (a bucket). */
-static int words_of_int(const Table *t, Words *w, int i, PyObject *x, int role) {
+static int words_of_int(const Table *t, Words *w, int i, int slot, PyObject *x, int role) {
   int overflow = 0;
   long long value = PyLong_AsLongLongAndOverflow(x, &overflow);
   uint64_t width = 32;
@@ -117,13 +120,13 @@ static int words_of_int(const Table *t, Words *w, int i, PyObject *x, int role) 
   if (overflow > 0) {
     unsigned long long large = PyLong_AsUnsignedLongLong(x);
     if (PyErr_Occurred()) { PyErr_Clear(); return WORDS_NONE; }
-    w->raw[i] = large;
+    w->raw[slot] = large;
     width = 65;
   } else {
-    w->raw[i] = (uint64_t)value;
+    w->raw[slot] = (uint64_t)value;
     if (value < INT32_MIN || value > INT32_MAX) width = 64;
   }
-  put(w, TAG_INT | width << 8 | (uint64_t)(w->raw[i] == 1) << 16 | (uint64_t)((w->raw[i] & 15) == 0) << 17);
+  put(w, TAG_INT | width << 8 | (uint64_t)(w->raw[slot] == 1) << 16 | (uint64_t)((w->raw[slot] & 15) == 0) << 17);
   if (t->buckets[i]) {
     PyObject *bucket = call_one(t->buckets[i], x);
     if (!bucket) return WORDS_ERROR;
@@ -135,52 +138,109 @@ static int words_of_int(const Table *t, Words *w, int i, PyObject *x, int role) 
     put(w, tag);
     put(w, (uint64_t)edge);
   }
-  if (int_is_word(t, i, role)) put(w, w->raw[i]);
+  if (int_is_word(t, i, role)) put(w, w->raw[slot]);
   return WORDS_OK;
 }
 
-static int words_of_float(Words *w, int i, PyObject *x, int role) {
+static int words_of_float(Words *w, int slot, PyObject *x, int role) {
   double value = PyFloat_AS_DOUBLE(x);
-  memcpy(&w->raw[i], &value, sizeof value);
+  memcpy(&w->raw[slot], &value, sizeof value);
   put(w, TAG_FLOAT);
-  if (role & FLOAT_IS_WORD) put(w, value != value ? UINT64_C(0x7ff8000000000000) : w->raw[i]);
+  if (role & FLOAT_IS_WORD) put(w, value != value ? UINT64_C(0x7ff8000000000000) : w->raw[slot]);
   return WORDS_OK;
 }
 
-/* A value that counts by identity: text or a dtype; anything else, a member of an enum too, has no signature. */
-static int words_of_object(Words *w, int i, PyObject *x) {
+static PyTypeObject *enum_type; /* strong: `enum.Enum` */
+
+/* A value that counts by identity: text, a dtype, a member of an enum; anything else has no signature. */
+static int words_of_object(Words *w, int slot, PyObject *x) {
   const char *kind = Py_TYPE(x)->tp_name;
   const char *dot = strrchr(kind, '.');
-  int known = PyUnicode_CheckExact(x) || !strcmp(dot ? dot + 1 : kind, "dtype");
-  if (!known) return WORDS_NONE;
+  int overflow = 0, known = PyUnicode_CheckExact(x) || !strcmp(dot ? dot + 1 : kind, "dtype") || PyType_IsSubtype(Py_TYPE(x), enum_type);
+  if (!known || w->objects == MAX_SLOTS) return WORDS_NONE;
   put(w, TAG_OBJECT);
   put(w, (uint64_t)(uintptr_t)x);
-  w->raw[i] = 0;
+  w->raw[slot] = PyLong_Check(x) ? (uint64_t)PyLong_AsLongLongAndOverflow(x, &overflow) : 0;
   w->object[w->objects++] = x;
+  return overflow ? WORDS_NONE : WORDS_OK;
+}
+
+/* hot path. Words of a tensor descriptor: what its tensor is, shape and strides of its own, and its block; padding and
+ * rounding are passed and not compiled in. The second one has their number. */
+static int words_of_descriptor(const Table *t, Words *w, int slot, PyObject *x, int role) {
+  View v;
+  Block *b = &w->block[w->blocks];
+  if (role & ROLE_CONSTEXPR || w->blocks == MAX_BLOCKS || w->count + 2 + 3 * MAX_RANK > MAX_WORDS) return WORDS_NONE;
+  if (!read_descriptor(x, b, &v)) return WORDS_NONE;
+  View own = {.shape = b->shape, .strides = b->strides, .ndim = b->rank};
+  int start = w->count, rank = b->rank;
+  put(w, (memory_word(&v) & ~(uint64_t)(TAG_MASK | 0xff << 8)) | TAG_BLOCK | (uint64_t)rank << 8);
+  put(w, stride_pattern(&own) | (uint64_t)t->sets_blocks << 16);
+  for (int d = 0; role & ROLE_SHAPE && d < rank; d++) put(w, (uint64_t)b->shape[d]);
+  if (role & ROLE_STRIDES) put_strides(w, &own);
+  for (int d = 0; !t->sets_blocks && d < rank; d++) put(w, (uint64_t)b->block[d]);
+  w->word[start + 1] |= (uint64_t)(w->count - start) << 32;
+  w->raw[slot] = (uint64_t)w->blocks++;
+  if (v.device.type == DL_CPU) w->on_host = 1;
+  else w->device_type = v.device.type;
   return WORDS_OK;
 }
 
-static int words_of_argument(const Table *t, Words *w, int i, PyObject *x) {
+/* Whether the items of a tuple of this class are what Python's own tuple says, as those of a named tuple. */
+static int is_plain_tuple(PyTypeObject *type) {
+  const PyTypeObject *plain = &PyTuple_Type;
+  return type == plain || (type->tp_iter == plain->tp_iter && type->tp_as_mapping->mp_subscript == plain->tp_as_mapping->mp_subscript &&
+                           !PyType_IsSubtype(type, enum_type));
+}
+
+static int words_of_argument(const Table *t, Words *w, int i, int slot, PyObject *x);
+
+/* Words of a tuple: how many items and words, the class if it is a named one, then those of the items. The numbers of a
+ * tensor that is compiled in are not told by words. */
+static int words_of_tuple(const Table *t, Words *w, int i, PyObject *x) {
+  PyTypeObject *type = Py_TYPE(x);
+  Py_ssize_t count = PyTuple_GET_SIZE(x);
+  int start = w->count, named = type != &PyTuple_Type;
+  if (t->buckets[i] || !is_plain_tuple(type) || count > MAX_SLOTS || w->objects == MAX_SLOTS) return WORDS_NONE;
+  put(w, TAG_TUPLE | (uint64_t)count << 8);
+  put(w, named ? (uint64_t)(uintptr_t)type : 0);
+  if (named) w->object[w->objects++] = (PyObject *)type;
+  for (Py_ssize_t k = 0; k < count; k++) {
+    PyObject *item = PyTuple_GET_ITEM(x, k);
+    if (w->slots == MAX_SLOTS || (t->roles[i] & ROLE_CONSTEXPR && tensor_type && PyObject_TypeCheck(item, tensor_type))) return WORDS_NONE;
+    int result = words_of_argument(t, w, i, w->slots++, item);
+    if (result) return result;
+  }
+  w->word[start] |= (uint64_t)(w->count - start) << 32;
+  return WORDS_OK;
+}
+
+/* hot path. Words of a parameter's value, or of an item of it, whose slot lies behind those of the parameters. */
+static int words_of_argument(const Table *t, Words *w, int i, int slot, PyObject *x) {
   PyTypeObject *type = Py_TYPE(x);
   int role = t->roles[i];
   if (w->count + 4 > MAX_WORDS) return WORDS_NONE;
-  if (tensor_type && (type == tensor_type || type == parameter_type)) return words_of_tensor(w, i, x, role);
-  if (type == &PyLong_Type) return words_of_int(t, w, i, x, role);
+  if (tensor_type && (type == tensor_type || type == parameter_type)) return words_of_tensor(w, slot, x, role);
+  if (type == &PyLong_Type) return words_of_int(t, w, i, slot, x, role);
   if (type == &PyBool_Type) {
     put(w, TAG_BOOL | (uint64_t)(x == Py_True) << 8);
-    w->raw[i] = x == Py_True;
+    w->raw[slot] = x == Py_True;
     return WORDS_OK;
   }
-  if (type == &PyFloat_Type) return words_of_float(w, i, x, role);
-  if (x == Py_None) { put(w, TAG_NONE); w->raw[i] = 0; return WORDS_OK; }
-  return words_of_object(w, i, x);
+  if (type == &PyFloat_Type) return words_of_float(w, slot, x, role);
+  if (x == Py_None) { put(w, TAG_NONE); w->raw[slot] = 0; return WORDS_OK; }
+  if (is_descriptor(x)) return words_of_descriptor(t, w, slot, x, role);
+  return PyTuple_Check(x) ? words_of_tuple(t, w, i, x) : words_of_object(w, slot, x);
 }
 
-/* How many words an argument has, by the first of them. */
-static int length_of(const Table *t, int i, uint64_t first) {
+/* How many words an argument or an item has, by the first two of them. */
+static int length_of(const Table *t, int i, const uint64_t *words) {
   int role = t->roles[i];
+  uint64_t first = *words;
   switch (first & TAG_MASK) {
-    case TAG_TENSOR: return 2 + (role & ROLE_SHAPE ? (int)(first >> 8 & 0xff) : 0);
+    case TAG_TENSOR: return 2 + (role & ROLE_SHAPE ? (int)(first >> 8 & 0xff) : 0) + (role & ROLE_STRIDES ? (int)(first >> 8 & 0xff) : 0);
+    case TAG_BLOCK: return (int)(words[1] >> 32);
+    case TAG_TUPLE: return (int)(first >> 32);
     case TAG_INT: return 1 + (t->buckets[i] ? 2 : 0) + int_is_word(t, i, role);
     case TAG_FLOAT: return 1 + (role & FLOAT_IS_WORD ? 1 : 0);
     case TAG_OBJECT: return 2;
@@ -231,14 +291,15 @@ static inline int device_word(const Table *t, uint64_t *out) {
 
 /* hot path. The signature of a call. WORDS_ERROR leaves a Python error set. May run Python code. */
 static int make_words(const Table *t, Words *w, PyObject *const *values) {
-  w->count = w->objects = w->has_stream = w->on_host = 0;
+  w->count = w->objects = w->has_stream = w->on_host = w->blocks = 0;
+  w->slots = t->n;
   w->device_type = DL_CUDA;
   if (t->device != Py_None) {
     int result = device_word(t, &w->word[w->count++]);
     if (result) return result;
   }
   for (int i = 0; i < t->n; i++) {
-    int result = words_of_argument(t, w, i, values[i]);
+    int result = words_of_argument(t, w, i, i, values[i]);
     if (result) return result;
   }
   return words_of_functions(t, w, values);

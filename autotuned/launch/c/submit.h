@@ -100,36 +100,6 @@ static int evaluate_grid(Table *t, const Direct *d, PyObject *grid, PyObject *co
   return failed ? -1 : 1;
 }
 
-/* hot path. A double as a float, in the low bytes of its 64 bits. */
-static inline void narrow(uint64_t *raw) {
-  double wide;
-  float low;
-  memcpy(&wide, raw, sizeof wide);
-  low = (float)wide;
-  memcpy(raw, &low, sizeof low);
-}
-
-/* An integer as its parameter takes it; 0 if it does not fit. */
-static __attribute__((noinline)) int convert_int(char step, char kind, uint64_t *raw) {
-  int64_t least, most, value = (int64_t)*raw;
-  if (step == IF_IT_FITS) return range_of(kind, &least, &most) && value >= least && value <= most;
-  double wide = step == FROM_SIGNED ? (double)value : (double)*raw;
-  memcpy(raw, &wide, sizeof wide);
-  if (kind == FP32) narrow(raw);
-  return 1;
-}
-
-/* hot path. Make the values what the kernel takes; 0 if Triton's own launcher must. A narrower integer is the low bytes of
- * the 64: little endian. */
-static inline int convert_all(const Direct *d, uint64_t *raw) {
-  for (int s = 0; s < d->stepped_count; s++) {
-    int i = d->stepped[s];
-    if (d->steps[i] == FROM_DOUBLE) narrow(&raw[i]);
-    else if (!convert_int(d->steps[i], d->kinds[i], &raw[i])) return 0;
-  }
-  return 1;
-}
-
 static int raise_cuda(int error) {
   const char *text = NULL;
   if (cu_error) cu_error(error, &text);
@@ -144,17 +114,10 @@ static int find_stream(const Direct *d, Words *w) {
   return stream_of(w->device_type, d->device, &w->stream) ? -1 : 0;
 }
 
-/* hot path. Submit on torch's current stream; the GIL is released, since a full queue blocks. 1: done, 0: Triton's own
- * launcher must do it, 2: the grid is empty, -1: error. Inlined at both of its calls: 43 instructions of a launch (tests/bench/host.py). */
-static inline __attribute__((always_inline)) int submit(const Direct *d, Words *w, const long grid[3]) {
-  static uint64_t no_scratch = 0;
-  void *params[MAX_ARGS + 2];
-  if (!convert_all(d, w->raw)) return 0;
-  if (!grid[0] || !grid[1] || !grid[2]) return 2;
-  if (find_stream(d, w)) return -1;
-  int count = d->passed_count;
-  for (int i = 0; i < count; i++) params[i] = &w->raw[d->passed[i]];
-  params[count] = params[count + 1] = &no_scratch; /* global and profile scratch */
+static uint64_t no_scratch = 0;
+
+/* hot path. The driver's launch; the GIL is released, since a full queue blocks. 1, or -1 with an error set. */
+static inline __attribute__((always_inline)) int call_driver(const Direct *d, const Words *w, const long grid[3], void **params) {
   CuLaunchConfig c = {(unsigned)grid[0] * d->ctas, (unsigned)grid[1], (unsigned)grid[2], d->threads, 1, 1, d->shared_bytes, w->stream,
                       d->attribute_count ? (CuAttribute *)d->attributes : NULL, d->attribute_count};
   int error;
@@ -162,6 +125,29 @@ static inline __attribute__((always_inline)) int submit(const Direct *d, Words *
   error = cu_launch(&c, d->function, params, NULL);
   Py_END_ALLOW_THREADS
   return error ? raise_cuda(error) : 1;
+}
+
+/* A launch with tensor descriptors, whose maps are encoded now; as `submit`. */
+static __attribute__((noinline)) int submit_blocks(const Direct *d, Words *w, const long grid[3]) {
+  Parameters p;
+  if (!add_all(d, w, &p)) return 0;
+  add(&p, &no_scratch, 8);
+  add(&p, &no_scratch, 8);
+  return call_driver(d, w, grid, p.params);
+}
+
+/* hot path. Submit on torch's current stream. 1: done, 0: Triton's own
+ * launcher must do it, 2: the grid is empty, -1: error. Inlined at both of its calls: 43 instructions of a launch (tests/bench/host.py). */
+static inline __attribute__((always_inline)) int submit(const Direct *d, Words *w, const long grid[3]) {
+  void *params[MAX_SLOTS + 2];
+  if (!convert_all(d, w->raw)) return 0;
+  if (!grid[0] || !grid[1] || !grid[2]) return 2;
+  if (find_stream(d, w)) return -1;
+  if (__builtin_expect(d->blocks, 0)) return submit_blocks(d, w, grid);
+  int count = d->passed_count;
+  for (int i = 0; i < count; i++) params[i] = &w->raw[d->passed[i]];
+  params[count] = params[count + 1] = &no_scratch; /* global and profile scratch */
+  return call_driver(d, w, grid, params);
 }
 
 static PyObject *tuple_of(PyObject *const *values, int n) {
@@ -210,6 +196,7 @@ static int span_of(PyObject *x, Span *s) {
 static int zero_directly(const Direct *d, const Table *t, Words *w, PyObject *const *values) {
   Span spans[MAX_ARGS];
   int count = 0;
+  if (d->blocks | d->tuples) return 0; /* which may hold what shares memory with it */
   if (!cu_memset || find_stream(d, w)) return cu_memset ? -1 : 0;
   for (int i = 0; i < t->n; i++) {
     if (Py_TYPE(values[i]) != tensor_type && Py_TYPE(values[i]) != parameter_type) {
@@ -254,6 +241,26 @@ static int prepare(const Entry *e, const Direct *d, const Table *t, Words *w, Py
   return done ? 1 : -1;
 }
 
+/* The memory of a value, or of an item of it, read anew; 0 if a kernel is compiled otherwise for what it is now. Whatever
+ * else has a signature is immutable. `at`: where its words begin, and then end. */
+static int read_value_again(const Table *t, Words *w, int i, int slot, PyObject *x, int *at) {
+  View v;
+  uint64_t first = w->word[*at];
+  int tag = first & TAG_MASK, end = *at + length_of(t, i, &w->word[*at]);
+  *at += 2; /* only now: to the first item of a tuple */
+  for (Py_ssize_t k = 0; tag == TAG_TUPLE && k < PyTuple_GET_SIZE(x); k++)
+    if (!read_value_again(t, w, i, w->slots++, PyTuple_GET_ITEM(x, k), at)) return 0;
+  *at = end;
+  if (tag == TAG_TENSOR) {
+    if (!view(x, &v) || !same_memory(memory_word(&v), first)) return 0;
+    w->raw[slot] = v.address;
+  } else if (tag == TAG_BLOCK) { /* its rank and block are compared when it is passed */
+    const uint64_t not_memory = TAG_MASK | 1 << 7;
+    return read_descriptor(x, &w->block[w->raw[slot]], &v) && same_memory(memory_word(&v) & ~not_memory, first & ~not_memory);
+  }
+  return 1;
+}
+
 /* Python code has run since the signature was made: a hook, a grid callable, a size's `__index__`, a bucket. Read again what
  * it may have changed, tensors' addresses and the stream, and ask again what the launch relies on. 1: the kernel is still
  * the one for these arguments, on this device; 0: Triton must find another, or say what is wrong; -1: error. */
@@ -265,14 +272,9 @@ static __attribute__((noinline)) int read_again(const Table *t, Direct *d, Words
     if (result == WORDS_ERROR) return -1;
     if (result || device != w->word[at++]) return 0;
   }
-  for (int i = 0; i < t->n; i++) {
-    uint64_t first = w->word[at];
-    at += length_of(t, i, first);
-    if ((first & TAG_MASK) != TAG_TENSOR) continue; /* anything else that has a signature is immutable */
-    View v;
-    if (!view(values[i], &v) || !same_memory(memory_word(&v), first)) return 0;
-    w->raw[i] = v.address;
-  }
+  w->slots = t->n;
+  for (int i = 0; i < t->n; i++)
+    if (!read_value_again(t, w, i, i, values[i], &at)) return 0;
   w->has_stream = 0;
   Py_CLEAR(*kernel);
   return guards_hold(d, kernel);
@@ -299,20 +301,17 @@ static __attribute__((noinline)) PyObject *launch_as_sized(Entry *e, PyObject *c
 }
 
 /* What a launch would pass to the driver: function, grid or None, threads, bytes of shared memory, stream, attributes as
- * (id, x, y, z), and 8 bytes of each parameter. New reference; None if Triton's own launcher must convert a value. */
-static PyObject *passed_of(const Direct *d, Words *w, int n, const long *grid) {
-  uint64_t raw[MAX_ARGS];
-  memcpy(raw, w->raw, sizeof *raw * (size_t)n);
-  if (!convert_all(d, raw)) Py_RETURN_NONE;
-  if (find_stream(d, w)) return NULL;
-  PyObject *attributes = PyTuple_New(d->attribute_count), *parameters = PyTuple_New(d->passed_count);
+ * (id, x, y, z), and the bytes of each parameter. New reference; None if Triton's own launcher must convert a value. */
+static PyObject *passed_of(const Direct *d, Words *w, const long *grid) {
+  PyObject *parameters = written_of(d, w);
+  if (!parameters || parameters == Py_None) return parameters;
+  if (find_stream(d, w)) { Py_DECREF(parameters); return NULL; }
+  PyObject *attributes = PyTuple_New(d->attribute_count);
   PyObject *sizes = grid ? Py_BuildValue("(lll)", grid[0] * (long)d->ctas, grid[1], grid[2]) : Py_NewRef(Py_None);
   for (unsigned i = 0; attributes && i < d->attribute_count; i++) {
     const CuAttribute *a = &d->attributes[i];
     PyTuple_SET_ITEM(attributes, i, Py_BuildValue("(iIII)", a->id, a->value.dims[0], a->value.dims[1], a->value.dims[2]));
   }
-  for (int i = 0; parameters && i < d->passed_count; i++)
-    PyTuple_SET_ITEM(parameters, i, PyBytes_FromStringAndSize((const char *)&raw[d->passed[i]], sizeof *raw));
   if (PyErr_Occurred()) { Py_XDECREF(attributes); Py_XDECREF(parameters); Py_XDECREF(sizes); return NULL; }
   return Py_BuildValue("(KNIIKNN)", (unsigned long long)(uintptr_t)d->function, sizes, d->threads, d->shared_bytes,
                        (unsigned long long)(uintptr_t)w->stream, attributes, parameters);
@@ -335,7 +334,7 @@ static PyObject *table_passed(Table *t, PyObject *args) {
   unsigned long long computed = t->computed;
   int sized = plain_grid(grid, sizes) ? 1 : compute_grid(t, d->constants, grid, values, sizes);
   t->computed = computed;
-  PyObject *passed = sized < 0 ? NULL : passed_of(d, &w, t->n, sized ? sizes : NULL);
+  PyObject *passed = sized < 0 ? NULL : passed_of(d, &w, sized ? sizes : NULL);
   release_direct(d);
   return passed;
 }
@@ -345,7 +344,7 @@ static PyObject *table_passed(Table *t, PyObject *args) {
 static __attribute__((noinline)) int ask_judge(const Table *t, Entry *e, const Direct *d, Words *w, PyObject *const *values,
                                                PyObject *grid, const long sizes[3]) {
   PyObject *judge = Py_NewRef(t->judge);
-  PyObject *passed = passed_of(d, w, t->n, sizes), *tuple = passed ? tuple_of(values, t->n) : NULL;
+  PyObject *passed = passed_of(d, w, sizes), *tuple = passed ? tuple_of(values, t->n) : NULL;
   PyObject *said = tuple ? PyObject_CallFunctionObjArgs(judge, e->bound, tuple, grid, passed, NULL) : NULL;
   int yes = said ? PyObject_IsTrue(said) : -1;
   Py_DECREF(judge);

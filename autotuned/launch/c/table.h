@@ -185,6 +185,14 @@ static int compiles_a_tensor(const Table *t, PyObject *const *values) {
   return 0;
 }
 
+/* Whether code of the user's runs between the look-up and the launch, which may set a descriptor's block for the config. */
+static int may_set_blocks(const Table *t, PyObject *bound) {
+  PyObject *before = NULL;
+  if (optional(bound, "before", &before)) PyErr_Clear();
+  Py_XDECREF(before);
+  return before || t->asks;
+}
+
 static PyObject *table_bind(Table *t, PyObject *args) {
   PyObject *tuple, *bound, **values;
   Words w;
@@ -192,8 +200,15 @@ static PyObject *table_bind(Table *t, PyObject *args) {
   if (find_torch()) return NULL;
   find_driver();
   if (!as_values(t, tuple, &values) || compiles_a_tensor(t, values)) Py_RETURN_FALSE;
-  compare_shims(values, t->n);
+  find_descriptors();
+  for (int i = 0; i < t->n; i++) compare_shims(values[i]);
   int result = make_words(t, &w, values);
+  if (result == WORDS_OK && w.blocks && !t->sets_blocks && may_set_blocks(t, bound)) {
+    t->sets_blocks = 1;
+    table_forget(t);
+    if (!t->order) return PyErr_NoMemory();
+    result = make_words(t, &w, values);
+  }
   if (result == WORDS_ERROR && clear_exception()) return NULL;
   if (result) Py_RETURN_FALSE;
   Entry *e = new_entry(t, &w, values, bound);

@@ -82,11 +82,6 @@ static void compare_shim(PyObject *x) {
   shim_state = same ? SHIM_AGREES : SHIM_REFUSED;
 }
 
-/* cold path. The same for all tensors among the values of a call. */
-static void compare_shims(PyObject *const *values, int n) {
-  for (int i = 0; tensor_type && i < n; i++)
-    if (Py_TYPE(values[i]) == tensor_type || Py_TYPE(values[i]) == parameter_type) compare_shim(values[i]);
-}
 
 /* torch's library is loaded already; without these functions DLPack serves. */
 static void find_shim(void) {

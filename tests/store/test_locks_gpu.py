@@ -1,4 +1,4 @@
-"""Tests of `alone`: searches take turns on a GPU, and none waits for ever."""
+"""Tests of `locks.gpu_locked`: searches take turns on a GPU, and none waits for ever."""
 
 import subprocess
 import sys
@@ -8,12 +8,13 @@ import time
 import numpy as np
 
 from autotuned import Config, autotune
-from autotuned.search import gpu_lock, timers
+from autotuned.search import timers
+from autotuned.store import locks
 
 HOLD = """
 import sys, time
-from autotuned.search import gpu_lock as alone
-with alone.timing("gpu-1") as held:
+from autotuned.store import locks
+with locks.gpu_locked("gpu-1") as held:
     print(held, flush=True)
     time.sleep(1000)
 """
@@ -24,13 +25,13 @@ def test_another_process_waits_until_the_holder_is_gone():
     try:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "True\n"
-        with gpu_lock.timing("gpu-1", patience_s=0.2) as held:
+        with locks.gpu_locked("gpu-1", patience_s=0.2) as held:
             assert not held
-        with gpu_lock.timing("gpu-2", patience_s=0.2) as other:
+        with locks.gpu_locked("gpu-2", patience_s=0.2) as other:
             assert other
         killed = []
         threading.Timer(0.3, lambda: (killed.append(holder), holder.kill())).start()
-        with gpu_lock.timing("gpu-1") as held:
+        with locks.gpu_locked("gpu-1") as held:
             assert held
             assert killed
     finally:
@@ -41,9 +42,9 @@ def test_another_process_waits_until_the_holder_is_gone():
 
 def test_no_config_is_said_to_be_at_work_while_a_search_waits_for_its_turn(monkeypatch):
     """Whoever watches takes a config that is at work for too long for one that hangs."""
-    stages, timing = [], gpu_lock.timing
+    stages, wait = [], locks.gpu_locked
     monkeypatch.setattr(timers.HostTimer, "device", "gpu-4")
-    monkeypatch.setattr(gpu_lock, "timing", lambda *limits: stages.append("turn") or timing(*limits))
+    monkeypatch.setattr(locks, "gpu_locked", lambda *limits: stages.append("turn") or wait(*limits))
 
     @autotune([Config({"step": step}) for step in range(2)], key=["n"])
     def work(out, n, *, step):
@@ -56,7 +57,7 @@ def test_no_config_is_said_to_be_at_work_while_a_search_waits_for_its_turn(monke
 
 
 def test_what_has_no_device_waits_for_nobody():
-    with gpu_lock.timing(None) as held:
+    with locks.gpu_locked(None) as held:
         assert held
 
 

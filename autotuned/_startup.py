@@ -1,8 +1,10 @@
-"""Small immutable classes by their annotated fields, at a fiftieth of what a frozen dataclass costs to define."""
+"""What keeps the start of a process short: modules imported when first asked for something, small immutable classes."""
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
@@ -73,3 +75,22 @@ class Frozen:
     def replace(self, **changes: Any) -> Self:
         """The same with other values in some fields."""
         return type(self)(**{**self.fields(), **changes})
+
+
+class Later(ModuleType):
+    """Stands for a module that a stored choice does not need; asked for a name, it imports the module and asks it.
+
+    Not `importlib.util.LazyLoader`, whose modules two threads may fill at once before Python 3.12.
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(importlib.import_module(self.__name__), name)
+
+
+def later(name: str) -> Any:
+    """The module `autotuned.<name>`, for names that are used inside functions only.
+
+    Starting a process whose choices are stored took 27 ms of imports with all modules, on an idle core; half of that
+    was modules for searching (`tests/bench/store.py`).
+    """
+    return Later(f"autotuned.{name}")

@@ -1,14 +1,17 @@
-"""Tests of `_frozen`."""
+"""Tests of `_startup`."""
 
 from __future__ import annotations
 
 import copy
 import pickle
+import subprocess
+import sys
 from functools import cached_property
 
 import pytest
 
-from autotuned._frozen import Frozen
+from autotuned._startup import Frozen, later
+from autotuned.triton_compat import ttir
 
 
 class Point(Frozen):
@@ -84,3 +87,26 @@ def test_what_was_derived_is_no_field():
 def test_it_is_pickled_and_copied():
     assert pickle.loads(pickle.dumps(Point(1, 2, "a"))) == Point(1, 2, "a")
     assert copy.deepcopy(Point(1)) == Point(1)
+
+
+CODE = """
+import sys
+from autotuned._startup import later
+ttir = later("triton_compat.ttir")
+assert "autotuned.triton_compat.ttir" not in sys.modules
+ttir.access
+assert "autotuned.triton_compat.ttir" in sys.modules
+"""
+
+
+def test_a_module_is_imported_when_something_of_it_is_asked_for():
+    subprocess.run([sys.executable, "-c", CODE], check=True, timeout=60)
+
+
+def test_what_is_asked_for_is_the_modules_own_at_that_moment(monkeypatch):
+    module = later("triton_compat.ttir")
+    assert module.access is ttir.access
+    monkeypatch.setattr(ttir, "access", len)
+    assert module.access is len
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        module.nothing

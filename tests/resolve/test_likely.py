@@ -7,7 +7,7 @@ from fakes import FakeConfig, form, make_key
 from autotuned import Config, autotune
 from autotuned.key import nearest_key
 from autotuned.key.key import Key
-from autotuned.search import warm_start
+from autotuned.resolve import searcher
 from autotuned.store import listing
 from autotuned.store.record import TuningRecord
 from autotuned.typed_json import canonical
@@ -23,7 +23,7 @@ def identity(block):
 
 def test_the_nearest_winner_comes_first_and_each_once():
     known = [tuned(16, 1), tuned(900, 2), tuned(4096, 3), tuned(1100, 2), tuned(1 << 20, 4)]
-    assert warm_start.nearest(make_key(1000), known) == [identity(2), identity(3), identity(1)]
+    assert searcher.likely(make_key(1000), known) == [identity(2), identity(3), identity(1)]
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,7 @@ def test_the_nearest_winner_comes_first_and_each_once():
     ids=["nothing", "another device", "an unfinished search"],
 )
 def test_where_nothing_is_like_it_nothing_is_likely(known):
-    assert warm_start.nearest(make_key(1000), known) == []
+    assert searcher.likely(make_key(1000), known) == []
 
 
 def test_sizes_are_compared_by_their_ratio_and_other_values_by_being_the_same():
@@ -82,7 +82,7 @@ def test_of_a_large_store_a_part_is_read(monkeypatch):
         searching(launched)(np.zeros(4), n)
     seen, read = [], listing._head
     listing._known.clear()
-    monkeypatch.setattr(warm_start, "MOST_READ", 2)
+    monkeypatch.setattr(searcher, "LIKELY_READ", 2)
     monkeypatch.setattr(listing, "_head", lambda path: seen.append(path) or read(path))
     searching(launched)(np.zeros(4), 800)
     assert len(seen) == 2

@@ -1,0 +1,75 @@
+"""In front of Triton's `Autotuner._bench`: the first config that a call measures begins a race, or compiles ahead."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from triton.runtime.autotuner import Autotuner
+
+from autotuned._startup import later
+from autotuned.api import triton_listener
+from autotuned.dropin import seeded, stock_tuner
+from autotuned.triton_compat import kernel
+
+if TYPE_CHECKING:
+    from autotuned.dropin import ahead, raced
+else:
+    raced, ahead = later("dropin.raced"), later("dropin.ahead")
+
+log = logging.getLogger("autotuned")
+_NAMES = ("_bench", "prune_configs")
+
+
+def begin(race: bool, compile_ahead: bool) -> None:
+    """Race, or compile ahead, where Triton's tuners would measure; not where somebody has replaced their `_bench`."""
+    if not hasattr(Autotuner._bench, "in_front_of"):
+        if not kernel.is_tritons(Autotuner._bench):
+            log.log(
+                logging.WARNING if race else logging.INFO,
+                "install: Autotuner._bench was replaced before (%s): there are no races, nothing is compiled ahead.",
+                Autotuner._bench,
+            )
+            return
+        _wrap()
+    kernel.remember_originals()
+    stock_tuner.racing.on |= race
+    stock_tuner.compiling.on |= compile_ahead
+
+
+def _wrap() -> None:
+    measure: Any = Autotuner._bench
+    prune: Any = Autotuner.prune_configs
+
+    def ours(self: Any, *args: Any, config: Any, **meta: Any) -> Any:
+        asked = seeded.measuring(self)
+        times = asked.times(config) if asked is not None else None
+        if times is not None:
+            triton_listener.say_measured(self.base_fn.__name__, config)
+            return list(times)
+        if asked is not None and stock_tuner.compiling.on and asked.begins():
+            ahead.compile_all(self, args, meta, asked.left())
+        return measure(self, *args, config=config, **meta)
+
+    def noting(self: Any, kwargs: dict[str, Any]) -> Any:
+        left = prune(self, kwargs)
+        seeded.note_pruned(self, left)
+        return left
+
+    Autotuner._bench = _in_front_of(measure, ours)
+    Autotuner.prune_configs = _in_front_of(prune, noting)
+
+
+def _in_front_of(original: Any, ours: Any) -> Any:
+    ours.__name__, ours.__qualname__, ours.__doc__ = original.__name__, original.__qualname__, original.__doc__
+    ours.in_front_of = original
+    return ours
+
+
+def end() -> None:
+    """Take back what `begin` did; where somebody has replaced a method since, theirs stays."""
+    stock_tuner.racing.on = stock_tuner.compiling.on = False
+    for name in _NAMES:
+        ours = getattr(getattr(Autotuner, name), "in_front_of", None)
+        if ours is not None:
+            setattr(Autotuner, name, ours)

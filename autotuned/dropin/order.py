@@ -1,0 +1,164 @@
+"""Which kernels a program launched, in order: the next process compiles them at once where Triton's cache is empty.
+
+A store that moved to another machine, or a cache of Triton's that was cleared, leaves choices without binaries: each
+kernel would be compiled at its first call, one after the other. One file a program names what was launched of it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+from collections.abc import Mapping
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+from autotuned import disk, env
+from autotuned.errors import AutotunedError
+from autotuned.search import failures, parallelism
+from autotuned.search.crew import Crew, shared_slots
+from autotuned.store import layout
+from autotuned.triton_compat import cache, compiled, kernel, recorded
+from autotuned.triton_compat.compiled import Compilation
+from autotuned.typed_json import Json, named, typed
+
+log = logging.getLogger("autotuned")
+SCHEMA = 1
+MOST = 512  # entries of a program, the latest launched
+_FIELDS = ("function", "key", "binary", "compiled")
+
+
+class Program:
+    """This process's program: what is on disk of it, what is being compiled, and what it launches.
+
+    Args:
+        path: Its file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._guard = threading.Lock()
+        self._entries = _read(path)
+        self._left = list(self._entries.values())
+        self._crews: list[Crew] = []
+
+    def expect(self, key: str) -> None:
+        """A stored choice is about to be launched: compile what followed it last time too, and wait for its own."""
+        with self._guard:
+            wanted = self._wanted()
+            if len(wanted) > 1 and (count := parallelism.ahead(len(wanted))):
+                self._crews.append(Crew(wanted, count, shared_slots()).start())
+            crews = self._crews = [crew for crew in self._crews if crew.done < crew.total]
+        if crews and key in self._entries:
+            for crew in crews:
+                crew.wait_for(self._entries[key]["binary"])
+
+    def _wanted(self) -> list[Compilation]:
+        """What is not in Triton's cache, of kernels that are imported by now."""
+        found, left = [], []
+        for entry in self._left:
+            if cache.holds(entry["binary"]):
+                continue
+            jit = _function(entry["function"])
+            if jit is None:
+                left.append(entry)
+            elif compiled.compiles_for_cache(jit) and (one := _compilation(jit, entry)) is not None:
+                found.append(one)
+        self._left = left
+        return found
+
+    def note(self, key: str, launched: Any) -> None:
+        """Take in what was launched for a key, and keep it."""
+        binary = getattr(launched, "hash", None)
+        if not isinstance(binary, str) or self._entries.get(key, {}).get("binary") == binary:
+            return
+        entry = _entry(key, launched, binary)
+        if entry is None:
+            return
+        with self._guard:
+            self._entries.pop(key, None)
+            self._entries = dict([*{**_read(self._path), **self._entries, key: entry}.items()][-MOST:])
+            try:
+                disk.write_text(self._path, disk.text({"schema": SCHEMA, "launched": [*self._entries.values()]}))
+            except OSError as error:
+                log.debug("%s cannot be written: %s", self._path, error)
+
+
+def _entry(key: str, launched: Any, binary: str) -> dict[str, Any] | None:
+    jit = launched.src.fn
+    function = f"{jit.fn.__module__}:{jit.fn.__qualname__}"
+    data = recorded.written(launched) if _function(function) is jit else None
+    return None if data is None else {"function": function, "key": key, "binary": binary, "compiled": data}
+
+
+def _read(path: Path) -> dict[str, dict[str, Any]]:
+    """Entries by key, in the order of their launches; none where there is no file that can be read."""
+    try:
+        data: Any = typed(disk.read_json(path), dict, "launched")
+        if data.get("schema") != SCHEMA:
+            return {}
+        return {entry["key"]: entry for entry in map(_checked, typed(data["launched"], list, "launched"))}
+    except (OSError, AutotunedError, ValueError, KeyError):
+        return {}
+
+
+def _checked(data: Json) -> dict[str, Any]:
+    entry: dict[str, Any] = dict(named(data, "launched", _FIELDS))
+    for name in ("function", "key", "binary"):
+        typed(entry[name], str, name)
+    return entry
+
+
+def _function(name: str) -> Any:
+    """The Triton function of a name, if its module is imported; None if not, or if it is not found by it."""
+    module, _, path = name.partition(":")
+    try:
+        return kernel.innermost(reduce(getattr, path.split("."), sys.modules[module]))
+    except (KeyError, AttributeError, IndexError):
+        return None
+
+
+def _compilation(jit: Any, entry: Mapping[str, Any]) -> Compilation | None:
+    try:
+        return recorded.compilation(jit, entry["compiled"], entry["binary"])
+    except Exception as error:  # of another version of Triton, or of the kernel
+        log.debug("%s is not compiled ahead: %s", entry["function"], failures.describe(error))
+        return None
+
+
+def name() -> str:
+    """What tells programs apart: the module of `python -m`, or the script's path."""
+    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+    return spec.name if spec is not None else os.path.abspath(sys.argv[0] if sys.argv else "")
+
+
+_programs: dict[Path, Program] = {}
+
+
+def program() -> Program:
+    """This process's program."""
+    path = layout.program_path(name())
+    found = _programs.get(path)
+    return found if found is not None else _programs.setdefault(path, Program(path))
+
+
+def expect(key: str) -> None:
+    """See `Program.expect`; whatever goes wrong, Triton compiles what it launches."""
+    try:
+        program().expect(key)
+    except Exception as error:
+        env.warn_once("order", "nothing is compiled ahead of stored choices: %s", failures.describe(error))
+
+
+def note(key: str, launched: Any) -> None:
+    """See `Program.note`."""
+    try:
+        program().note(key, launched)
+    except Exception as error:
+        log.debug("what was launched is not noted: %s", failures.describe(error))
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_programs.clear)  # threads of its parent compile nothing for it

@@ -1,0 +1,158 @@
+"""What happens off the path of a hit, told to who asked and counted by kernel."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from autotuned._startup import Frozen
+
+KINDS = ("search", "compile", "load", "miss", "refuse", "swap")
+log = logging.getLogger("autotuned")
+
+
+class Event(Frozen):
+    """One thing that happened.
+
+    Attributes:
+        kind: One of `KINDS`.
+        kernel: Its public name; of a kernel that is not tuned, its module and name.
+        key: Digest of the key, or of the binary that was loaded; "" where there is none.
+        seconds: What it took. A miss contains the search, the compilations and the loads that it led to.
+        reason: Where the choice came from, what was measured, or why something was refused, in words.
+    """
+
+    kind: str
+    kernel: str
+    key: str = ""
+    seconds: float = 0.0
+    reason: str = ""
+
+
+class Count(NamedTuple):
+    """How many events there were, and what they took together."""
+
+    events: int
+    seconds: float
+
+
+class Handle:
+    """A callback that is told of events until `close()`, or the end of a `with` block."""
+
+    def __init__(self, callback: Callable[[Event], Any]) -> None:
+        self._callback = callback
+        self._is_said = False
+
+    def tell(self, event: Event) -> None:
+        """Call it; what it raises is said once, and goes no further."""
+        try:
+            self._callback(event)
+        except Exception:
+            if not self._is_said:
+                self._is_said = True
+                log.exception("on_event: %r raised for %r; it is called on, and this is not said again.",
+                              self._callback, event)  # fmt: skip
+
+    def close(self) -> None:
+        """Tell it no more."""
+        global _handles
+        with _lock:
+            _handles = tuple(handle for handle in _handles if handle is not self)
+
+    def __enter__(self) -> Handle:
+        """The handle."""
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+_lock = threading.Lock()
+_handles: tuple[Handle, ...] = ()
+_counts: dict[tuple[str, str], list[float]] = {}  # by kernel and kind: events, seconds
+_starters: list[Callable[[], None]] = []
+_telling = threading.local()
+_is_begun = False
+
+
+def _forked() -> None:
+    """Another thread may have held the lock when this process was forked."""
+    global _lock
+    _lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
+
+
+def on_event(callback: Callable[[Event], Any]) -> Handle:
+    """Have a function called with each search, compilation, load, miss, refusal and swap of this process.
+
+    It is called on the thread where the thing happened, right after it, so it should be short. A launch that hits
+    calls nobody. What the callback itself launches is counted, and told to nobody.
+
+    Returns:
+        A handle; its `close()` ends it.
+
+    Raises:
+        TypeError: It cannot be called.
+    """
+    global _handles
+    if not callable(callback):
+        raise TypeError(f"on_event: expected a function of one event, got {type(callback).__name__}.")
+    handle = Handle(callback)
+    with _lock:
+        _handles = (*_handles, handle)
+    begin()
+    return handle
+
+
+def counters() -> dict[tuple[str, str], Count]:
+    """How many events of each kind there were so far, and the seconds they took, by kernel and kind.
+
+    They only grow. Compilations are counted from the first call of this, of `on_event` or of `seal` on.
+    """
+    begin()
+    with _lock:
+        return {at: Count(int(events), seconds) for at, (events, seconds) in _counts.items()}
+
+
+def emit(kind: str, kernel: str, key: str = "", seconds: float = 0.0, reason: str = "") -> None:
+    """Count an event, and tell it. Not called on a hit."""
+    with _lock:
+        count = _counts.setdefault((kernel, kind), [0, 0.0])
+        count[0] += 1
+        count[1] += seconds
+    if not _handles or getattr(_telling, "now", False):
+        return
+    _telling.now = True
+    try:
+        event = Event(kind, kernel, key, seconds, reason)
+        for handle in _handles:
+            handle.tell(event)
+    finally:
+        _telling.now = False
+
+
+def begin() -> None:
+    """Have everything begin that only events need: watching Triton's compiler."""
+    global _is_begun
+    _is_begun = True
+    while _starters:
+        _starters.pop()()
+
+
+def is_begun() -> bool:
+    """Whether somebody has asked for events."""
+    return _is_begun
+
+
+def when_begun(start: Callable[[], None]) -> None:
+    """Call a function once somebody asks for events; now, if somebody has."""
+    if _is_begun:
+        start()
+    else:
+        _starters.append(start)

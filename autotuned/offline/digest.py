@@ -1,0 +1,58 @@
+"""One digest of all choices: equal on two machines, ranks or runs exactly when the choices are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from autotuned.configfiles import exchange, lookup
+from autotuned.configfiles.exchange import PathLike
+from autotuned.errors import ConfigFileError
+from autotuned.resolve import tuner
+from autotuned.store import listing
+from autotuned.store.record import identity_of
+from autotuned.typed_json import digest
+
+
+def choices_digest(kernel: str | None = None, *, paths: PathLike | Iterable[PathLike] | None = None) -> str:
+    """A digest over kernels, keys and configs, in 64 hex digits; times and the places choices come from are no part.
+
+    Of a key that has several choices the one counts that a call would get: what this process uses, else what is in the
+    user's store, else in config files, in their order. Unfinished searches, and what runs untuned, are no choices.
+    Config files that come with this package count.
+
+    Args:
+        kernel: Only kernels of this name, or whose name ends in it after a dot.
+        paths: Of these config files, or folders of them, alone.
+
+    Raises:
+        KernelNameError: No kernel has this name.
+        ConfigFileError: There are no files, or one cannot be read.
+    """
+    found: dict[str, tuple[str, str]] = {}
+    for name, key, config in _of_process_and_disk() if paths is None else _of_files(paths):
+        found.setdefault(key, (name, config))
+    names = {name for name, _ in found.values()}
+    wanted = names if kernel is None else {*listing.named(names, kernel)}
+    return digest(sorted([key, config] for key, (name, config) in found.items() if name in wanted))
+
+
+def _of_process_and_disk() -> Iterator[tuple[str, str, str]]:
+    """Kernel, digest of the key and identity of the config, those first that are asked first."""
+    for key, identity in tuner.choices().items():
+        yield key.kernel, key.digest, identity
+    for path, record in listing.all_heads(quietly=True):
+        if record.winner is not None and record.key.digest == Path(path).stem:
+            yield record.key.kernel, record.key.digest, identity_of(record.winner)
+    for _, key, entry in lookup.shipped():
+        yield key.kernel, key.digest, entry.identity
+
+
+def _of_files(paths: PathLike | Iterable[PathLike]) -> Iterator[tuple[str, str, str]]:
+    for path in exchange.files_in(paths):
+        file, faults = exchange.read(path)
+        grave = [fault for fault in faults if not fault.harmless]
+        if file is None or grave:
+            raise ConfigFileError(str(grave[0]) if grave else f"{path} cannot be read.", path=str(path))
+        for key, entry in file.entries():
+            yield key.kernel, key.digest, entry.identity

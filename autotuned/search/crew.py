@@ -1,0 +1,155 @@
+"""Threads that compile a list of binaries into Triton's cache, each once on this host whatever processes want it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from autotuned import env
+from autotuned.search import failures, parallelism, threads
+from autotuned.store import layout, locks
+from autotuned.triton_compat import cache
+from autotuned.triton_compat.compiled import Compilation
+
+log = logging.getLogger("autotuned")
+TICK_S = 0.5  # how often one who waits is told that it still waits
+POLL_S = 0.05  # how often is looked whether another process has compiled what is left, or let go of a processor
+STALL_S = 300.0  # so long after the last binary nothing more is expected: no compilation was seen to take that long
+
+
+class Crew:
+    """Threads of this process, which take the next binary of a list that nobody on this host compiles.
+
+    They end when nothing is left, or after `close`; at the end of the process with what they are at.
+
+    Args:
+        wanted: What to compile, in the order in which to begin.
+        count: How many threads.
+        slots: Locks of the processors of this host, where processes share them; a compilation holds one of them.
+    """
+
+    def __init__(self, wanted: Sequence[Compilation], count: int, slots: Sequence[Path] = ()) -> None:
+        self.total, self._count, self._slots = len(wanted), count, slots
+        self._left, self._ended = list(wanted), threading.Condition()
+        self._open = {one.digest for one in wanted}  # left, or being compiled
+        self._turn, self._over = threading.Lock(), threading.Event()
+        self._latest_s = time.monotonic()
+
+    @property
+    def done(self) -> int:
+        """How many are compiled, by whatever process, or failed."""
+        return self.total - len(self._open)
+
+    def start(self) -> Crew:
+        """Begin; without any thread if none can be had."""
+        try:
+            for number in range(self._count):
+                threading.Thread(target=self._work, name=f"autotuned-ahead_{number}").start()
+        except RuntimeError as error:
+            log.debug("compile ahead: %s", error)
+            if number == 0:
+                self.close()
+        return self
+
+    def close(self) -> None:
+        """Begin nothing more. What is in LLVM cannot be stopped, and ends by itself."""
+        self._over.set()
+
+    def wait(self, tick: Callable[[], None]) -> bool:
+        """Wait until nothing is left; False if nothing came for `STALL_S`, or no thread could be had.
+
+        Args:
+            tick: Called now and then meanwhile.
+        """
+        while self._open and time.monotonic() - self._latest_s < STALL_S and not self._over.is_set():
+            with self._ended:
+                self._ended.wait_for(lambda: not self._open or self._over.is_set(), TICK_S)
+            tick()
+        return not self._open
+
+    def wait_for(self, digest: str) -> None:
+        """Wait for one binary if it is being compiled; what has not begun is the caller's to compile."""
+        with self._turn:
+            for one in [one for one in self._left if one.digest == digest]:
+                with ExitStack() as held:
+                    if _hold(held, _lock_of(one)):  # else another process compiles it
+                        self._left.remove(one)
+                        self._end(digest)
+        with self._ended:
+            self._ended.wait_for(lambda: digest not in self._open, STALL_S)
+
+    def _work(self) -> None:
+        while (claimed := self._claim()) is not None:
+            one, held = claimed
+            try:
+                with held:
+                    _compile(one)
+            finally:
+                self._end(one.digest)
+
+    def _claim(self) -> tuple[Compilation, ExitStack] | None:
+        """The next one that nobody compiles, and what holds its locks; None once none is left."""
+        while self._left and not self._over.is_set() and threading.main_thread().is_alive():
+            with self._turn:  # one thread looks, the others wait for it
+                found = self._free()
+            if found is not None:
+                return found
+            self._over.wait(POLL_S)
+        return None
+
+    def _free(self) -> tuple[Compilation, ExitStack] | None:
+        held = ExitStack()
+        if not _hold(held, self._slots, stays=True):
+            return None
+        for one in list(self._left):
+            if cache.holds(one.digest):
+                self._left.remove(one)
+                self._end(one.digest)
+            elif _hold(held, _lock_of(one)):
+                self._left.remove(one)
+                return one, held
+        held.close()
+        return None
+
+    def _end(self, digest: str) -> None:
+        with self._ended:
+            self._open.discard(digest)
+            self._latest_s = time.monotonic()
+            self._ended.notify_all()
+
+
+def shared_slots() -> list[Path]:
+    """Locks of the processors, where ranks of one job share this host; none where they do not, or the user counts."""
+    if env.local_ranks() < 2 or env.compile_workers() is not None:
+        return []
+    return [layout.compile_slot_path(locks.host(), number) for number in range(parallelism.on_this_host())]
+
+
+def _compile(one: Compilation) -> None:
+    if cache.holds(one.digest):
+        return  # another process was quicker
+    try:
+        threads.parsed_again(one.run)
+    except Exception as error:  # Triton meets it again, and says it in its way
+        log.debug("compile ahead: %s", failures.describe(error))
+        failures.let_go(error)
+
+
+def _lock_of(one: Compilation) -> list[Path]:
+    try:
+        return [cache.lock_path(one.digest)]
+    except OSError:
+        return []
+
+
+def _hold(held: ExitStack, paths: Sequence[Path], stays: bool = False) -> bool:
+    """Hold the first of some locks that is free; True where there are none at all."""
+    for path in paths:
+        if (let_go := locks.claim(path, stays)) is not None:
+            held.callback(let_go)
+            return True
+    return not paths

@@ -1,0 +1,196 @@
+"""The race of one search: who takes part, what it is run on, once more where it was noisy, and the last duel."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from functools import partial
+
+from autotuned.search import race
+from autotuned.search.job import Job, Noise
+from autotuned.search.protection import Guard
+from autotuned.search.sampling import Sampling
+from autotuned.search.timers import GivenTimer
+from autotuned.search.trial import Trial
+from autotuned.search.trials import Board
+from autotuned.store import locks
+
+FAR_OFF_UNWARMED = 2.0  # while others are compiled, this many times the best is out; in the race it is less
+# A race that ended noisy waits for calm: until a probe of the untuned config spreads no more than a choice that is not
+# noisy, and clocks are up. No longer than ten times what the race took: a short one is not worth 10 s.
+PATIENCE_S, PATIENCE_RACES = 10.0, 10.0
+PROBE, PAUSE_S, LONGEST_PAUSE_S = 8, 0.05, 0.5
+
+
+class Racing:
+    """Takes the samples that the configs of one search are compared by.
+
+    Args:
+        catching: Given a trial, a context that turns an exception into its error.
+        compiling: What else is being compiled, by identity, for how many seconds.
+
+    Attributes:
+        steady: Whether the device ran as it should in the race that counts.
+        noise: What there is to say of a race that was noisy; None of another.
+    """
+
+    def __init__(
+        self, job: Job, board: Board, sampling: Sampling, guard: Guard,
+        catching: Callable[[Trial], AbstractContextManager[None]], compiling: Callable[[], dict[str, float]],
+    ) -> None:  # fmt: skip
+        self._job, self._board, self._sampling, self._guard = job, board, sampling, guard
+        self._catching, self._compiling = catching, compiling
+        self.steady = True
+        self.noise: Noise | None = None
+
+    # -- the race ------------------------------------------------------------------------------------------------
+
+    def worth_racing(self) -> list[Trial]:
+        """All that run, less those that were far off while others were compiled.
+
+        What was measured then only serves to sort these out, and as an answer if there is no time for another: clocks
+        were not up yet.
+        """
+        running = self._board.open()
+        measured = [trial.median_us for trial in running if trial.samples_us]
+        if self._out_of_time or not measured:
+            return running
+        limit_us = FAR_OFF_UNWARMED * min(measured)
+        stays = self._board.untuned
+        racing = [one for one in running if one is stays or not one.samples_us or one.median_us <= limit_us]
+        if self._job.timer.overlaps:
+            self._sampling.set_aside(racing)
+        return racing
+
+    def run(self, racing: Sequence[Trial], examine: Callable[[Sequence[Trial]], None]) -> None:
+        """Race them while no other search measures on the device; once more if that was noisy.
+
+        Args:
+            examine: Told who survived the first samples.
+        """
+        timer, left_s = self._job.timer, max(0.0, self._sampling.left_s)
+        self._board.report(racing[0], "waiting")  # no config is to blame for how long another search takes
+        with locks.gpu_locked(timer.device, min(locks.GPU_PATIENCE_S, left_s)):
+            if not self._out_of_time:
+                self._guard.with_room(timer.warm_up)
+            start = time.monotonic()
+            self.steady = race.race(racing, self._track(examine), untuned=self._board.untuned)
+            self._race_again(racing, time.monotonic() - start)
+        self._sampling.take_back(self._board.open())
+
+    def _race_again(self, racing: Sequence[Trial], took_s: float) -> None:
+        """Once more, after a wait for calm, if the race was noisy; if time runs out first, its samples stay."""
+        ran = _measured(racing)
+        if not self._job.timer.repeats or not ran or self.winner(ran)[1] != "noisy" or self._out_of_time:
+            return
+        waited_s = self._wait_for_calm(self._board.untuned or ran[0], min(PATIENCE_S, PATIENCE_RACES * took_s))
+        steady, before = self.steady, {trial.index: list(trial.samples_us) for trial in ran}
+        if not self._out_of_time:
+            for trial in ran:
+                trial.samples_us.clear()
+                trial.leader_us = None
+            steady = race.race(ran, self._track(), random_seed=1, untuned=self._board.untuned)
+        ended = all(trial.samples_us or trial.error for trial in ran)
+        for trial in ran if not ended else ():
+            trial.samples_us[:] = before[trial.index]
+        self.steady = steady if ended else self.steady
+        self._note_noise(_measured(ran), waited_s, ended)
+
+    def _note_noise(self, ran: Sequence[Trial], waited_s: float, repeated: bool) -> None:
+        if ran:
+            self.noise = Noise(self.winner(ran)[0].middle, not self.steady, round(waited_s, 3), repeated)
+
+    def _wait_for_calm(self, probed: Trial, patience_s: float) -> float:
+        """Until a short probe of a config spreads no more than it may; for how many seconds that took."""
+        start, pause_s = time.monotonic(), PAUSE_S
+        patience_s = min(patience_s, self._sampling.left_s)
+        while not self._is_calm(probed):
+            left_s = start + patience_s - time.monotonic()
+            if left_s <= 0:
+                break
+            time.sleep(min(pause_s, left_s))
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+        return time.monotonic() - start
+
+    def _is_calm(self, trial: Trial) -> bool:
+        probe = replace(trial, samples_us=[], leader_us=None)
+        self._turn([probe] * PROBE, tells=False)
+        trial.error = trial.error or probe.error
+        return not probe.samples_us or (probe.middle <= race.NOISY and self._job.timer.ran_well())
+
+    # -- what it is run on ---------------------------------------------------------------------------------------
+
+    def sample(self, trial: Trial, count: int) -> None:
+        """Add samples to a trial that has not failed, while there is time."""
+        if trial.error is not None or self._sampling.is_over:
+            return
+        self._board.report(trial, "sampling", self._compiling())
+        with self._catching(trial):
+            self._sampling.take(trial, count)
+
+    def _track(self, examine: Callable[[Sequence[Trial]], None] = race.nothing) -> race.Track:
+        return race.Track(
+            self._turn, self._tell, partial(self._in_time, examine), self._ran_well, drifts=not self._is_given
+        )
+
+    def _in_time(self, examine: Callable[[Sequence[Trial]], None], survivors: Sequence[Trial]) -> None:
+        """Check those still in the race, unless the deadline has passed: then the one that wins is checked."""
+        if not self._sampling.is_over:
+            examine(survivors)
+
+    def _turn(self, trials: Sequence[Trial], tells: bool = True) -> None:
+        """One sample of each, in this order; `tells` whoever keeps timings of those that were sampled by themselves."""
+        left = [trial for trial in trials if trial.error is None]
+        if not left:
+            return
+        self._board.report(left[0], "sampling")
+        if self._sampling.turn(left):
+            return
+        for trial in left:
+            self.sample(trial, 1)
+            if tells and (len(trial.samples_us) == race.FIRST_SAMPLES or trial.error):
+                self._board.tell(trial)  # a killed search loses no more than that
+
+    def _tell(self, trials: Sequence[Trial]) -> None:
+        for trial in trials:
+            self._board.tell(trial)
+
+    def _ran_well(self) -> bool:
+        return self._out_of_time or self._job.timer.ran_well()
+
+    @property
+    def _out_of_time(self) -> bool:
+        return self._sampling.left_s < 0
+
+    @property
+    def _is_given(self) -> bool:
+        """Whether the user's benchmark has the word: it is asked for one answer, and that is taken."""
+        return isinstance(self._job.timer, GivenTimer)
+
+    # -- who won -------------------------------------------------------------------------------------------------
+
+    def winner(self, ran: Sequence[Trial]) -> tuple[Trial, str]:
+        """The trial to use among some with samples, and the quality of that choice."""
+        untuned = self._board.untuned
+        if untuned is None:
+            untuned = next((one for one in ran if self._board.identity(one) == self._job.untuned), None)
+        index = untuned.index if untuned is not None else None
+        return race.winner(ran, self._job.timer.resolution_us, self.steady, index)
+
+    def may_duel(self, best: Trial) -> bool:
+        """Whether there is something to compare the best with, and time for it."""
+        untuned = self._board.untuned
+        same = untuned is None or untuned is best or bool(untuned.error)
+        return not (same or self._is_given or self._out_of_time)
+
+    def duel(self, best: Trial, untuned: Trial) -> race.Duel:
+        """The last comparison of the best with what runs without tuning."""
+        self._board.report(best, "sampling")
+        sample = partial(self._turn, tells=False)  # the race's samples are what is kept
+        return race.duel(best, untuned, race.Track(sample, recovers=self._ran_well))
+
+
+def _measured(trials: Sequence[Trial]) -> list[Trial]:
+    return [trial for trial in trials if trial.samples_us and not trial.error]

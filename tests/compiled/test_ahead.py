@@ -1,0 +1,459 @@
+"""`install()` compiles ahead: what Triton's tuner is about to measure is in Triton's cache before; nothing else changes."""
+
+import json
+import logging
+import os
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+
+import fake_cuda
+import pytest
+import torch
+import triton
+import triton.language as tl
+from triton import Config, knobs
+from triton.compiler.errors import CompilationError, CompileTimeAssertionFailure
+from triton.runtime.autotuner import Autotuner
+
+import autotuned
+from autotuned.dropin import ahead, install
+from autotuned.search import crew
+
+BLOCKS = (16, 32, 64, 128)
+TIMES = {16: 2.0, 32: 3.0, 64: 1.0, 128: 4.0}
+STOCK = Autotuner._bench, Autotuner.prune_configs
+
+
+class Library(Autotuner):
+    """As fla's: a `run` of its own, which ends in Triton's."""
+
+    def run(self, *args, **kwargs):
+        return super().run(*args, **kwargs)
+
+
+def add(x_ptr, n, BLOCK: tl.constexpr, EVEN: tl.constexpr = False):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(x_ptr + i, tl.load(x_ptr + i, mask=i < n) + 1, mask=i < n)
+
+
+def refuses_some(x_ptr, n, BLOCK: tl.constexpr):
+    tl.static_assert(BLOCK != 16)
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(x_ptr + i, tl.load(x_ptr + i, mask=i < n) + 1, mask=i < n)
+
+
+def refuses_all(x_ptr, n, BLOCK: tl.constexpr):
+    tl.static_assert(BLOCK == 0)
+
+
+def is_wrong(x_ptr, n, BLOCK: tl.constexpr):
+    if BLOCK == 16:
+        tl.store(x_ptr, nowhere)  # noqa: F821
+
+
+@pytest.fixture(autouse=True)
+def cold(tmp_path, monkeypatch):
+    """An empty cache of Triton's, two threads, and nothing stays installed."""
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
+    monkeypatch.setenv("AUTOTUNED_COMPILE_WORKERS", "2")
+    yield
+    install.uninstall()
+    assert (Autotuner._bench, Autotuner.prune_configs) == STOCK
+
+
+@pytest.fixture
+def x():
+    return torch.zeros(256)
+
+
+@pytest.fixture
+def events(monkeypatch):
+    """What was compiled, by thread and block, and what was measured, in order."""
+    seen = []
+
+    def compiled(*, src, cache_hit, **event):
+        if not cache_hit:
+            block = src.constants[(src.fn.arg_names.index("BLOCK"),)]
+            seen.append(("compiled", threading.current_thread().name.partition("_")[0], block))
+
+    monkeypatch.setattr(knobs.compilation, "listener", compiled)
+    seen_bench = by_config()
+
+    def bench(call, quantiles):
+        times = seen_bench(call, quantiles)
+        seen.append(("measured", seen_bench.calls[-1]))
+        return times
+
+    return SimpleNamespace(all=seen, bench=bench, measured=seen_bench.calls)
+
+
+def by_config():
+    return fake_cuda.by_config(TIMES)
+
+
+def configs(blocks=BLOCKS, **options):
+    return [Config({"BLOCK": block}, **options) for block in blocks]
+
+
+def tuned(fn=add, kind=Autotuner, listed=None, do_bench=None, outer=lambda kernel: kernel, **options):
+    jit = outer(triton.jit(fn))
+    bench = do_bench or by_config()
+    return kind(jit, jit.arg_names, listed or configs(), ["n"], None, None, do_bench=bench, **options)
+
+
+def blocks_compiled(events, where="autotuned-ahead"):
+    return [event[2] for event in events.all if event[0] == "compiled" and event[1] == where]
+
+
+@pytest.mark.parametrize("kind", [Autotuner, Library])
+def test_all_are_compiled_by_threads_before_the_first_is_measured(kind, events, x):
+    autotuned.install()
+    kernel = tuned(kind=kind, do_bench=events.bench)
+    kernel[(4,)](x, 100)
+    assert {event[0] for event in events.all[: len(BLOCKS)]} == {"compiled"}
+    assert sorted(blocks_compiled(events)) == list(BLOCKS)
+    assert events.all[len(BLOCKS) :] == [("measured", block) for block in BLOCKS]
+    assert kernel.best_config.kwargs == {"BLOCK": 64}
+
+
+@pytest.mark.parametrize("way", ["ahead=False", "one worker", "AUTOTUNED_COMPILE_WORKERS=0"])
+def test_it_can_be_turned_off(way, events, x, monkeypatch):
+    if way != "ahead=False":
+        monkeypatch.setenv("AUTOTUNED_COMPILE_WORKERS", "0" if "=" in way else "1")
+    autotuned.install(ahead=way != "ahead=False")
+    tuned(do_bench=events.bench)[(4,)](x, 100)
+    assert blocks_compiled(events) == []
+    assert [event[0] for event in events.all] == ["compiled", "measured"] * 4
+
+
+def contents(folder):
+    """What is in a cache of Triton's, but for the paths that it notes."""
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return {path.relative_to(folder).as_posix(): path.read_bytes().replace(str(folder).encode(), b"") for path in files}
+
+
+@pytest.mark.parametrize("count", [{}, {"num_stages": 2}])
+def test_the_cache_is_the_same_to_the_byte_as_after_stock(count, x, tmp_path, monkeypatch):
+    listed = [Config({"BLOCK": block}, num_warps=warps, **count) for block in (16, 64) for warps in (1, 2, 4)]
+    found, picks = [], []
+    for way in ("stock", "ahead"):
+        monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / way))
+        if way == "ahead":
+            autotuned.install()
+        kernel = tuned(listed=listed, do_bench=by_config())
+        kernel[(4,)](x, 100)
+        found.append(contents(tmp_path / way))
+        picks.append(kernel.best_config)
+    assert len([name for name in found[0] if name.endswith(".cubin")]) == 6
+    assert found[0] == found[1]
+    assert picks[0] is picks[1]
+
+
+def even(kernel):
+    return triton.heuristics({"EVEN": lambda arguments: arguments["n"] % 2 == 0})(kernel)
+
+
+@pytest.mark.parametrize("heuristics", ["triton", "ours"])
+def test_heuristics_under_the_tuner_are_asked(heuristics, events, x):
+    ours = autotuned.heuristics({"EVEN": lambda arguments: arguments["n"] % 2 == 0})
+    autotuned.install()
+    tuned(outer=even if heuristics == "triton" else ours, do_bench=events.bench)[(4,)](x, 100)
+    assert sorted(blocks_compiled(events)) == list(BLOCKS)
+    assert blocks_compiled(events, "MainThread") == []  # what was compiled ahead is what was launched
+
+
+def test_only_what_the_pruner_leaves_and_it_is_asked_once(events, x):
+    asked = []
+
+    def prune(listed, named, **kwargs):
+        asked.append(len(listed))
+        return listed[:3:2]
+
+    autotuned.install()
+    tuned(do_bench=events.bench, prune_configs_by={"early_config_prune": prune})[(4,)](x, 100)
+    assert sorted(blocks_compiled(events)) == [16, 64] == events.measured
+    assert asked == [4]
+
+
+def test_a_hook_over_plain_arguments_is_no_obstacle(events, x):
+    autotuned.install()
+    hooked = configs(pre_hook=lambda arguments: arguments["x_ptr"].zero_())
+    tuned(do_bench=events.bench, listed=hooked)[(4,)](x, 100)
+    assert sorted(blocks_compiled(events)) == list(BLOCKS)
+
+
+def of_descriptor(x_desc, n, BLOCK: tl.constexpr):
+    x_desc.store([tl.program_id(0) * BLOCK], x_desc.load([tl.program_id(0) * BLOCK]) + 1)
+
+
+def test_what_a_hook_may_change_before_compiling_is_left_to_triton(events, x):
+    from triton.tools.tensor_descriptor import TensorDescriptor
+
+    def set_block(arguments):
+        arguments["x_desc"].block_shape = [arguments["BLOCK"]]
+
+    autotuned.install()
+    listed = [*configs((16, 32), pre_hook=set_block), *configs((64, 128))]
+    kernel = tuned(of_descriptor, do_bench=events.bench, listed=listed)
+    kernel[(1,)](TensorDescriptor(x, [256], [1], [64]), 100)
+    assert sorted(blocks_compiled(events)) == [64, 128]
+    assert {16, 32} <= set(blocks_compiled(events, "MainThread"))
+
+
+@pytest.mark.parametrize("fn", [refuses_some, refuses_all, is_wrong], ids=lambda fn: fn.__name__)
+def test_a_config_that_does_not_compile_ends_as_with_triton(fn, x):
+    autotuned.install()
+    kernel = tuned(fn)
+    if fn is refuses_some:
+        kernel[(4,)](x, 100)
+        assert kernel.best_config.kwargs == {"BLOCK": 64}
+        assert kernel.configs_timings[kernel.configs[0]] == [float("inf")] * 3
+        return
+    with pytest.raises(CompileTimeAssertionFailure if fn is refuses_all else CompilationError) as raised:
+        kernel[(4,)](x, 100)
+    assert "crew.py" not in str([entry.path for entry in raised.traceback])  # raised by Triton's own attempt
+
+
+def test_a_conflict_of_arguments_is_tritons_error(x):
+    autotuned.install()
+    with pytest.raises(ValueError, match="Conflicting meta-parameters"):
+        tuned()[(4,)](x, 100, BLOCK=16)
+
+
+def test_an_instance_of_a_kernel_of_another_class_is_left_alone(events, x):
+    class Wrapped(triton.runtime.jit.KernelInterface):
+        def __init__(self, fn):
+            self.fn, self.arg_names, self.launched = fn, fn.arg_names, []
+
+        def run(self, *args, warmup=False, **kwargs):
+            self.launched.append(warmup)
+            return self.fn.run(*args, warmup=False, **kwargs)
+
+    autotuned.install()
+    kernel = tuned(outer=Wrapped, do_bench=events.bench)
+    kernel[(4,)](x, 100)
+    assert blocks_compiled(events) == [] and not any(kernel.fn.launched)
+
+
+def test_hooks_of_the_program_are_told_what_triton_tells_them(x, monkeypatch, tmp_path):
+    def told(way):
+        monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / way))
+        seen = []
+        monkeypatch.setattr(
+            knobs.runtime, "jit_post_compile_hook", lambda **facts: seen.append(facts["is_manual_warmup"])
+        )
+        if way == "ahead":
+            autotuned.install()
+        tuned()[(4,)](x, 100)
+        return seen
+
+    assert told("stock") == told("ahead") == [False] * 4
+
+
+GUARDS = {
+    "a hook before compiling": lambda m: m.setattr(knobs.runtime, "jit_cache_hook", lambda **facts: False),
+    "always compile": lambda m: m.setattr(knobs.compilation, "always_compile", True),
+    "override": lambda m: m.setattr(knobs.compilation, "override", True),
+    "a patched launch": lambda m: m.setattr(triton.JITFunction, "run", _patched(triton.JITFunction.run)),
+}
+
+
+def _patched(run):
+    return lambda self, *args, **kwargs: run(self, *args, **kwargs)
+
+
+@pytest.mark.parametrize("guard", GUARDS)
+def test_where_others_look_at_compilations_there_are_none_ahead(guard, events, x, monkeypatch):
+    autotuned.install()
+    GUARDS[guard](monkeypatch)
+    kernel = tuned(do_bench=events.bench)
+    kernel[(4,)](x, 100)
+    assert blocks_compiled(events) == []
+    assert kernel.best_config.kwargs == {"BLOCK": 64}
+
+
+def test_nothing_is_compiled_for_what_is_known(events, x):
+    autotuned.install()
+    tuned(cache_results=True, do_bench=events.bench)[(4,)](x, 100)
+    events.all.clear()
+    with autotuned.mode("off"):  # Triton's own file has it
+        tuned(cache_results=True, do_bench=events.bench)[(4,)](x, 100)
+    tuned(do_bench=events.bench)[(4,)](x, 100)  # our store has it
+    assert events.all == []
+
+
+def test_in_mode_off_it_is_compiled_ahead_too(events, x):
+    autotuned.install()
+    with autotuned.mode("off"):
+        tuned(do_bench=events.bench)[(4,)](x, 100)
+    assert sorted(blocks_compiled(events)) == list(BLOCKS)
+
+
+def test_a_kernel_launched_by_a_hook_of_another_is_compiled_ahead_too(events, x):
+    autotuned.install()
+    inner = tuned(do_bench=events.bench)
+    listed = [Config({"BLOCK": b}, pre_hook=lambda arguments: inner[(4,)](x, 7)) for b in (64, 16)]
+    outer = tuned(listed=listed)
+    outer[(4,)](x, 100)
+    assert (outer.best_config.kwargs["BLOCK"], inner.best_config.kwargs["BLOCK"]) == (64, 64)
+    assert sorted(blocks_compiled(events)) == list(BLOCKS)  # two of them serve both
+
+
+def test_threads_that_tune_at_once_each_have_theirs(events, x):
+    autotuned.install()
+    kernels = [tuned(do_bench=by_config()), tuned(refuses_some)]
+    threads = [threading.Thread(target=lambda kernel=kernel: kernel[(4,)](x, 100)) for kernel in kernels]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(blocks_compiled(events)) == sorted([*BLOCKS, *BLOCKS[1:]])
+
+
+# -- bad surroundings --------------------------------------------------------------------------------------------------
+
+
+def test_a_compilation_that_hangs_leaves_triton_to_it(x, monkeypatch, caplog):
+    """In a thread, as a lock in LLVM would; Triton's own attempt does not."""
+    monkeypatch.setattr(crew, "STALL_S", 0.5)
+    monkeypatch.setattr(crew, "TICK_S", 0.1)
+    released = threading.Event()
+    parsed = crew.threads.parsed_again
+    monkeypatch.setattr(crew.threads, "parsed_again", lambda compile_: released.wait() and parsed(compile_))
+    autotuned.install()
+    kernel = tuned()
+    try:
+        kernel[(4,)](x, 100)
+    finally:
+        released.set()
+    assert kernel.best_config.kwargs == {"BLOCK": 64}
+    assert [record.getMessage() for record in caplog.records] == [
+        "`add`: compiling ahead does not get on (0 of 4 compiled); Triton goes on."
+    ]
+
+
+def test_no_thread_can_be_started(x, events, monkeypatch, caplog):
+    def refuse(self):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(crew, "STALL_S", 0.2)
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    autotuned.install()
+    tuned(do_bench=events.bench)[(4,)](x, 100)
+    assert events.measured == list(BLOCKS) and len(caplog.records) <= 1
+
+
+@pytest.mark.parametrize("error", [MemoryError(), OSError(28, "No space left on device"), SystemError("odd")])
+def test_what_fails_in_a_thread_is_tried_again_by_triton(error, x, monkeypatch, caplog):
+    def fail(compile_):
+        raise error
+
+    monkeypatch.setattr(crew.threads, "parsed_again", fail)
+    autotuned.install()
+    kernel = tuned()
+    kernel[(4,)](x, 100)
+    assert kernel.best_config.kwargs == {"BLOCK": 64} and not caplog.records
+
+
+def test_what_fails_before_is_said_once(x, monkeypatch, caplog):
+    monkeypatch.setattr(ahead, "_compile", lambda *args: 1 / 0)
+    autotuned.install()
+    kernel = tuned()
+    for n in (100, 101):
+        kernel[(4,)](x, n)
+    assert [record.getMessage() for record in caplog.records] == [
+        "`add`: nothing is compiled ahead (ZeroDivisionError: division by zero): Triton compiles as it measures."
+    ]
+
+
+def test_a_wrong_number_of_workers_is_said_once(x, monkeypatch, caplog):
+    monkeypatch.setenv("AUTOTUNED_COMPILE_WORKERS", "many")
+    autotuned.install()
+    kernel = tuned()
+    kernel[(4,)](x, 100)
+    assert kernel.best_config.kwargs == {"BLOCK": 64}
+    assert len(caplog.records) == 1 and "AUTOTUNED_COMPILE_WORKERS" in caplog.text
+
+
+def test_a_store_that_cannot_be_written_changes_nothing(events, x, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("no folder")
+    monkeypatch.setenv("AUTOTUNED_CACHE_DIR", str(tmp_path / "file" / "cache"))
+    autotuned.install()
+    tuned(do_bench=events.bench)[(4,)](x, 100)
+    assert sorted(blocks_compiled(events)) == list(BLOCKS)
+
+
+def test_a_cache_of_tritons_that_cannot_be_written_fails_as_without(x, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("no folder")
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "file" / "triton"))
+
+    def error():
+        with pytest.raises(OSError) as raised:
+            tuned()[(4,)](x, 100)
+        return type(raised.value), raised.value.errno
+
+    stock = error()
+    autotuned.install()
+    assert error() == stock
+
+
+def test_ctrl_c_while_it_waits_ends_the_call(x, monkeypatch):
+    def interrupt(self, tick):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(crew.Crew, "wait", interrupt)
+    autotuned.install()
+    kernel = tuned()
+    with pytest.raises(KeyboardInterrupt):
+        kernel[(4,)](x, 100)
+    monkeypatch.undo()
+    autotuned.install()
+    kernel[(4,)](x, 100)
+    assert kernel.best_config.kwargs == {"BLOCK": 64}
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_child_compiles_ahead_by_itself(x):
+    autotuned.install()
+    tuned()[(4,)](x, 100)
+    kernel = tuned()
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            kernel[(4,)](torch.zeros(256, dtype=torch.float16), 100)
+            code = 0 if kernel.best_config.kwargs == {"BLOCK": 64} else 2
+        finally:
+            os._exit(code)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+# -- progress ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("terminal", "level"), [(True, "WARNING"), (False, "INFO")])
+def test_a_long_wait_says_how_far_it_is(terminal, level, x, monkeypatch, caplog):
+    monkeypatch.setattr(ahead, "SAY_AFTER_S", 0.0)
+    monkeypatch.setattr(ahead, "_at_a_terminal", lambda: terminal)
+    autotuned.install()
+    with caplog.at_level(logging.INFO, "autotuned"):
+        tuned()[(4,)](x, 100)
+    said = [(record.levelname, record.getMessage()) for record in caplog.records]
+    assert any(one[0] == level and one[1].startswith("`add`: compiling its configs, ") for one in said)
+    assert len([one for one in said if one[0] == "WARNING"]) == terminal
+    assert any(message.startswith("`add`: 4 of 4 compiled ahead in ") for _, message in said)
+
+
+def test_a_short_one_says_nothing_by_default(x, caplog):
+    autotuned.install()
+    with caplog.at_level(logging.WARNING, "autotuned"):
+        tuned()[(4,)](x, 100)
+    assert not caplog.records
+
+
+def test_stock_files_of_choices_are_as_ever(x, tmp_path):
+    autotuned.install()
+    tuned(cache_results=True)[(4,)](x, 100)
+    (path,) = Path(tmp_path / "triton").rglob("*.autotune.json")
+    assert [times for _, times in json.loads(path.read_text())["configs_timings"]] == [[TIMES[b]] * 3 for b in BLOCKS]

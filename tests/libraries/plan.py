@@ -1,0 +1,101 @@
+"""What is measured, in which order: operations, ways to run them, phases, and the tasks that these make."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+Call = Callable[[], list[Any]]  # one call of an operation; its results, then its gradients
+PHASES = ("cold", "second", "warm")
+
+
+class Operation(NamedTuple):
+    """One row of the table."""
+
+    name: str
+    package: str  # what is imported
+    distribution: str  # what is installed
+    make: Callable[[], Call]
+    modules: tuple[str, ...] = ()  # what has the kernels; imported before the first call is timed
+    main: bool = False  # measured several times, and in every phase
+    required: bool = False
+    environment: Mapping[str, str] = {}
+    stand_in: Callable[[], None] | None = None  # run before the import, in place of a package's `__init__`
+
+    @property
+    def is_there(self) -> bool:
+        """Whether its library can be imported here."""
+        return importlib.util.find_spec(self.package) is not None
+
+
+class Way(NamedTuple):
+    """How a process is started, and in which phases that is worth a row."""
+
+    command: tuple[str, ...] = ()  # arguments of `autotuned`; none starts Python itself
+    environment: Mapping[str, str] = {}
+    phases: tuple[str, ...] = PHASES
+    brief: tuple[str, ...] = ("cold",)  # the phases of an operation that is not one of the main ones
+    memory: str | None = None  # the way whose cold process leaves what a later one finds; its own without
+
+    @property
+    def installs(self) -> bool:
+        """Whether `autotuned` runs in it."""
+        return bool(self.command)
+
+
+# "cold": all caches are empty. "second": what was chosen is stored, Triton's cache is empty. "warm": both are there.
+WAYS = {
+    "stock": Way(phases=("cold", "warm")),
+    "ahead": Way(("run",), brief=("cold", "second")),
+    "race": Way(("run", "--race")),
+    "replace": Way(("run", "--replace"), brief=("warm",), memory="ahead"),
+    "replace-race": Way(("run", "--replace", "--race"), memory="race"),
+    "cached": Way((), {"TRITON_CACHE_AUTOTUNING": "1"}, ("cold", "warm"), ("cold", "warm")),
+    "threads": Way((), {"LIBRARIES_THREADS": "1"}, ("cold",)),
+}
+DEFAULT = ("stock", "ahead", "race", "replace")
+
+
+class Task(NamedTuple):
+    """One process."""
+
+    operation: str
+    way: str
+    phase: str
+    repeat: int
+
+    def __str__(self) -> str:
+        return f"{self.operation}: {self.way}, {self.phase}, {self.repeat}"
+
+
+def load(path: Path) -> tuple[Operation, ...]:
+    """The OPERATIONS of a Python file."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise ValueError(f"--operations: expected a Python file, got {path}.")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return tuple(module.OPERATIONS)
+
+
+def tasks(
+    operations: Iterable[Operation], ways: Sequence[str], phases: Sequence[str] | None, repeats: int
+) -> list[Task]:
+    """All processes, those that say most first; without `phases` each way's own."""
+    made = [
+        (_stage(one, phase, way, repeat), Task(one.name, way, phase, repeat))
+        for one in operations
+        for repeat in range(repeats if one.main else 1)
+        for phase in PHASES
+        for way in ways
+        if phase in (phases or (PHASES if one.main else WAYS[way].brief)) and phase in WAYS[way].phases
+    ]
+    return [task for _, task in sorted(made, key=lambda pair: pair[0])]
+
+
+def _stage(operation: Operation, phase: str, way: str, repeat: int) -> int:
+    if operation.main:
+        return 3 if repeat else int(phase != "cold")
+    return 2 if phase in ("cold", *WAYS[way].brief[:1]) else 4

@@ -1,0 +1,192 @@
+"""A crew compiles each binary of a list once on this host, and nothing holds it up for good."""
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from autotuned.search import crew
+from autotuned.search.crew import Crew
+from autotuned.store import locks
+from autotuned.triton_compat import cache
+from autotuned.triton_compat.compiled import Compilation
+
+
+@pytest.fixture(autouse=True)
+def tritons(tmp_path, monkeypatch):
+    """A cache of Triton's."""
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
+    return tmp_path / "triton"
+
+
+@pytest.fixture
+def made():
+    """Digests in the order in which they were compiled."""
+    return []
+
+
+@pytest.fixture
+def binary(made):
+    """`binary(number)`: what compiles one, by putting an empty group where Triton has it."""
+
+    def binary(number, before=lambda: None):
+        digest = f"{number:064x}"
+
+        def run():
+            before()
+            made.append(number)
+            cache.lock_path(digest).with_name("__grp__kernel.json").write_text("{}")
+
+        return Compilation(digest, run)
+
+    return binary
+
+
+def nothing():
+    pass
+
+
+def test_each_is_compiled_once_and_no_lock_is_left(binary, made, tritons):
+    one = Crew([binary(n) for n in range(9)], 3).start()
+    assert one.wait(nothing)
+    assert (sorted(made), one.done, one.total) == (list(range(9)), 9, 9)
+    _until(lambda: not list(tritons.rglob("*.lock")))
+    assert Crew([binary(n) for n in range(9)], 3).start().wait(nothing) and len(made) == 9
+
+
+def test_what_another_process_compiles_is_left_to_it(binary, made):
+    """It ends without a binary for the first, and is taken over; the second it has made."""
+    first, second = binary(1), binary(2)
+    let_go = [locks.claim(cache.lock_path(one.digest)) for one in (first, second)]
+    working = Crew([first, second, binary(3)], 2).start()
+    _until(lambda: made == [3])
+    assert working.done == 1
+    second.run()
+    let_go[1]()
+    _until(lambda: working.done == 2)
+    let_go[0]()
+    assert working.wait(nothing) and made == [3, 2, 1]
+
+
+def test_a_holder_that_was_killed_holds_nothing(binary, made):
+    one = binary(1)
+    text = "import sys, time, pathlib; from autotuned.store import locks; held = locks.claim(pathlib.Path(sys.argv[1]))"
+    command = [sys.executable, "-c", f"{text}; print('held', flush=True); time.sleep(600)", cache.lock_path(one.digest)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout.readline() == "held\n"
+        assert locks.claim(cache.lock_path(one.digest)) is None
+        working = Crew([one], 1).start()
+        holder.kill()
+    assert working.wait(nothing) and made == [1]
+
+
+def test_no_more_are_compiled_at_once_than_there_are_slots(binary, made, tmp_path):
+    """By all processes of the host: here two crews stand for them."""
+    running, most, guard = [], [], threading.Lock()
+
+    def busy():
+        with guard:
+            running.append(1)
+            most.append(len(running))
+        time.sleep(0.02)
+        with guard:
+            running.pop()
+
+    slots = [tmp_path / "slots" / f"{n}.lock" for n in range(2)]
+    crews = [Crew([binary(10 * c + n, busy) for n in range(4)], 4, slots).start() for c in range(2)]
+    assert all(one.wait(nothing) for one in crews)
+    assert len(made) == 8 and max(most) == 2
+    assert all(path.exists() for path in slots)
+
+
+def test_what_fails_counts_as_done(binary, made):
+    def fail():
+        raise MemoryError
+
+    working = Crew([binary(1, fail), binary(2)], 1).start()
+    assert working.wait(nothing) and made == [2]
+
+
+def test_nothing_more_begins_once_it_is_closed(binary, made):
+    begun, release = threading.Event(), threading.Event()
+
+    def held():
+        begun.set()
+        release.wait()
+
+    working = Crew([binary(1, held), binary(2)], 1).start()
+    begun.wait()
+    working.close()
+    release.set()
+    _until(lambda: made == [1])
+    assert not working.wait(nothing)
+
+
+def test_who_needs_one_waits_for_it_or_takes_it(binary, made):
+    begun, release = threading.Event(), threading.Event()
+
+    def held():
+        begun.set()
+        release.wait(10)
+
+    first, second = binary(1, held), binary(2)
+    working = Crew([first, second], 1).start()
+    begun.wait()
+    working.wait_for(second.digest)  # not begun: the caller's own
+    threading.Timer(0.05, release.set).start()
+    working.wait_for(first.digest)
+    assert made == [1] and working.wait(nothing)
+    working.wait_for("unknown")
+
+
+def test_a_place_without_locks_does_without(binary, made, monkeypatch):
+    monkeypatch.setattr(cache, "lock_path", lambda digest: (_ for _ in ()).throw(PermissionError()))
+    working = Crew([Compilation("1" * 64, lambda: made.append(1))], 1).start()
+    assert working.wait(nothing) and made == [1]
+
+
+def test_a_file_system_without_locks_does_without(tmp_path, monkeypatch):
+    def refuse(lock, end):
+        raise NotImplementedError("no flock")
+
+    monkeypatch.setattr(locks, "_try_until", refuse)
+    locks.claim(tmp_path / "a.lock")()
+    (tmp_path / "file").touch()
+    locks.claim(tmp_path / "file" / "a.lock")()
+
+
+def test_slots_are_for_ranks_whose_workers_nobody_counts(monkeypatch):
+    assert crew.shared_slots() == []
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")
+    assert len(crew.shared_slots()) == crew.parallelism.on_this_host()
+    assert all(isinstance(path, Path) for path in crew.shared_slots())
+    monkeypatch.setenv("AUTOTUNED_COMPILE_WORKERS", "2")
+    assert crew.shared_slots() == []
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_child_lets_go_of_nothing(tmp_path):
+    path = tmp_path / "a.lock"
+    let_go = locks.claim(path)
+    child = os.fork()
+    if child == 0:
+        try:
+            let_go()
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    assert path.exists() and locks.claim(path) is None
+    let_go()
+    assert not path.exists()
+
+
+def _until(reached, limit_s=60.0):
+    end = time.monotonic() + limit_s
+    while not reached():
+        if time.monotonic() > end:
+            pytest.fail("waited too long")
+        time.sleep(0.01)

@@ -1,0 +1,83 @@
+"""What calls are compiled for: our reading of plain arguments against Triton's own binder, at random."""
+
+import random
+from types import SimpleNamespace
+
+import pytest
+
+torch = pytest.importorskip("torch")
+triton = pytest.importorskip("triton")
+
+import triton.language as tl  # noqa: E402
+from triton.runtime.jit import JITFunction, create_function_from_signature  # noqa: E402
+
+from autotuned.triton_compat import specialization  # noqa: E402
+
+DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int8, torch.int16, torch.int32, torch.int64,
+          torch.uint8, torch.bool, torch.float8_e5m2, torch.float8_e4m3fn]  # fmt: skip
+EDGES = [0, 1, -1, 2, 15, 16, 17, -16, 2**31 - 1, 2**31, -(2**31), -(2**31) - 1, 2**63 - 1, 2**63, 2**64 - 1, -(2**63)]
+
+
+def plain(a, b, c, d, e=16, C: tl.constexpr = 3):
+    pass
+
+
+def annotated(a: "*fp16", b: "i32", c: "fp32", d: "u1", e: tl.int64 = 5, C: tl.constexpr = "x"):  # noqa: F722, F821
+    pass
+
+
+def constant(a: tl.const, b: "i64", c: "bf16", d, e=None, C: tl.constexpr = None):  # noqa: F821
+    pass
+
+
+def free(a, b, c, d, e=1.5, C: tl.constexpr = 0):
+    pass
+
+
+JITS = [
+    JITFunction(plain), JITFunction(annotated), JITFunction(constant),
+    JITFunction(free, do_not_specialize=["b", 3], do_not_specialize_on_alignment=["a", "c"]),
+    JITFunction(plain, do_not_specialize=["a", "e"], do_not_specialize_on_alignment=["b"]),
+]  # fmt: skip
+
+
+def value(rng):
+    kind = rng.randrange(8)
+    if kind < 3:
+        base = torch.zeros(64, dtype=torch.int8)[rng.choice([0, 8, 16, 32]) :]
+        dtype = rng.choice(DTYPES)
+        return base.view(dtype) if base.numel() % dtype.itemsize == 0 else base
+    if kind < 6:
+        return rng.choice([rng.choice(EDGES), rng.randrange(-(2**33), 2**33), rng.randrange(64)])
+    return rng.choice([None, True, False, 1.0, -0.0, float("nan"), 2.5])
+
+
+@pytest.mark.parametrize("jit", JITS, ids=lambda jit: f"{jit.__name__}-{len(jit.do_not_specialize or ())}")
+def test_plain_arguments_are_specialized_as_triton_does(jit):
+    specializer, rng = specialization.Specializer(jit, 90), random.Random(7)
+    theirs = create_function_from_signature(jit.signature, jit.params, specializer._backend)
+    own = 0
+    for _ in range(400):
+        given = {name: value(rng) for name in "abcd"}
+        given |= {name: value(rng) for name in "eC" if rng.random() < 0.5}
+        given |= {"num_warps": 8} if rng.random() < 0.3 else {}
+        found = specializer._bound(given)
+        expected = theirs(**given)
+        assert repr(found) == repr(expected), given
+        own += all(param.specialized(given.get(param.name, param.default)) for param in specializer._params)
+    assert own > 300  # Triton's is asked for what is no 64-bit integer alone
+
+
+def test_what_triton_alone_knows_is_asked_of_it():
+    specializer = specialization.Specializer(JITS[0], 90)
+    for odd in (
+        2**64 - 1,
+        (1, 2),
+        SimpleNamespace(dtype=torch.float32, data_ptr=lambda: 8),
+        torch.nn.Parameter(torch.zeros(4)),
+    ):
+        given = {"a": odd, "b": 1, "c": 2, "d": 3}
+        assert None in [param.specialized(given.get(param.name, param.default)) for param in specializer._params]
+        assert repr(specializer._bound(given)) == repr(specializer._bind(**given))
+    with pytest.raises(TypeError):
+        specializer._bound({"a": 1})
