@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from autotuned._frozen import Frozen
+from autotuned._startup import Frozen
 from autotuned.errors import SpaceError
 
 

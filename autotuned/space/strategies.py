@@ -70,6 +70,13 @@ class Strategy:
         told = [(self.members.point(config), _logarithm(us)) for config, us, _ in results]
         self._asking.tell((point, time) for point, time in told if point is not None)
 
+    def importance(self) -> dict[str, Any]:
+        """How much each parameter matters, 1 for the most; nothing where no model says so."""
+        found = self._asking.importance() if hasattr(self._asking, "importance") else []
+        most = max(found, default=0.0) or 1.0
+        shares = {name: round(one / most, 2) for name, one in zip(self.members.names, found)}
+        return {"importance": shares} if shares else {}
+
     @property
     def doubt(self) -> float:
         """How likely it is that a config that was not tried is 1% faster than the best; 1 where nothing is known."""
@@ -114,6 +121,12 @@ def _named(name: str, members: Members, seed: int, prior: Mapping[Point, float])
         from autotuned.space.guided import Guided  # with NumPy's linear algebra
 
         return Guided(members, seed, members.first, prior)
+    if name == "exhaustive" and not members.exact:
+        raise OptionError(
+            f"strategy: expected a space of known size for 'exhaustive', got {members.words} members. Take 'guided'.",
+            option="name",
+            problem="unknown size",
+        )
     first = [*members.first, *sorted(prior, key=lambda point: (prior[point], point))]
     return InTurn(itertools.chain(first, members if name == "exhaustive" else _drawn(members, seed)))
 
