@@ -22,6 +22,7 @@ from autotuned.tunable.configs import Pruner
 from autotuned.typed_json import Json, canonical, digest, encode, portable, why_not_portable
 
 if TYPE_CHECKING:
+    from autotuned.resolve.declared import Declaration
     from autotuned.search import check as checks
     from autotuned.search import exclusions
     from autotuned.search.check import Check
@@ -40,7 +41,7 @@ class Options(Frozen):
 
     Attributes:
         configs: Returns the candidates before pruning; read anew on each miss, users reassign them.
-        computed: The callable that was given for `configs`, if it was one.
+        computed: The callable that was given for `configs`, if it was one; `declared`: the space, which is one too.
         pruner: Returns the pruner's parts; read anew on each miss.
         restore: Names to protect, None to find out. `zero`: names zeroed before every launch.
         default: A config, a callable of the arguments returning one, or None.
@@ -54,6 +55,7 @@ class Options(Frozen):
     configs: Callable[[], list[Any]]
     spec: KeySpec
     computed: Callable[..., Any] | None = None
+    declared: Declaration | None = None
     pruner: Callable[[], Pruner] = Pruner
     restore: tuple[str, ...] | None = None
     zero: tuple[str, ...] = ()
