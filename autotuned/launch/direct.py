@@ -51,8 +51,11 @@ def direct(made: Bound, tunable: Tunable, call: Call, binary: Any, asks: bool) -
         found = compiled.handle_of(tunable.fn, kernel, device)
         _native.watch(found.watched)
         parts = before.parts if before else (None, {}, ())
-        plain = not described  # of a descriptor the words do not say all
-        straight = direct_launch(found, filled, memory, is_hooked, made, otherwise) if plain else looked_up(found)
+        straight = (
+            looked_up(found)  # the words do not say all of a descriptor
+            if described
+            else direct_launch(found, filled, memory, is_hooked, made, otherwise)
+        )
         fields = driver_call.fields(found, names, constants, parts)
         if fields is None:
             return straight, None, None
