@@ -108,7 +108,7 @@ def autotune(
         zero=reset_to_zero,
         restore=None if restore_value == "auto" else restore_value,
         hooks=Hooks(pre_hook, post_hook),
-        do_bench=measuring_of(do_bench, warmup, rep, use_cuda_graph),
+        do_bench=measured_by(do_bench, warmup, rep, use_cuda_graph),
         stored=cache_results,
         name=name,
         default=default,
@@ -124,7 +124,7 @@ def autotune(
     return given.decorate
 
 
-def measuring_of(
+def measured_by(
     do_bench: Callable[..., Any] | None, warmup: int | None, rep: int | None, use_cuda_graph: bool
 ) -> Callable[..., Any] | None:
     """The user's benchmark, or Triton's with the user's times; None where neither was asked for."""

@@ -14,7 +14,7 @@ from typing import Any
 from triton.runtime.autotuner import Autotuner, AutotunerError, Config
 
 from autotuned import env
-from autotuned.api.decorator import measuring_of
+from autotuned.api.decorator import measured_by
 from autotuned.api.tuned import Decoration, Tuned
 from autotuned.dropin import seeded, stock_tuner
 from autotuned.errors import AutotunedError, DecorationError, EncodingError, NotTunedError
@@ -58,7 +58,7 @@ def autotune(
     A name in `key`, `reset_to_zero` or `restore_value` that the kernel does not have is dropped with a warning. A
     kernel that this package cannot bind, such as one with `*args`, gets Triton's own tuner.
     """
-    bench = measuring_of(do_bench, warmup, rep, use_cuda_graph)
+    bench = measured_by(do_bench, warmup, rep, use_cuda_graph)
 
     def decorate(fn: Any) -> Any:
         try:
