@@ -19,8 +19,8 @@ from autotuned.configfiles import policy
 from autotuned.errors import AutotunedError
 from autotuned.gpu.device import Device
 from autotuned.store import conditions
+from autotuned.store.choice import Candidates, Choice, Look, Origin
 from autotuned.store.conditions import Conditions
-from autotuned.store.lookup import Candidates, Choice, Look, Origin
 from autotuned.triton_compat import compiled, fingerprint, specialization
 from autotuned.triton_compat import kernel as toolchain
 from autotuned.triton_compat.specialization import Specialization, Specializer
@@ -37,6 +37,11 @@ _loaded: dict[tuple[str, int], Loaded | str] = {}  # by digest and device: a ker
 def is_loaded(digest: str) -> bool:
     """Whether a binary is on the current device."""
     return isinstance(_loaded.get((digest, toolchain.current_device())), Loaded)
+
+
+def forget() -> None:
+    """Load binaries anew, and try again those that could not be loaded."""
+    _loaded.clear()
 
 
 class Asked(Frozen):

@@ -13,11 +13,10 @@ from autotuned.configfiles import writer
 from autotuned.configfiles.file import ConfigFile, Entry, Fault
 from autotuned.errors import ConfigFileError, KernelNameError, OutputError
 from autotuned.gpu.device import Device, from_json
-from autotuned.key import opaque
 from autotuned.key.key import Key
 from autotuned.store import conditions, layout, listing, records
 from autotuned.store.record import TuningRecord
-from autotuned.typed_json import Json
+from autotuned.typed_json import Json, portable
 
 IMPORTED = "imported"  # in the provenance of a record: the config file that it is from
 PathLike = str | os.PathLike[str]
@@ -53,7 +52,7 @@ def export(out: PathLike, kernels: str | Iterable[str] | None = None) -> list[Pa
 
 def _exported(kernel: str) -> Iterator[tuple[Key, Entry]]:
     for _, stored in listing.all_records(kernel):
-        if stored.winner is not None and opaque.portable(stored.key.to_json(), stored.winner):
+        if stored.winner is not None and portable(stored.key.to_json(), stored.winner):
             yield stored.key, configfile.entry_of(stored)
 
 

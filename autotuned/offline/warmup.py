@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from autotuned import env
 from autotuned.key import opaque
 from autotuned.offline import replay
 from autotuned.offline.binaries import build
@@ -60,6 +61,7 @@ class WarmupResult:
         return {"calls": [asdict(call) for call in self.calls], **built}
 
 
+@env.interpreter_put_back()
 def warmup(
     recording: str | os.PathLike[str],
     files: Sequence[str] | None = None,

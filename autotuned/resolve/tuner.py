@@ -17,10 +17,10 @@ from autotuned._startup import later
 from autotuned.errors import AutotunedError, SealedError
 from autotuned.key.key import Key, is_tensor
 from autotuned.launch import codegen, launcher
-from autotuned.resolve import hooks, sealing
+from autotuned.resolve import active, sealing
 from autotuned.resolve.chooser import Chooser
 from autotuned.resolve.request import Options, Question
-from autotuned.store.lookup import Choice, Origin
+from autotuned.store.choice import Choice, Origin
 from autotuned.triton_compat import kernel
 from autotuned.tunable import configs as candidates
 from autotuned.tunable.call import Call, Tunable, bind
@@ -171,8 +171,8 @@ class Tuner:
     def miss(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], grid: Any) -> Any:
         """Everything that a call does which the launch table does not answer; returns what the launch returns."""
         call = self.call(args, kwargs, grid)
-        if hooks.recorders:
-            hooks.recorders[-1].note(self, call)
+        if active.recorders:
+            active.recorders[-1].note(self, call)
         return self._missed(call)
 
     def _again(self, values: tuple[Any, ...], grid: Any) -> Any:
@@ -311,8 +311,8 @@ class Tuner:
             ready = self._bound(call, config, before, result)
         except compiled.EvictedError:  # by the user's code within the launch: a later call is bound
             return
-        if hooks.recorders:
-            ready = hooks.recorders[-1].watched(self, ready)
+        if active.recorders:
+            ready = active.recorders[-1].watched(self, ready)
         values = tuple(call.arguments.values())
         in_c = launcher.in_c(self.launcher)
         if not self.launcher.bind(values, ready) or in_c is None or ready.twin is None:
@@ -426,20 +426,20 @@ def _tuned_names(configs: Sequence[Any], tunable: Tunable) -> frozenset[str]:
     return frozenset(name for config in configs for name in tunable.settings(config))
 
 
-def _drop_bound() -> None:
+def drop_bound() -> None:
     """Nothing bound under one mode, or one environment, may answer under another."""
     for tuner in list(_tuners):
         tuner.launcher.clear()
 
 
-env.on_mode_change(_drop_bound)
-hooks.on_change(_drop_bound)
+env.on_mode_change(drop_bound)
+active.on_change(drop_bound)
 
 
 @lru_cache(maxsize=1)
 def _watch_environment() -> None:
     """From the first kernel on: a process without one keeps its audit events to itself."""
-    env.on_code_change(_drop_bound)
+    env.on_code_change(drop_bound)
 
 
 @atexit.register

@@ -20,6 +20,7 @@ _TEMPORARY_S = 3600.0  # a write takes milliseconds
 _SEARCH_S = 30 * DAY_S  # an interrupted search that nobody went on with
 _LOCK_S = DAY_S  # longer than anybody waits
 _DAMAGED_S = 30 * DAY_S
+_PROGRAM_S = 365 * DAY_S  # written again when it launches something else, or is gone
 
 
 @dataclass
@@ -122,6 +123,8 @@ def _files(root: Path, freed: Freed, now: float) -> Iterator[_File]:
             for folder in _entries(schema.path):
                 for entry in _entries(folder.path):
                     yield from _record(entry, freed, now)
+        elif schema.name == layout.PROGRAMS:
+            _remove_old(schema, freed, now)
 
 
 def _record(entry: os.DirEntry[str], freed: Freed, now: float) -> Iterator[_File]:
@@ -149,7 +152,9 @@ def _has_record(logbook: os.DirEntry[str]) -> bool:
 
 
 def _remove_old(folder: os.DirEntry[str], freed: Freed, now: float) -> None:
-    limit_s = {layout.LOCKS: _LOCK_S, layout.JOURNAL: _SEARCH_S}.get(folder.name, _DAMAGED_S)
+    limit_s = {layout.LOCKS: _LOCK_S, layout.JOURNAL: _SEARCH_S, layout.PROGRAMS: _PROGRAM_S}.get(
+        folder.name, _DAMAGED_S
+    )
     for entry in _entries(folder.path):
         try:
             info = entry.stat(follow_symlinks=False)
