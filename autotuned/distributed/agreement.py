@@ -223,7 +223,7 @@ class Agreement:
             theirs = self._wait(f"{place}/{rank}", self._ranks.timeout_s, f"the choices of rank {rank}")
             if theirs is None:
                 raise SyncError(
-                    f"sync: rank {rank} did not compare its choices within {self._ranks.timeout_s:g} s (rank "
+                    f"sync: expected the choices of rank {rank} within {self._ranks.timeout_s:g} s, got none (rank "
                     f"{self._ranks.rank} of {self._ranks.size}). Let every rank call .compare().", kernel="",
                 )  # fmt: skip
             for digest_, (kernel_, identity) in theirs.items():
