@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
+from autotuned import env
 from autotuned.binaries import audit
 from autotuned.configfiles.audit import Audit
 from autotuned.configfiles.exchange import PathLike
@@ -52,6 +53,7 @@ class CheckResult(Audit):
         return super().to_json() | more
 
 
+@env.interpreter_put_back()
 def check(
     paths: PathLike | Iterable[PathLike],
     *,

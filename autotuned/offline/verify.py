@@ -21,8 +21,8 @@ from autotuned.resolve.tuner import Tuner
 from autotuned.search import search
 from autotuned.search.job import Job, Outcome, timer_of
 from autotuned.store import records
+from autotuned.store.choice import Candidates, Live
 from autotuned.store.conditions import Conditions
-from autotuned.store.lookup import Candidates, Live
 from autotuned.store.record import Timing
 from autotuned.tunable import configs, mismatch
 from autotuned.tunable.call import Call
@@ -47,7 +47,7 @@ def find_kernel(name: str) -> Found:
                 raise
             continue
         return found[0]
-    hint = "A kernel with a name= of its own is found with --target."
+    hint = "A kernel with a name= of its own is found in targets=."
     raise TargetError(f"kernel {name!r} cannot be imported ({missing or 'it names no module'}). {hint}", target=name)
 
 
