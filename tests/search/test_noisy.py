@@ -153,6 +153,7 @@ def test_it_keeps_to_its_budget(world: Callable[[float], World], budget_s: float
     record = searched(here, budget_s=budget_s)
     assert here.now_s <= budget_s + 2 * 1.5 * max(TIMES_US) / 1e6
     assert record.quality == "noisy" and len(record.timings) == 3
+    assert all(timing.samples >= race.FIRST_SAMPLES for timing in record.timings)
 
 
 def test_what_a_benchmark_of_the_users_answers_is_taken(world: Callable[[float], World]) -> None:
