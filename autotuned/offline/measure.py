@@ -142,7 +142,7 @@ class Measurer:
             measured.entry = _note_entry(result, key, choice)
             return
         result.source = "measured" if tuner.cache_info().searches > searches else "stored"
-        was_noisy = result.source == "measured" and not force and before is not None and before.quality == "noisy"
+        was_noisy = result.source == "measured" and not force and before is not None and before.is_doubtful
         result.remark = remark(choice.record, was_noisy)
         measured.entry = _note_record(result, choice.record, form, question)
         measured.record = choice.record if measured.entry is not None else None
@@ -171,7 +171,7 @@ def remark(record: TuningRecord, was_noisy: bool) -> str | None:
     Args:
         was_noisy: Whether it was measured again because its times were noisy before.
     """
-    if record.quality != "noisy":
+    if not record.is_doubtful:
         return "it was noisy before, and was measured again" if was_noisy else None
     again = "still noisy" if was_noisy else "noisy"
     why = _why_noisy(record.provenance.get("noise"))
