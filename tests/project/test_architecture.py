@@ -145,6 +145,7 @@ def code_of(path: Path) -> str:
                 "autotuned/triton_compat/fingerprint.py",
                 "autotuned/triton_compat/compiled.py",
                 "autotuned/triton_compat/specialization.py",
+                "autotuned/triton_compat/descriptors.py",
                 "autotuned/binaries/loaded.py",
                 "autotuned/triton_compat/compiling.py",
                 "autotuned/triton_compat/frontend.py",
