@@ -34,6 +34,12 @@ class ConfigError(AutotunedError, ValueError):
     kernel: str
 
 
+class SpaceError(AutotunedError, ValueError):
+    """A declared space cannot be read, or leaves nothing for a call (`.constraint` says where)."""
+
+    constraint: str
+
+
 class PruningError(AutotunedError, ValueError):
     """A pruner left nothing, or gave something that is no config (`.kernel`)."""
 

@@ -20,10 +20,9 @@ from autotuned.launch import launcher
 from autotuned.resolve import places
 from autotuned.resolve.request import Options
 from autotuned.resolve.tuner import Tuner
-from autotuned.store.lookup import Choice, Origin
+from autotuned.store.choice import Choice, Origin
 from autotuned.triton_compat import kernel
-from autotuned.tunable.argument_names import Names
-from autotuned.tunable.call import Call, Hooks
+from autotuned.tunable.call import Call, Hooks, Names
 from autotuned.tunable.configs import Pruner
 from autotuned.tunable.kernel import TunableKernel
 from autotuned.typed_json import is_numpy_scalar

@@ -24,11 +24,10 @@ from autotuned.resolve.explain import Explanation
 from autotuned.resolve.request import Options, Question
 from autotuned.resolve.tuner import Tuner
 from autotuned.search import benchmark
-from autotuned.store.lookup import Choice, Origin
+from autotuned.store.choice import Choice, Origin
 from autotuned.triton_compat import kernel
 from autotuned.tunable import configs
-from autotuned.tunable.argument_names import Names
-from autotuned.tunable.call import Hooks
+from autotuned.tunable.call import Hooks, Names
 from autotuned.tunable.kernel import TunableKernel
 
 log = logging.getLogger("autotuned")
