@@ -26,10 +26,12 @@ if TYPE_CHECKING:
     from autotuned.offline.check import check as check
     from autotuned.offline.digest import choices_digest as choices_digest
     from autotuned.offline.export import export as export
+    from autotuned.offline.prepare import prepare as prepare
     from autotuned.offline.report import report as report
     from autotuned.offline.tuning import tune as tune
     from autotuned.offline.warmup import warmup as warmup
     from autotuned.recording.recorder import record as record
+    from autotuned.resolve.restored import restored as restored
     from autotuned.resolve.sealing import seal as seal
     from autotuned.resolve.sealing import unseal as unseal
     from autotuned.search.check import Check as Check
@@ -42,7 +44,8 @@ __version__ = "0.1.0"
 __all__ = [
     "Check", "Config", "FixedLaunches", "Space", "autotune", "check", "choices_digest", "counters", "diff", "errors",
     "export", "freeze", "heuristics", "import_configs", "install", "merge", "mode", "on_event", "pow2", "pow2s",
-    "record", "register_configs", "report", "seal", "strategy", "sync", "tune", "uninstall", "unseal", "warmup",
+    "prepare", "record", "register_configs", "report", "restored", "seal", "strategy", "sync", "tune", "uninstall",
+    "unseal", "warmup",
 ]  # fmt: skip
 
 # Imported at first use: importing this package must cost neither torch (1 s) nor triton (0.24 s).
@@ -65,10 +68,12 @@ _HOMES = {
     "mode": "autotuned.env",
     "on_event": "autotuned.events",
     "pow2": "autotuned.key.key",
+    "prepare": "autotuned.offline.prepare",
     "pow2s": "autotuned.space.space",
     "record": "autotuned.recording.recorder",
     "register_configs": "autotuned.configfiles.lookup",
     "report": "autotuned.offline.report",
+    "restored": "autotuned.resolve.restored",
     "seal": "autotuned.resolve.sealing",
     "strategy": "autotuned.space.strategies",
     "sync": "autotuned.distributed.agreement",

@@ -76,6 +76,13 @@ class DeviceChoiceError(AutotunedError, ValueError):
     device: str
 
 
+class PlaceError(AutotunedError, ValueError):
+    """A tensor lies where the GPU that a kernel runs on cannot reach it (`.argument`, `.device`)."""
+
+    argument: str
+    device: str
+
+
 class DeviceLostError(AutotunedError, RuntimeError):
     """The device is in an error state that this process cannot leave (`.kernel`; `.config` ran, or is empty)."""
 

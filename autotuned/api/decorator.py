@@ -17,8 +17,7 @@ from autotuned.resolve.request import Options
 from autotuned.triton_compat import kernel as triton_names
 from autotuned.triton_compat import versions
 from autotuned.tunable import configs
-from autotuned.tunable.argument_names import Names, checked_names
-from autotuned.tunable.call import Hooks, Tunable
+from autotuned.tunable.call import Hooks, Names, Tunable, checked_names
 from autotuned.tunable.kernel import TunableKernel
 
 if TYPE_CHECKING:

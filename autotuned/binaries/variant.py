@@ -11,7 +11,7 @@ from autotuned.errors import EncodingError
 from autotuned.key import opaque
 from autotuned.key.words import value_words
 from autotuned.triton_compat.specialization import NUMBERS, Specialization, options_json
-from autotuned.typed_json import Json, canonical, digest, encode, integer, named, typed, wrong
+from autotuned.typed_json import Json, canonical, digest, encode, integer, named, portable, typed, wrong
 
 DIGEST = 32  # letters of a variant's digest: 128 bits
 _ONE, _NONE = "=1", "=None"  # in place of a type: an integer that is 1, and a pointer that is None, are compiled in
@@ -224,7 +224,7 @@ def form_of(special: Specialization, constexprs: Iterable[str]) -> Form | None:
         options = plain(options_json(special.options))
     except (EncodingError, TypeError):
         return None
-    if not opaque.portable(spelled) or any(type_ == "?" for _, type_ in types):
+    if not portable(spelled) or any(type_ == "?" for _, type_ in types):
         return None
     return Form(tuple(types), assumes, spelled, options)
 

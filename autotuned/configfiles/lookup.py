@@ -21,8 +21,8 @@ from autotuned.errors import ConfigFileError
 from autotuned.gpu.device import from_json
 from autotuned.key.key import Key
 from autotuned.store import conditions
+from autotuned.store.choice import Candidates, Choice, Look, Origin
 from autotuned.store.conditions import BY_DEFAULT, Conditions
-from autotuned.store.lookup import Candidates, Choice, Look, Origin
 from autotuned.tunable import mismatch
 from autotuned.typed_json import Json, canonical
 

@@ -20,7 +20,7 @@ from autotuned.key import opaque, source
 from autotuned.triton_compat import fingerprint, specialization
 from autotuned.triton_compat import kernel as toolchain
 from autotuned.triton_compat.specialization import Specialization
-from autotuned.typed_json import Json, canonical, digest, encode
+from autotuned.typed_json import Json, canonical, digest, encode, portable
 
 log = logging.getLogger("autotuned")
 
@@ -78,6 +78,7 @@ class Kept:
             variant = next((one for one in file.variants if _is(one, wanted)), None)
             if variant is None:
                 raise BinaryError(f"binaries {path}: expected `{wanted.kernel}`, got another kernel.", path=str(path))
+            disk.touch(path)  # `gc --binaries` removes first what was not used for longest
             made = variant.metadata, file.code(variant), wanted.digest
             return specialization.compiled_from(src, wanted.special, *made)
         except (FileNotFoundError, NotADirectoryError):
@@ -138,7 +139,7 @@ def _form(src: Any, special: Specialization) -> Form:
         canonical(list(path)): encode(value, f"constant {path}", opaque.spell)
         for path, value in special.constants.items()
     }
-    if not opaque.portable(constants):
+    if not portable(constants):
         raise ValueError("expected constants that JSON can hold, got one known in this process alone")
     types = [(name, canonical(plain(type_))) for name, type_ in special.signature.items()]
     assumes = {canonical(list(path)): canonical(attrs) for path, attrs in special.attrs.items() if attrs}

@@ -11,7 +11,6 @@ from autotuned.configfiles import file, lookup
 from autotuned.configfiles.file import Entry
 from autotuned.errors import DeviceLostError, TargetError
 from autotuned.gpu.device import from_json
-from autotuned.key import opaque
 from autotuned.key.key import Key
 from autotuned.offline import replay, targets
 from autotuned.offline.cases import Case, reason
@@ -21,10 +20,10 @@ from autotuned.offline.targets import Found
 from autotuned.recording.file import RecordedCall
 from autotuned.resolve.request import Question
 from autotuned.store import records
-from autotuned.store.lookup import Choice, Origin
+from autotuned.store.choice import Choice, Origin
 from autotuned.store.record import Timing, TuningRecord
 from autotuned.tunable.call import Call
-from autotuned.typed_json import Json
+from autotuned.typed_json import Json, portable
 
 
 @dataclass
@@ -197,6 +196,6 @@ def _note_record(result: CaseResult, record: TuningRecord, form: Json, question:
     result.config, result.median_us, result.quality = won.config, won.median_us, record.quality
     result.measured_configs = sum(timing.identity in forms for timing in record.timings)
     result.vs_first, result.vs_default = record.ratio_of(first), record.vs_default
-    if not opaque.portable(record.key.to_json(), form):
+    if not portable(record.key.to_json(), form):
         return None
     return file.entry_of(record)

@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from autotuned import env
 from autotuned.configfiles import writer
 from autotuned.errors import OptionError
 from autotuned.offline import cases
@@ -20,6 +21,7 @@ from autotuned.offline.workers.pool import Pool
 from autotuned.offline.workers.slots import Executor
 
 
+@env.interpreter_put_back()
 def tune(
     targets: str | Sequence[str],
     *,

@@ -13,10 +13,10 @@ from autotuned._startup import later
 from autotuned.errors import AllConfigsFailedError, ConfigError, PruningError
 from autotuned.key import opaque
 from autotuned.key.key import Key, call_part
-from autotuned.resolve import hooks, sealing, sources
+from autotuned.resolve import active, sealing, sources
 from autotuned.resolve.request import Context, Options, Question, State
 from autotuned.store import conditions, records
-from autotuned.store.lookup import Candidates, Choice, Live, Look, Origin, Place
+from autotuned.store.choice import Candidates, Choice, Live, Look, Origin, Place
 from autotuned.triton_compat import kernel
 from autotuned.tunable import configs as candidates
 from autotuned.tunable.call import Call, Tunable, refuse_conflicts
@@ -242,7 +242,7 @@ class Chooser:
         The toolchain's part of a key is a hash over all of Triton: a start that compiles nothing does not wait for it.
         """
         state = self.state
-        if mode not in ("auto", "serve", "strict") or state.is_busy or hooks.agreements or not self.options.stored:
+        if mode not in ("auto", "serve", "strict") or state.is_busy or active.agreements or not self.options.stored:
             return None
         if not self.shipped.may_be_first():
             return None
@@ -288,8 +288,8 @@ class Chooser:
 
     def answer(self, question: Question) -> Choice:
         """The choice for a question; under `autotuned.sync` the same on all ranks."""
-        if hooks.agreements and not question.must_search and question.launches:
-            choice = hooks.agreements[-1].choose(question, self, self.options.do_bench)
+        if active.agreements and not question.must_search and question.launches:
+            choice = active.agreements[-1].choose(question, self, self.options.do_bench)
         else:
             choice = self.decide(question)
         return self.state.remember(question.key, choice)
@@ -304,7 +304,7 @@ class Chooser:
             return self._for_now(question)
         if ending is not Origin.SEARCH:
             return (self._search_forbidden if self._may_search(question) else self._without_search)(question)
-        with records.locked(question.key, self.state.keeps(question.key) and not hooks.agreements) as lock:
+        with records.locked(question.key, self.state.keeps(question.key) and not active.agreements) as lock:
             # Again: another process or thread may have finished while this one waited for the lock.
             known = self.known(question)
             if known is None or not self.is_enough(known, question):
@@ -340,8 +340,8 @@ class Chooser:
             raise error
         self.state.excluded.add(key.digest, identity, exclusions.Reason.NOT_LAUNCHED, failures.describe(error))
         self.state.choices.pop(key, None)
-        if hooks.agreements:
-            hooks.agreements[-1].leave(key)
+        if active.agreements:
+            active.agreements[-1].leave(key)
         where, why = choice.where or choice.origin.name, failures.describe(error)
         events.emit("refuse", key.kernel, key.digest, 0.0, f"{choice.config} ({where}): {why}")
         message = "`%s`: the config %s (%s) does not compile or launch here (%s); it is not used for calls like this."

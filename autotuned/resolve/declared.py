@@ -14,7 +14,7 @@ from autotuned.key import opaque
 from autotuned.space.members import Members
 from autotuned.space.space import Space
 from autotuned.space.strategies import NAMES, SMALL, strategy
-from autotuned.store.lookup import Live
+from autotuned.store.choice import Live
 from autotuned.tunable.call import Call, Tunable, refuse_conflicts
 from autotuned.tunable.configs import Config
 from autotuned.typed_json import Json, canonical, encode

@@ -14,12 +14,12 @@ from autotuned._startup import Frozen, later
 from autotuned.key import opaque
 from autotuned.key.key import Key, KeySpec
 from autotuned.store import conditions, layout
+from autotuned.store.choice import Choice, Live, Origin, untuned_of
 from autotuned.store.conditions import Conditions
-from autotuned.store.lookup import Choice, Live, Origin, untuned_of
 from autotuned.tunable import configs
 from autotuned.tunable.call import Call, Hooks, Tunable
 from autotuned.tunable.configs import Pruner
-from autotuned.typed_json import Json, canonical, digest, encode
+from autotuned.typed_json import Json, canonical, digest, encode, portable, why_not_portable
 
 if TYPE_CHECKING:
     from autotuned.resolve.declared import Declaration
@@ -165,7 +165,7 @@ class Question(Frozen):
 
     @property
     def untuned(self) -> str | None:
-        """What the call has without tuning, by identity (`lookup.Live`)."""
+        """What the call has without tuning, by identity (`choice.Live`)."""
         return untuned_of(self.live)
 
     @property
@@ -253,6 +253,7 @@ class State:
         self.lookup_s = self.search_s = self.compile_s = self.bind_s = 0.0  # where the time of misses went
         self.choices: dict[Key, Choice] = {}
         self._said: set[str] = set()
+        self._identities: dict[Any, str] = {}  # of configs with plain values: each miss asks for all of them
 
     @property
     def is_busy(self) -> bool:
@@ -286,17 +287,23 @@ class State:
 
     def identity(self, config: Any) -> str:
         """The text that says which config this is."""
-        return configs.identity(config, self.tunable.name, opaque.spell)
+        values = configs.plain_values(config)
+        known = self._identities.get(values)
+        if known is None:
+            known = configs.identity(config, self.tunable.name, opaque.spell)
+            if values is not None and len(self._identities) < LIMIT:
+                self._identities[values] = known
+        return known
 
     def keeps(self, key: Key) -> bool:
         """Whether this key's results are kept on disk; one with values that JSON cannot write, or under a check whose
         reference it cannot, is not.
         """
-        if self.options.stored and not opaque.portable(key.to_json()):
-            why, what = opaque.why_not_portable(key.to_json()), (key.kernel, key.digest[:12])
+        if self.options.stored and not portable(key.to_json()):
+            why, what = why_not_portable(key.to_json()), (key.kernel, key.digest[:12])
             self.warn_once(f"object: {why}", "`%s`: the choice for key %s is kept in memory only: %s.", *what, why)
             return False
-        if self.options.stored and not opaque.portable(self.options.needs(self.tunable.name, {}).to_json()):
+        if self.options.stored and not portable(self.options.needs(self.tunable.name, {}).to_json()):
             self.warn_once(
                 "reference",
                 "`%s`: the reference of check= has no source that could be compared: choices are kept in memory only.",

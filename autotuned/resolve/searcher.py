@@ -22,12 +22,12 @@ from autotuned.resolve.request import Question, State
 from autotuned.search import batches, exclusions, failures, job, race, search
 from autotuned.search.job import Job, Outcome
 from autotuned.store import conditions, layout, listing, locks, records
+from autotuned.store.choice import Candidates, Choice, Origin
 from autotuned.store.conditions import Checked, Conditions, Restore
 from autotuned.store.journal import Journal
-from autotuned.store.lookup import Candidates, Choice, Origin
 from autotuned.store.record import Timing, TuningRecord, identity_of
 from autotuned.tunable import configs
-from autotuned.typed_json import canonical
+from autotuned.typed_json import canonical, portable
 
 log = logging.getLogger("autotuned")
 
@@ -262,7 +262,7 @@ class Searcher:
     def _keep(self, result: TuningRecord, question: Question) -> None:
         if question.lock is locks.Lock.BUSY and not records.may_save(result.key):
             log.info("`%s`: another process or thread tunes the same key and saves it.", result.key.kernel)
-        elif opaque.portable(*(timing.config for timing in result.timings)):
+        elif portable(*(timing.config for timing in result.timings)):
             records.keep(result)
         else:
             message = "`%s`: a config has a value or a pre_hook without JSON form; kept in memory only."

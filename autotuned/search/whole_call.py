@@ -42,9 +42,9 @@ class WholeCall:
 
     def _bind(self, result: Any) -> None:
         tunable, call = self._job.tunable, self._job.call
-        if call.options or not isinstance(tunable, TunableKernel) or not tunable.bindable or call.has_descriptors:
+        if call.options or not isinstance(tunable, TunableKernel) or not tunable.bindable:
             return
         by_triton = bound.through_triton(tunable, self._names, self._config)
         made = Bound(self._config, by_triton, self._before, by_triton)
         with suppress(compiled.EvictedError, compiled.UnbindableError):
-            self._bound = direct.direct(made, tunable, call.arguments, result, asks=False)
+            self._bound = direct.direct(made, tunable, call, result, asks=False)

@@ -13,7 +13,7 @@ from stored import config_of, lines
 from autotuned.configfiles import by_shape, file, lookup, nearest_shape
 from autotuned.key.key import Key
 from autotuned.resolve import sources
-from autotuned.store.lookup import Origin
+from autotuned.store.choice import Origin
 
 SISTER = {**DEVICE, "name": "NVIDIA H200"}
 

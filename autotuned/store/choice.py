@@ -1,4 +1,4 @@
-"""What a place that is asked for a config answers: a choice, or why it has none."""
+"""A choice: the config that a place gave for a call and where it came from, or why the place has none."""
 
 from __future__ import annotations
 
