@@ -211,8 +211,9 @@ def candidates(
     live.begin()
     if not live.keys():
         raise PruningError(
-            f"`{tunable.name}`: a pruner, or the grid, left none of the first {min(ADMITTED, members.size)} of "
-            f"{members.words} configs for this call. Put what they ask for into where=.",
+            f"`{tunable.name}`: expected a pruner and a grid that keep some of the first "
+            f"{min(ADMITTED, members.size)} of {members.words} configs, got none for this call. Put what they ask for "
+            "into where=.",
             kernel=tunable.name,
         )
     live.untuned = next(iter(live))

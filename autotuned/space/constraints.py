@@ -40,8 +40,9 @@ class Constraint(Frozen):
         known = {*parameters, *arguments}
         if unknown := [name for name in self.needs if name not in known]:
             raise SpaceError(
-                f"{self.label}: {unknown[0]!r} is neither a parameter of the space nor an argument of the call. "
-                f"Parameters are: {', '.join(parameters)}. Arguments are: {', '.join(arguments) or 'none'}.",
+                f"{self.label}: expected parameters of the space or arguments of the call, got {unknown[0]!r}, which "
+                f"is neither. Parameters are: {', '.join(parameters)}. Arguments are: "
+                f"{', '.join(arguments) or 'none'}.",
                 constraint=self.label,
             )
         named = [name for name in (*self.needs, *self.takes) if name in known]
@@ -108,8 +109,8 @@ def _checked(function: Any, place: str, parameters: list[str]) -> Constraint:
     label = f"{place} ({getattr(function, '__name__', 'callable').strip('<>')} of {', '.join(p.name for p in named)})"
     if not rest and not {p.name for p in named} & set(parameters):
         raise SpaceError(
-            f"Space: {label}: names no parameter of the space, so it decides nothing. Parameters are: "
-            f"{', '.join(parameters)}.",
+            f"Space: {label}: expected one that names a parameter of the space, got one that names none and so "
+            f"decides nothing. Parameters are: {', '.join(parameters)}.",
             constraint=label,
         )
     needs = tuple(p.name for p in named if p.default is kinds.empty)

@@ -155,7 +155,9 @@ class Guided:
             process, offset, far = self._joined(at * factors, times, factors, offset)
             if far < FAR[-1] or len(times) < OPENING:
                 return process, offset, factors
-            self._prior = Prior({}, self._encode, self._source)  # it misleads
+            self._prior = Prior({}, self._encode, self._source)  # it misleads, and so does what was learned from it
+            self._weights = Weights(self._encode.parameters, self._source)
+            factors = np.ones_like(factors)
         return Process(at * factors, times - offset, scales), offset, factors
 
     def _kept(self) -> list[Point]:

@@ -120,10 +120,10 @@ def split(values: Mapping[str, Sequence[object]], constraints: Sequence[Bound]) 
         reads = [(bound, tuple(group.index(names.index(name)) for name in bound.names)) for bound in inside]
         part = Part(group, [values[names[place]] for place in group], reads)
         if part.size == 0:
+            tried = "" if part.exact else f", as far as {TRIED:,} random tries tell"
             raise SpaceError(
-                f"Space: {_nothing_left(inside)} nothing of {math.prod(len(values[names[p]]) for p in group):,} "
-                f"combinations of {', '.join(names[place] for place in group)}"
-                f"{'' if part.exact else f', as far as {TRIED:,} random tries tell'}. "
+                f"Space: expected some of {math.prod(len(values[names[place]]) for place in group):,} combinations of "
+                f"{', '.join(names[place] for place in group)}, got none: {_nothing_left(inside)} nothing{tried}. "
                 "Loosen a constraint, or add values.",
                 constraint="; ".join(bound.label for bound in inside),
             )

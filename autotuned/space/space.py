@@ -62,7 +62,9 @@ def pow2s(low: int, high: int) -> list[int]:
             raise SpaceError(f"pow2s: expected two whole numbers of 1 or more, got {bound!r:.40}.", constraint="pow2s")
     found = [1 << power for power in range((low - 1).bit_length(), high.bit_length())]
     if not found:
-        raise SpaceError(f"pow2s: there is no power of two from {low} to {high}. Widen the range.", constraint="pow2s")
+        raise SpaceError(
+            f"pow2s: expected a range with a power of two in it, got {low} to {high}. Widen it.", constraint="pow2s"
+        )
     return found
 
 
@@ -106,8 +108,8 @@ def _first(given: Any, parameters: Mapping[str, Sequence[Any]]) -> Point:
     for name, places in known.items():
         if key_of(values[name]) not in places:
             raise SpaceError(
-                f"Space: first: {name}={values[name]!r:.40} is none of its values {list(parameters[name])!r:.80}. "
-                "Add it to them.",
+                f"Space: first: expected {name} among its values {list(parameters[name])!r:.80}, got "
+                f"{values[name]!r:.40}. Add it to them.",
                 constraint="first",
             )
     return tuple(places[key_of(values[name])] for name, places in known.items())

@@ -113,7 +113,7 @@ def test_a_pruner_is_asked_about_each_batch():
 
 def test_a_pruner_that_leaves_none_is_an_error():
     f = tuned(space(), prune_configs_by={"early_config_prune": lambda configs, named, **rest: []})
-    with pytest.raises(PruningError, match="left none of the first 180 of 180 configs"):
+    with pytest.raises(PruningError, match="some of the first 180 of 180 configs, got none"):
         f(1)
 
 
@@ -276,7 +276,7 @@ def test_mistakes_are_said_at_decoration(more, error, message):
 
 def test_a_constraint_on_an_unknown_argument_is_said_at_the_call():
     f = tuned(space(where=[lambda a, m: a < m]))
-    with pytest.raises(SpaceError, match="'m' is neither a parameter of the space nor an argument of the call"):
+    with pytest.raises(SpaceError, match="arguments of the call, got 'm', which is neither"):
         f(1)
 
 
