@@ -263,15 +263,33 @@ def values() -> dict[str, str]:
     return {option.name: _get(option.name) for option in OPTIONS}
 
 
+_chose_interpreter = False  # whether this process imported Triton for its interpreter by `use_interpreter`
+
+
 def use_interpreter() -> None:
     """Make Triton interpret kernels on the CPU.
 
     Raises:
         RuntimeError: Triton is imported already; it decides at import and at decoration, so it is too late.
     """
-    if "triton" in sys.modules and not interpreter_requested():
+    global _chose_interpreter
+    if "triton" in sys.modules and not (interpreter_requested() or _chose_interpreter):
         raise RuntimeError("Triton was imported before TRITON_INTERPRET=1 was set: set it before the first import.")
+    _chose_interpreter = True
     os.environ["TRITON_INTERPRET"] = "1"
+
+
+@contextmanager
+def interpreter_put_back() -> Iterator[None]:
+    """Leave `TRITON_INTERPRET` behind as it was; what was imported and decorated meanwhile stays interpreted."""
+    before = os.environ.get("TRITON_INTERPRET")
+    try:
+        yield
+    finally:
+        if before is None:
+            os.environ.pop("TRITON_INTERPRET", None)
+        else:
+            os.environ["TRITON_INTERPRET"] = before
 
 
 def interpreter_requested() -> bool:

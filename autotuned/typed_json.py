@@ -17,6 +17,8 @@ from autotuned.errors import EncodingError, RecordError
 Json = Any
 Fallback = Callable[[Any, str], Json]
 
+OBJECT = "python object"  # known by the object itself, in this process only; no parameter can have a name with a space
+
 INT64_MAX = (1 << 63) - 1
 PID_MAX = (1 << 31) - 1  # what the C type holds; above it the system calls raise
 
@@ -210,6 +212,31 @@ _WRITERS: dict[str, Callable[[Any, str, Fallback | None], Json]] = {
     "triton.language.core.constexpr": lambda v, w, f: encode(v.value, w, f),
     "numpy.bool": lambda v, w, f: {"numpy": ["bool", bool(v)]},
 }
+
+
+def portable(*parts: Json) -> bool:
+    """Whether keys or configs mean something in another process: none of their values is known by object only."""
+    return not any(True for part in parts for _ in _marked("", part))
+
+
+def _marked(path: str, data: Json) -> Iterator[tuple[str, str]]:
+    """The values known by object only: where they stand and their types."""
+    if isinstance(data, dict) and OBJECT in data:
+        yield path, data["type"]
+    elif isinstance(data, (dict, list)):
+        for name, inner in data.items() if isinstance(data, dict) else enumerate(data):
+            yield from _marked(f"{path}.{name}" if path else str(name), inner)
+
+
+def why_not_portable(data: Json) -> str:
+    """Of what `portable` denies: the first value that is known by object only, and what to do about it."""
+    path, kind = next(_marked("", data))
+    _, _, name = path.partition("values.")
+    if name:
+        hint = "Leave it out of key, or name a callable that returns what of it matters"
+        return f"{name!r}, of type {kind}, has no JSON form. {hint}"
+    name = path.partition("process.")[2] or path
+    return f"{name!r}, a value of type {kind} that its code uses, has no JSON form. Say in version= what of it matters"
 
 
 # Fields of JSON that was read: of the right type, within limits, and named if not.

@@ -151,6 +151,7 @@ def test_anything_else_asks_for_no_interpreter(monkeypatch: pytest.MonkeyPatch, 
 
 def test_the_interpreter_can_be_chosen_until_triton_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRITON_INTERPRET", "0")
+    monkeypatch.setattr(env, "_chose_interpreter", False)
     monkeypatch.setitem(sys.modules, "triton", sys)
     with pytest.raises(RuntimeError, match="Triton was imported before TRITON_INTERPRET=1 was set"):
         env.use_interpreter()
@@ -159,6 +160,21 @@ def test_the_interpreter_can_be_chosen_until_triton_is_imported(monkeypatch: pyt
     assert env.interpreter_requested()
     monkeypatch.setitem(sys.modules, "triton", sys)
     env.use_interpreter()  # asked for before the import: nothing to change
+
+
+@pytest.mark.parametrize("before", [None, "0"])
+def test_the_interpreter_is_chosen_for_a_block_and_again(monkeypatch: pytest.MonkeyPatch, before: str | None) -> None:
+    monkeypatch.setattr(env, "_chose_interpreter", False)
+    monkeypatch.delitem(sys.modules, "triton", raising=False)
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    if before is not None:
+        monkeypatch.setenv("TRITON_INTERPRET", before)
+    for _ in range(2):  # the second time Triton is imported, and for the interpreter
+        with env.interpreter_put_back():
+            env.use_interpreter()
+            assert env.interpreter_requested()
+        assert os.environ.get("TRITON_INTERPRET") == before
+        monkeypatch.setitem(sys.modules, "triton", sys)
 
 
 def test_tools_of_triton_are_read_by_name(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,9 +14,8 @@ from autotuned.api.pickling import CaseGenerator, Named
 from autotuned.errors import DecorationError
 from autotuned.resolve.request import Options
 from autotuned.resolve.tuner import Tuner
-from autotuned.store.lookup import Choice
-from autotuned.tunable.argument_names import Names
-from autotuned.tunable.call import Call
+from autotuned.store.choice import Choice
+from autotuned.tunable.call import Call, Names
 from autotuned.tunable.function import TunableFunction
 
 if TYPE_CHECKING:

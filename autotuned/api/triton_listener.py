@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from autotuned.key import opaque
-from autotuned.store.lookup import Choice, Origin
+from autotuned.store.choice import Choice, Origin
 from autotuned.store.record import Timing, TuningRecord
 from autotuned.triton_compat import kernel as toolchain
 from autotuned.tunable import configs

@@ -13,7 +13,7 @@ from autotuned.errors import BinaryError
 USUAL_SHARED = 48 << 10  # bytes of dynamic shared memory that a launch may use without having asked for more
 # Attributes of a function, as the driver numbers them.
 _MAX_THREADS, _LOCAL_BYTES, _REGISTERS, _DYNAMIC_SHARED, _NON_PORTABLE_CLUSTER = 0, 3, 4, 8, 14
-_DEVICE_POINTER = 3  # of a pointer
+_DEVICE_POINTER, _INVALID_VALUE = 3, 1  # an attribute of an address, and the status of one that has none
 _LIBRARIES = ("libcuda.so.1", "nvcuda.dll")
 _PARAMETERS = ctypes.POINTER(ctypes.c_void_p)
 
@@ -101,10 +101,14 @@ class Driver:
             raise RuntimeError(f"Triton Error [CUDA]: {self._words(status)}")
 
     def address(self, address: int) -> int | None:
-        """Where the device sees memory of the host, such as pinned memory; None where it does not."""
-        found = ctypes.c_uint64()
-        status = self._library.cuPointerGetAttribute(ctypes.byref(found), _DEVICE_POINTER, ctypes.c_uint64(address))
-        return None if status else found.value
+        """Where the current device sees what lies at an address, as in pinned memory; None where it does not."""
+        out, which = ctypes.c_uint64(), ctypes.c_int(_DEVICE_POINTER)
+        status = self._library.cuPointerGetAttribute(ctypes.byref(out), which, ctypes.c_uint64(address))
+        return None if status == _INVALID_VALUE and address else out.value or address
+
+    def reaches(self, address: int) -> bool:
+        """Whether kernels on the current device can use what lies at an address, as Triton's launcher asks."""
+        return self.address(address) is not None
 
     def _use(self, device: int) -> None:
         """Make the device's primary context current where none is, as on a new thread."""
@@ -137,9 +141,9 @@ class Driver:
         return (text.value or b"").decode(errors="replace") or f"error {status}"
 
 
-def may_pass(error: Exception) -> bool:
-    """Whether the driver's refusal may be another at the next call: memory that was full is free later."""
-    return "out of memory" in str(error)
+def may_pass(refusal: str) -> bool:
+    """Whether what the driver refused may work at the next call: memory that was full is free later."""
+    return "out of memory" in refusal
 
 
 def _library() -> Any:

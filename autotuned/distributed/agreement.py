@@ -14,14 +14,14 @@ from autotuned.distributed import ranks
 from autotuned.distributed.ranks import Ranks
 from autotuned.errors import AutotunedError, SyncError
 from autotuned.key.key import Key
-from autotuned.resolve import hooks, sealing, sources, tuner
+from autotuned.resolve import active, sealing, sources, tuner
 from autotuned.resolve.chooser import Chooser
 from autotuned.resolve.request import Question
 from autotuned.search import failures, race
 from autotuned.search.do_bench import FixedLaunches
 from autotuned.store import conditions, record
 from autotuned.store import records as stored_records
-from autotuned.store.lookup import Choice, Origin, origin
+from autotuned.store.choice import Choice, Origin, origin
 from autotuned.store.record import Timing, TuningRecord
 from autotuned.triton_compat import kernel
 from autotuned.tunable import configs
@@ -57,9 +57,9 @@ class Agreement:
 
     def close(self) -> None:
         """Let each rank choose by itself again; a second time does nothing."""
-        if self in hooks.agreements:
-            hooks.agreements.remove(self)
-            hooks.tell_change()
+        if self in active.agreements:
+            active.agreements.remove(self)
+            active.tell_change()
 
     def choose(self, question: Question, alone: Chooser, do_bench: Any) -> Choice:
         """The choice of all ranks for a question.
@@ -223,9 +223,10 @@ class Agreement:
             theirs = self._wait(f"{place}/{rank}", self._ranks.timeout_s, f"the choices of rank {rank}")
             if theirs is None:
                 raise SyncError(
-                    f"sync: rank {rank} did not compare its choices within {self._ranks.timeout_s:g} s (rank "
-                    f"{self._ranks.rank} of {self._ranks.size}). Let every rank call .compare().", kernel="",
-                )  # fmt: skip
+                    f"sync: expected the choices of every rank within {self._ranks.timeout_s:g} s, got none of rank "
+                    f"{rank} (rank {self._ranks.rank} of {self._ranks.size}). Let every rank call .compare().",
+                    kernel="",
+                )
             for digest_, (kernel_, identity) in theirs.items():
                 first, told = found.setdefault(digest_, (rank, [kernel_, identity]))
                 if told[1] != identity:
@@ -363,14 +364,14 @@ def sync(group: Any = None, timeout_s: float = 600.0) -> Agreement:
     if not timeout_s > 0:
         raise SyncError(f"sync: timeout_s: expected seconds above 0, got {timeout_s!r}.", kernel="")
     agreement = Agreement(ranks.of_group(group, timeout_s))
-    hooks.agreements.append(agreement)
-    hooks.tell_change()
+    active.agreements.append(agreement)
+    active.tell_change()
     return agreement
 
 
 def _after_fork_in_child() -> None:
     """What was forked off a rank is none: it chooses by itself, and leaves the rank's connection to the store alone."""
-    hooks.agreements.clear()
+    active.agreements.clear()
 
 
 if hasattr(os, "register_at_fork"):

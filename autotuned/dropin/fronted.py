@@ -10,8 +10,7 @@ from autotuned.api.tuned import Decoration, Tuned
 from autotuned.dropin import seeded
 from autotuned.dropin.replaced import Replaced
 from autotuned.search import failures
-from autotuned.tunable.argument_names import Names
-from autotuned.tunable.call import Hooks
+from autotuned.tunable.call import Hooks, Names
 from autotuned.tunable.kernel import TunableKernel
 
 log = logging.getLogger("autotuned")

@@ -83,6 +83,7 @@ class Kept:
             variant = next((one for one in file.variants if _is(one, wanted)), None)
             if variant is None:
                 raise BinaryError(f"binaries {path}: expected `{wanted.kernel}`, got another kernel.", path=str(path))
+            disk.touch(path)  # `gc --binaries` removes first what was not used for longest
             metadata = dict(variant.metadata)
             ttir = str(metadata.pop(_TTIR, "")).encode()
             stages = {"cubin": file.code(variant), **({_TTIR: ttir} if ttir else {})}

@@ -27,8 +27,16 @@ from autotuned.tunable.call import Call, Hooks
 log = logging.getLogger("autotuned")
 _Times = list[float]
 _FAILED = [math.inf] * 3  # Triton's own word for a config that failed
-# What Triton counts as a failure of the config, and what must not be tried again; the program sees other errors.
-_EXCUSED = ("OutOfResources", "CompileTimeAssertionFailure", "PTXASError", "Crashed", "TimedOut")
+# What Triton too counts as a failure of the config, and what the search has warned of.
+_EXCUSED = (
+    "OutOfResources",
+    "CompilationError",
+    "CompileTimeAssertionFailure",
+    "PTXASError",
+    "Crashed",
+    "TimedOut",
+    "AnswerError",
+)
 
 
 class StockCall(Call):
@@ -78,6 +86,10 @@ class Race:
             return {}
         self.is_run = True
         (winner,) = self._seed.identities([choice.config])
+        for timing in choice.record.timings:
+            if not _excused(timing):  # Triton would raise it; to try again could change the caller's data
+                about = f"left out: {timing.identity}"
+                self._seed.warn_once("`%s`: the race leaves out %s: %s", about, timing.identity, timing.error)
         return answers({timing.identity: timing for timing in choice.record.timings}, winner)
 
     def _say(self, why: str) -> None:
@@ -91,7 +103,7 @@ class Race:
 
     def _searcher(self) -> Searcher:
         """Made anew for each race: what it would remember lives as long as the tuner, which it must not keep alive."""
-        tuner, how = self._tuner, kernel.measured_by(self._tuner)
+        tuner, how = self._tuner, kernel.measuring_of(self._tuner)
         hooks = Hooks(how.before and _unless_reset_only(how.before), how.after)
         options = Options(
             lambda: tuner.configs, KeySpec(()), zero=tuple(how.zero), hooks=hooks, do_bench=how.do_bench
@@ -129,6 +141,10 @@ def _answer(timing: Timing) -> _Times | None:
     if timing.usable:
         low_us, median_us, high_us = timing.typical_us
         return [median_us / 1e3, low_us / 1e3, high_us / 1e3]
-    kind, _, _ = (timing.error or "").partition(":")
-    excused = timing.status == "crashed" or kind in _EXCUSED
-    return _FAILED if excused else None  # Triton's own attempt raises what it raised here
+    # What does not compile launches nothing at Triton's own attempt, which raises. Another error may have passed, and
+    # Triton would launch the config on the caller's data.
+    return None if (timing.error or "").startswith("CompilationError") else _FAILED
+
+
+def _excused(timing: Timing) -> bool:
+    return timing.usable or timing.status == "crashed" or (timing.error or "").startswith(_EXCUSED)

@@ -24,11 +24,10 @@ from autotuned.resolve.explain import Explanation
 from autotuned.resolve.request import Options, Question
 from autotuned.resolve.tuner import Tuner
 from autotuned.search import benchmark
-from autotuned.store.lookup import Choice, Origin
+from autotuned.store.choice import Choice, Origin
 from autotuned.triton_compat import kernel
 from autotuned.tunable import configs
-from autotuned.tunable.argument_names import Names
-from autotuned.tunable.call import Hooks
+from autotuned.tunable.call import Hooks, Names
 from autotuned.tunable.kernel import TunableKernel
 
 log = logging.getLogger("autotuned")
@@ -98,6 +97,7 @@ class Replaced(Tuned):
     A second level of inheritance, since torch and others ask for Triton's class, and the launcher for `Tuned`.
     """
 
+    _follows_tensors = False  # launched on the current GPU, and refused there, as by Triton
     prunes_once = True  # what pruning leaves is kept for the call: `seed` need not prune again
 
     def __init__(self, tunable: TunableKernel, given: Decoration, cache_results: bool) -> None:

@@ -17,14 +17,14 @@ from autotuned.resolve import sealing, sources
 from autotuned.resolve.request import OWN_TIMER, Context, trial_part
 from autotuned.search import benchmark, failures
 from autotuned.store import conditions, records
+from autotuned.store.choice import Origin, Place
 from autotuned.store.conditions import Conditions
-from autotuned.store.lookup import Origin, Place
 from autotuned.store.record import Timing, TuningRecord
 from autotuned.triton_compat import kernel
 from autotuned.tunable import configs as candidates
 from autotuned.tunable.call import Call, Hooks
 from autotuned.tunable.kernel import TunableKernel
-from autotuned.typed_json import Json, digest, encode
+from autotuned.typed_json import Json, digest, encode, portable, why_not_portable
 
 log = logging.getLogger("autotuned")
 # Exact answers only: nothing of another shape or another context may change what a program chose before.
@@ -53,7 +53,7 @@ class Seed:
         self._defaults = {
             p.name: p.default for p in self.tunable.parameters if p.default is not inspect.Parameter.empty
         }
-        how = kernel.measured_by(tuner)
+        how = kernel.measuring_of(tuner)
         trial = trial_part(how.do_bench, how.zero, Hooks(how.before, how.after))
         self.needed = Conditions(conditions.names(how.restore))
         self._context = Context(self.tunable, None, trial)
@@ -90,9 +90,9 @@ class Seed:
         tuner: dict[str, Json] = {"name": timer, "configs": digest(sorted(self.identities(configs)))}
         part: dict[str, Json] = {"tensors": dtypes, "values": values, "none": [], "tuner": tuner}
         key = Key(name, part, *self._context.of(call))
-        if opaque.portable(key.to_json()):
+        if portable(key.to_json()):
             return key
-        why = opaque.why_not_portable(key.to_json())
+        why = why_not_portable(key.to_json())
         self.warn_once("`%s`: its choices are kept in memory only: %s.", f"memory: {why}", why)
         return None
 
@@ -139,7 +139,7 @@ class Seed:
         won = kept.timing_of(winner)
         if won is None or won.median_us is None:
             return
-        if not opaque.portable(*(timing.config for timing in made)):
+        if not portable(*(timing.config for timing in made)):
             self.warn_once("`%s`: a config has a value or a pre_hook without JSON form; kept in memory only.", "config")
             return
         ran = [timing.typical_us for timing in made if timing.usable]

@@ -1,4 +1,4 @@
-"""Which GPUs a process may use and a user names: `CUDA_VISIBLE_DEVICES`, its kin, and `--devices`, in every form."""
+"""Which GPUs a process may use and a user names: `CUDA_VISIBLE_DEVICES`, its kin, and `devices`, in every form."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ VARIABLES = (CUDA, HIP, ROCR, ORDER)
 
 
 def chosen(text: str, table: list[Gpu], variables: Mapping[str, str]) -> list[Gpu]:
-    """The GPUs that `--devices` names, in its order.
+    """The GPUs that `devices` names, in its order.
 
     Args:
         text: "all", or names separated by commas: an index into what is visible, or a UUID (GPU-..., MIG-...) or
@@ -29,12 +29,12 @@ def chosen(text: str, table: list[Gpu], variables: Mapping[str, str]) -> list[Gp
     """
     if not table:
         raise NoDeviceError(
-            f"--devices {text}: expected GPUs, and there is none: neither NVIDIA's management library nor "
-            "/proc/driver/nvidia nor /sys/class/kfd shows one. Leave the option out to tune on the CPU."
+            f"devices={text!r}: expected GPUs, and there is none: neither NVIDIA's management library nor "
+            "/proc/driver/nvidia nor /sys/class/kfd shows one. Leave it out to tune on the CPU."
         )
     found = visible(table, variables)
     if not found:
-        raise NoDeviceError(f"--devices {text}: expected GPUs, and {_why_none(table, variables)}")
+        raise NoDeviceError(f"devices={text!r}: expected GPUs, and {_why_none(table, variables)}")
     if text.strip().lower() == ALL:
         return found
     named: list[Gpu] = []

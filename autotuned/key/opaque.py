@@ -19,12 +19,11 @@ from autotuned.key.key import is_tensor
 from autotuned.key.reach import cells
 from autotuned.key.source_text import Body, codes, text
 from autotuned.key.value import of_value
-from autotuned.typed_json import Json, digest, encode
+from autotuned.typed_json import OBJECT, Json, digest, encode, portable
 
 # Objects without weak references that are kept alive. A key of one that was let go is never asked for again, since
 # numbers are not reused.
 LIMIT = 4096
-_MARK = "python object"  # with a space: no parameter can have this name
 _Reference = weakref.KeyedRef[int, Any]
 _numbers = itertools.count()
 # An id is unique only while its object lives: an entry goes with the object, before another can have its id.
@@ -47,7 +46,7 @@ def spell(value: Any, where: str) -> Json:
 
 def this_very(value: Any) -> Json:
     """Spelling for a value that is known by itself only, in this process."""
-    return {_MARK: _number(value), "type": source.type_name(value)}
+    return {OBJECT: _number(value), "type": source.type_name(value)}
 
 
 def hook(given: Any) -> Json:
@@ -189,28 +188,3 @@ def _plain(values: Mapping[str, Any]) -> Json:
         elif function := source.python_function(value):  # not what that closes over: it may be what closes over it
             found[name] = text(Body(function))
     return found
-
-
-def portable(*parts: Json) -> bool:
-    """Whether keys or configs mean something in another process: none of their values is known by object only."""
-    return not any(True for part in parts for _ in _marked("", part))
-
-
-def _marked(path: str, data: Json) -> Iterator[tuple[str, str]]:
-    """The values known by object only: where they stand and their types."""
-    if isinstance(data, dict) and _MARK in data:
-        yield path, data["type"]
-    elif isinstance(data, (dict, list)):
-        for name, inner in data.items() if isinstance(data, dict) else enumerate(data):
-            yield from _marked(f"{path}.{name}" if path else str(name), inner)
-
-
-def why_not_portable(data: Json) -> str:
-    """Of what `portable` denies: the first value that is known by object only, and what to do about it."""
-    path, kind = next(_marked("", data))
-    _, _, name = path.partition("values.")
-    if name:
-        hint = "Leave it out of key, or name a callable that returns what of it matters"
-        return f"{name!r}, of type {kind}, has no JSON form. {hint}"
-    name = path.partition("process.")[2] or path
-    return f"{name!r}, a value of type {kind} that its code uses, has no JSON form. Say in version= what of it matters"

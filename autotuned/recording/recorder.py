@@ -21,7 +21,7 @@ from autotuned.launch.bound import Bound
 from autotuned.launch.table import PyLauncher
 from autotuned.recording import arguments, grids
 from autotuned.recording.file import RecordedCall, Writer
-from autotuned.resolve import hooks
+from autotuned.resolve import active
 from autotuned.resolve.chooser import Chooser
 from autotuned.triton_compat import kernel
 from autotuned.tunable.call import EMPTY, Call
@@ -253,8 +253,8 @@ def record(path: str | os.PathLike[str]) -> Iterator[None]:
     try:
         yield
     finally:
-        hooks.recorders.remove(recorder)
-        hooks.tell_change()
+        active.recorders.remove(recorder)
+        active.tell_change()
         recorder.close()
 
 
@@ -266,15 +266,15 @@ def _started(path: Path) -> Recorder:
             f"{path}: expected a file to record calls into, and it cannot be written: {error.strerror or error}.",
             path=str(path),
         ) from error
-    hooks.recorders.append(recorder)
-    hooks.tell_change()
+    active.recorders.append(recorder)
+    active.tell_change()
     return recorder
 
 
 def begin_if_asked() -> None:
     """Start recording for the whole process where `AUTOTUNED_RECORD` names a file; a second time does nothing."""
     path = env.record_path()
-    if path is None or path in _refused or any(recorder.path == path for recorder in hooks.recorders):
+    if path is None or path in _refused or any(recorder.path == path for recorder in active.recorders):
         return
     try:
         _started(path)
@@ -284,7 +284,7 @@ def begin_if_asked() -> None:
 
 
 def _after_fork_in_child() -> None:
-    for recorder in hooks.recorders:
+    for recorder in active.recorders:
         recorder.begin_process()
 
 

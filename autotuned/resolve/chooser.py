@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from autotuned import env, events
@@ -13,10 +13,10 @@ from autotuned._startup import later
 from autotuned.errors import AllConfigsFailedError, ConfigError, PruningError
 from autotuned.key import opaque
 from autotuned.key.key import Key, call_part
-from autotuned.resolve import hooks, sealing, sources
+from autotuned.resolve import active, sealing, sources
 from autotuned.resolve.request import Context, Options, Question, State
 from autotuned.store import conditions, records
-from autotuned.store.lookup import Candidates, Choice, Live, Look, Origin, Place
+from autotuned.store.choice import Candidates, Choice, Live, Look, Origin, Place
 from autotuned.triton_compat import kernel
 from autotuned.tunable import configs as candidates
 from autotuned.tunable.call import Call, Tunable, refuse_conflicts
@@ -25,14 +25,14 @@ from autotuned.typed_json import Json
 
 if TYPE_CHECKING:
     from autotuned.configfiles import lookup
-    from autotuned.resolve import advice, explain, searcher
+    from autotuned.resolve import advice, declared, explain, searcher
     from autotuned.resolve.explain import Explanation
     from autotuned.search import exclusions, failures
     from autotuned.store import locks
     from autotuned.tunable import readers
 else:
     explain, searcher, advice = map(later, ("resolve.explain", "resolve.searcher", "resolve.advice"))
-    lookup = later("configfiles.lookup")
+    lookup, declared = later("configfiles.lookup"), later("resolve.declared")
     exclusions, failures, locks, readers = map(
         later, ("search.exclusions", "search.failures", "store.locks", "tunable.readers")
     )
@@ -90,7 +90,14 @@ class Chooser:
             ConfigError: A callable list did.
             ValueError: The caller passes what one of them sets.
         """
-        pruner = self.options.pruner()
+        declaration, pruner = self.options.declared, self.options.pruner()
+        if declaration is not None:
+            self.seen |= declaration.reads(call.arguments)
+            members = declaration.members(call.arguments)
+            if not declaration.is_listed(members):
+                prune = partial(self._pruned, call, pruner=Pruner(pruner.early))
+                live = declared.candidates(self.tunable, call, members, self.state.identity, prune)
+                return self._with_default(call, live)
         left = self._pruned(call, self._listed(call), pruner)
         if pruner.early is not None:
             self._on_configs(left)
@@ -151,9 +158,9 @@ class Chooser:
         `perf_model` leaves out would be slow and not wrong.
         """
         early, identity = self.options.pruner().early, self.state.identity(config)
-        if identity in live or (early is None and self.options.computed is None):
+        if identity in live or (early is None and (self.options.computed is None or self.options.declared)):
             return True
-        configs = self._listed(call)
+        configs = [config] if self.options.declared is not None else self._listed(call)
         if identity not in map(self.state.identity, configs):
             if self.options.computed is not None:
                 return False
@@ -165,7 +172,8 @@ class Chooser:
         return identity in map(self.state.identity, left)
 
     def _computed(self, call: Call, computed: Callable[..., Any]) -> list[Any]:
-        self.seen |= readers.read_by(computed, call.arguments)
+        if computed is not self.options.declared:
+            self.seen |= readers.read_by(computed, call.arguments)
         configs = candidates.listed(computed(**call.arguments), self.tunable.name)
         if not configs:
             raise ConfigError(
@@ -218,6 +226,7 @@ class Chooser:
             )
             key = self.key(call)
             say("pin", message, key.kernel, key.digest[:12], pinned)
+            events.emit("refuse", key.kernel, key.digest, 0.0, f"a pin that the pruner drops: {pinned}")
         return None
 
     def _without_key(self, call: Call, live: Candidates, mode: str, pinned: Any) -> Choice | None:
@@ -234,7 +243,7 @@ class Chooser:
         The toolchain's part of a key is a hash over all of Triton: a start that compiles nothing does not wait for it.
         """
         state = self.state
-        if mode not in ("auto", "serve", "strict") or state.is_busy or hooks.agreements or not self.options.stored:
+        if mode not in ("auto", "serve", "strict") or state.is_busy or active.agreements or not self.options.stored:
             return None
         if not self.shipped.may_be_first():
             return None
@@ -280,8 +289,8 @@ class Chooser:
 
     def answer(self, question: Question) -> Choice:
         """The choice for a question; under `autotuned.sync` the same on all ranks."""
-        if hooks.agreements and not question.must_search and question.launches:
-            choice = hooks.agreements[-1].choose(question, self, self.options.do_bench)
+        if active.agreements and not question.must_search and question.launches:
+            choice = active.agreements[-1].choose(question, self, self.options.do_bench)
         else:
             choice = self.decide(question)
         return self.state.remember(question.key, choice)
@@ -296,7 +305,7 @@ class Chooser:
             return self._for_now(question)
         if ending is not Origin.SEARCH:
             return (self._search_forbidden if self._may_search(question) else self._without_search)(question)
-        with records.locked(question.key, self.state.keeps(question.key) and not hooks.agreements) as lock:
+        with records.locked(question.key, self.state.keeps(question.key) and not active.agreements) as lock:
             # Again: another process or thread may have finished while this one waited for the lock.
             known = self.known(question)
             if known is None or not self.is_enough(known, question):
@@ -332,8 +341,8 @@ class Chooser:
             raise error
         self.state.excluded.add(key.digest, identity, exclusions.Reason.NOT_LAUNCHED, failures.describe(error))
         self.state.choices.pop(key, None)
-        if hooks.agreements:
-            hooks.agreements[-1].leave(key)
+        if active.agreements:
+            active.agreements[-1].leave(key)
         where, why = choice.where or choice.origin.name, failures.describe(error)
         events.emit("refuse", key.kernel, key.digest, 0.0, f"{choice.config} ({where}): {why}")
         message = "`%s`: the config %s (%s) does not compile or launch here (%s); it is not used for calls like this."

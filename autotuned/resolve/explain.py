@@ -16,8 +16,8 @@ from autotuned.key.nearest_key import Alike, Difference, differences, parts
 from autotuned.resolve import sealing
 from autotuned.resolve.request import Question
 from autotuned.store import listing, records
+from autotuned.store.choice import Candidates, Choice, Look, Origin, Place
 from autotuned.store.conditions import Conditions
-from autotuned.store.lookup import Candidates, Choice, Look, Origin, Place
 from autotuned.tunable import configs
 from autotuned.typed_json import Json, canonical
 

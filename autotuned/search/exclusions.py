@@ -34,7 +34,7 @@ class Reason(Enum):
         "an earlier process ended in its first launch", Lifetime.JOURNAL, "crashed",
         ". If it was killed from outside, `autotuned tune` tries it once more",
     )  # fmt: skip
-    LOST = "it cost an earlier process its device", Lifetime.JOURNAL, "failed", "; --force tries it again"
+    LOST = "it cost an earlier process its device", Lifetime.JOURNAL, "failed", "; force=True tries it again"
     FAILED = "its launch failed", Lifetime.RECORD
     WRONG = "its results differ from the expected ones", Lifetime.RECORD, "wrong"
 

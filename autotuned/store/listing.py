@@ -13,7 +13,7 @@ from pathlib import Path
 from autotuned import disk
 from autotuned.errors import KernelNameError
 from autotuned.store import layout, record, records
-from autotuned.store.lookup import Look
+from autotuned.store.choice import Look
 from autotuned.store.record import TuningRecord
 
 BLOCK = 1000  # records that are put in order at a time: a listing of any number must not hold all names

@@ -15,8 +15,8 @@ from autotuned._startup import later
 from autotuned.errors import RecordError
 from autotuned.key.key import Key
 from autotuned.store import layout, record
+from autotuned.store.choice import Look
 from autotuned.store.conditions import Restore
-from autotuned.store.lookup import Look
 from autotuned.store.record import Timing, TuningRecord
 
 if TYPE_CHECKING:

@@ -1,17 +1,17 @@
-"""A call of what is tuned, bound to its names; and what the miss path needs to know of the thing that is tuned."""
+"""A call of what is tuned, bound to its names, which a decoration may list; and what the miss path must know of it."""
 
 from __future__ import annotations
 
 import inspect
 import operator
-from collections.abc import Callable, Container, Hashable, Mapping, Sequence
+from collections.abc import Callable, Container, Hashable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from autotuned._startup import Frozen
-from autotuned.errors import CallError
+from autotuned.errors import ArgumentNameError, CallError, DecorationError
 from autotuned.gpu.device import Device
 from autotuned.key.key import is_descriptor
 from autotuned.triton_compat import kernel
@@ -251,3 +251,36 @@ class _Meta(dict[str, Any]):
     def __missing__(self, name: Any) -> Any:
         self.missing = name
         raise KeyError(name)
+
+
+class Names:
+    """The checked name lists of one decoration; `restore` is None where it is to be found out."""
+
+    def __init__(self, key: list[str] | None, zero: list[str] | None, restore: list[str] | None) -> None:
+        self.key = key or []
+        self.zero = zero or []
+        self.restore = restore
+
+
+def checked_names(label: str, given: Any, known: Sequence[str], kernel: str) -> list[str] | None:
+    """The names in a list that a decoration gives, callables of `key` left out; None stays None.
+
+    Raises:
+        DecorationError: It is no list.
+        ArgumentNameError: It holds a name that is no argument.
+    """
+    if given is None:
+        return None
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise DecorationError(
+            f"`{kernel}`: {label}: expected a list of argument names, got {given!r:.60}. Write {label}=[{given!r:.60}]."
+        )
+    names = [name for name in given if not (label == "key" and callable(name))]
+    for name in names:
+        if not isinstance(name, str) or name not in known:
+            raise ArgumentNameError(
+                f"`{kernel}`: {label} names no argument: {name!r}." + suggestion(str(name), known),
+                name=str(name),
+                kernel=kernel,
+            )
+    return names

@@ -15,7 +15,7 @@ from autotuned.offline.stored import kernels, of_kernel
 from autotuned.resolve import explain
 from autotuned.resolve.explain import Explanation
 from autotuned.store import layout, listing
-from autotuned.store.lookup import Origin
+from autotuned.store.choice import Origin
 from autotuned.typed_json import Json
 
 from .. import terminal

@@ -21,8 +21,8 @@ from autotuned.errors import ConfigFileError
 from autotuned.key.key import Key
 from autotuned.resolve import sources
 from autotuned.store import records
+from autotuned.store.choice import Choice, Origin
 from autotuned.store.conditions import Conditions
-from autotuned.store.lookup import Choice, Origin
 from autotuned.store.record import TuningRecord
 
 # -- folders ---------------------------------------------------------------------------------------------------------

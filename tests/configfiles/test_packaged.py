@@ -22,8 +22,8 @@ from autotuned.key.key import Key
 from autotuned.offline import targets
 from autotuned.offline.targets import Found
 from autotuned.resolve import sources
+from autotuned.store.choice import Origin
 from autotuned.store.conditions import Conditions
-from autotuned.store.lookup import Origin
 from autotuned.tunable import configs
 from autotuned.typed_json import canonical
 

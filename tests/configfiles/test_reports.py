@@ -20,7 +20,7 @@ from autotuned.configfiles import lookup, policy
 from autotuned.errors import DecorationError, NotTunedError
 from autotuned.gpu import device
 from autotuned.store import listing
-from autotuned.store.lookup import Origin
+from autotuned.store.choice import Origin
 
 CONFIGS = [Config({"step": step}) for step in (8, 16, 32, 64)]
 X = np.zeros(4)

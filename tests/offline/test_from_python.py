@@ -1,5 +1,6 @@
 """`autotuned.tune` and `autotuned.warmup`: what the commands do, from Python, and the same results."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -155,3 +156,14 @@ def test_warmup_returns_what_the_command_prints(write: Write, monkeypatch: pytes
         assert result.to_json() == run_json("warmup", "calls.jsonl")
     assert [(call.kernel, call.count, call.reason) for call in result.calls] == [("mod_work.work", 1, None)] * 2
     assert not result.failed
+
+
+def test_no_variable_is_left_behind_and_the_next_run_goes_on(write: Write) -> None:
+    code = (
+        "import os, autotuned\n"
+        "for _ in range(2):\n"
+        f"    assert autotuned.tune({work(write)!r}).device == 'interpreter'\n"
+        "    assert 'TRITON_INTERPRET' not in os.environ\n"
+    )
+    alone = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    subprocess.run([sys.executable, "-c", code], env=alone, timeout=120, check=True)

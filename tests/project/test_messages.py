@@ -61,7 +61,7 @@ REVIEWED = {
         "restore_value=.",
         "`{}`: {} the device in an error state ({}). Nothing can run on it in this process any more: restart the process; "
         "{} to blame.",
-        "the measuring process ended {} times, and no config can be blamed for it. Its own words are above; --in-process "
+        "the measuring process ended {} times, and no config can be blamed for it. Its own words are above; isolate=False "
         "measures without it.",
         "a compile worker does not begin",
         "a compile worker was killed, as it is for want of memory",

@@ -277,7 +277,7 @@ FORKED = """
 import os, sys, threading
 import numpy as np
 from autotuned import Config, autotune, record
-from autotuned.resolve import hooks as switched
+from autotuned.resolve import active
 
 @autotune([Config({"step": 1}), Config({"step": 2})], key=["x"], do_bench=lambda call, quantiles: (call(), [1.0] * 3)[1])
 def work(x, *, step):
@@ -286,13 +286,13 @@ def work(x, *, step):
 with record(sys.argv[1]):
     work(np.ones(4))
     work(np.ones(4))
-    switched.recorders[-1]._lock.acquire()  # as another thread may hold it
+    active.recorders[-1]._lock.acquire()  # as another thread may hold it
     child = os.fork()
     if child == 0:
         work(np.ones(4))
-        switched.recorders[-1].flush()
+        active.recorders[-1].flush()
         os._exit(0)
-    switched.recorders[-1]._lock.release()
+    active.recorders[-1]._lock.release()
     sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
 

@@ -17,8 +17,8 @@ from autotuned import disk
 from autotuned.key.key import Key
 from autotuned.resolve import sources
 from autotuned.store import layout, listing, record, records
+from autotuned.store.choice import Choice, Origin
 from autotuned.store.conditions import Conditions
-from autotuned.store.lookup import Choice, Origin
 from autotuned.store.record import Timing, TuningRecord
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from autotuned.store import listing
-from autotuned.store.lookup import Choice
+from autotuned.store.choice import Choice
 from autotuned.store.record import TuningRecord
 
 

@@ -197,6 +197,30 @@ def test_failures_end_as_with_triton(fn, raced, x, bench):
     assert not kernel.cache or not raced
 
 
+@pytest.mark.parametrize("answer", [RuntimeError("once"), 0.0, float("nan"), []], ids=str)
+def test_a_config_that_fails_in_the_race_is_not_run_again_unprotected(answer, x, caplog):
+    asked = []
+
+    def bench(call, quantiles):
+        asked.append(call)
+        if len(asked) > 1:
+            return [1.0] * 3
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    autotuned.install(race=True)
+    kernel = triton.autotune(CONFIGS, key=["n"], do_bench=bench)(add)
+    with caplog.at_level(logging.WARNING, logger="autotuned"):
+        kernel[(4,)](x, 100)
+    assert len(asked) == len(CONFIGS)
+    [failed] = [config for config, times in kernel.configs_timings.items() if times == [float("inf")] * 3]
+    assert kernel.best_config is not failed
+    assert (
+        sum("left out" in record.getMessage() or "leaves out" in record.getMessage() for record in caplog.records) == 1
+    )
+
+
 def test_what_cannot_be_raced_is_measured_by_triton_with_one_line(x, bench, monkeypatch, caplog):
     from autotuned.resolve.searcher import Searcher
 

@@ -19,7 +19,7 @@ class Local:
     """Starts processes on this host.
 
     Args:
-        devices: What `--devices` says; None for the device that a process finds by itself.
+        devices: What `devices` says; None for the device that a process finds by itself.
 
     Raises:
         NoDeviceError, DeviceChoiceError: The GPUs that were named are not there.

@@ -38,7 +38,7 @@ class Pool:
         self._interrupts = Interrupts()
         self._queues: dict[str, Queue] = {}
         self._excluded: dict[str, dict[str, str]] = {}
-        self._seen: set[tuple[str, str]] = set()  # model and digest: with --force, what is not to be forced again
+        self._seen: set[tuple[str, str]] = set()  # model and digest: with `force`, what is not to be forced again
         self._kernels: set[str] = set()
         self._unshipped: list[tuple[Key, Entry]] = []
         self._shipped = self._start
@@ -336,7 +336,7 @@ class Pool:
         if not self._alive():
             raise AutotunedError(
                 f"the measuring process ended {BLAMELESS} times, and no config can be blamed for it. Its own words are "
-                "above; --in-process measures without it."
+                "above; isolate=False measures without it."
             )
 
     def _finish(self) -> None:

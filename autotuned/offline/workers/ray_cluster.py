@@ -48,7 +48,7 @@ class Cluster:
             import ray
         except ImportError as error:
             raise AutotunedError(
-                "--executor ray: expected Ray, and it is not installed. Run: pip install 'autotuned[ray]'"
+                "executor='ray': expected Ray, and it is not installed. Run: pip install 'autotuned[ray]'"
             ) from error
         self._ray = ray
         address = address or env.unstripped(["RAY_ADDRESS"]).get("RAY_ADDRESS") or None
@@ -57,7 +57,7 @@ class Cluster:
             _connect(ray, address, log_to_driver=printed_to() in (None, 1), logging_level=logging.WARNING)
         except (OSError, ValueError, RuntimeError) as error:  # ConnectionError is an OSError
             raise AutotunedError(
-                f"--executor ray: expected a Ray cluster at {address or 'this host'}, and it cannot be reached: {error}"
+                f"executor='ray': expected a Ray cluster at {address or 'this host'}, and it cannot be reached: {error}"
             ) from error
         self._count = self._devices()
         self._placed, self._is_told = time.monotonic(), False  # when a process was last seen in its slot
@@ -98,7 +98,7 @@ class Cluster:
         elif processes and not self._is_told and now - self._placed > PATIENCE_S:
             self._is_told = True
             log.warning(
-                "--executor ray: Ray has placed no process in %.0f s: others may have taken what the cluster has (ray "
+                "executor='ray': Ray has placed no process in %.0f s: others may have taken what the cluster has (ray "
                 "status shows it). Waiting; Ctrl-C ends it.", PATIENCE_S,
             )  # fmt: skip
 
@@ -195,7 +195,7 @@ def _reach(address: str | None) -> None:
         socket.create_connection((host.removeprefix(CLIENT).strip("[]"), int(port)), REACH_S).close()
     elif (address or "").startswith(CLIENT):
         raise AutotunedError(
-            f"--ray-address: expected {CLIENT}HOST:PORT, with the port of a client server (10001 by default), got "
+            f"ray_address: expected {CLIENT}HOST:PORT, with the port of a client server (10001 by default), got "
             f"{address!r}."
         )
 

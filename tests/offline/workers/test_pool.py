@@ -276,4 +276,4 @@ def test_a_cluster_that_places_nothing_is_said_once(monkeypatch, caplog):
     for _ in range(3):
         there.wait([process], 0.0)
     (said,) = caplog.messages
-    assert said.startswith("--executor ray: Ray has placed no process")
+    assert said.startswith("executor='ray': Ray has placed no process")

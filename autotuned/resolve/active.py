@@ -1,4 +1,4 @@
-"""What is switched on for the whole process, which each miss asks: agreements of ranks and recordings."""
+"""What is active in the whole process, which each miss asks: agreements of ranks, and recordings."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from autotuned.key.key import Key
     from autotuned.resolve.request import Question
-    from autotuned.store.lookup import Choice
+    from autotuned.store.choice import Choice
     from autotuned.tunable.call import Call
 else:
     Protocol = object  # defining a protocol takes as long as importing a module

@@ -1,4 +1,4 @@
-"""What a place that is asked for a config answers: a choice, or why it has none."""
+"""A choice: the config that a place gave for a call and where it came from, or why the place has none."""
 
 from __future__ import annotations
 
@@ -126,6 +126,10 @@ class Live(dict[str, Any]):
         left = Live((name, config) for name, config in self.items() if name in names)
         vars(left).update(vars(self))
         return left
+
+    def without(self, names: Collection[str]) -> Live:
+        """Those that have other names."""
+        return self.only(self.keys() - {*names})
 
 
 def untuned_of(candidates: Candidates) -> str | None:
