@@ -73,7 +73,7 @@ def tune(
     )
     if binaries and out is None:
         problem = "expected a folder for them in out=, got none"
-        raise OptionError(f"binaries: {problem}.", option="binaries", problem=problem)
+        raise OptionError("binaries: expected a folder for them in out=, got none.", option="binaries", problem=problem)
     check_environment()
     if options.out is not None:
         writer.refuse_unwritable(options.out)
