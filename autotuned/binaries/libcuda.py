@@ -100,12 +100,14 @@ class Driver:
         if status:
             raise RuntimeError(f"Triton Error [CUDA]: {self._words(status)}")
 
-    def reaches(self, address: int) -> bool:
-        """Whether kernels on the current device can use what lies at an address, as Triton's launcher asks."""
-        out = ctypes.c_uint64()
-        which = ctypes.c_int(_DEVICE_POINTER)
-        refused = self._library.cuPointerGetAttribute(ctypes.byref(out), which, ctypes.c_uint64(address))
-        return not address or refused != _INVALID_VALUE
+    def address(self, address: int) -> int | None:
+        """Where kernels on the current device find what lies at an address; None where they cannot use it.
+
+        As Triton's launcher asks: pinned memory of the host may have another address there.
+        """
+        found, which = ctypes.c_uint64(), ctypes.c_int(_DEVICE_POINTER)
+        status = self._library.cuPointerGetAttribute(ctypes.byref(found), which, ctypes.c_uint64(address))
+        return None if status == _INVALID_VALUE else address if status else found.value
 
     def _use(self, device: int) -> None:
         """Make the device's primary context current where none is, as on a new thread."""

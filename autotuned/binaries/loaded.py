@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import operator
 from collections import namedtuple
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
@@ -15,10 +16,11 @@ from autotuned.launch.driver_call import launch_attributes
 from autotuned.triton_compat import compiled, kernel, specialization
 
 _C_TYPES: Mapping[str, Any] = {
-    "i1": ctypes.c_bool, "u1": ctypes.c_bool, "i8": ctypes.c_int8, "u8": ctypes.c_uint8, "i16": ctypes.c_int16,
+    "i1": ctypes.c_int8, "u1": ctypes.c_uint8, "i8": ctypes.c_int8, "u8": ctypes.c_uint8, "i16": ctypes.c_int16,
     "u16": ctypes.c_uint16, "i32": ctypes.c_int32, "u32": ctypes.c_uint32, "i64": ctypes.c_int64,
     "u64": ctypes.c_uint64, "fp32": ctypes.c_float, "f32": ctypes.c_float, "fp64": ctypes.c_double,
 }  # fmt: skip
+_FLOATS = ("fp32", "f32", "fp64")
 NOT_HERE = "its kernel was loaded from a shipped binary, which holds machine code only; docs/ship-without-a-compiler.md"
 
 
@@ -100,7 +102,7 @@ class Launch:
         self.launch_cooperative_grid, self.launch_pdl = metadata.launch_cooperative_grid, metadata.launch_pdl
         self._attributes = launch_attributes(metadata, needs.ctas)
         names = [name for name, _ in loaded.variant.form.types]
-        self._passed = [(names.index(name), type_) for name, type_ in loaded.variant.form.launched]
+        self._passed = [(names.index(name), name, type_) for name, type_ in loaded.variant.form.launched]
 
     def __call__(
         self, x: int, y: int, z: int, stream: int, function: int, packed: Any, metadata: Any, enter: Any, leave: Any,
@@ -112,7 +114,7 @@ class Launch:
         if x > 0 and y > 0 and z > 0:
             scratch = self._scratch(x * y * z, stream)  # held until the launch is made
             address = 0 if scratch is None else scratch.data_ptr()
-            values = [_parameter(type_, args[place]) for place, type_ in self._passed]
+            values = [_parameter(name, type_, args[place]) for place, name, type_ in self._passed]
             values += [ctypes.c_uint64(address), ctypes.c_uint64(0)]
             libcuda.driver().launch(function, (x, y, z), stream, self._needs, values, self._attributes)
         if leave is not None:
@@ -124,13 +126,41 @@ class Launch:
         return compiled.scratch(blocks * self.num_ctas * self.global_scratch_size, self.global_scratch_align, stream)
 
 
-def _parameter(type_: str, value: Any) -> Any:
-    """A value in the form that the kernel takes.
+def _parameter(name: str, type_: str, value: Any) -> Any:
+    """A value in the form that the kernel takes, by the rules of Triton's own launcher.
 
     Raises:
-        TypeError: It is none of the parameter's type.
+        TypeError, OverflowError: It is none of the parameter's type.
+        ValueError: It is a tensor in memory that the GPU cannot access.
     """
     if type_.startswith("*"):
-        address = 0 if value is None else value if isinstance(value, int) else value.data_ptr()
-        return ctypes.c_uint64(address)
-    return _C_TYPES[type_](value if isinstance(value, (int, float)) else value.__index__())
+        return ctypes.c_uint64(_address(name, value))
+    if type_ in _FLOATS:
+        return _C_TYPES[type_](value)
+    unsigned = type_.startswith("u")
+    number = value if unsigned and isinstance(value, int) else _index(name, type_, value)
+    least = 0 if unsigned else -(1 << 63)
+    if not least <= number < least + (1 << 64):
+        raise OverflowError(f"argument {name!r}: expected {type_} of at most 64 bits, got {value!r:.60}.")
+    return _C_TYPES[type_](number)  # the low bytes
+
+
+def _index(name: str, type_: str, value: Any) -> int:
+    if type_.startswith("u") or not hasattr(value, "__index__"):
+        raise TypeError(f"argument {name!r}: expected an integer for {type_}, got {type(value).__name__}.")
+    return operator.index(value)
+
+
+def _address(name: str, value: Any) -> int:
+    if value is None or isinstance(value, int):
+        return value or 0
+    address: int = value.data_ptr()
+    if not address or getattr(value, "is_cuda", False):
+        return address
+    on_device = libcuda.driver().address(address)
+    if on_device is None:
+        raise ValueError(
+            f"argument {name!r}: expected memory that the GPU can access, got a tensor that cannot be accessed "
+            "(cpu tensor?). Move it to the GPU."
+        )
+    return on_device

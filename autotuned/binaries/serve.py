@@ -85,8 +85,8 @@ class Server:
         uses values known by this process alone.
         """
         arch, tunable = specialization.arch_of(device.arch), self._tunable
-        source = tunable.source  # before what is found on the way to it
-        if arch is None or (self._version is None and tunable.opaque):
+        source = tunable.exact_source  # before what is found on the way to it
+        if arch is None or (self._version is None and (tunable.opaque or tunable.exact_opaque)):
             return None
         environment = policy.that_change_code(tunable.environment(), toolchain.version())
         return Code(source, self._version, environment, fingerprint.launch_interface(), arch)
@@ -244,8 +244,8 @@ class Server:
             return False
         shelf, variant, asked = found
         try:
-            if asked.form.launched != variant.form.launched:
-                return False  # Triton's launcher would pass other parameters
+            if asked.form.text != variant.form.text:
+                return False  # under the hash of what Triton itself would compile for the call
             specialization.fill_cache(self.jit, asked.special, variant.metadata, shelf.binaries.code(variant))
         except (OSError, AutotunedError) as error:
             log.debug("Triton's cache is not filled with %s: %s", variant.digest[:12], error)

@@ -8,14 +8,13 @@ from typing import Any
 
 from autotuned._startup import Frozen
 from autotuned.errors import EncodingError
-from autotuned.key import opaque
+from autotuned.key import exact
 from autotuned.key.words import value_words
 from autotuned.triton_compat.specialization import NUMBERS, Specialization, options_json
-from autotuned.typed_json import Json, canonical, digest, encode, integer, named, portable, typed, wrong
+from autotuned.typed_json import Json, canonical, digest, integer, named, typed, wrong
 
 DIGEST = 32  # letters of a variant's digest: 128 bits
 _ONE, _NONE = "=1", "=None"  # in place of a type: an integer that is 1, and a pointer that is None, are compiled in
-_WIDER = {"i64": ("i32", _ONE), "i32": (_ONE,)}  # what a parameter of a type holds besides its own
 _SIZES = ("shared", "num_warps", "num_ctas", "global_scratch_size", "profile_scratch_size", "global_scratch_align",
           "profile_scratch_align", "tmem_size")  # fmt: skip
 MOST = 1 << 31
@@ -60,7 +59,7 @@ class Form(Frozen):
     Attributes:
         types: Name and type of each parameter, in order; "constexpr", "=1" and "=None" stand for what is compiled in.
         assumes: What is assumed of a parameter, as canonical text, by name.
-        constants: Values of the constexpr parameters, spelled as in keys. `options`: Triton's.
+        constants: Values of the constexpr parameters, as `exact.spell` has them. `options`: Triton's.
     """
 
     types: tuple[tuple[str, str], ...]
@@ -79,9 +78,9 @@ class Form(Frozen):
         return canonical([self.fixed, [list(pair) for pair in self.types], dict(self.assumes)])
 
     @property
-    def rank(self) -> tuple[int, int]:
+    def rank(self) -> int:
         """The less, the more was assumed: of several that serve, the least is taken."""
-        return -len(self.assumes), sum(type_ == "i64" for _, type_ in self.types)
+        return -len(self.assumes)
 
     def serves(self, call: Form) -> bool:
         """Whether a binary of this form computes what one of the call's own form would."""
@@ -96,7 +95,7 @@ class Form(Frozen):
         if self.fixed != call.fixed:
             return self._other_constant(call)
         for (name, own), (_, theirs) in zip(self.types, call.types):
-            if own != theirs and (exact or theirs not in _WIDER.get(own, ())):
+            if own != theirs:  # an integer of another width, and one that is 1, promote the types of others otherwise
                 return f"`{name}`: {_type_words(theirs)}; compiled were: {_type_words(own)}"
             assumed, fulfilled = self.assumes.get(name), call.assumes.get(name)
             if assumed != fulfilled and (exact or assumed is not None):
@@ -220,11 +219,11 @@ def form_of(special: Specialization, constexprs: Iterable[str]) -> Form | None:
             assumes[name] = canonical(assumed)
         types.append((name, type_))
     try:
-        spelled = {name: encode(value, f"constant {name!r}", opaque.spell) for name, value in constants.items()}
+        spelled = {name: exact.spell(value, f"constant {name!r}") for name, value in constants.items()}
         options = plain(options_json(special.options))
     except (EncodingError, TypeError):
         return None
-    if not portable(spelled) or any(type_ == "?" for _, type_ in types):
+    if any(type_ == "?" for _, type_ in types):
         return None
     return Form(tuple(types), assumes, spelled, options)
 

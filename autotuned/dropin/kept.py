@@ -16,11 +16,11 @@ from autotuned.binaries.file import BinaryFile
 from autotuned.binaries.variant import Code, Form, Variant, plain
 from autotuned.configfiles import policy
 from autotuned.errors import AutotunedError, BinaryError
-from autotuned.key import opaque, source
+from autotuned.key import exact, source
 from autotuned.triton_compat import fingerprint, specialization
 from autotuned.triton_compat import kernel as toolchain
 from autotuned.triton_compat.specialization import Specialization
-from autotuned.typed_json import Json, canonical, digest, encode, portable
+from autotuned.typed_json import Json, canonical, digest
 
 log = logging.getLogger("autotuned")
 
@@ -117,7 +117,7 @@ def _wanted(src: Any, target: Any, options: Mapping[str, Any] | None) -> Wanted 
         special = specialization.asked_of_compiler(src, target, options)
         if special is None:
             return None
-        found = source.Fingerprint(src.fn)
+        found = exact.Exact(source.Fingerprint(src.fn))
         value = found.value()
         if found.opaque:
             return None
@@ -133,15 +133,20 @@ def _form(src: Any, special: Specialization) -> Form:
     """The specialization as data, tuples and descriptors included: Triton's own launcher passes them.
 
     Raises:
-        ValueError: A constant is known in this process alone.
+        EncodingError: A constant is known in this process alone.
     """
     constants = {
-        canonical(list(path)): encode(value, f"constant {path}", opaque.spell)
-        for path, value in special.constants.items()
+        canonical(list(path)): exact.spell(value, f"constant {path}") for path, value in special.constants.items()
     }
-    if not portable(constants):
-        raise ValueError("expected constants that JSON can hold, got one known in this process alone")
-    types = [(name, canonical(plain(type_))) for name, type_ in special.signature.items()]
+    types = [(name, canonical(_type(type_))) for name, type_ in special.signature.items()]
     assumes = {canonical(list(path)): canonical(attrs) for path, attrs in special.attrs.items() if attrs}
     options: Json = plain(specialization.options_json(special.options))
     return Form((("source", type(src).__name__), *types), assumes, constants, options)
+
+
+def _type(type_: Any) -> Json:
+    """Triton's type of a parameter; of a named tuple the fields and the class, whose methods kernels may call."""
+    if not isinstance(type_, tuple):
+        return plain(type_)
+    items = [_type(inner) for inner in type_]
+    return items if type(type_) is tuple else [exact.spell(type(type_), "its type"), items]

@@ -56,6 +56,26 @@ def members(kind: type) -> Iterator[tuple[str, Any]]:
         yield f"field {name}", (field.default_factory if callable(field.default_factory) else None)
 
 
+def all_members(kind: type) -> Iterator[tuple[str, Any]]:
+    """The same with what its methods set, and without what is `enum`'s own."""
+    yield from ((f"base {index}", base) for index, base in enumerate(kind.__bases__) if base is not object)
+    listed = getattr(kind, "__members__", {}) if isinstance(kind, enum.EnumMeta) else {}
+    yield from ((f"member {name}", listed[name].value) for name in listed)
+    for name, value in sorted(vars(kind).items()):
+        is_enums = isinstance(kind, enum.EnumMeta) and (name in listed or not _is_users(kind, name, value))
+        if name not in _MADE and not is_enums and not _is_generated(kind, name, value):
+            yield name, value
+    for name, field in sorted(getattr(kind, "__dataclass_fields__", {}).items()):
+        yield f"field {name}", (field.default_factory if callable(field.default_factory) else None)
+
+
+def _is_users(kind: type, name: str, value: Any) -> bool:
+    """Whether an enumeration has a name of its class statement, and not of `enum`."""
+    if isinstance(value, (FunctionType, staticmethod, classmethod, property)):
+        return _is_of(kind, value)
+    return name[:1] != "_"
+
+
 def has_methods(kind: type) -> bool:
     """Whether a class defines methods, beside those that Python makes."""
     return any(True for _ in _functions(kind))

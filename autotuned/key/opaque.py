@@ -18,6 +18,7 @@ from autotuned.key import key, source
 from autotuned.key.key import is_tensor
 from autotuned.key.reach import cells
 from autotuned.key.source_text import Body, codes, text
+from autotuned.key.value import of_value
 from autotuned.typed_json import OBJECT, Json, digest, encode, portable
 
 # Objects without weak references that are kept alive. A key of one that was let go is never asked for again, since
@@ -38,7 +39,7 @@ def spell(value: Any, where: str) -> Json:
     if is_tensor(value):
         return _layout(value)
     try:
-        return source.of_value(value, where, _layout)
+        return of_value(value, where, _layout)
     except EncodingError:
         return this_very(value)
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import enum
 import functools
 import hashlib
+import math
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -57,86 +58,35 @@ class Fingerprint:
         self._function = function
         self._nameless = nameless
         self._array = array
-        self._latest: tuple[str, _Walk | None] = ("", None)
+        self._latest: tuple[str, Walk | None] = ("", None)
+        self._walk: type[Walk] = Walk
 
     def value(self) -> str:
         """SHA-256, in hex; see `fingerprint`."""
         known, walk = self._latest
         if walk is None or not all(check() for check in walk.checks):
-            walk = _Walk(_package(self._function), self._array)
+            walk = self._walk(package_of(self._function), self._array)
             walk.top(self._function, self._nameless)
             known = walk.digest()
             self._latest = known, walk
         return known
+
+    def walked_by(self, walk: type[Walk]) -> Fingerprint:
+        """The same function, looked at by another walk."""
+        found = Fingerprint(self._function, self._nameless, self._array)
+        found._walk = walk
+        return found
+
+    @property
+    def is_blurred(self) -> bool:
+        """Whether something was left out that machine code may depend on: as of the latest `value()`."""
+        return self._latest[1] is not None and self._latest[1].blurred
 
     @property
     def opaque(self) -> list[Opaque]:
         """What the code uses and no fingerprint can hold: as of the latest `value()`."""
         walk = self._latest[1]
         return walk.opaque if walk is not None else []
-
-
-class _OfValue(Fingerprint):
-    """The fingerprint of a function passed as a value.
-
-    It is an attribute of the function, since it holds it and all that it closes over: the two go together. Copies of
-    that attribute, by `functools.wraps`, `copy` or a pickle, are of another function and count for nothing.
-    """
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return bool, ()
-
-    def is_of(self, function: FunctionType) -> bool:
-        """Whether it is this function's own."""
-        return self._function is function
-
-
-_OF_VALUE = "__autotuned_fingerprint__"
-
-
-def _of_function(value: Any, array: Callable[[Any], Json] | None) -> Fingerprint:
-    if not isinstance(value, FunctionType):
-        return Fingerprint(value, nameless=True, array=array)
-    known = vars(value).get(_OF_VALUE)
-    if not isinstance(known, _OfValue) or not known.is_of(value):
-        known = vars(value)[_OF_VALUE] = _OfValue(value, nameless=True, array=array)
-    return known
-
-
-def of_value(value: Any, where: str, array: Callable[[Any], Json] | None = None) -> Json:
-    """The key's spelling of a value that typed JSON does not know.
-
-    A function is known by what it computes and not by its name, anything else by its class, the code of that class
-    and what it holds.
-
-    Raises:
-        EncodingError: `value`, or something in it, is known by itself only.
-    """
-    if isinstance(value, functools.partial):
-        inside = functools.partial(of_value, array=array)
-        arguments = [encode(value.args, where, inside), encode(value.keywords, where, inside)]
-        return {"partial": [encode(value.func, where, inside), *arguments]}
-    if is_function(value):
-        found = _of_function(value, array)
-        return {"function": _checked(found.value(), found.opaque, value, where)}
-    walk = _Walk(_package(value), array)
-    walk.value("value", value)
-    kind = value if isinstance(value, type) else type(value)
-    spelled = ["class" if kind is value else "value", [kind.__qualname__, walk.digest()]]
-    return {spelled[0]: _checked(spelled[1], walk.opaque, value, where)}
-
-
-def _checked(spelled: Json, opaque: list[Opaque], value: Any, where: str) -> Json:
-    if not opaque:
-        return spelled
-    name, inner = opaque[0]
-    inside = "" if inner is value else f", which holds {type_name(inner)} ({name})"
-    raise EncodingError(
-        f"{where}: expected None, bool, int, float, str, bytes, tuple, list, dict, enum, dtype, device, numpy scalar, "
-        f"function, or an object that holds only these, got {type_name(value)}{inside}. Pass one of these, or "
-        "leave the argument out of key; until then the choice is kept in memory only.",
-        where=where,
-    )
 
 
 def type_name(value: Any) -> str:
@@ -162,7 +112,7 @@ def public_name(value: Any) -> str:
     return naming.public_name(body)
 
 
-def _package(value: Any) -> str:
+def package_of(value: Any) -> str:
     """Whose code a value is: what a wrapper of another package wraps counts, and not the wrapper."""
     function = None if isinstance(value, type) else python_function(value)
     for _ in range(32):
@@ -179,14 +129,17 @@ def _package(value: Any) -> str:
     return naming.package_of_class(kind) or ""
 
 
-class _Walk:
+class Walk:
     """Collects one line a function and one a used value, in an order that only the code decides.
 
     Functions are numbered as they are met instead of named: a module has another name when it runs as a script.
     """
 
+    _most, _sorts = LINES, True  # lines of one fingerprint, and whether the order of a dict does not count
+
     def __init__(self, package: str, array: Callable[[Any], Json] | None = None) -> None:
         self.package = package
+        self.blurred = False  # whether `exact.ExactWalk` may note more
         self.lines: list[str] = []
         self.checks: list[Callable[[], bool]] = []
         self.opaque: list[Opaque] = []
@@ -251,7 +204,7 @@ class _Walk:
             self._class(name, value, whole)
         elif id(value) in self._open:
             self.lines.append(f"{name} -> {self._open[id(value)]}")
-        elif len(self._open) >= DEPTH or len(self.lines) >= LINES:
+        elif len(self._open) >= DEPTH or len(self.lines) >= self._most:
             self._refuse(name, value)
         else:
             self._open[id(value)] = name
@@ -287,7 +240,12 @@ class _Walk:
                 self.value(f"{filled}:", function)
 
     def _is_own(self, value: Any, function: FunctionType) -> bool:
-        return is_triton_function(value) or naming.package_of(function) == self.package
+        return is_triton_function(value) or self._counts(naming.package_of(function), function.__module__)
+
+    def _counts(self, package: str | None, module: str | None) -> bool:
+        """Whether code of a package is looked at, and not only named."""
+        self.blurred |= package != self.package and not is_settled(module)
+        return package == self.package
 
     def _foreign(self, name: str, function: FunctionType, holder: Any) -> None:
         """Code of another package by its name, with the values that it was made with."""
@@ -298,6 +256,13 @@ class _Walk:
         self.lines.append(f"{name} -> {home}.{getattr(function, '__qualname__', function.__code__.co_name)}")
         if holder is not NO_HOLDER:
             self.value(f"{name}.self", holder)
+        wrapped = getattr(function, "__wrapped__", None)
+        if isinstance(wrapped, FunctionType) and not is_settled(wrapped.__module__):
+            self._wrapped(f"{name}.__wrapped__", wrapped)
+
+    def _wrapped(self, name: str, function: FunctionType) -> None:
+        """What a function of another package is around, as one of `triton.language.core.extern`."""
+        self.blurred = True
 
     def _module(self, name: str, module: ModuleType, whole: bool) -> None:
         """A module of another package by its name; of one's own what is read of it, all where it is passed on."""
@@ -312,16 +277,21 @@ class _Walk:
             del self._open[id(module)]
 
     def _class(self, name: str, kind: type, whole: bool) -> None:
-        is_own = naming.package_of_class(kind) in (self.package, None)
+        package = naming.package_of_class(kind)
+        is_own = package is None or self._counts(package, kind.__module__)
         home = "" if is_own else naming.home_of(kind.__module__) + "."
         self.lines.append(f"{name} = {home}{kind.__qualname__}")
         if is_own and whole and kind not in self._classes:
             self._classes.add(kind)
             if type(kind) is not type:
                 self._class(f"{name} of", type(kind), True)
-            for inner, value in classes.members(kind):
+            self.blurred = True
+            for inner, value in self._members(kind):
                 self.value(f"{name}.{inner}", value)
             self.checks.append(classes.is_same(kind))
+
+    def _members(self, kind: type) -> Iterable[tuple[str, Any]]:
+        return classes.members(kind)
 
     # -- data ------------------------------------------------------------------------------------------------------
 
@@ -336,11 +306,20 @@ class _Walk:
             self.lines.append(f"{name} = {canonical(self._array(value))}")
         else:
             try:
-                self.lines.append(f"{name} = {canonical(encode(value, name))}")
+                self.lines.append(f"{name} = {canonical(self._plain(name, value))}")
             except EncodingError:
                 self._object(name, value, whole)
             else:
                 self._methods(name, value, whole)
+
+    def _plain(self, name: str, value: Any) -> Json:
+        """Plain data as keys spell it.
+
+        Raises:
+            EncodingError: It is none.
+        """
+        self.blurred |= not is_exact(value)
+        return encode(value, name)
 
     def _methods(self, name: str, value: Any, whole: bool) -> None:
         """What a class derived from a plain one adds to a value: methods, and attributes."""
@@ -349,13 +328,16 @@ class _Walk:
             return
         if not isinstance(value, enum.Enum) or classes.has_methods(kind):
             self._class(f"{name} of", kind, True)
-        self._state(name, kind, {field: item for field, item in _attributes(value).items() if field[:1] != "_"})
+        self._state(name, kind, {field: item for field, item in attributes(value).items() if self._is_public(field)})
+
+    def _is_public(self, field: str) -> bool:
+        return field[:1] != "_"
 
     def _container(self, name: str, value: Any) -> None:
         self.lines.append(f"{name} = {type(value).__name__} of {len(value)}")
         items = list(value.items()) if isinstance(value, dict) else list(enumerate(value))
         labels = [(self._label(f"{name}[]", key), item) for key, item in items]
-        if type(value) is dict:  # made from a set it has another order under another hash seed
+        if type(value) is dict and self._sorts:  # made from a set it has another order under another hash seed
             labels.sort(key=lambda label: label[0])
         for label, item in labels:
             if item is None:
@@ -379,9 +361,10 @@ class _Walk:
 
     def _apart(self, name: str, item: Any) -> str:
         """A value as a text of its own, whatever was met before it."""
-        walk = _Walk(self.package, self._array)
+        walk = type(self)(self.package, self._array)
         walk._open, walk._depth = dict(self._open), self._depth
         walk.value("", item)
+        self.blurred |= walk.blurred
         self.opaque += [(name, value) for _, value in walk.opaque]
         self.checks += walk.checks
         return walk.digest()[:24] if len(walk.lines) != 1 else walk.lines[0]
@@ -401,14 +384,18 @@ class _Walk:
         for part, item in taken.parts:
             self.value(f"{name}.{part}", item)
         self._state(name, type(value), taken.state or {})
-        self.checks.append(_same_items(_attributes(value)))
+        self.checks.append(same_items(attributes(value)))
 
     def _state(self, name: str, kind: type, state: Mapping[str, Any]) -> None:
-        own = classes.set_by_methods(kind, self.package) if state else ()
+        own = self._passing(kind) if state else ()
         for field, item in sorted(state.items()):
             if field not in own:
                 self.lines += [f"{name}.{field} = null"] * (item is None)
                 self.value(f"{name}.{field}", item)
+
+    def _passing(self, kind: type) -> Iterable[str]:
+        """The attributes that do not count."""
+        return classes.set_by_methods(kind, self.package)
 
     def _refuse(self, name: str, value: Any) -> None:
         self.opaque.append((name, value))
@@ -426,12 +413,33 @@ def _is_array(value: Any) -> bool:
         return False
 
 
-def _attributes(value: Any) -> Mapping[str, Any]:
+def is_settled(module: str | None) -> bool:
+    """Whether a module comes with a version: of the toolchain, of Python, or of this package."""
+    top = (module or "").partition(".")[0]
+    return is_toolchain(top) or top in ("autotuned", "numpy") or top in sys.stdlib_module_names
+
+
+def is_exact(value: Any) -> bool:
+    """Whether typed JSON tells a plain value apart from all others that could be compiled in."""
+    name = type_name(value)
+    if name == "triton.language.core.constexpr":
+        return is_exact(value.value)
+    if type(value) is float:
+        return value != 0.0 or math.copysign(1.0, value) > 0
+    return type(value) in (bool, int, str, bytes) or value is None or name in _DTYPES
+
+
+_DTYPES = ("torch.dtype", "torch.device", "triton.language.core.dtype")
+
+
+def attributes(value: Any) -> Mapping[str, Any]:
+    """Those of an object, which its class has not; none where they have no dict."""
     found = getattr(value, "__dict__", None)
     return found if isinstance(found, dict) else {}
 
 
-def _same_items(now: Mapping[str, Any]) -> Callable[[], bool]:
+def same_items(now: Mapping[str, Any]) -> Callable[[], bool]:
+    """Whether a mapping still holds the very values of now."""
     then = dict(now)
     return lambda: len(now) == len(then) and all(now.get(name) is value for name, value in then.items())
 

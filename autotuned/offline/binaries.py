@@ -137,7 +137,7 @@ class _File:
                 "its code uses values known by one process alone: say in version= what of them matters."
             )
             return
-        context = {"source": code.source, "environment": dict(code.environment), "version": code.version,
+        context = {"source": one.tuner.tunable.source, "environment": dict(code.environment), "version": code.version,
                    "triton": toolchain.version()}  # fmt: skip
         groups, builder = writer.matching(config, context), Builder(server)
         if not groups:

@@ -185,28 +185,34 @@ def arch_of(name: str) -> int | None:
 
 
 def options_json(options: Any) -> dict[str, Any]:
-    """The options that decide code, without the paths of this installation."""
+    """The options that decide code, without the paths of this installation.
+
+    Raises:
+        TypeError: They name a library that is not Triton's own, known by its path alone.
+    """
+    if dict(getattr(options, "extern_libs", None) or ()) != _own_libraries(options):
+        raise TypeError("expected Triton's own libdevice, got another library in extern_libs")
     return {name: value for name, value in vars(options).items() if name not in _PLACES}
 
 
-def generic(jit: Any, special: Specialization) -> list[Specialization]:
-    """The same without any assumption on addresses and integers: with 32-bit integers as met, and with 64-bit ones.
+def _own_libraries(options: Any) -> dict[str, str]:
+    return dict(getattr(type(options)(arch=options.arch), "extern_libs", None) or ())
 
-    An integer that Triton compiled in because it is 1 becomes a parameter again. A pointer that is None stays so: the
-    kernel's code asks for it.
+
+def generic(jit: Any, special: Specialization) -> list[Specialization]:
+    """The same without any assumption on addresses and integers, and the same again with what is 1 as a parameter.
+
+    An integer that Triton compiled in because it is 1 promotes types otherwise than a parameter of 32 bits. So
+    each of the two is for its own calls. A pointer that is None stays so: the kernel's code asks for it.
     """
-    folded = [
-        parameter.name for place, parameter in enumerate(jit.params)
+    folded = {
+        parameter.name: (place,) for place, parameter in enumerate(jit.params)
         if not parameter.is_constexpr and type(special.constants.get((place,))) is int
-    ]  # fmt: skip
-    places = {name: (place,) for place, name in enumerate(special.signature)}
-    narrow = {name: "i32" if name in folded else type_ for name, type_ in special.signature.items()}
-    annotated = {parameter.name for parameter in jit.params if parameter.annotation_type}
-    wide = {name: "i64" if type_ == "i32" and name not in annotated else type_ for name, type_ in narrow.items()}
-    gone = [places[name] for name in folded]
-    constants = {path: value for path, value in special.constants.items() if path not in gone}
-    base = special.replace(constants=constants, attrs={})
-    return [base.replace(signature=signature) for signature in ([narrow] if wide == narrow else [narrow, wide])]
+    }  # fmt: skip
+    signature = {name: "i32" if name in folded else type_ for name, type_ in special.signature.items()}
+    constants = {path: value for path, value in special.constants.items() if path not in folded.values()}
+    as_met = special.replace(attrs={})
+    return [as_met, special.replace(signature=signature, constants=constants, attrs={})] if folded else [as_met]
 
 
 def target(arch: int) -> Any:
@@ -333,8 +339,7 @@ def asked_of_compiler(source: Any, asked_target: Any, options: Mapping[str, Any]
     if getattr(asked_target, "backend", "") != "cuda" or not all(hasattr(source, name) for name in needed):
         return None
     found = make_backend(asked_target).parse_options(dict(options or {}, **source.parse_options()))
-    libraries = [name for name, _ in getattr(found, "extern_libs", None) or ()]
-    if libraries not in ([], ["libdevice"]) or getattr(found, "ir_override", None):
+    if getattr(found, "ir_override", None):
         return None
     return Specialization(source.signature, source.constants, source.attrs, found, asked_target.arch)
 

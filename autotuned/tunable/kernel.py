@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from autotuned._startup import later
 from autotuned.gpu import device
 from autotuned.gpu.device import Device
-from autotuned.key import source
+from autotuned.key import exact, source
 from autotuned.key.key import is_tensor
 from autotuned.triton_compat import fingerprint
 from autotuned.triton_compat import kernel as toolchain
@@ -88,6 +88,20 @@ class TunableKernel:
         """Kernel, callees, used globals, and heuristics between the tuner and the kernel."""
         parts = [f"{name}{fingerprint.value()}" for name, fingerprint in self._fingerprints]
         return parts[0] if len(parts) == 1 else _joined(parts)
+
+    @cached_property
+    def _exact(self) -> exact.Exact:
+        return exact.Exact(self._fingerprints[0][1])
+
+    @property
+    def exact_source(self) -> str:
+        """The same, as finely as machine code has it; the values that heuristics give are known by each call."""
+        return self.source + self._exact.more()
+
+    @property
+    def exact_opaque(self) -> list[tuple[str, Any]]:
+        """Of the same what no fingerprint can hold: as of the latest `exact_source`."""
+        return self._exact.opaque
 
     @property
     def opaque(self) -> list[tuple[str, Any]]:

@@ -10,7 +10,8 @@ import pytest
 
 from autotuned.errors import EncodingError
 from autotuned.key import naming
-from autotuned.key.source import fingerprint, of_value, public_name, python_function
+from autotuned.key.source import fingerprint, public_name, python_function
+from autotuned.key.value import of_value
 
 Load = Callable[..., ModuleType]
 

@@ -13,6 +13,7 @@ import pytest
 from autotuned.errors import EncodingError
 from autotuned.key import source
 from autotuned.key.source import fingerprint
+from autotuned.key.value import of_value
 
 Load = Callable[..., ModuleType]
 
@@ -39,8 +40,8 @@ def test_a_bound_method_counts_with_the_plain_data_of_its_object(load: Load) -> 
     module = load("method", method=METHOD)
     assert fingerprint(module.make(2)) == fingerprint(module.make(2))
     assert fingerprint(module.make(2)) != fingerprint(module.make(3))
-    assert source.of_value(module.method(2), "x") == source.of_value(module.method(2), "x")
-    assert source.of_value(module.method(2), "x") != source.of_value(module.method(3), "x")
+    assert of_value(module.method(2), "x") == of_value(module.method(2), "x")
+    assert of_value(module.method(2), "x") != of_value(module.method(3), "x")
 
 
 SETTINGS = """
@@ -142,9 +143,9 @@ def test_what_is_known_of_a_function_is_of_no_other_that_has_its_attributes() ->
     def other(x: int) -> int:
         return x + 1
 
-    spelled = source.of_value(one, "x")
+    spelled = of_value(one, "x")
     vars(other).update(vars(one))  # as `functools.wraps` does
-    assert source.of_value(other, "x") != spelled == source.of_value(one, "x")
+    assert of_value(other, "x") != spelled == of_value(one, "x")
     assert not pickle.loads(pickle.dumps(vars(one)))["__autotuned_fingerprint__"]
 
 
@@ -158,9 +159,9 @@ def test_an_object_whose_getattr_raises_what_it_likes_is_a_value() -> None:
 
     if sys.version_info < (3, 11):  # there pickle asks it for `__getstate__`: it is known as this very object
         with pytest.raises(EncodingError, match="expected None, bool"):
-            source.of_value(Odd(1), "x", lambda array: "array")
+            of_value(Odd(1), "x", lambda array: "array")
         return
-    one, same, other = (source.of_value(Odd(by), "x", lambda array: "array") for by in (1, 1, 2))
+    one, same, other = (of_value(Odd(by), "x", lambda array: "array") for by in (1, 1, 2))
     assert one == same != other
 
 

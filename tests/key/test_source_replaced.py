@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from triton.runtime.jit import JITFunction
 
-from autotuned.key.source import fingerprint, of_value
+from autotuned.key.source import fingerprint
+from autotuned.key.value import of_value
 
 Load = Callable[..., ModuleType]
 

@@ -12,7 +12,8 @@ import pytest
 import torch
 import triton
 
-from autotuned.key.source import fingerprint, of_value, public_name, python_function
+from autotuned.key.source import fingerprint, public_name, python_function
+from autotuned.key.value import of_value
 from autotuned.typed_json import canonical
 
 Load = Callable[..., ModuleType]

@@ -20,6 +20,7 @@ class Library:
     def __init__(self):
         self.loads, self.launches, self.attributes, self.unloads = [], [], [], 0
         self.error = self.params = 0
+        self.reaches = True  # whether the device can access memory of the host
 
     def cuCtxGetCurrent(self, out):
         out._obj.value = 1
@@ -59,6 +60,10 @@ class Library:
             raw=[ctypes.string_at(params[i], 8) for i in range(self.params)],
         ))  # fmt: skip
         return 0
+
+    def cuPointerGetAttribute(self, out, which, address):
+        out._obj.value = address.value
+        return 0 if self.reaches else 1
 
     def cuGetErrorString(self, status, out):
         out._obj.value = WORDS.get(status, b"unknown error")

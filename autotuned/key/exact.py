@@ -1,0 +1,134 @@
+"""What binaries are told apart by: finer than keys, since machine code has the values compiled in.
+
+Zero and minus zero, the class of an object and all that it holds, what its methods have set since, the code of other
+packages: a choice may be shared by such calls, a binary may not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from types import FunctionType
+from typing import Any
+
+from autotuned.errors import EncodingError
+from autotuned.key import classes
+from autotuned.key.key import is_tensor
+from autotuned.key.reach import is_toolchain
+from autotuned.key.source import (
+    Fingerprint,
+    Opaque,
+    Walk,
+    attributes,
+    is_exact,
+    is_settled,
+    package_of,
+    same_items,
+    type_name,
+)
+from autotuned.typed_json import DEPTH, Json, encode, is_numpy_scalar
+
+_CONSTEXPR = "triton.language.core.constexpr"
+
+
+class ExactWalk(Walk):
+    """Notes what machine code may depend on, where `Walk` notes what a choice depends on."""
+
+    _most, _sorts = 10_000, False
+
+    def _counts(self, package: str | None, module: str | None) -> bool:
+        return package == self.package or not is_settled(module)
+
+    def _members(self, kind: type) -> Iterable[tuple[str, Any]]:
+        return classes.all_members(kind)
+
+    def _passing(self, kind: type) -> Iterable[str]:
+        return ()
+
+    def _wrapped(self, name: str, function: FunctionType) -> None:
+        self.value(name, function)
+
+    def _data(self, name: str, value: Any, whole: bool) -> None:
+        if type_name(value) == _CONSTEXPR:
+            self.lines.append(f"{name} = constexpr")
+            self.value(name, value.value)
+        else:
+            super()._data(name, value, whole)
+
+    def _plain(self, name: str, value: Any) -> Json:
+        return encode(value, name) if is_exact(value) else _number(value) or encode(value, name)
+
+    def _methods(self, name: str, value: Any, whole: bool) -> None:
+        kind = type(value)
+        if kind.__module__ != "builtins" and not is_toolchain(kind.__module__):
+            self._class(f"{name} of", kind, True)
+            self._state(name, kind, attributes(value))
+            self.checks.append(same_items(attributes(value)))
+
+
+def _number(value: Any) -> Json:
+    """A number to the last bit; None for another value."""
+    if is_numpy_scalar(value):
+        return {"numpy": [str(value.dtype), value.tobytes().hex()]}
+    if isinstance(value, float):
+        return {"float": float.hex(value)}
+    if isinstance(value, complex):
+        return {"complex": [value.real.hex(), value.imag.hex()]}
+    return None
+
+
+class Exact:
+    """What a fingerprint says, and what binaries must be told apart by besides.
+
+    Args:
+        known: The fingerprint, as keys have it.
+    """
+
+    def __init__(self, known: Fingerprint) -> None:
+        self._known = known
+        self._exact = known.walked_by(ExactWalk)
+
+    def value(self) -> str:
+        """The fingerprint, and what it leaves out."""
+        return self._known.value() + self.more()
+
+    def more(self) -> str:
+        """Another fingerprint where the first leaves something out, with "+" before it; else ""."""
+        self._known.value()  # as the code is now
+        return f"+{self._exact.value()}" if self._known.is_blurred else ""
+
+    @property
+    def opaque(self) -> list[Opaque]:
+        """What the code uses and no fingerprint can hold: as of the latest `more()`."""
+        return self._exact.opaque if self._known.is_blurred else self._known.opaque
+
+
+def spell(value: Any, where: str, depth: int = 0) -> Json:
+    """The spelling of a value that is compiled in: another for each that Triton could compile otherwise.
+
+    Raises:
+        EncodingError: It is a tensor, or holds what is known in this process alone.
+    """
+    if is_exact(value):
+        return encode(value, where)
+    if type_name(value) == _CONSTEXPR:
+        return spell(value.value, where, depth)
+    if type(value) in (tuple, list) and depth < DEPTH:
+        items = [spell(item, f"{where}[{i}]", depth + 1) for i, item in enumerate(value)]
+        return {"tuple": items} if type(value) is tuple else items
+    if type(value) in (float, complex) or is_numpy_scalar(value):
+        return _number(value)
+    return _taken_apart(value, where)
+
+
+def _taken_apart(value: Any, where: str) -> Json:
+    walk = ExactWalk(package_of(value))
+    if not is_tensor(value):
+        walk.value("value", value)
+    if walk.opaque or not walk.lines:
+        raise EncodingError(
+            f"{where}: expected a value that means the same in every process, got {type_name(value)}. Its kernel is "
+            "compiled in each.",
+            where=where,
+        )
+    kind = value if isinstance(value, type) else type(value)
+    return {"exact": [kind.__qualname__, walk.digest()]}

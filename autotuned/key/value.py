@@ -1,0 +1,75 @@
+"""The spelling of values that typed JSON does not know: functions by what they compute, others by what they hold."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from types import FunctionType
+from typing import Any
+
+from autotuned.errors import EncodingError
+from autotuned.key.source import Fingerprint, Opaque, Walk, is_function, package_of, type_name
+from autotuned.typed_json import Json, encode
+
+
+class _OfValue(Fingerprint):
+    """The fingerprint of a function passed as a value.
+
+    It is an attribute of the function, since it holds it and all that it closes over: the two go together. Copies of
+    that attribute, by `functools.wraps`, `copy` or a pickle, are of another function and count for nothing.
+    """
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return bool, ()
+
+    def is_of(self, function: FunctionType) -> bool:
+        """Whether it is this function's own."""
+        return self._function is function
+
+
+_OF_VALUE = "__autotuned_fingerprint__"
+
+
+def _of_function(value: Any, array: Callable[[Any], Json] | None) -> Fingerprint:
+    if not isinstance(value, FunctionType):
+        return Fingerprint(value, nameless=True, array=array)
+    known = vars(value).get(_OF_VALUE)
+    if not isinstance(known, _OfValue) or not known.is_of(value):
+        known = vars(value)[_OF_VALUE] = _OfValue(value, nameless=True, array=array)
+    return known
+
+
+def of_value(value: Any, where: str, array: Callable[[Any], Json] | None = None) -> Json:
+    """The key's spelling of a value that typed JSON does not know.
+
+    A function is known by what it computes and not by its name, anything else by its class, the code of that class
+    and what it holds.
+
+    Raises:
+        EncodingError: `value`, or something in it, is known by itself only.
+    """
+    if isinstance(value, functools.partial):
+        inside = functools.partial(of_value, array=array)
+        arguments = [encode(value.args, where, inside), encode(value.keywords, where, inside)]
+        return {"partial": [encode(value.func, where, inside), *arguments]}
+    if is_function(value):
+        found = _of_function(value, array)
+        return {"function": _checked(found.value(), found.opaque, value, where)}
+    walk = Walk(package_of(value), array)
+    walk.value("value", value)
+    kind = value if isinstance(value, type) else type(value)
+    spelled = ["class" if kind is value else "value", [kind.__qualname__, walk.digest()]]
+    return {spelled[0]: _checked(spelled[1], walk.opaque, value, where)}
+
+
+def _checked(spelled: Json, opaque: list[Opaque], value: Any, where: str) -> Json:
+    if not opaque:
+        return spelled
+    name, inner = opaque[0]
+    inside = "" if inner is value else f", which holds {type_name(inner)} ({name})"
+    raise EncodingError(
+        f"{where}: expected None, bool, int, float, str, bytes, tuple, list, dict, enum, dtype, device, numpy scalar, "
+        f"function, or an object that holds only these, got {type_name(value)}{inside}. Pass one of these, or "
+        "leave the argument out of key; until then the choice is kept in memory only.",
+        where=where,
+    )
