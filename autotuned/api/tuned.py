@@ -135,7 +135,7 @@ class Tuned(launcher.base(), Autotuner, Named):  # type: ignore[misc]  # Triton 
     first: it has `run`, and in C the native `[]`.
     """
 
-    follows_tensors = True  # launched on the GPU that all tensors lie on, whichever is current
+    _follows_tensors = True  # launched on the GPU that all tensors lie on, whichever is current
 
     def __init_subclass__(cls) -> None:
         _native.watch([cls])
@@ -224,7 +224,7 @@ class Tuned(launcher.base(), Autotuner, Named):  # type: ignore[misc]  # Triton 
     # -- cold path -----------------------------------------------------------------------------------------------
 
     def _miss(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], grid: Any) -> Any:
-        gpu = self._place(args, kwargs) if self.follows_tensors else None
+        gpu = self._place(args, kwargs) if self._follows_tensors else None
         if gpu is None:
             return self._miss_here(args, kwargs, grid)
         with kernel.on_device(gpu):

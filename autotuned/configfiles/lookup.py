@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from autotuned import disk, env
-from autotuned.configfiles import by_shape, nearest_shape, policy
 from autotuned.configfiles import file as configfile
+from autotuned.configfiles import nearest_shape, policy
 from autotuned.configfiles.file import ConfigFile, Entry, Fault
 from autotuned.configfiles.policy import Folder, Policy, Verdict
 from autotuned.errors import ConfigFileError
@@ -389,7 +389,7 @@ def _neighbours(key: Key, factors: nearest_shape.Factors) -> Iterator[Offer]:
     found = [
         _outwards(verdict, held, alike, ours.sizes, factors)
         for held in _files_for(key)
-        for alike in by_shape.alike(held.file, ours.rest, factors)
+        for alike in nearest_shape.alike(held.file, ours.rest, factors)
         if (verdict := held.judge(key, alike.context)) is not None
     ]
     return heapq.merge(*found, key=lambda offer: offer.rank)
@@ -398,7 +398,7 @@ def _neighbours(key: Key, factors: nearest_shape.Factors) -> Iterator[Offer]:
 def _outwards(
     verdict: Verdict,
     held: ShippedFile,
-    alike: by_shape.Alike,
+    alike: nearest_shape.Alike,
     ours: nearest_shape.Sizes,
     factors: nearest_shape.Factors,
 ) -> Iterator[Offer]:

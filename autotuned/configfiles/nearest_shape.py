@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from autotuned.configfiles.file import ConfigFile, Entry
 from autotuned.key.nearest_key import octave, total
 from autotuned.typed_json import Json, canonical
 
@@ -181,3 +182,32 @@ def check(given: Mapping[str, float], allowed: Iterable[str], kernel: str) -> st
         if not (number and math.isfinite(factor) and factor >= 1):
             return f"`{kernel}`: nearest: {name}: expected a factor of 1 or more, such as 2.0, got {factor!r:.60}."
     return ""
+
+
+class Alike(NamedTuple):
+    """Entries of one context that differ in sizes only."""
+
+    context: Json
+    entries: Neighbourhood[Entry]
+
+
+def alike(file: ConfigFile, rest: str, factors: Factors) -> list[Alike]:
+    """The entries that differ in sizes of some axes only, by context; worked out once a file and set of axes."""
+    axes = frozenset(factors)
+    if axes not in file.indexes:
+        file.indexes[axes] = _index(file, axes)
+    found: list[Alike] = file.indexes[axes].get(rest, [])
+    return found
+
+
+def _index(file: ConfigFile, axes: Iterable[str]) -> dict[str, list[Alike]]:
+    index: dict[str, list[Alike]] = {}
+    for group in file.groups():
+        by_rest: dict[str, list[tuple[Sizes, Entry]]] = {}
+        for entry in group.entries.values():
+            shape = shape_of(entry.call, axes)
+            if shape.sizes:
+                by_rest.setdefault(shape.rest, []).append((shape.sizes, entry))
+        for rest, found in by_rest.items():
+            index.setdefault(rest, []).append(Alike(group.context, Neighbourhood(found)))
+    return index

@@ -223,9 +223,10 @@ class Agreement:
             theirs = self._wait(f"{place}/{rank}", self._ranks.timeout_s, f"the choices of rank {rank}")
             if theirs is None:
                 raise SyncError(
-                    f"sync: rank {rank} did not compare its choices within {self._ranks.timeout_s:g} s (rank "
-                    f"{self._ranks.rank} of {self._ranks.size}). Let every rank call .compare().", kernel="",
-                )  # fmt: skip
+                    f"sync: expected the choices of every rank within {self._ranks.timeout_s:g} s, got none of rank "
+                    f"{rank} (rank {self._ranks.rank} of {self._ranks.size}). Let every rank call .compare().",
+                    kernel="",
+                )
             for digest_, (kernel_, identity) in theirs.items():
                 first, told = found.setdefault(digest_, (rank, [kernel_, identity]))
                 if told[1] != identity:

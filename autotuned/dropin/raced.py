@@ -103,7 +103,7 @@ class Race:
 
     def _searcher(self) -> Searcher:
         """Made anew for each race: what it would remember lives as long as the tuner, which it must not keep alive."""
-        tuner, how = self._tuner, kernel.measured_by(self._tuner)
+        tuner, how = self._tuner, kernel.measuring_of(self._tuner)
         hooks = Hooks(how.before and _unless_reset_only(how.before), how.after)
         options = Options(
             lambda: tuner.configs, KeySpec(()), zero=tuple(how.zero), hooks=hooks, do_bench=how.do_bench

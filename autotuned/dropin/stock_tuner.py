@@ -53,7 +53,7 @@ class Seed:
         self._defaults = {
             p.name: p.default for p in self.tunable.parameters if p.default is not inspect.Parameter.empty
         }
-        how = kernel.measured_by(tuner)
+        how = kernel.measuring_of(tuner)
         trial = trial_part(how.do_bench, how.zero, Hooks(how.before, how.after))
         self.needed = Conditions(conditions.names(how.restore))
         self._context = Context(self.tunable, None, trial)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 from collections.abc import Callable, Mapping, Sequence
 from operator import index, is_
 from typing import TYPE_CHECKING, Any
@@ -12,7 +11,7 @@ from autotuned import _native
 from autotuned._startup import Frozen, later
 from autotuned.launch import bound, codegen
 from autotuned.launch.bound import Bound, Run
-from autotuned.triton_compat import compiled, kernel
+from autotuned.triton_compat import compiled, kernel, launcher
 from autotuned.tunable.call import Call, Tunable
 
 if TYPE_CHECKING:
@@ -135,7 +134,7 @@ def direct_launch(
     run, function, packed, stream_of, device = found.run, found.function, found.packed, found.stream_of, found.device
     current_device = kernel.current_device_getter()
     full, meta = codegen.full_values(names, order, constants), codegen.mapping(names, constants)
-    submit = codegen.submitter(names, order, constants, *_beneath(run, function, packed))
+    submit = codegen.submitter(names, order, constants, *launcher.beneath(run, function, packed, codegen.PLACES))
 
     def launch(values: tuple[Any, ...], grid: Any) -> Any:
         # hot path
@@ -169,40 +168,3 @@ def direct_launch(
         return loaded
 
     return launch
-
-
-# What Triton's launcher of a compiled kernel has; one that has more may do more than is known here.
-_LAUNCHER_HAS = frozenset((
-    "arg_annotations", "global_scratch_align", "global_scratch_size", "gsan_enabled", "kernel_signature", "launch",
-    "launch_cooperative_grid", "launch_pdl", "num_ctas", "profile_scratch_align", "profile_scratch_size",
-))  # fmt: skip
-
-
-def _beneath(run: Any, function: int, packed: Any) -> tuple[Callable[..., Any], list[Any], bool]:
-    """What a launch without hooks calls, what that is given before the values, and whether these follow one by one.
-
-    Triton's launcher of a compiled kernel is 0.8 us of Python in front of a function in C (3.6 to 3.9, Python 3.11).
-    Where it does no more than pass things on, how it calls that function is looked at once, and done without it.
-    """
-    itself = run, [*codegen.PLACES, (function,), (packed,), (None,), (None,), (None,)], True
-    kind = type(run)
-    if kind.__name__ != "CudaLauncher" or not kernel.is_tritons(kind.__call__):
-        return itself
-    if not vars(run).keys() <= _LAUNCHER_HAS:
-        return itself
-    if any(getattr(run, name, 0) for name in compiled.ALLOCATES):
-        return itself
-    seen: list[tuple[Any, ...]] = []
-    probe = copy.copy(run)
-    probe.launch = lambda *given: seen.append(given)
-    marks, values = {place: object() for place in codegen.PLACES}, (object(), object())
-    try:
-        probe(*marks.values(), function, packed, None, None, None, *values)
-        (given,) = seen
-    except Exception:  # a Triton that does more with them than pass them on
-        return itself
-    one_by_one = given[-2:] == values
-    if not one_by_one and given[-1:] != (values,):
-        return itself
-    places = {id(mark): place for place, mark in marks.items()}
-    return run.launch, [places.get(id(one), (one,)) for one in given[: -2 if one_by_one else -1]], one_by_one

@@ -87,7 +87,8 @@ def check(
         text = f"expected a share of 0 or more, got {tolerance:g}"
         raise OptionError(text, option="tolerance", problem=text)
     if fix and not measure:
-        raise OptionError("fix: expected with measure only.", option="fix", problem="expected with measure only")
+        message = "fix: expected beside measure, got it alone. Only what was timed can be dropped."
+        raise OptionError(message, option="fix", problem="expected beside measure, got it alone")
     checked = CheckResult(paths, tolerance)
     checked.faults += [Fault(str(path), text) for path, file in checked.files for text in audit.faults(path, file)]
     if imports or measure:

@@ -27,7 +27,7 @@ from autotuned.typed_json import Json, portable
 
 
 @dataclass
-class Measured:
+class MeasuredCase:
     """What came of a case, and what it rests on where that can be kept.
 
     Attributes:
@@ -57,13 +57,13 @@ class Measurer:
         self._outdated: set[str] = set()  # kernels of which it was said that configs have no grid in the recording
         self.seen: set[str] = set()
 
-    def measure(self, case: Case, budget_s: float | None) -> Measured:
+    def measure(self, case: Case, budget_s: float | None) -> MeasuredCase:
         """Choose for a case.
 
         Args:
             budget_s: What its search may take; with 0 nothing is begun.
         """
-        measured = Measured(CaseResult(case.found.name, "failed"))
+        measured = MeasuredCase(CaseResult(case.found.name, "failed"))
         result = measured.result
         try:
             if budget_s == 0:
@@ -77,16 +77,16 @@ class Measurer:
             measured.lost = error if isinstance(error, DeviceLostError) else None
         return measured
 
-    def identify(self, case: Case) -> tuple[Measured, Hashable | None]:
+    def identify(self, case: Case) -> tuple[MeasuredCase, Hashable | None]:
         """What is known of a case before it is measured, and what its compiled code depends on."""
-        measured = Measured(CaseResult(case.found.name, "skipped"))
+        measured = MeasuredCase(CaseResult(case.found.name, "skipped"))
         try:
             call, _ = self._identified(case, measured)
             return measured, case.found.tuner.tunable.compile_class(call)
         except Exception:  # the result that says so comes when it is its turn
             return measured, None
 
-    def _leave_out(self, case: Case, measured: Measured) -> None:
+    def _leave_out(self, case: Case, measured: MeasuredCase) -> None:
         """No time is left for a case; its result says which call it is."""
         result = measured.result
         if isinstance(case.given, RecordedCall):  # known without making the tensors of each of thousands
@@ -95,7 +95,7 @@ class Measurer:
             self._identified(case, measured)
         result.status, result.reason = "skipped", "the budget is used up"
 
-    def _identified(self, case: Case, measured: Measured) -> tuple[Call, list[str]]:
+    def _identified(self, case: Case, measured: MeasuredCase) -> tuple[Call, list[str]]:
         """The bound call of a case, and the configs that it cannot be launched with; the result says which call."""
         if case.error:
             raise TargetError(case.error, target=case.found.name)
@@ -118,7 +118,7 @@ class Measurer:
         return call, excluded
 
     def _tune(
-        self, found: Found, call: Call, measured: Measured, excluded: Sequence[str], budget_s: float | None
+        self, found: Found, call: Call, measured: MeasuredCase, excluded: Sequence[str], budget_s: float | None
     ) -> None:
         """Choose for a call, and note what came of it and what a config file should hold."""
         tuner, result, key = found.tuner, measured.result, measured.key
@@ -142,7 +142,7 @@ class Measurer:
             measured.entry = _note_entry(result, key, choice)
             return
         result.source = "measured" if tuner.cache_info().searches > searches else "stored"
-        was_noisy = result.source == "measured" and not force and before is not None and before.quality == "noisy"
+        was_noisy = result.source == "measured" and not force and before is not None and before.is_doubtful
         result.remark = remark(choice.record, was_noisy)
         measured.entry = _note_record(result, choice.record, form, question)
         measured.record = choice.record if measured.entry is not None else None
@@ -171,7 +171,7 @@ def remark(record: TuningRecord, was_noisy: bool) -> str | None:
     Args:
         was_noisy: Whether it was measured again because its times were noisy before.
     """
-    if record.quality != "noisy":
+    if not record.is_doubtful:
         return "it was noisy before, and was measured again" if was_noisy else None
     again = "still noisy" if was_noisy else "noisy"
     why = _why_noisy(record.provenance.get("noise"))

@@ -20,7 +20,7 @@ from autotuned.typed_json import Json
 
 
 @dataclass(frozen=True)
-class Measured:
+class ReportConfig:
     """One config of a case; `roles` are among "chosen", "first" and "default"."""
 
     label: str
@@ -52,7 +52,7 @@ class ReportCase:
     stored: Stored
     vs_first: float | None
     vs_default: float | None
-    configs: Sequence[Measured] = ()
+    configs: Sequence[ReportConfig] = ()
     seconds: float | None = None
     count: int | None = None
 
@@ -67,7 +67,7 @@ class ReportCase:
         times = self.times_us
         return times[-1] / times[0] if times else None
 
-    def failures(self, status: str = "failed") -> list[Measured]:
+    def failures(self, status: str = "failed") -> list[ReportConfig]:
         """Those that failed, whose process ended in their launch included, or computed something else ("wrong")."""
         alike = ("failed", "crashed") if status == "failed" else (status,)
         return [config for config in self.configs if config.status in alike]
@@ -163,8 +163,8 @@ def _case(choice: Stored, count: int | None) -> ReportCase:
     return ReportCase(choice, vs_first, choice.vs_default, measured, record.provenance.get("seconds"), count)
 
 
-def _measured(timing: Timing, names: Mapping[str, str], options: bool) -> Measured:
-    return Measured(
+def _measured(timing: Timing, names: Mapping[str, str], options: bool) -> ReportConfig:
+    return ReportConfig(
         configs.label(timing.config, options),
         *(timing.median_us, timing.low_us, timing.high_us, timing.samples, timing.status, timing.error),
         roles=tuple(role for role, identity in names.items() if identity == timing.identity),

@@ -13,7 +13,7 @@ from autotuned.errors import OptionError
 from autotuned.offline import cases
 from autotuned.offline.cases import Cases, share
 from autotuned.offline.device import check_environment, isolates, use_device
-from autotuned.offline.measure import Measured, Measurer
+from autotuned.offline.measure import MeasuredCase, Measurer
 from autotuned.offline.results import Observer, Options, TuneResult
 from autotuned.offline.targets import texts
 from autotuned.offline.workers.local import Local
@@ -154,7 +154,7 @@ class InProcess:
         budget_s = self._options.budget_s
         return None if budget_s is None else max(0.0, self._start + budget_s - time.monotonic())
 
-    def _take(self, measured: Measured) -> None:
+    def _take(self, measured: MeasuredCase) -> None:
         if self._options.out is not None and measured.key is not None and measured.entry is not None:
             path = str(writer.ship(measured.key, measured.entry, self._options.out))
             self._result.files = sorted({*self._result.files, path})

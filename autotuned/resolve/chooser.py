@@ -226,6 +226,7 @@ class Chooser:
             )
             key = self.key(call)
             say("pin", message, key.kernel, key.digest[:12], pinned)
+            events.emit("refuse", key.kernel, key.digest, 0.0, f"a pin that the pruner drops: {pinned}")
         return None
 
     def _without_key(self, call: Call, live: Candidates, mode: str, pinned: Any) -> Choice | None:

@@ -161,7 +161,7 @@ class Question(Frozen):
 
     def doubts(self, record: TuningRecord | None) -> bool:
         """Whether the times of a record are to be measured again."""
-        return self.again and record is not None and record.quality == "noisy"
+        return self.again and record is not None and record.is_doubtful
 
     @property
     def untuned(self) -> str | None:

@@ -178,7 +178,7 @@ def _begins(compiled: Any) -> None:
     name = _name_of(compiled)
     if now.on == "warn" and name in _searching:
         return
-    call, why = _asked.by() if _asked.by is not None else (_call_of(compiled), "")
+    call, why = _asked.by() if _asked.by is not None and _asked.name == name else (_call_of(compiled), "")
     error = _refusal("compile", name, call, why or difference(compiled), BEFORE)
     if now.on == "error":
         raise error
@@ -190,8 +190,9 @@ def _ended(compiled: Any, seconds: float) -> None:
 
 
 class _Asked(threading.local):
-    """What says of which call a compilation on this thread is, and why no binary serves it."""
+    """What says of which call of a kernel a compilation on this thread is, and why no binary serves it."""
 
+    name = ""
     by: Callable[[], tuple[str, str]] | None = None
 
 
@@ -199,13 +200,16 @@ _asked = _Asked()
 
 
 @contextmanager
-def asked_by(by: Callable[[], tuple[str, str]]) -> Iterator[None]:
-    """While a call is compiled: its words, and why no binary serves it ("" if that is not known), if it is refused."""
-    before, _asked.by = _asked.by, by
+def asked_by(name: str, by: Callable[[], tuple[str, str]]) -> Iterator[None]:
+    """While a call of a kernel is compiled: its words, and why no binary serves it ("" if that is not known), if it is
+    refused. Hooks within may have other kernels compiled.
+    """
+    before = _asked.name, _asked.by
+    _asked.name, _asked.by = name, by
     try:
         yield
     finally:
-        _asked.by = before
+        _asked.name, _asked.by = before
 
 
 # -- words -------------------------------------------------------------------------------------------------------------

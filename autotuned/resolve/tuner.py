@@ -207,7 +207,8 @@ class Tuner:
         while True:
             choice = self.chooser.choose(call, self._pinned(call), search)
             try:
-                with sealing.asked_by(partial(self.chooser.shipped.asked, call, choice, self.chooser.part)):
+                asked = partial(self.chooser.shipped.asked, call, choice, self.chooser.part)
+                with sealing.asked_by(self.tunable.name, asked):
                     return choice, act(call, choice)
             except _RefusedError as refused:
                 self.chooser.exclude(call, choice, refused.error)

@@ -81,22 +81,27 @@ class Racing:
         self._sampling.take_back(self._board.open())
 
     def _race_again(self, racing: Sequence[Trial], took_s: float) -> None:
-        """Once more, after a wait for calm, if the race was noisy; if time runs out first, its samples stay."""
+        """Once more, after a wait for calm, if the race was noisy."""
         ran = _measured(racing)
-        if not self._job.timer.repeats or not ran or self.winner(ran)[1] != "noisy" or self._out_of_time:
-            return
-        waited_s = self._wait_for_calm(self._board.untuned or ran[0], min(PATIENCE_S, PATIENCE_RACES * took_s))
-        steady, before = self.steady, {trial.index: list(trial.samples_us) for trial in ran}
+        is_noisy = self._job.timer.repeats and bool(ran) and self.winner(ran)[1] == "noisy"
+        if is_noisy and not self._out_of_time:
+            waited_s = self._wait_for_calm(self._board.untuned or ran[0], min(PATIENCE_S, PATIENCE_RACES * took_s))
+            repeated = not self._out_of_time and self._repeat(ran)
+            self._note_noise(_measured(ran), waited_s, repeated)
+
+    def _repeat(self, ran: Sequence[Trial]) -> bool:
+        """The second race is what counts; False, and all is as it was, where time ran out first."""
+        before = [(list(trial.samples_us), trial.leader_us) for trial in ran]
+        for trial in ran:
+            trial.samples_us.clear()
+            trial.leader_us = None
+        steady = race.race(ran, self._track(), random_seed=1, untuned=self._board.untuned)
         if not self._out_of_time:
-            for trial in ran:
-                trial.samples_us.clear()
-                trial.leader_us = None
-            steady = race.race(ran, self._track(), random_seed=1, untuned=self._board.untuned)
-        ended = all(trial.samples_us or trial.error for trial in ran)
-        for trial in ran if not ended else ():
-            trial.samples_us[:] = before[trial.index]
-        self.steady = steady if ended else self.steady
-        self._note_noise(_measured(ran), waited_s, ended)
+            self.steady = steady
+            return True
+        for trial, (samples_us, leader_us) in zip(ran, before):
+            trial.samples_us[:], trial.leader_us = samples_us, leader_us
+        return False
 
     def _note_noise(self, ran: Sequence[Trial], waited_s: float, repeated: bool) -> None:
         if ran:

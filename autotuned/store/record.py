@@ -101,6 +101,11 @@ class TuningRecord(Frozen):
     conditions: Conditions = Conditions()
 
     @property
+    def is_doubtful(self) -> bool:
+        """Whether its times were noisy, where times say something: the interpreter's say nothing of a GPU."""
+        return self.quality == "noisy" and self.key.context["device"].get("name") != "interpreter"
+
+    @property
     def untuned(self) -> str | None:
         """Identity of what runs without tuning, which took part; None where it is not known."""
         default = self.provenance.get("default")

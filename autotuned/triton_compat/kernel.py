@@ -291,7 +291,7 @@ def of_constexpr_function(function: Any) -> Any:
     return vars(function).get("fn")
 
 
-class Measured(NamedTuple):
+class Measuring(NamedTuple):
     """How one of Triton's tuners measures; a hook of the user's takes the place of zeroing and putting back."""
 
     do_bench: Any
@@ -301,13 +301,13 @@ class Measured(NamedTuple):
     after: Any
 
 
-def measured_by(tuner: Any) -> Measured:
+def measuring_of(tuner: Any) -> Measuring:
     """How one of Triton's tuners measures."""
     before = tuner.pre_hook if getattr(tuner, "user_defined_pre_hook", False) else None
     after = tuner.post_hook if getattr(tuner, "user_defined_post_hook", False) else None
     zero, restore = (list(getattr(tuner, name, None) or ()) for name in ("reset_to_zero", "restore_value"))
     zero, restore = ([], []) if before is not None else (zero, restore if after is None else [])
-    return Measured(getattr(tuner, "_do_bench", None), zero, restore, before, after)
+    return Measuring(getattr(tuner, "_do_bench", None), zero, restore, before, after)
 
 
 def caches_results(asked: bool) -> bool:

@@ -10,7 +10,7 @@ from importlib import resources
 
 import autotuned
 from autotuned.key.words import call_words
-from autotuned.offline.report import Measured, Report, ReportCase, mean
+from autotuned.offline.report import Report, ReportCase, ReportConfig, mean
 from autotuned.offline.usage import Missing, Usage
 from autotuned.typed_json import Json
 
@@ -143,7 +143,7 @@ def _ratio_cell(ratio: float | None) -> str:
     return f'<td class="number{kind}">{escape(terminal.ratio_words(ratio))}</td>'
 
 
-def _dot(config: Measured) -> plots.Dot:
+def _dot(config: ReportConfig) -> plots.Dot:
     words = f"{config.label}: {terminal.time_words(config.median_us)}" + "".join(f", {role}" for role in config.roles)
     return plots.Dot(config.median_us or math.nan, words, config.roles)
 
@@ -168,7 +168,7 @@ def _details(case: ReportCase) -> str:
     )
 
 
-def _config_row(config: Measured, fastest_us: float) -> str:
+def _config_row(config: ReportConfig, fastest_us: float) -> str:
     roles = "".join(f'<span class="chip {role}">{role}</span> ' for role in config.roles)
     spread = f"{terminal.time_words(config.low_us)} - {terminal.time_words(config.high_us)}" if config.low_us else ""
     error = "" if config.status == "ok" else f"{config.status}: {config.error}"

@@ -79,7 +79,7 @@ def rows(folder: Path, standin) -> dict[str, tuple[Callable, list]]:
 
     def add(name: str, tensors: int, statement: str, **space: object) -> None:
         loop = launch.Way(statement, tensors, cdiv_grid=launch.cdiv_grid, **space).loop
-        found[name] = loop, launch.sets_of(tensors)
+        found[name] = loop, launch.described_sets(launch.sets_of(tensors))
 
     for tensors in (3, 17, 40):
         given = ", ".join(f"t{i}" for i in range(tensors))
@@ -154,28 +154,18 @@ def compound_rows(add: Callable, folder: Path) -> None:
     """A tuple of two tensors, made for each call, and three tensor descriptors, made once and for each call."""
     import launch
     import triton
-    from triton.tools.tensor_descriptor import TensorDescriptor
-
-    made: dict = {}
-
-    def descriptor(tensor):
-        if tensor not in made:
-            made[tensor] = TensorDescriptor.from_tensor(tensor, [256])
-        return made[tensor]
 
     bench = lambda call, quantiles: (call(), [1.0, 1.0, 1.0])[1]
     configs = [triton.Config({"BLOCK": 256}, num_warps=warps) for warps in (4, 8)]
     ours = lambda fn: launch.autotuned.autotune(configs=configs, key=["n"], restore_value=[], do_bench=bench)(fn)
     pair, blocks = ours(launch.written(folder, launch.ADD_PAIR)), ours(launch.written(folder, launch.ADD_BLOCKS))
-    new = lambda tensor: TensorDescriptor.from_tensor(tensor, [256])
     for name, statement in {
         "a tuple of two tensors": "pair[TUPLE_GRID]((t0, t1), t2, n)",
-        "three descriptors": "blocks[TUPLE_GRID](of(t0), of(t1), of(t2), n)",
-        "finding those": "of(t0), of(t1), of(t2)",
+        "three descriptors": "blocks[TUPLE_GRID](t0.block, t1.block, t2.block, n)",
         "three descriptors, made for each call": "blocks[TUPLE_GRID](new(t0), new(t1), new(t2), n)",
         "making those": "new(t0), new(t1), new(t2)",
     }.items():
-        add(f"3: {name}", 3, statement, pair=pair, blocks=blocks, of=descriptor, new=new)
+        add(f"3: {name}", 3, statement, pair=pair, blocks=blocks, new=launch.described)
 
 
 def nanoseconds(found: dict[str, tuple[Callable, list]]) -> dict[str, float]:

@@ -2,8 +2,8 @@
 
     python tests/bench/load.py [--rounds 5] [--keep FOLDER]
 
-The choices are those of this package; the binaries for the 32 calls are built first, into FOLDER, if they are not
-there. With a GPU the rows are: empty caches with binaries; the same with a full cache of Triton's and no binaries; the
+The choices are those of this package, tuned for an H200 with Triton 3.6.0, which must be there; the binaries for the 32
+calls are built first, into FOLDER, if they are not there. With a GPU the rows are: empty caches with binaries; the same with a full cache of Triton's and no binaries; the
 same with empty caches; and, sealed, a call with an unforeseen alignment beside the one that was foreseen. Without one,
 a stand-in takes the place of CUDA's driver, whatever would compile raises, and only the first row is there, with what
 it does counted: function calls, modules imported, files and bytes read.
@@ -62,6 +62,8 @@ def build(folder: Path) -> None:
 
         kernel.cases[:] = [cases]
     result = binaries.build(folder)
+    if not any(file.variants for file in result.files):
+        sys.exit("\n".join(line for file in result.files for line in file.missing))
     for file in result.files:
         print(f"{file.kernel}: {file.entries} of {file.of} entries, {file.variants} variants, {file.bytes} bytes")
 
@@ -227,7 +229,7 @@ def table(work: Path, options) -> None:
     for how in hows:
         found = []
         for number in range(options.rounds if how != "compile" else 1):
-            caches = work / ("compile" if how == "cache" else f"{how}-{number}")
+            caches = work / ("compile-0" if how == "cache" else f"{how}-{number}")
             caches.mkdir(exist_ok=True)
             found.append(process(how, folder, library, caches))
         times = [one["ms"] for one in found]

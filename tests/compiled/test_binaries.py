@@ -60,16 +60,23 @@ def library(monkeypatch):
 
 
 @pytest.fixture
-def nothing_compiles(monkeypatch):
-    """Whatever compiles raises, and so does the hash over Triton's files."""
+def nothing_compiles_later(monkeypatch):
+    """From its call on, whatever compiles raises, and so does the hash over Triton's files."""
 
     def refuse(*args, **kwargs):
         raise AssertionError("compiled")
 
-    monkeypatch.setattr("triton.compiler.compiler.compile", refuse)
-    monkeypatch.setattr(triton, "compile", refuse)
-    monkeypatch.setattr("triton.compiler.compile", refuse)
-    monkeypatch.setattr("autotuned.triton_compat.fingerprint.of", refuse)
+    def begin():
+        for place in ("triton.compiler.compiler.compile", "triton.compile", "triton.compiler.compile"):
+            monkeypatch.setattr(place, refuse)
+        monkeypatch.setattr("autotuned.triton_compat.fingerprint.of", refuse)
+
+    return begin
+
+
+@pytest.fixture
+def nothing_compiles(nothing_compiles_later):
+    nothing_compiles_later()
 
 
 @pytest.fixture
@@ -449,10 +456,27 @@ def test_tune_builds_what_its_files_need(driver, tmp_path):
     fresh()
     result = autotuned.tune(["shipped_kernel"], out=tmp_path / "tuned", binaries=True, isolate=False)
     assert [(file.kernel, file.entries, file.of, file.missing) for file in result.binaries.files] == [
-        ("app.add", 2, 2, []), ("app.padded", 2, 2, []),
+        ("app.add", 2, 2, []), ("app.only", 1, 1, []), ("app.padded", 2, 2, []),
     ]  # fmt: skip
     assert result.to_json()["binaries"]["files"][0]["generic"] == 4
     assert autotuned.check(tmp_path / "tuned").faults == []
+
+
+def test_a_kernel_with_one_config_ships_too(driver, library, tmp_path, monkeypatch, nothing_compiles_later):
+    """There is nothing to choose, and its binary serves all the same."""
+    fresh()
+    result = autotuned.tune(["shipped_kernel:only"], out=tmp_path / "tuned", binaries=True, isolate=False)
+    [file] = result.binaries.files
+    assert (file.kernel, file.entries, file.variants, file.missing) == ("app.only", 1, 3, [])
+    monkeypatch.setenv("AUTOTUNED_CACHE_DIR", str(tmp_path / "empty"))
+    autotuned.register_configs(tmp_path / "tuned", binaries=True)
+    fresh()
+    only, x = sys.modules["shipped_kernel"].only, torch.zeros(256)
+    nothing_compiles_later()
+    with autotuned.seal():
+        for n in (96, 96, 100):
+            only[(4,)](x, n)
+    assert len(library.launches) == 3 and only.cache_info().hits == 1
 
 
 def test_warmup_builds_for_the_calls_of_a_recording(driver, tmp_path):

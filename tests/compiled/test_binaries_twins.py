@@ -95,4 +95,3 @@ def test_both_launchers_pass_the_same(served, calls):
         assert by_python.function == by_c.function == loaded.function
         assert [raw[: len(one)] for raw, one in zip(by_python.raw, wanted)] == wanted
         assert by_c.raw == wanted
-    assert autotuned.counters().get(("app.add", "refuse")) is None

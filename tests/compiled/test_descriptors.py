@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import collections
 import enum
+import shutil
 
 import pytest
 import torch
 import triton
 import triton.language as tl
-import tritons_packer
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from triton import Config
@@ -20,9 +20,7 @@ from tritons_packer import seen
 from autotuned import autotune
 
 _launch = pytest.importorskip("autotuned._launch")
-pytestmark = pytest.mark.skipif(
-    not tritons_packer.IS_GENERIC, reason="needs a C compiler, and Triton's generic launcher"
-)
+pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
 often = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 CONFIG = Config({"BLOCK": 32}, num_warps=2)
 MEMORY = {dtype: torch.zeros(1 << 14, dtype=dtype) for dtype in (torch.float16, torch.float32, torch.int8)}
@@ -54,6 +52,7 @@ def act(out, values, MODE: tl.constexpr, BLOCK: tl.constexpr):
     tl.store(out + tl.arange(0, BLOCK), values[0])
 
 
+ROUNDS = hasattr(TensorDescriptor, "round_f32_to_tf32")  # from Triton 3.7 on
 Pair = collections.namedtuple("Pair", "a b")
 
 
@@ -69,7 +68,8 @@ class Level(enum.IntEnum):
 def one_row(dtype, offset, length, block, padding, rounds):
     base = MEMORY[dtype][offset:]
     padding = padding if dtype.is_floating_point else "zero"
-    return TensorDescriptor(base, [length], [1], [block], padding, rounds and dtype is torch.float32)
+    more = [rounds and dtype is torch.float32] if ROUNDS else []
+    return TensorDescriptor(base, [length], [1], [block], padding, *more)
 
 
 def rows(dtype, sizes, block, kind):

@@ -437,3 +437,26 @@ def test_a_change_of_the_list_or_the_cache_takes_effect_on_the_next_call(device)
     assert kernel[(1,)](x, x, 16, 0.5, True, ACT="relu") is not first
     kernel.cache.clear()
     assert kernel[(1,)](x, x, 16, 0.5, True, ACT="relu") is first
+
+
+def test_a_hook_moves_a_tensor_behind_one_whose_strides_a_pruner_has_read(device):
+    """Its strides are words too, and what follows them is read again all the same."""
+
+    @triton.jit
+    def copy(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
+        tl.store(y_ptr + tl.arange(0, BLOCK), tl.load(x_ptr + tl.arange(0, BLOCK)) + n)
+
+    def prune(configs, arguments, **kwargs):
+        arguments["x_ptr"].stride()
+        return configs
+
+    hook = lambda arguments: arguments["y_ptr"].resize_(2 * arguments["y_ptr"].numel())
+    configs = [Config({"BLOCK": block}, pre_hook=hook) for block in (64, 128)]
+    kernel = tuned(copy, configs, prune_configs_by={"early_config_prune": prune})
+    x, y = torch.zeros(8, 4096), torch.zeros(1 << 10)
+    for _ in range(4):
+        device.params = 3
+        device.calls.clear()
+        kernel[(1,)](x, y, 5)
+    assert device.calls[-1].raw[1] == y.data_ptr().to_bytes(8, "little")
+    assert kernel.cache_info().hits >= 2

@@ -10,6 +10,7 @@ import pytest
 import torch
 import triton
 import triton.language as tl
+from counted import opcodes
 from fake_cuda import by_config
 from triton import Config
 
@@ -214,6 +215,15 @@ def test_preparing_and_warming_up_are_compilations_too():
         call(kernel)
 
 
+def test_a_hook_that_compiles_another_kernel_is_told_from_the_call_it_is_in():
+    other = kernel_of(name="app.within", default=Config({"BLOCK": 16}))
+    hook = lambda arguments: call(other, n=64)
+    kernel = autotuned.autotune([Config({"BLOCK": 16}, pre_hook=hook)], key=["n"], name="app.around")(kernel_of().fn)
+    with autotuned.seal(), pytest.raises(SealedError) as caught:
+        kernel[(4,)](torch.zeros(512), 96, 2)
+    assert caught.value.kernel == "app.within" and "(n=64" in str(caught.value)
+
+
 def test_seals_nest_and_unseal_lifts_all():
     kernel = kernel_of()
     outer = autotuned.seal()
@@ -315,6 +325,18 @@ def test_a_callback_that_launches_a_tuned_kernel_does_not_hang():
         call(kernel)
     assert seen.count("miss") == 1
     assert autotuned.counters()["app.inner", "search"].events == before + 1
+
+
+def test_a_hit_costs_what_it_does_without():
+    """Byte codes are counted; what runs in C knows of neither (no file of `launch/c/` does)."""
+    kernel, x = kernel_of(name="app.hit"), torch.zeros(512)
+    hit = lambda: kernel[(4,)](x, 96, 2)
+    hit()
+    hit()
+    without = opcodes(hit)
+    with autotuned.on_event(lambda event: None), autotuned.seal():
+        hit()
+        assert opcodes(hit) == without
 
 
 def test_a_refusal_is_told():

@@ -10,7 +10,7 @@ from fakes import CONTEXT, DEVICE, FakeConfig, by_identity, make_key
 from shipped import LARGE, LIVE, SLUG, SMALL, find, write
 from stored import config_of, lines
 
-from autotuned.configfiles import by_shape, file, lookup, nearest_shape
+from autotuned.configfiles import file, lookup, nearest_shape
 from autotuned.key.key import Key
 from autotuned.resolve import sources
 from autotuned.store.choice import Origin
@@ -233,7 +233,7 @@ def test_a_neighbour_among_10_000_entries_is_found_by_looking_at_a_few(
     looked: list[int] = []
     is_near = nearest_shape.is_near
     monkeypatch.setattr(nearest_shape, "is_near", lambda *sides: looked.append(sides[1]) or is_near(*sides))
-    monkeypatch.setattr(by_shape, "_index", None)
+    monkeypatch.setattr(nearest_shape, "_index", None)
     for key in absent:
         looked.clear()
         find(key, factors=factors)

@@ -36,22 +36,19 @@ def test_it_is_one_line_of_hex_digits() -> None:
 def test_times_are_no_part_of_it_and_configs_keys_and_kernels_are() -> None:
     seen = {autotuned.choices_digest()}
 
-    def now() -> str:
-        return autotuned.choices_digest()
-
     keep(make_key(1))
-    first = now()
+    first = autotuned.choices_digest()
     keep(make_key(1), median_us=99.0)
-    assert now() == first
+    assert autotuned.choices_digest() == first
     for change in (
         lambda: keep(make_key(1), winner=LARGE),
         lambda: keep(make_key(2)),
         lambda: keep(make_key(1, kernel="app.other")),
         lambda: keep(make_key(3, triton="3.8.0")),
     ):
-        seen.add(now())
+        seen.add(autotuned.choices_digest())
         change()
-        assert now() not in seen
+        assert autotuned.choices_digest() not in seen
 
 
 def test_the_place_of_a_choice_and_the_order_of_tuning_are_no_part_of_it(

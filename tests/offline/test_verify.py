@@ -294,6 +294,6 @@ def test_the_choice_of_the_nearest_shape_is_timed_and_no_more_served_where_it_lo
 
 def test_what_is_not_measured_cannot_be_repaired(write: Write) -> None:
     tuned(write)
-    with pytest.raises(autotuned.errors.OptionError, match="fix: expected with measure only"):
+    with pytest.raises(autotuned.errors.OptionError, match="fix: expected beside measure, got it alone"):
         autotuned.check("tuned", fix=True)
     run("check", "tuned", "--fix", code=2)

@@ -19,6 +19,7 @@ from given import work as write_work
 
 import autotuned
 from autotuned import autotune
+from autotuned.gpu import device
 from autotuned.offline.measure import remark
 from autotuned.search import compile as compiling
 from autotuned.search import race, racing, sampling, search, timers
@@ -153,6 +154,7 @@ def test_it_keeps_to_its_budget(world: Callable[[float], World], budget_s: float
     record = searched(here, budget_s=budget_s)
     assert here.now_s <= budget_s + 2 * 1.5 * max(TIMES_US) / 1e6
     assert record.quality == "noisy" and len(record.timings) == 3
+    assert all(timing.samples >= race.FIRST_SAMPLES for timing in record.timings)
 
 
 def test_what_a_benchmark_of_the_users_answers_is_taken(world: Callable[[float], World]) -> None:
@@ -162,8 +164,6 @@ def test_what_a_benchmark_of_the_users_answers_is_taken(world: Callable[[float],
 
 
 def test_the_interpreter_s_clock_says_nothing_and_is_not_waited_for() -> None:
-    from autotuned.gpu import device
-
     assert not timers.for_device(device.INTERPRETER).repeats
     assert timers.for_device(device.cpu()).repeats
 
@@ -205,6 +205,13 @@ def test_a_call_is_served_what_is_noisy(write: Write) -> None:
     with autotuned.mode("search"):
         work(1)
     assert work.cache_info().searches == before + 1
+
+
+def test_the_interpreter_s_times_are_not_measured_again() -> None:
+    interpreted = make_key(1, device=device.INTERPRETER.to_json())
+    for key, is_doubtful in ((make_key(1), True), (interpreted, False)):
+        assert TuningRecord(key, None, None, "noisy", ()).is_doubtful is is_doubtful
+    assert remark(TuningRecord(interpreted, None, None, "noisy", ()), False) is None
 
 
 @pytest.mark.parametrize(

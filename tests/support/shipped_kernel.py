@@ -49,3 +49,16 @@ def padded_cases(device):
     """One size of each kind."""
     for n in (96, 100):
         yield {"args": (torch.empty(n, device=on(device)), n), "grid": (4,)}
+
+
+@autotune([Config({"BLOCK": 32})], key=["n"], name="app.only")
+@triton.jit
+def only(x_ptr, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(x_ptr + i, 1.0, mask=i < n)
+
+
+@only.case
+def only_cases(device):
+    """One size."""
+    yield {"args": (torch.empty(96, device=on(device)), 96), "grid": (4,)}

@@ -1,4 +1,4 @@
-/* Triton's own C launcher (`backends/nvidia/driver.c`, given as TRITONS_DRIVER) over a driver that is not there: what it
+/* Triton's own code in C (`backends/nvidia/driver.c`, or a launcher that Triton 3.6 writes, given as TRITONS_DRIVER) over a driver that is not there: what it
  * would hand to cuLaunchKernelEx goes to a function that a test sets, and memory of the host is as good as any. */
 #include <dlfcn.h>
 #include <stdint.h>
@@ -14,27 +14,28 @@ static void *found(const char *name);
 #undef dlopen
 #undef dlerror
 
-static cuLaunchKernelEx_t launch;
-static int (*encode)(void *, int, uint32_t, void *, const uint64_t *, const uint64_t *, const uint32_t *, const uint32_t *, int, int, int, int);
-static int version;
+typedef CUresult (*Launch)(const CUlaunchConfig *config, CUfunction function, void **params, void **extra);
+static Launch launched;
+static int (*encoded)(void *, int, uint32_t, void *, const uint64_t *, const uint64_t *, const uint32_t *, const uint32_t *, int, int, int, int);
+static int driver_is;
 
 /* Triton looks its functions up once. */
 static CUresult launch_now(const CUlaunchConfig *config, CUfunction function, void **params, void **extra) {
-  return launch(config, function, params, extra);
+  return launched(config, function, params, extra);
 }
 
 static CUresult encode_now(void *map, int type, uint32_t rank, void *address, const uint64_t *sizes, const uint64_t *steps,
                            const uint32_t *box, const uint32_t *every, int interleave, int swizzle, int promotion, int fill) {
-  return encode(map, type, rank, address, sizes, steps, box, every, interleave, swizzle, promotion, fill);
+  return encoded(map, type, rank, address, sizes, steps, box, every, interleave, swizzle, promotion, fill);
 }
 
 static void *found(const char *name) {
   return !strcmp(name, "cuLaunchKernelEx") ? (void *)launch_now : !strcmp(name, "cuTensorMapEncodeTiled") ? (void *)encode_now : (void *)0;
 }
 
-__attribute__((visibility("default"))) void launch_by(void *function) { launch = (cuLaunchKernelEx_t)function; }
-__attribute__((visibility("default"))) void encode_by(void *function, int of) { encode = function; version = of; }
-CUresult cuDriverGetVersion(int *out) { *out = version; return CUDA_SUCCESS; }
+__attribute__((visibility("default"))) void launch_by(void *function) { launched = (Launch)function; }
+__attribute__((visibility("default"))) void encode_by(void *function, int of) { encoded = function; driver_is = of; }
+CUresult cuDriverGetVersion(int *out) { *out = driver_is; return CUDA_SUCCESS; }
 
 CUresult cuCtxGetCurrent(CUcontext *out) { *out = (CUcontext)&no_attribute; return CUDA_SUCCESS; }
 CUresult cuGetErrorString(CUresult error, const char **text) { *text = error ? "pretended" : "none"; return CUDA_SUCCESS; }

@@ -25,40 +25,57 @@ IS_GENERIC = shutil.which("cc") is not None and "build_signature_metadata" in SO
 
 
 @functools.cache
-def built() -> ModuleType:
+def built(path: Path = SOURCE, name: str = "cuda_utils") -> ModuleType:
     """Triton's module in C, compiled over `tritons_packer.c`; it stays loaded."""
-    folder = Path(tempfile.mkdtemp())
-    path = folder / f"cuda_utils{sysconfig.get_config_var('EXT_SUFFIX')}"
+    output = Path(tempfile.mkdtemp()) / f"{name}{sysconfig.get_config_var('EXT_SUFFIX')}"
     includes = [f"-I{SOURCE.parent / 'include'}", f"-I{sysconfig.get_path('include')}"]
-    define = f'-DTRITONS_DRIVER="{SOURCE}"'
+    define = f'-DTRITONS_DRIVER="{path}"'
     # Without what a run under the address sanitizer preloads: the compiler itself leaks.
     environment = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
-    command = ["cc", "-O1", "-w", "-shared", "-fPIC", *includes, define, HERE / "tritons_packer.c", "-o", path]
+    command = ["cc", "-O1", "-w", "-shared", "-fPIC", *includes, define, HERE / "tritons_packer.c", "-o", output]
     subprocess.run(command, check=True, timeout=120, env=environment)
-    spec = importlib.util.spec_from_file_location("cuda_utils", path)
+    spec = importlib.util.spec_from_file_location(name, output)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    module.path = path
+    module.path = output
     return module
+
+
+@functools.cache
+def written(text: str) -> Path:
+    """A launcher that Triton 3.6 has written, in a file."""
+    path = Path(tempfile.mkdtemp()) / "launcher.c"
+    path.write_text(text)
+    return path
 
 
 class Utils(fake_cuda.Utils):
     """The pretended device's properties, and Triton's own launch."""
 
     def __init__(self) -> None:
-        self.launch = built().launch
-        self.build_signature_metadata = built().build_signature_metadata
-        self.fill_tma_descriptor_tiled = built().fill_tma_descriptor_tiled
+        for name in ("launch", "build_signature_metadata", "fill_tma_descriptor_tiled", "fill_tma_descriptor"):
+            if hasattr(built(), name):
+                setattr(self, name, getattr(built(), name))
 
 
 def install(monkeypatch, driver: fake_cuda.Driver, launch: int, encode: int = 0) -> None:
     """Launch the kernels of this pretended driver by Triton's own launcher, which calls the function at this address."""
-    module = built()
-    library = ctypes.CDLL(str(module.path))
-    library.launch_by(ctypes.c_void_p(launch))
-    library.encode_by(ctypes.c_void_p(encode), OLD_DRIVER)
-    for name in ("PyKernelArg", "ARG_CONSTEXPR", "ARG_KERNEL", "ARG_TUPLE"):
-        monkeypatch.setattr(nvidia, name, getattr(module, name))
+
+    def call(module: ModuleType) -> ModuleType:
+        library = ctypes.CDLL(str(module.path))
+        library.launch_by(ctypes.c_void_p(launch))
+        library.encode_by(ctypes.c_void_p(encode), OLD_DRIVER)
+        return module
+
+    module = call(built())
+    for name in ("PyKernelArg", "ARG_CONSTEXPR", "ARG_KERNEL", "ARG_TUPLE", "PyCUtensorMap"):
+        if hasattr(module, name):
+            monkeypatch.setattr(nvidia, name, getattr(module, name))
+    if not IS_GENERIC:
+        monkeypatch.setattr(nvidia, "library_dirs", list)
+        monkeypatch.setattr(
+            nvidia, "compile_module_from_src", lambda src, name, **rest: call(built(written(src), name))
+        )
     driver.utils = Utils()
     driver.launcher_cls = nvidia.CudaLauncher
 
@@ -76,6 +93,7 @@ def shared_device(driver, monkeypatch):
     _launch.use_driver(0, 0, 0, 0)
 
 
+FLAGS = ["i1", "i1"] if IS_GENERIC else ["i1"]  # padding, and rounding to TF32
 SIZES = {"": 128, "1": 1, "8": 1, "16": 2, "32": 4, "64": 8}
 
 
@@ -90,7 +108,7 @@ def flat(kinds, metas):
             yield from flat(kind, metas)
         elif kind.startswith("tensordesc"):
             rank = kind.count(",") + 1
-            yield from [""] if next(metas, None) else ["*", *["i64"] * 2 * rank, "i1", "i1"]
+            yield from [""] if next(metas, None) else ["*", *["i64"] * 2 * rank, *FLAGS]
             yield from ["i32"] * rank + ["i64"] * rank
         else:
             yield kind

@@ -4,8 +4,8 @@ import pytest
 
 pytest.importorskip("triton")
 
-from autotuned.launch import codegen, direct
-from autotuned.triton_compat import compiled
+from autotuned.launch import codegen
+from autotuned.triton_compat import compiled, launcher
 
 
 @pytest.mark.parametrize("what", ["as it is", "scratch", "gsan", "patched", "unknown", "computes", "another class"])
@@ -30,7 +30,7 @@ def test_tritons_launcher_is_passed_over_only_where_it_passes_things_on(what, mo
         monkeypatch.setattr(type(run), "__call__", lambda self, x, *given: self.launch(x + 1, *given))
     elif what == "another class":
         run = type("Launcher", (), {"__call__": lambda self, *given: calls.append(given)})()
-    function, leading, one_by_one = direct._beneath(run, 7, ("packed",))
+    function, leading, one_by_one = launcher.beneath(run, 7, ("packed",), codegen.PLACES)
     assert (function is run) is (what != "as it is")
     assert calls == []
     if function is run:

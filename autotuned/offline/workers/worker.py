@@ -21,7 +21,7 @@ from autotuned.key.key import Key
 from autotuned.offline import cases
 from autotuned.offline.cases import Cases
 from autotuned.offline.device import has_driver, use_device
-from autotuned.offline.measure import Measured, Measurer
+from autotuned.offline.measure import MeasuredCase, Measurer
 from autotuned.offline.results import CaseResult, Observer
 from autotuned.offline.workers import process
 from autotuned.offline.workers.process import LOST
@@ -99,7 +99,7 @@ class _Server:
             leave(LOST)  # the parent knows which config ran
         self._reporter.say("done", result=asdict(measured.result), **self._kept(measured))
 
-    def _kept(self, measured: Measured) -> dict[str, Json]:
+    def _kept(self, measured: MeasuredCase) -> dict[str, Json]:
         """What the parent needs to write config files, and on another host records."""
         key, entry, found = measured.key, measured.entry, measured.record
         if key is None or entry is None:
