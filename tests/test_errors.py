@@ -15,6 +15,7 @@ BUILTINS = {
     "ArgumentNameError": ValueError,
     "ConfigError": ValueError,
     "PruningError": ValueError,
+    "SpaceError": ValueError,
     "CallError": TypeError,
     "VersionError": ImportError,
     "NoDeviceError": RuntimeError,

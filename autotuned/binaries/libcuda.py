@@ -101,14 +101,13 @@ class Driver:
             raise RuntimeError(f"Triton Error [CUDA]: {self._words(status)}")
 
     def address(self, address: int) -> int | None:
-        """Where the current device sees what lies at an address, as in pinned memory; None where it does not."""
-        out, which = ctypes.c_uint64(), ctypes.c_int(_DEVICE_POINTER)
-        status = self._library.cuPointerGetAttribute(ctypes.byref(out), which, ctypes.c_uint64(address))
-        return None if status == _INVALID_VALUE and address else out.value or address
+        """Where kernels on the current device find what lies at an address; None where they cannot use it.
 
-    def reaches(self, address: int) -> bool:
-        """Whether kernels on the current device can use what lies at an address, as Triton's launcher asks."""
-        return self.address(address) is not None
+        As Triton's launcher asks: pinned memory of the host may have another address there.
+        """
+        found, which = ctypes.c_uint64(), ctypes.c_int(_DEVICE_POINTER)
+        status = self._library.cuPointerGetAttribute(ctypes.byref(found), which, ctypes.c_uint64(address))
+        return None if status == _INVALID_VALUE else address if status else found.value
 
     def _use(self, device: int) -> None:
         """Make the device's primary context current where none is, as on a new thread."""
@@ -139,11 +138,6 @@ class Driver:
         text = ctypes.c_char_p()
         self._library.cuGetErrorString(status, ctypes.byref(text))
         return (text.value or b"").decode(errors="replace") or f"error {status}"
-
-
-def may_pass(refusal: str) -> bool:
-    """Whether what the driver refused may work at the next call: memory that was full is free later."""
-    return "out of memory" in refusal
 
 
 def _library() -> Any:

@@ -73,6 +73,7 @@ def _tensors(values: Iterable[Any], described: bool = True) -> Iterator[Any]:
 def _is_reachable(tensor: Any) -> bool:
     """What the driver says, which Triton's launcher asks too; true where it cannot be asked."""
     try:
-        return libcuda.driver().reaches(tensor.data_ptr())
+        address = tensor.data_ptr()
+        return not address or libcuda.driver().address(address) is not None
     except (BinaryError, AttributeError, RuntimeError, TypeError):  # no driver; a tracer has no address
         return True

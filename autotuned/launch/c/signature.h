@@ -215,8 +215,14 @@ static int words_of_tuple(const Table *t, Words *w, int i, PyObject *x) {
   return WORDS_OK;
 }
 
+/* Words of what is neither a tensor nor a number. */
+static __attribute__((noinline)) int words_of_other(const Table *t, Words *w, int i, int slot, PyObject *x) {
+  if (is_descriptor(x)) return words_of_descriptor(t, w, slot, x, t->roles[i]);
+  return PyTuple_Check(x) ? words_of_tuple(t, w, i, x) : words_of_object(w, slot, x);
+}
+
 /* hot path. Words of a parameter's value, or of an item of it, whose slot lies behind those of the parameters. */
-static int words_of_argument(const Table *t, Words *w, int i, int slot, PyObject *x) {
+static inline __attribute__((always_inline)) int words_of_value(const Table *t, Words *w, int i, int slot, PyObject *x) {
   PyTypeObject *type = Py_TYPE(x);
   int role = t->roles[i];
   if (w->count + 4 > MAX_WORDS) return WORDS_NONE;
@@ -229,9 +235,10 @@ static int words_of_argument(const Table *t, Words *w, int i, int slot, PyObject
   }
   if (type == &PyFloat_Type) return words_of_float(w, slot, x, role);
   if (x == Py_None) { put(w, TAG_NONE); w->raw[slot] = 0; return WORDS_OK; }
-  if (is_descriptor(x)) return words_of_descriptor(t, w, slot, x, role);
-  return PyTuple_Check(x) ? words_of_tuple(t, w, i, x) : words_of_object(w, slot, x);
+  return words_of_other(t, w, i, slot, x);
 }
+
+static int words_of_argument(const Table *t, Words *w, int i, int slot, PyObject *x) { return words_of_value(t, w, i, slot, x); }
 
 /* How many words an argument or an item has, by the first two of them. */
 static int length_of(const Table *t, int i, const uint64_t *words) {
@@ -299,7 +306,7 @@ static int make_words(const Table *t, Words *w, PyObject *const *values) {
     if (result) return result;
   }
   for (int i = 0; i < t->n; i++) {
-    int result = words_of_argument(t, w, i, i, values[i]);
+    int result = words_of_value(t, w, i, i, values[i]);
     if (result) return result;
   }
   return words_of_functions(t, w, values);
