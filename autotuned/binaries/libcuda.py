@@ -140,6 +140,11 @@ class Driver:
         return (text.value or b"").decode(errors="replace") or f"error {status}"
 
 
+def may_pass(refusal: str) -> bool:
+    """Whether what the driver refused may work at the next call: memory that was full is free later."""
+    return "out of memory" in refusal
+
+
 def _library() -> Any:
     for name in _LIBRARIES:
         try:

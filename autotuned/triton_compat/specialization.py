@@ -190,13 +190,14 @@ def options_json(options: Any) -> dict[str, Any]:
     Raises:
         TypeError: They name a library that is not Triton's own, known by its path alone.
     """
-    if dict(getattr(options, "extern_libs", None) or ()) != _own_libraries(options):
+    libraries = dict(getattr(options, "extern_libs", None) or ())
+    if libraries and libraries != _own_libraries(options):
         raise TypeError("expected Triton's own libdevice, got another library in extern_libs")
     return {name: value for name, value in vars(options).items() if name not in _PLACES}
 
 
 def _own_libraries(options: Any) -> dict[str, str]:
-    return dict(getattr(type(options)(arch=options.arch), "extern_libs", None) or ())
+    return dict(type(options)(arch=options.arch).extern_libs or ())
 
 
 def generic(jit: Any, special: Specialization) -> list[Specialization]:
