@@ -26,20 +26,26 @@ if TYPE_CHECKING:
     from autotuned.offline.check import check as check
     from autotuned.offline.digest import choices_digest as choices_digest
     from autotuned.offline.export import export as export
+    from autotuned.offline.prepare import prepare as prepare
     from autotuned.offline.report import report as report
     from autotuned.offline.tuning import tune as tune
     from autotuned.offline.warmup import warmup as warmup
     from autotuned.recording.recorder import record as record
+    from autotuned.resolve.restored import restored as restored
     from autotuned.resolve.sealing import seal as seal
     from autotuned.resolve.sealing import unseal as unseal
     from autotuned.search.check import Check as Check
     from autotuned.search.do_bench import FixedLaunches as FixedLaunches
+    from autotuned.space.space import Space as Space
+    from autotuned.space.space import pow2s as pow2s
+    from autotuned.space.strategies import strategy as strategy
 
 __version__ = "0.1.0"
 __all__ = [
-    "Check", "Config", "FixedLaunches", "autotune", "check", "choices_digest", "counters", "diff", "errors", "export",
-    "freeze", "heuristics", "import_configs", "install", "merge", "mode", "on_event", "pow2", "record",
-    "register_configs", "report", "seal", "sync", "tune", "uninstall", "unseal", "warmup",
+    "Check", "Config", "FixedLaunches", "Space", "autotune", "check", "choices_digest", "counters", "diff", "errors",
+    "export", "freeze", "heuristics", "import_configs", "install", "merge", "mode", "on_event", "pow2", "pow2s",
+    "prepare", "record", "register_configs", "report", "restored", "seal", "strategy", "sync", "tune", "uninstall",
+    "unseal", "warmup",
 ]  # fmt: skip
 
 # Imported at first use: importing this package must cost neither torch (1 s) nor triton (0.24 s).
@@ -47,6 +53,7 @@ _HOMES = {
     "Check": "autotuned.search.check",
     "Config": "triton",
     "FixedLaunches": "autotuned.search.do_bench",
+    "Space": "autotuned.space.space",
     "autotune": "autotuned.api.decorator",
     "check": "autotuned.offline.check",
     "choices_digest": "autotuned.offline.digest",
@@ -61,10 +68,14 @@ _HOMES = {
     "mode": "autotuned.env",
     "on_event": "autotuned.events",
     "pow2": "autotuned.key.key",
+    "prepare": "autotuned.offline.prepare",
+    "pow2s": "autotuned.space.space",
     "record": "autotuned.recording.recorder",
     "register_configs": "autotuned.configfiles.lookup",
     "report": "autotuned.offline.report",
+    "restored": "autotuned.resolve.restored",
     "seal": "autotuned.resolve.sealing",
+    "strategy": "autotuned.space.strategies",
     "sync": "autotuned.distributed.agreement",
     "tune": "autotuned.offline.tuning",
     "uninstall": "autotuned.dropin.install",

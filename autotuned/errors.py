@@ -34,6 +34,12 @@ class ConfigError(AutotunedError, ValueError):
     kernel: str
 
 
+class SpaceError(AutotunedError, ValueError):
+    """A declared space cannot be read, or leaves nothing for a call (`.constraint` says where)."""
+
+    constraint: str
+
+
 class PruningError(AutotunedError, ValueError):
     """A pruner left nothing, or gave something that is no config (`.kernel`)."""
 
@@ -67,6 +73,13 @@ class OptionError(AutotunedError, ValueError):
 class DeviceChoiceError(AutotunedError, ValueError):
     """GPUs were named that are not there, or not clearly (`.device` is the name)."""
 
+    device: str
+
+
+class PlaceError(AutotunedError, ValueError):
+    """A tensor lies where the GPU that a kernel runs on cannot reach it (`.argument`, `.device`)."""
+
+    argument: str
     device: str
 
 

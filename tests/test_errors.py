@@ -20,6 +20,7 @@ BUILTINS = {
     "NoDeviceError": RuntimeError,
     "OptionError": ValueError,
     "DeviceChoiceError": ValueError,
+    "PlaceError": ValueError,
     "DeviceLostError": RuntimeError,
     "LeftOutError": RuntimeError,
     "EncodingError": TypeError,

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from autotuned._startup import Frozen, later
+from autotuned.api import pruning
 from autotuned.errors import ArgumentNameError, DecorationError
 from autotuned.key import source
 from autotuned.key.key import KeySpec
@@ -22,9 +23,11 @@ from autotuned.tunable.kernel import TunableKernel
 if TYPE_CHECKING:
     from autotuned.api.function import TunedFunction
     from autotuned.configfiles import nearest_shape as neighbours
+    from autotuned.resolve import declared
     from autotuned.search import check as checks
 else:
     checks, neighbours = later("search.check"), later("configfiles.nearest_shape")
+    declared = later("resolve.declared")
 
 # Name given by the user -> fingerprint and place of what has it.
 _explicit_names: dict[str, tuple[str, tuple[str, str] | None]] = {}
@@ -53,6 +56,7 @@ def autotune(
     toolchain: Sequence[str] | None = None,
     budget_s: float | None = None,
     max_searches: int | None = None,
+    strategy: Any = None,
     objective: str | None = None,
 ) -> Callable[[Any], Any]:
     """Choose among configs by measuring them once, remember the choice on disk, and launch cheaply.
@@ -62,8 +66,8 @@ def autotune(
     `triton.autotune`, in its order; `docs/migration.md` says where they mean something else.
 
     Args:
-        configs: List of `triton.Config`, or a callable of the bound arguments (by keyword) returning one. An empty
-            list means one default config.
+        configs: List of `triton.Config`, a callable of the bound arguments (by keyword) returning one, or a `Space`.
+            An empty list means one default config.
         key: Argument names (a scalar enters by type and value, a tensor by shape) and callables of the bound
             arguments (one dict). None: every tensor's shape and every integer that is no constexpr. dtypes, stride
             patterns and None-ness of all tensors are always in the key.
@@ -89,6 +93,8 @@ def autotune(
         toolchain: For plain callables: distributions whose versions are in the key, such as "cupy-cuda13x".
         budget_s: One search stops after this many seconds, above 0, with the best so far; None: when it is done.
         max_searches: After this many searches in one process, calls with further keys run untuned, with one warning.
+        strategy: How a `Space` is searched: "auto", "exhaustive", "random", "guided", or an object with `ask(n)` and
+            `tell(results)`.
         objective: What is measured: "kernel", the device's time, or "call", what one call costs where the host may be
             the limit. None: "kernel" over kernels, "call" over plain callables. A benchmark measures what it does.
 
@@ -119,6 +125,7 @@ def autotune(
         distributions=_checked_distributions(toolchain),
         budget_s=budget_s,
         max_searches=max_searches,
+        strategy=strategy,
         objective=objective,
     )
     return given.decorate
@@ -169,12 +176,13 @@ class _Given(Frozen):
     distributions: tuple[str, ...]
     budget_s: float | None
     max_searches: int | None
+    strategy: Any
     objective: str | None
 
     def decorate(self, fn: Any) -> Any:
         """Wrap `fn`."""
         function = _decorated_function(fn)
-        _check_prune(self.prune)
+        pruning.check(self.prune)
         name = self.name or source.public_name(fn)
         if triton_names.is_kernel(fn):
             return self._kernel(TunableKernel(fn, function, name, self.name is not None))
@@ -207,7 +215,7 @@ class _Given(Frozen):
             tunable,
             names,
             self._checked_configs(tunable),
-            lambda configs: self._options(tunable, names, configs, lambda: _pruner_of(self.prune)),
+            lambda configs: self._options(tunable, names, configs, lambda: pruning.pruner_of(self.prune)),
         )
 
     def _refuse_shared_name(self, tunable: Tunable) -> None:
@@ -255,7 +263,8 @@ class _Given(Frozen):
     def _checked_configs(self, tunable: Tunable) -> list[Any]:
         if callable(self.configs):
             return []
-        listed = configs.listed(self.configs, tunable.name) or [_one_config()]
+        given = self._computed(tunable).sample() if _is_space(self.configs) else self.configs
+        listed = configs.listed(given, tunable.name) or [_one_config()]
         configs.check(listed, tunable)
         if configs.is_config(self.default):
             configs.check([self.default], tunable)
@@ -264,6 +273,7 @@ class _Given(Frozen):
     def _options(
         self, tunable: Tunable, names: Names, configs: Callable[[], list[Any]], pruner: Callable[[], configs.Pruner]
     ) -> Options:
+        computed = self._computed(tunable)
         return Options(
             configs=configs,
             spec=KeySpec(
@@ -272,7 +282,8 @@ class _Given(Frozen):
                 buckets=dict(self.bucket),
                 constexprs=frozenset(p.name for p in tunable.parameters if p.constexpr),
             ),
-            computed=self.configs if callable(self.configs) else None,
+            computed=computed,
+            declared=computed if _is_space(self.configs) else None,
             pruner=pruner,
             restore=None if names.restore is None else tuple(names.restore),
             zero=tuple(names.zero),
@@ -287,6 +298,12 @@ class _Given(Frozen):
             nearest=self.nearest,
             **self._objectives(tunable),
         )
+
+    def _computed(self, tunable: Tunable) -> Any:
+        """What gives the configs of a call, where they are no list."""
+        if self.strategy is None and not _is_space(self.configs):
+            return self.configs if callable(self.configs) else None
+        return declared.of(self.configs, self.strategy, tunable.has_options, tunable.name)
 
     def _objectives(self, tunable: Tunable) -> dict[str, str]:
         """What is measured, and what would be if nobody said."""
@@ -367,32 +384,6 @@ def _one_config() -> Any:
     return triton.Config({}, num_warps=4, num_stages=3, num_ctas=1)
 
 
-def _check_prune(prune: Any) -> None:
-    """Refuse what would prune nothing, without a word.
-
-    Raises:
-        DecorationError: It is no dict, or has an entry that is no part of a pruner.
-    """
-    if prune is not None and not isinstance(prune, Mapping):
-        raise DecorationError(
-            f"@autotune: prune_configs_by: expected a dict of {', '.join(_PRUNERS)}, got {prune!r:.80}."
-        )
-    if unknown := [name for name in prune or () if name not in _PRUNERS]:
-        raise DecorationError(
-            f"@autotune: prune_configs_by: expected {', '.join(_PRUNERS)}, got {unknown[0]!r}. Remove it or correct "
-            "its name."
-        )
-
-
-_PRUNERS = ("early_config_prune", "perf_model", "top_k")
-
-
-def _pruner_of(prune: Mapping[str, Any] | None) -> configs.Pruner:
-    """`prune_configs_by` as a pruner."""
-    given = prune or {}
-    return configs.Pruner(given.get("early_config_prune"), given.get("perf_model"), given.get("top_k", 1.0))
-
-
 def _decorated_function(fn: Any) -> Any:
     """The plain function inside what is decorated.
 
@@ -428,6 +419,11 @@ def _decorated_function(fn: Any) -> Any:
 
 
 _LATER = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+
+
+def _is_space(given: Any) -> bool:
+    module = sys.modules.get("autotuned.space.space")  # without it there is none
+    return module is not None and isinstance(given, module.Space)
 
 
 def _is_tuned_function(fn: Any) -> bool:

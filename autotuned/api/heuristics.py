@@ -9,7 +9,7 @@ from triton.runtime.autotuner import Heuristics as TritonHeuristics
 
 from autotuned import _native
 from autotuned.api.pickling import Named
-from autotuned.api.tuned import Tuned
+from autotuned.api.tuned import Decorated, Tuned
 from autotuned.errors import ArgumentNameError, DecorationError
 from autotuned.launch import launcher
 from autotuned.triton_compat import kernel
@@ -84,7 +84,7 @@ class Heuristics(launcher.heuristics_base(), TritonHeuristics, Named):  # type: 
 
     def _still_ours(self) -> bool:
         """Whether values may be computed in C: `run` is Triton's, and the kernel has a C path of its own."""
-        return type(self).run is _TRITON_RUN and type(self.fn) in (Tuned, Heuristics)
+        return type(self).run is _TRITON_RUN and type(self.fn) in (Decorated, Tuned, Heuristics)
 
 
 Heuristics._native()

@@ -17,6 +17,7 @@ from autotuned.api.pickling import CaseGenerator, Named
 from autotuned.errors import CallError, NotTunedError, PruningError
 from autotuned.key.key import is_tensor, sizes_of
 from autotuned.launch import launcher
+from autotuned.resolve import places
 from autotuned.resolve.request import Options
 from autotuned.resolve.tuner import Tuner
 from autotuned.store.choice import Choice, Origin
@@ -134,6 +135,8 @@ class Tuned(launcher.base(), Autotuner, Named):  # type: ignore[misc]  # Triton 
     first: it has `run`, and in C the native `[]`.
     """
 
+    follows_tensors = True  # launched on the GPU that all tensors lie on, whichever is current
+
     def __init_subclass__(cls) -> None:
         _native.watch([cls])
 
@@ -221,6 +224,30 @@ class Tuned(launcher.base(), Autotuner, Named):  # type: ignore[misc]  # Triton 
     # -- cold path -----------------------------------------------------------------------------------------------
 
     def _miss(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], grid: Any) -> Any:
+        gpu = self._place(args, kwargs) if self.follows_tensors else None
+        if gpu is None:
+            return self._miss_here(args, kwargs, grid)
+        with kernel.on_device(gpu):
+            return super().run(*args, grid=grid, **kwargs)  # where the table may know the call
+
+    def _place(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int | None:
+        """The GPU on which all tensors lie, if it is not the current one.
+
+        Raises:
+            PlaceError: The current one cannot reach a tensor.
+        """
+        tunable = self.tuner.tunable
+        if not isinstance(tunable, TunableKernel) or not tunable.bindable:
+            return None
+        constexprs = self.tuner.options.spec.constexprs
+        given = {**dict(zip(self.arg_names, args)), **kwargs}
+        passed = {name: value for name, value in given.items() if name not in constexprs}
+        gpu = places.gpu_elsewhere(passed.values())
+        if gpu is None:
+            places.refuse_unreachable(passed, tunable.name)
+        return gpu
+
+    def _miss_here(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], grid: Any) -> Any:
         if self.keys != self._seen_keys:
             self._seen_keys = list(self.keys)
             self.tuner.keys_changed(self._seen_keys)

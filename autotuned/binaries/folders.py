@@ -37,14 +37,10 @@ class Shelf(NamedTuple):
     binaries: BinaryFile
     allowed: frozenset[str]
 
-    def serving(self, code: Code, form: Form, among: frozenset[str] | None = None) -> list[Variant]:
-        """The variants that may be launched for a call of this form, those first that assume most.
-
-        Args:
-            among: Only those with these digests; None for all that the config file names.
-        """
+    def serving(self, code: Code, form: Form) -> list[Variant]:
+        """The variants that may be launched for a call of this form, those first that assume most."""
         found = [variant for variant in self.binaries.matching(code, form.fixed) if variant.form.serves(form)]
-        found = [variant for variant in found if variant.digest in (self.allowed if among is None else among)]
+        found = [variant for variant in found if variant.digest in self.allowed]
         return sorted(found, key=lambda variant: variant.form.rank)
 
 

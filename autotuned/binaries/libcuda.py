@@ -13,6 +13,7 @@ from autotuned.errors import BinaryError
 USUAL_SHARED = 48 << 10  # bytes of dynamic shared memory that a launch may use without having asked for more
 # Attributes of a function, as the driver numbers them.
 _MAX_THREADS, _LOCAL_BYTES, _REGISTERS, _DYNAMIC_SHARED, _NON_PORTABLE_CLUSTER = 0, 3, 4, 8, 14
+_DEVICE_POINTER, _INVALID_VALUE = 3, 1  # an attribute of an address, and the status of one that has none
 _LIBRARIES = ("libcuda.so.1", "nvcuda.dll")
 _PARAMETERS = ctypes.POINTER(ctypes.c_void_p)
 
@@ -98,6 +99,13 @@ class Driver:
         )
         if status:
             raise RuntimeError(f"Triton Error [CUDA]: {self._words(status)}")
+
+    def reaches(self, address: int) -> bool:
+        """Whether kernels on the current device can use what lies at an address, as Triton's launcher asks."""
+        out = ctypes.c_uint64()
+        which = ctypes.c_int(_DEVICE_POINTER)
+        refused = self._library.cuPointerGetAttribute(ctypes.byref(out), which, ctypes.c_uint64(address))
+        return not address or refused != _INVALID_VALUE
 
     def _use(self, device: int) -> None:
         """Make the device's primary context current where none is, as on a new thread."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import time
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from autotuned import env, events
@@ -31,6 +32,16 @@ from autotuned.typed_json import Json, canonical
 log = logging.getLogger("autotuned")
 TOOLCHAIN = ("triton", "triton_key", "ptxas")  # parts of a context that an entry with a binary is matched without
 _loaded: dict[tuple[str, int], Loaded | str] = {}  # by digest and device: a kernel, or why it cannot be loaded
+
+
+def is_loaded(digest: str) -> bool:
+    """Whether a binary is on the current device."""
+    return isinstance(_loaded.get((digest, toolchain.current_device())), Loaded)
+
+
+def forget() -> None:
+    """Load binaries anew, and try again those that could not be loaded."""
+    _loaded.clear()
 
 
 class Asked(Frozen):
@@ -60,6 +71,7 @@ class Server:
         self._specializers: dict[int, Specializer] = {}
         # Of the call that is answered, which is not kept alive.
         self._latest: tuple[Any, Code | None] = (None, None)
+        self._latest_serving: tuple[Asked | None, Shelf | None, list[Variant]] = (None, None, [])
         self._latest_asked: tuple[Any, Any, tuple[Any, ...], Asked | None] = (None, None, (), None)
 
     def shelves(self, device: Device) -> Shelves:
@@ -155,10 +167,18 @@ class Server:
         asked = self.asked(call, config, code) if code is not None else None
         if asked is None or code is None:
             return "its arguments or constants are of a kind that no binary is built for"
-        if shelf.serving(code, asked.form, among & shelf.allowed):
+        if any(variant.digest in among for variant in self._serving(shelf, asked)):
             return ""
         theirs = [variant for variant in shelf.binaries.variants if variant.digest in among]
         return _differences(theirs, code, asked.form)
+
+    def _serving(self, shelf: Shelf, asked: Asked) -> list[Variant]:
+        """The variants of a shelf for a call: asked for when it is looked up, and again when one is loaded."""
+        of, at, found = self._latest_serving  # read once: another thread may replace it
+        if of is not asked or at is not shelf:
+            found = shelf.serving(asked.code, asked.form)
+            self._latest_serving = asked, shelf, found
+        return found
 
     def find(self, call: Call, config: Any) -> tuple[Shelf, Variant, Asked] | None:
         """The binary for a call with a config, not loaded; None where there is none that may be launched for it."""
@@ -171,7 +191,7 @@ class Server:
         if code is None or asked is None:
             return None
         for shelf in shelves:
-            for variant in shelf.serving(code, asked.form):
+            for variant in self._serving(shelf, asked):
                 return shelf, variant, asked
         return None
 
@@ -181,6 +201,25 @@ class Server:
         """The binary for a call with a config, on the current device; None where there is none, or it is refused."""
         found = self.find(call, config)
         return None if found is None else self._load(found[0], found[1])
+
+    def loads(self, device: Device) -> list[Callable[[], Loaded | None]]:
+        """What loads each binary of this kernel that may be launched on a device, whatever its calls."""
+        code = None if specialization.changes_code(self.jit) else self.code(device)
+        found = {
+            variant.digest: (shelf, variant)
+            for shelf in (self.shelves(device) if code is not None else ())
+            for variant in shelf.binaries.variants
+            if variant.digest in shelf.allowed and code is not None and variant.code.text == code.text
+        }
+        return [partial(self._load, *at) for at in found.values()]
+
+    def why_not_loaded(self, digests: Iterable[str]) -> str:
+        """Why none of the binaries of an entry could be loaded onto the current device."""
+        device = toolchain.current_device()
+        refused = [known for digest in digests if isinstance(known := _loaded.get((digest, device)), str)]
+        if refused or (why := specialization.changes_code(self.jit)):
+            return refused[0] if refused else why
+        return "its binaries are not there, or of another source, environment, architecture or Triton, or not allowed"
 
     def _load(self, shelf: Shelf, variant: Variant) -> Loaded | None:
         at, start = (variant.digest, toolchain.current_device()), time.perf_counter()

@@ -58,11 +58,16 @@ def _exported(kernel: str) -> Iterator[tuple[Key, Entry]]:
 
 @dataclass
 class ImportResult:
-    """What came of an import: how many choices were written, were there already, and gave way to a measured one."""
+    """What came of an import: how many choices were written, were there already, and gave way to a measured one.
+
+    Attributes:
+        binaries: How many compiled kernels the entries name. They stay where they lie: the store holds no code.
+    """
 
     written: int = 0
     same: int = 0
     kept: int = 0
+    binaries: int = 0
     faults: list[Fault] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Json]:
@@ -74,7 +79,8 @@ def import_configs(paths: PathLike | Iterable[PathLike]) -> ImportResult:
     """Write the choices of config files into the user's store.
 
     A record that was measured here stays: its timings are better evidence than a line of a file. So does one of a file
-    that was measured under stronger conditions. What is wrong in a file is left out, and among the faults.
+    that was measured under stronger conditions. What is wrong in a file is left out, and among the faults. Compiled
+    kernels are not taken: who may give code is decided by programs, with `register_configs(..., binaries=True)`.
 
     Args:
         paths: Config files, or folders of them.
@@ -89,6 +95,7 @@ def import_configs(paths: PathLike | Iterable[PathLike]) -> ImportResult:
         result.faults += faults
         for key, entry in file.entries() if file is not None else ():
             _import(key, entry, path, result)
+            result.binaries += len(entry.binaries)
     return result
 
 

@@ -124,6 +124,15 @@ class ConfigFile:
         self.indexes.clear()
         self.group(canonical(context), context).entries[canonical(entry.call)] = entry
 
+    def remove(self, key: Key) -> None:
+        """Take the entry of a call in a context out; there must be one."""
+        self.indexes.clear()
+        context, _ = split_context(key.context)
+        text = canonical(context)
+        del self._groups[text].entries[canonical(key.call)]
+        if not self._groups[text].entries:
+            del self._groups[text]
+
     def group(self, text: str, context: Json) -> Group:
         """The group of a context, which is made if there is none; `text` is its canonical form."""
         return self._groups.get(text) or self._groups.setdefault(text, Group(context))

@@ -70,6 +70,26 @@ def _add(path: Path, found: list[tuple[Key, Entry]], folder: Path) -> None:
         write(file, folder)
 
 
+def take_out(key: Key, path: Path) -> ConfigFile | None:
+    """Take the entry of a key out of a file, which goes with its last entry; what is left of it, None for nothing.
+
+    Raises:
+        ConfigFileError: The file is damaged, of a newer schema or of another kernel; it is left as it is.
+        OSError: It cannot be read or written.
+    """
+    with locks.locked(layout.config_file_lock_path(path)):
+        file = shippable(path, key.kernel)
+        if file is not None and file.find(key) is not None:
+            file.remove(key)
+            if not file.groups():
+                path.unlink()
+                file = None
+            else:
+                write_to(path, file)
+    lookup.forget_files()
+    return file
+
+
 def _with_binaries(before: Entry | None, entry: Entry) -> Entry:
     """The entry that takes another's place, with the other's binaries where the config is the same."""
     if before is None or before.identity != entry.identity:

@@ -11,17 +11,19 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from triton.runtime.autotuner import Heuristics
 
 from autotuned import env
+from autotuned.key.key import Key
 from autotuned.search import failures, parallelism, threads
 from autotuned.search.compile import Wanted, in_order
 from autotuned.search.crew import Crew, shared_slots
-from autotuned.store import records
+from autotuned.store import layout, records
+from autotuned.store.journal import Journal
 from autotuned.triton_compat import cache, compiled, frontend, kernel, specialization
 from autotuned.triton_compat.compiled import Compilation
 
@@ -29,17 +31,22 @@ log = logging.getLogger("autotuned")
 SAY_AFTER_S = 5.0  # a wait this long is worth a line at a terminal
 
 
-def compile_all(tuner: Any, args: tuple[Any, ...], meta: Mapping[str, Any], configs: Sequence[Any]) -> None:
+def compile_all(
+    tuner: Any, args: tuple[Any, ...], meta: Mapping[str, Any], configs: Sequence[Any], key: Key | None
+) -> None:
     """Compile what a tuner is about to measure into Triton's cache; nothing is raised, and nothing else changes.
 
     Args:
         args, meta: As Triton's `_bench` has them: `meta` holds the keywords, the grid included.
         configs: All that will be measured.
+        key: Of the call, under which is noted what ended a process while it was compiled; None to note nothing.
     """
     try:
         count = parallelism.ahead(len(configs)) if _is_known(tuner) else 0
         if count:
-            _compile(tuner, args, meta, configs, count)
+            journal = Journal(None if key is None else layout.ahead_journal_path(key), key)
+            with frontend.shared(tuner.fn, records.scratch_folder()):
+                _compile(_name(tuner), _wanted(tuner, args, meta, configs), count, journal)
     except Exception as error:
         why = failures.describe(error).splitlines()[0]
         message = "`%s`: nothing is compiled ahead (%s): Triton compiles as it measures."
@@ -54,17 +61,18 @@ def _is_known(tuner: Any) -> bool:
     return known and compiled.compiles_for_cache(jit)
 
 
-def _compile(tuner: Any, args: tuple[Any, ...], meta: Mapping[str, Any], configs: Sequence[Any], count: int) -> None:
-    with frontend.shared(tuner.fn, records.scratch_folder()):
-        wanted = list(_wanted(tuner, args, meta, configs))
-        if len(wanted) < 2 and env.local_ranks() < 2:
-            return  # Triton compiles one as soon; of ranks, one is enough
-        crew = Crew(wanted, min(count, len(wanted)), shared_slots())
-        with threads.brisk(), contextlib.closing(crew.start()):
-            progress = _Progress(_name(tuner), crew)
-            if not crew.wait(progress.tick):
-                log.warning("`%s`: compiling ahead does not get on (%s); Triton goes on.", _name(tuner), progress)
-            progress.end()
+def _compile(name: str, found: Iterable[Compilation], count: int, journal: Journal) -> None:
+    wanted = [one for one in found if one.digest not in journal.crashed]
+    if len(wanted) < 2 and env.local_ranks() < 2:
+        return  # Triton compiles one as soon; of ranks, one is enough
+    crew = Crew(wanted, min(count, len(wanted)), shared_slots(), journal.compiling)
+    with threads.brisk(), contextlib.closing(crew.start()):
+        progress = _Progress(name, crew)
+        if not crew.wait(progress.tick):
+            log.warning("`%s`: compiling ahead does not get on (%s); Triton goes on.", name, progress)
+            return
+        progress.end()
+    journal.end() if journal.crashed else journal.erase()
 
 
 def _name(tuner: Any) -> str:

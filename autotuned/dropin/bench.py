@@ -48,7 +48,7 @@ def _wrap() -> None:
             triton_listener.say_measured(self.base_fn.__name__, config)
             return list(times)
         if asked is not None and stock_tuner.compiling.on and asked.begins():
-            ahead.compile_all(self, args, meta, asked.left())
+            ahead.compile_all(self, args, meta, asked.left(), asked.key)
         return measure(self, *args, config=config, **meta)
 
     def noting(self: Any, kwargs: dict[str, Any]) -> Any:

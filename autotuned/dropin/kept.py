@@ -78,6 +78,7 @@ class Kept:
             variant = next((one for one in file.variants if _is(one, wanted)), None)
             if variant is None:
                 raise BinaryError(f"binaries {path}: expected `{wanted.kernel}`, got another kernel.", path=str(path))
+            disk.touch(path)  # `gc --binaries` removes first what was not used for longest
             made = variant.metadata, file.code(variant), wanted.digest
             return specialization.compiled_from(src, wanted.special, *made)
         except (FileNotFoundError, NotADirectoryError):

@@ -13,16 +13,24 @@ import threading
 from collections.abc import Mapping
 from functools import reduce
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from autotuned import disk, env
+from autotuned._startup import later
 from autotuned.errors import AutotunedError
-from autotuned.search import failures, parallelism
-from autotuned.search.crew import Crew, shared_slots
+from autotuned.resolve import sealing
+from autotuned.search import failures
 from autotuned.store import layout
-from autotuned.triton_compat import cache, compiled, kernel, recorded
-from autotuned.triton_compat.compiled import Compilation
+from autotuned.triton_compat import cache, kernel
 from autotuned.typed_json import Json, named, typed
+
+if TYPE_CHECKING:
+    from autotuned.search import crew, parallelism
+    from autotuned.triton_compat import compiled, recorded
+    from autotuned.triton_compat.compiled import Compilation
+else:
+    crew, parallelism = later("search.crew"), later("search.parallelism")
+    compiled, recorded = later("triton_compat.compiled"), later("triton_compat.recorded")
 
 log = logging.getLogger("autotuned")
 SCHEMA = 1
@@ -42,18 +50,18 @@ class Program:
         self._guard = threading.Lock()
         self._entries = _read(path)
         self._left = list(self._entries.values())
-        self._crews: list[Crew] = []
+        self._crews: list[crew.Crew] = []
 
     def expect(self, key: str) -> None:
         """A stored choice is about to be launched: compile what followed it last time too, and wait for its own."""
         with self._guard:
             wanted = self._wanted()
             if len(wanted) > 1 and (count := parallelism.ahead(len(wanted))):
-                self._crews.append(Crew(wanted, count, shared_slots()).start())
-            crews = self._crews = [crew for crew in self._crews if crew.done < crew.total]
+                self._crews.append(crew.Crew(wanted, count, crew.shared_slots()).start())
+            crews = self._crews = [one for one in self._crews if one.done < one.total]
         if crews and key in self._entries:
-            for crew in crews:
-                crew.wait_for(self._entries[key]["binary"])
+            for one in crews:
+                one.wait_for(self._entries[key]["binary"])
 
     def _wanted(self) -> list[Compilation]:
         """What is not in Triton's cache, of kernels that are imported by now."""
@@ -147,7 +155,8 @@ def program() -> Program:
 def expect(key: str) -> None:
     """See `Program.expect`; whatever goes wrong, Triton compiles what it launches."""
     try:
-        program().expect(key)
+        if sealing.current() is None:  # else what is compiled is to be what the program asks for
+            program().expect(key)
     except Exception as error:
         env.warn_once("order", "nothing is compiled ahead of stored choices: %s", failures.describe(error))
 

@@ -97,6 +97,7 @@ class Replaced(Tuned):
     A second level of inheritance, since torch and others ask for Triton's class, and the launcher for `Tuned`.
     """
 
+    follows_tensors = False  # launched on the current GPU, and refused there, as by Triton
     prunes_once = True  # what pruning leaves is kept for the call: `seed` need not prune again
 
     def __init__(self, tunable: TunableKernel, given: Decoration, cache_results: bool) -> None:

@@ -114,6 +114,11 @@ def _cpu_model() -> str:
 _seen: dict[tuple[int, int], Device] = {}  # (index, id of the query function, which lives as long as torch) -> device
 
 
+def forget() -> None:
+    """Ask anew for each GPU: the process may have been moved to others."""
+    _seen.clear()
+
+
 def cuda(index: int | None = None) -> Device:
     """The GPU with this index, by default the current one.
 

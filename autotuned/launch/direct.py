@@ -50,38 +50,40 @@ def direct(made: Bound, tunable: Tunable, call: Call, binary: Any, asks: bool) -
         found = compiled.handle_of(tunable.fn, kernel, device)
         _native.watch(found.watched)
         parts = before.parts if before else (None, {}, ())
-        straight = (
-            looked_up(found)  # the words do not say all of a descriptor
-            if described
-            else direct_launch(found, filled, memory, is_hooked, made, otherwise)
-        )
+        directly = direct_launch(found, filled, memory, is_hooked, made, otherwise)
+        straight = looked_up(found, made, renew) if described else directly  # whose blocks are no words of the twin
         fields = driver_call.fields(found, names, constants, parts)
         if fields is None:
             return straight, None, None
         return straight, fields, driver_call.Twin(found, names, codegen.mapping(names, constants))
 
-    def otherwise(values: tuple[Any, ...], grid: Any) -> Any:
-        launched = fallback(values, grid)
+    def renew(launched: Any) -> None:
         if not compiled.is_hooked(tunable.fn):
             # A knob or an evicted kernel: from now on what Triton has just chosen.
             with contextlib.suppress(compiled.EvictedError, compiled.UnbindableError):
                 made.launch_by(*plan(launched))
+
+    def otherwise(values: tuple[Any, ...], grid: Any) -> Any:
+        launched = fallback(values, grid)
+        renew(launched)
         return launched
-
-    def looked_up(found: compiled.Handle) -> Run:
-        by_triton = bound.launching(fallback, made.again)
-
-        def launch(values: tuple[Any, ...], grid: Any) -> Any:
-            launched = by_triton(values, grid)
-            if not compiled.stands(found) and not compiled.is_hooked(tunable.fn):
-                with contextlib.suppress(compiled.EvictedError, compiled.UnbindableError):
-                    made.launch_by(*plan(launched))
-            return launched
-
-        return launch
 
     made.launch_by(*plan(binary))
     return made
+
+
+def looked_up(found: compiled.Handle, made: Bound, renew: Callable[[Any], None]) -> Run:
+    """Launch by Triton's own look-up; `renew` is told what it launched once it would not find the kernel any more."""
+    assert made.fallback is not None
+    by_triton = bound.launching(made.fallback, made.again)
+
+    def launch(values: tuple[Any, ...], grid: Any) -> Any:
+        launched = by_triton(values, grid)
+        if not compiled.stands(found):
+            renew(launched)
+        return launched
+
+    return launch
 
 
 def _constants(tunable: Tunable, names: Sequence[str], config: Any) -> Mapping[str, Any]:

@@ -85,8 +85,7 @@ def item_words(spec: KeySpec, places: bool, name: str, value: Any) -> tuple[Any,
     if value is None:
         return (kind,)
     if is_plain_tensor(kind) and (places or name not in spec.constexprs):  # Triton compiles its numbers in
-        place = value.get_device() if places else None
-        return kind, value.dtype, tuple(value.shape), value.stride(), value.data_ptr() & 15 == 0, place
+        return kind, value.dtype, tuple(value.shape), value.stride(), value.data_ptr() & 15 == 0, value.get_device()
     if isinstance(value, tuple):
         return (kind, *(item_words(spec, places, name, item) for item in value))
     # Not its block, which a hook may set after the look-up: Triton finds what is compiled for that.
@@ -143,8 +142,7 @@ class PyLauncher:
         spec: What of a call is in its key.
         device: Asked, when something is first bound, for the function that gives the current device's index; None
             where there is but one.
-        places: Whether the device of each tensor is part of the signature: a plain callable may be called with tensors
-            of any device. A Triton kernel runs on the current device, and its launcher refuses foreign memory.
+        places: Whether it is a plain callable's, which may be called with arrays of any library and on any device.
     """
 
     name = "python"
@@ -271,8 +269,7 @@ class PyLauncher:
         if is_plain_tensor(kind):
             if name in self._spec.constexprs and not self._places:
                 return None  # Triton compiles its numbers in
-            place = f", {name}.get_device()" if self._places else ""
-            return f"{name}.dtype, {self._layout_words(name)}, {name}.data_ptr() & 15 == 0{place}"
+            return f"{name}.dtype, {self._layout_words(name)}, {name}.data_ptr() & 15 == 0, {name}.get_device()"
         if kind.__module__ == "numpy" and kind.__name__ == "ndarray":
             return f"{name}.dtype, {name}.shape, {name}.strides"
         if kind is type(None):

@@ -24,7 +24,8 @@ class CheckResult(Audit):
     Attributes:
         measured: The choices that were timed again; None unless asked for.
         untimed: A line for each kernel of which choices were not timed.
-        tolerance: What a choice may lose by.
+        tolerance: What a choice may lose by, but to what runs without tuning.
+        dropped: What was done about choices that lose to that, in a line each.
     """
 
     def __init__(self, paths: PathLike | Iterable[PathLike], tolerance: float) -> None:
@@ -32,21 +33,24 @@ class CheckResult(Audit):
         self.tolerance = tolerance
         self.measured: list[Contest] | None = None
         self.untimed: list[str] = []
+        self.dropped: list[str] = []
 
     @property
     def lost(self) -> list[Contest]:
-        """The choices that lose by more than the tolerance, or do not run."""
-        return [one for one in self.measured or () if not round(one.loss, 4) <= self.tolerance]
+        """The choices that lose to what runs without tuning, or by more than the tolerance, or do not run."""
+        return [one for one in self.measured or () if one.beaten or not round(one.loss, 4) <= self.tolerance]
 
     @property
     def passed(self) -> bool:
         """Whether there is no fault and no choice lost; a measurement that had nothing to time has not been passed."""
-        return not self.faults and not self.lost and self.measured != []
+        left = [one for one in self.lost if not (one.beaten and self.dropped)]
+        return not self.faults and not left and self.measured != []
 
     def to_json(self) -> dict[str, Json]:
         """What `autotuned check --json` prints."""
         timed = None if self.measured is None else [one.to_json() for one in self.measured]
-        return super().to_json() | ({} if timed is None else {"measured": timed, "untimed": self.untimed})
+        more = {} if timed is None else {"measured": timed, "untimed": self.untimed, "dropped": self.dropped}
+        return super().to_json() | more
 
 
 @env.interpreter_put_back()
@@ -57,6 +61,7 @@ def check(
     measure: bool = False,
     targets: str | Iterable[str] | None = None,
     tolerance: float = 0.05,
+    fix: bool = False,
 ) -> CheckResult:
     """Check config files: schema, values, duplicates, entries that are dead or shadowed, and the binaries beside them.
 
@@ -68,10 +73,11 @@ def check(
         measure: The same, and time the choices for this device again, beside what is used without tuning and the
             runner-up.
         targets: Where kernels are, as for `tune`; others are imported by their names.
-        tolerance: What a choice may lose by: 0.05 is 5%.
+        tolerance: What a choice may lose by to the runner-up: 0.05 is 5%. To what runs untuned it may not lose.
+        fix: With `measure`: let choices that lose to what runs untuned serve no more; `dropped` says what was done.
 
     Raises:
-        OptionError: The tolerance is below 0.
+        OptionError: The tolerance is below 0, or something is to be repaired that is not measured.
         ConfigFileError: There are no files.
         TargetError: A target cannot be imported.
         NoDeviceError: The device that was asked for cannot be had.
@@ -80,11 +86,24 @@ def check(
     if not tolerance >= 0:
         text = f"expected a share of 0 or more, got {tolerance:g}"
         raise OptionError(text, option="tolerance", problem=text)
+    if fix and not measure:
+        raise OptionError("fix: expected with measure only.", option="fix", problem="expected with measure only")
     checked = CheckResult(paths, tolerance)
     checked.faults += [Fault(str(path), text) for path, file in checked.files for text in audit.faults(path, file)]
     if imports or measure:
         _with_the_program(checked, targets or (), measure)
+    if fix:
+        _drop_beaten(checked)
     return checked
+
+
+def _drop_beaten(checked: CheckResult) -> None:
+    from autotuned.key.words import call_words
+    from autotuned.offline import verify
+
+    for one in checked.lost:
+        if one.beaten:
+            checked.dropped.append(f"{one.key.kernel}  {call_words(one.key.call)}: {verify.drop(one)}")
 
 
 def _with_the_program(checked: CheckResult, targets: Iterable[str], measure: bool) -> None:
@@ -98,9 +117,9 @@ def _with_the_program(checked: CheckResult, targets: Iterable[str], measure: boo
         if file.kernel in kernels:
             checked.faults += [Fault(str(path), text) for text in verify.stale(file, kernels[file.kernel])]
     if measure:
-        files = [file for _, file in checked.files]
+        files = checked.files
         checked.measured = [contest for found in kernels.values() for contest in verify.contests(files, found, device)]
-        checked.untimed = list(verify.left_out(files, checked.measured))
+        checked.untimed = list(verify.left_out((file for _, file in files), checked.measured))
 
 
 def _kernels(checked: CheckResult, targets: Iterable[str]) -> Iterator[tuple[str, Found]]:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
-from autotuned.configfiles.file import ConfigFile, Entry, passed
+from autotuned import disk
+from autotuned.binaries import writer as binary_files
+from autotuned.configfiles import lookup, writer
+from autotuned.configfiles.file import ConfigFile, Entry, passed, rounded
 from autotuned.errors import TargetError
 from autotuned.key import opaque
 from autotuned.key.key import Key
@@ -16,6 +21,8 @@ from autotuned.resolve.tuner import Tuner
 from autotuned.search import search
 from autotuned.search.job import Job, Outcome, timer_of
 from autotuned.store import records
+from autotuned.store.choice import Candidates, Live
+from autotuned.store.conditions import Conditions
 from autotuned.store.record import Timing
 from autotuned.tunable import configs, mismatch
 from autotuned.tunable.call import Call
@@ -90,6 +97,9 @@ class Contest:
             other config: the runner-up of the record where the store has one, else of all.
         rival: Its label.
         error: Why the shipped choice did not run.
+        beaten: Whether what runs without tuning is faster by more than a tie, in a last comparison of the two too.
+        path: The file that it is in. `near`: the call whose choice it is, where that is the nearest shape.
+        untuned: The canonical form of what runs without tuning, and what it was measured under.
     """
 
     key: Key
@@ -99,6 +109,10 @@ class Contest:
     rival_us: float | None
     rival: str
     error: str | None = None
+    beaten: bool = False
+    path: str = ""
+    near: Mapping[str, Json] | None = None
+    untuned: tuple[Mapping[str, Json], Conditions] | None = None
 
     @property
     def loss(self) -> float:
@@ -120,12 +134,22 @@ class Contest:
             "rival_us": self.rival_us,
             "rival": self.rival,
             "loss": None if self.loss == float("inf") else round(self.loss, 4),
+            "beaten": self.beaten,
+            "nearest": self.near,
             "error": self.error,
         }
 
 
-def contests(files: Iterable[ConfigFile], found: Found, device: Any) -> Iterator[Contest]:
-    """Time the shipped choice of every case of a kernel that the files have in this very context.
+class Offered(NamedTuple):
+    """What a call gets from config files: the config, by identity, its file, and the call it is of, if another's."""
+
+    identity: str
+    path: str
+    near: Mapping[str, Json] | None = None
+
+
+def contests(files: Iterable[tuple[Path, ConfigFile]], found: Found, device: Any) -> Iterator[Contest]:
+    """Time the choices that the cases of a kernel get from the files: of this very context, or of the nearest shape.
 
     Raises:
         DeviceLostError: A config left the device in an error state.
@@ -134,10 +158,23 @@ def contests(files: Iterable[ConfigFile], found: Found, device: Any) -> Iterator
     for generator in found.tuned.cases:
         for case in generator(device):
             call = targets.bind(found, case)
-            key = found.tuner.chooser.key(call)
-            entry = next((entry for file in files if file.kernel == key.kernel and (entry := file.find(key))), None)
-            if entry is not None and found.tuner.chooser.launches(call):  # else there is nothing to time
-                yield contest(found.tuner, call, key, entry)
+            key, live = found.tuner.chooser.key(call), found.tuner.chooser.candidates(call)
+            offered = _offered(files, key, live, found.tuner)
+            if offered is not None and found.tuner.chooser.launches(call):  # else there is nothing to time
+                yield contest(found.tuner, call, key, offered)
+
+
+def _offered(files: Iterable[tuple[Path, ConfigFile]], key: Key, live: Candidates, tuner: Tuner) -> Offered | None:
+    here = {path: file for path, file in files if file.kernel == key.kernel}
+    for path, file in here.items():
+        if entry := file.find(key):
+            return Offered(entry.identity, str(path))
+    if not tuner.options.nearest:
+        return None
+    seen = lookup.look_nearest(key, live, tuner.options.nearest, tuner.options.needs(key.kernel, live)).choice
+    if seen is None or seen.key is None or Path(seen.where).resolve() not in {path.resolve() for path in here}:
+        return None
+    return Offered(tuner.chooser.state.identity(seen.config), seen.where, seen.key.call)
 
 
 def left_out(files: Iterable[ConfigFile], timed: Iterable[Contest]) -> Iterator[str]:
@@ -156,32 +193,28 @@ def left_out(files: Iterable[ConfigFile], timed: Iterable[Contest]) -> Iterator[
             yield f"`{kernel}`: choices for this device that belong to no case: {len(missed)}"
 
 
-def contest(tuner: Tuner, call: Call, key: Key, entry: Entry) -> Contest:
-    """Time one shipped choice beside the default and the best of the others."""
+def contest(tuner: Tuner, call: Call, key: Key, offered: Offered) -> Contest:
+    """Time one shipped choice beside what runs without tuning and the best of the others."""
     live = tuner.chooser.candidates(call)
-    shipped, default = entry.identity, _default(tuner, call, live)
+    shipped, default = offered.identity, live.untuned or next(iter(live))
+    config = json.loads(shipped)
     if shipped not in live:
-        return Contest(key, entry.config, None, None, None, "", mismatch.misfit(entry.config, live))
+        return Contest(key, config, None, None, None, "", mismatch.misfit(config, live), False, *offered[1:])
     others = _rivals(key, live, shipped, default)
-    chosen = {name: live[name] for name in live if name in {shipped, default, *others}}
-    timings = {timing.identity: timing for timing in _retime(tuner, call, chosen)}
+    timings = _retime(tuner, call, live.only({shipped, default, *others}), shipped)[1]
     best = min((timings[name] for name in others if timings[name].usable), key=_median, default=None)
-    mine = timings[shipped]
+    mine, base = timings[shipped], timings[default]
+    duel = _retime(tuner, call, live.only({shipped, default}), shipped) if _median(base) < _median(mine) else None
+    under = Conditions(tuner.options.needs(key.kernel, live).restore, base.passed)
     return Contest(
-        key, entry.config, mine.median_us, timings[default].median_us, best.median_us if best else None,
+        key, config, mine.median_us, base.median_us, best.median_us if best else None,
         configs.label(best.config, key.is_of_triton) if best else "", mine.error,
+        duel is not None and duel[0] == default, *offered[1:], (base.config, under),
     )  # fmt: skip
 
 
 def _median(timing: Timing) -> float:
     return timing.median_us or float("inf")
-
-
-def _default(tuner: Tuner, call: Call, live: Mapping[str, Any]) -> str:
-    """What is used without tuning, as far as it is a candidate; else the first."""
-    default = tuner.chooser.default_for(call, live)
-    name = configs.identity(default, tuner.tunable.name, opaque.spell) if configs.is_config(default) else ""
-    return name if name in live else next(iter(live))
 
 
 def _rivals(key: Key, live: Mapping[str, Any], shipped: str, default: str) -> list[str]:
@@ -192,19 +225,47 @@ def _rivals(key: Key, live: Mapping[str, Any], shipped: str, default: str) -> li
     return ranked[:1] if ranked else [name for name in live if name not in (shipped, default)]
 
 
-def _retime(tuner: Tuner, call: Call, live: Mapping[str, Any]) -> list[Timing]:
-    """Time some configs of a call, as a search does; nothing is stored.
+def _retime(tuner: Tuner, call: Call, live: Live, stays: str) -> tuple[str | None, dict[str, Timing]]:
+    """Which of some configs of a call wins, and their times, as a search has them; nothing is stored.
+
+    Args:
+        stays: The config, by identity, that wins ties and is to be beaten in a last comparison.
 
     Raises:
         AllConfigsFailedError: None of them runs.
         DeviceLostError: A config left the device in an error state.
     """
     options, target = tuner.options, tuner.tunable
+    checked = next(iter(options.needs(target.name, live).checks), None)
     job = Job(
         target, call, live, timer_of(target, call, options.do_bench, options.objective), objective=options.objective,
-        restore=options.restore, zero=options.zero, hooks=options.hooks, check=options.check,
+        restore=options.restore, zero=options.zero, hooks=options.hooks, check=options.check, checked=checked,
+        untuned=stays,
     )  # fmt: skip
     outcome = Outcome()
     with target.trials(records.scratch_folder()):
         search.run(job, outcome)
-    return outcome.timings
+    return outcome.winner, {timing.identity: timing for timing in outcome.timings}
+
+
+def drop(one: Contest) -> str:
+    """Let a choice serve its call no more that what runs without tuning beats; what was done, in a line.
+
+    An entry of this call is taken out of its file. Where it is the nearest shape's, which stays right for its own call,
+    this call gets an entry with what runs without tuning.
+
+    Raises:
+        ConfigFileError, OSError: The file cannot be changed.
+    """
+    path = Path(one.path)
+    if one.near is not None and one.untuned is not None:
+        form, under = one.untuned
+        entry = Entry(one.key.call, form, rounded(one.default_us), 1.0, under)
+        writer.ship(one.key, entry, path.parent.parent)
+        return f"{path}: this call gets what runs untuned, and no more the choice of the nearest shape"
+    left, beside = writer.take_out(one.key, path), binary_files.path_beside(path, one.key.kernel)
+    if left is None:
+        disk.remove(beside)
+    elif beside.exists():
+        binary_files.write(path, left, binary_files.read(beside, left.kernel))
+    return f"{path}: taken out"

@@ -85,22 +85,23 @@ def warmup(
     device, files = tensors_on(use_device()), texts(files or (), 0)
     with explain.reading_once():  # each call that is not tuned says what is nearest to it
         found = replay.load(Path(recording), files or ())
-        result = WarmupResult([_prepared(one, call, device) for one in found for call in one.calls])
+        result = WarmupResult([prepared(one, call, device) for one in found for call in one.calls])
     if binaries is not None:
         result.binaries = build(binaries, [str(recording), *(files or ())], device)
     return result
 
 
-def _prepared(found: Replayed, recorded: RecordedCall, device: str) -> PreparedCall:
+def prepared(found: Replayed, recorded: RecordedCall, device: str) -> PreparedCall:
+    """Decide and compile one recorded call, without launching or searching; what is wrong is in the result."""
     key = recorded.key
-    prepared = PreparedCall(key.kernel, key.context.get("triton"), key.call, recorded.count)
+    made = PreparedCall(key.kernel, key.context.get("triton"), key.call, recorded.count)
     if found.reason:
-        prepared.reason = found.reason
-        return prepared
+        made.reason = found.reason
+        return made
     try:
         call, _ = replay.call_of(found, recorded, device)
         config = found.tuner.prepare(call, search=False)
-        prepared.config = configs.stored_form(config, key.kernel, opaque.spell)
+        made.config = configs.stored_form(config, key.kernel, opaque.spell)
     except Exception as error:  # any error of the user's kernel, pruners and hooks: the others go on
-        prepared.reason = f"{type(error).__name__}: {error}"
-    return prepared
+        made.reason = f"{type(error).__name__}: {error}"
+    return made

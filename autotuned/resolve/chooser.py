@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from autotuned import env, events
@@ -25,14 +25,14 @@ from autotuned.typed_json import Json
 
 if TYPE_CHECKING:
     from autotuned.configfiles import lookup
-    from autotuned.resolve import advice, explain, searcher
+    from autotuned.resolve import advice, declared, explain, searcher
     from autotuned.resolve.explain import Explanation
     from autotuned.search import exclusions, failures
     from autotuned.store import locks
     from autotuned.tunable import readers
 else:
     explain, searcher, advice = map(later, ("resolve.explain", "resolve.searcher", "resolve.advice"))
-    lookup = later("configfiles.lookup")
+    lookup, declared = later("configfiles.lookup"), later("resolve.declared")
     exclusions, failures, locks, readers = map(
         later, ("search.exclusions", "search.failures", "store.locks", "tunable.readers")
     )
@@ -90,7 +90,14 @@ class Chooser:
             ConfigError: A callable list did.
             ValueError: The caller passes what one of them sets.
         """
-        pruner = self.options.pruner()
+        declaration, pruner = self.options.declared, self.options.pruner()
+        if declaration is not None:
+            self.seen |= declaration.reads(call.arguments)
+            members = declaration.members(call.arguments)
+            if not declaration.is_listed(members):
+                prune = partial(self._pruned, call, pruner=Pruner(pruner.early))
+                live = declared.candidates(self.tunable, call, members, self.state.identity, prune)
+                return self._with_default(call, live)
         left = self._pruned(call, self._listed(call), pruner)
         if pruner.early is not None:
             self._on_configs(left)
@@ -151,9 +158,9 @@ class Chooser:
         `perf_model` leaves out would be slow and not wrong.
         """
         early, identity = self.options.pruner().early, self.state.identity(config)
-        if identity in live or (early is None and self.options.computed is None):
+        if identity in live or (early is None and (self.options.computed is None or self.options.declared)):
             return True
-        configs = self._listed(call)
+        configs = [config] if self.options.declared is not None else self._listed(call)
         if identity not in map(self.state.identity, configs):
             if self.options.computed is not None:
                 return False
@@ -165,7 +172,8 @@ class Chooser:
         return identity in map(self.state.identity, left)
 
     def _computed(self, call: Call, computed: Callable[..., Any]) -> list[Any]:
-        self.seen |= readers.read_by(computed, call.arguments)
+        if computed is not self.options.declared:
+            self.seen |= readers.read_by(computed, call.arguments)
         configs = candidates.listed(computed(**call.arguments), self.tunable.name)
         if not configs:
             raise ConfigError(

@@ -22,6 +22,7 @@ from autotuned.tunable.configs import Pruner
 from autotuned.typed_json import Json, canonical, digest, encode, portable, why_not_portable
 
 if TYPE_CHECKING:
+    from autotuned.resolve.declared import Declaration
     from autotuned.search import check as checks
     from autotuned.search import exclusions
     from autotuned.search.check import Check
@@ -40,7 +41,7 @@ class Options(Frozen):
 
     Attributes:
         configs: Returns the candidates before pruning; read anew on each miss, users reassign them.
-        computed: The callable that was given for `configs`, if it was one.
+        computed: The callable that was given for `configs`, if it was one; `declared`: the space, which is one too.
         pruner: Returns the pruner's parts; read anew on each miss.
         restore: Names to protect, None to find out. `zero`: names zeroed before every launch.
         default: A config, a callable of the arguments returning one, or None.
@@ -54,6 +55,7 @@ class Options(Frozen):
     configs: Callable[[], list[Any]]
     spec: KeySpec
     computed: Callable[..., Any] | None = None
+    declared: Declaration | None = None
     pruner: Callable[[], Pruner] = Pruner
     restore: tuple[str, ...] | None = None
     zero: tuple[str, ...] = ()
@@ -251,6 +253,7 @@ class State:
         self.lookup_s = self.search_s = self.compile_s = self.bind_s = 0.0  # where the time of misses went
         self.choices: dict[Key, Choice] = {}
         self._said: set[str] = set()
+        self._identities: dict[Any, str] = {}  # of configs with plain values: each miss asks for all of them
 
     @property
     def is_busy(self) -> bool:
@@ -284,7 +287,13 @@ class State:
 
     def identity(self, config: Any) -> str:
         """The text that says which config this is."""
-        return configs.identity(config, self.tunable.name, opaque.spell)
+        values = configs.plain_values(config)
+        known = self._identities.get(values)
+        if known is None:
+            known = configs.identity(config, self.tunable.name, opaque.spell)
+            if values is not None and len(self._identities) < LIMIT:
+                self._identities[values] = known
+        return known
 
     def keeps(self, key: Key) -> bool:
         """Whether this key's results are kept on disk; one with values that JSON cannot write, or under a check whose

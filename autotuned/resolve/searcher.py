@@ -15,10 +15,11 @@ from autotuned.configfiles import lookup
 from autotuned.errors import OutOfMemoryError
 from autotuned.key import memory, nearest_key, opaque, walk
 from autotuned.key.key import Key
-from autotuned.resolve import explain, sources
+from autotuned.resolve import explain, priors, sources
 from autotuned.resolve.advice import Storm
+from autotuned.resolve.declared import Declared
 from autotuned.resolve.request import Question, State
-from autotuned.search import exclusions, failures, job, race, search
+from autotuned.search import batches, exclusions, failures, job, race, search
 from autotuned.search.job import Job, Outcome
 from autotuned.store import conditions, layout, listing, locks, records
 from autotuned.store.choice import Candidates, Choice, Origin
@@ -90,7 +91,8 @@ class Searcher:
             result = self._finish(question, left, outcome, time.perf_counter() - start)
         self._announce(result, outcome)
         left.journal.erase()  # what crashed is in the record now
-        complete = question.live.keys() <= {timing.identity for timing in outcome.timings}  # else the budget ended it
+        measured = {timing.identity for timing in outcome.timings}
+        complete = isinstance(question.live, Declared) or question.live.keys() <= measured  # else the budget ended it
         winner, own = outcome.winner or "", self._state.choices.get(key)
         tried = frozenset(question.live) | (own.tried if own else frozenset())
         under = sources.under(result, winner)
@@ -150,8 +152,21 @@ class Searcher:
         logged = records.logged(question.key, question.fresh, left.restore)
         writer = logged if left.saved else nullcontext(lambda timing: None)
         with writer as write, self.tunable.trials(folder := records.scratch_folder()):
-            search.run(self._job(question, left, write), outcome)
+            wanted = self._job(question, left, write)
+            if isinstance(question.live, Declared):
+                batches.run(wanted, outcome, self._source(question, question.live))
+            else:
+                search.run(wanted, outcome)
             self.tunable.settle(question.call, question.live[outcome.winner or ""], folder)
+
+    def _source(self, question: Question, live: Declared) -> batches.Source:
+        """Where the configs of a declared space come from: those that others measured first."""
+        declaration = self._state.options.declared
+        assert declaration is not None
+        prior = priors.of(question.key, live, self._state.keeps(question.key))
+        asked = declaration.strategy(live.members, prior)
+        mattered = getattr(asked, "importance", dict)
+        return batches.Source(asked, live.admitted, live.members.words, lambda: {"prior": len(prior), **mattered()})
 
     def _say_what_is_cut(self, question: Question) -> None:
         for name, value in question.call.arguments.items():

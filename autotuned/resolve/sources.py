@@ -28,12 +28,13 @@ from autotuned.typed_json import Json
 if TYPE_CHECKING:
     from autotuned.binaries import serve
     from autotuned.configfiles import lookup, nearest_shape
+    from autotuned.key import words
     from autotuned.resolve import explain
     from autotuned.resolve.explain import Explanation
     from autotuned.search import failures, race
 else:
     serve, lookup, explain = later("binaries.serve"), later("configfiles.lookup"), later("resolve.explain")
-    failures, race = later("search.failures"), later("search.race")
+    failures, race, words = later("search.failures"), later("search.race"), later("key.words")
 
 log = logging.getLogger("autotuned")
 
@@ -60,7 +61,7 @@ def find(
         ConfigFileError: If `strict`, the first fault of a file that was asked.
     """
     fit = Live(candidates) if not isinstance(candidates, Live) else candidates
-    fit = fit.only(fit.keys() - {*excluded}) if excluded else fit
+    fit = fit.without(excluded) if excluded else fit
     for origin, look in exact_places() if places is None else places:
         seen = look(key, fit)
         if not excluded or seen.problem != "config gone":  # what was left out has been said already
@@ -121,7 +122,9 @@ def best(found: TuningRecord, candidates: Candidates, needed: Conditions) -> str
     if not found.timings:
         return winner if winner in candidates and conditions.covers(found.conditions, needed) else None
     serving = {t.identity: t for t in found.timings if t.serves(needed)}
-    samples_us = {name: serving[name].typical_us for name in candidates if name in serving}
+    made = dict.fromkeys(candidates)  # of a space, members that a record names come to these
+    members = [name for name in serving if name not in made and name in candidates]
+    samples_us = {name: serving[name].typical_us for name in [*made, *members] if name in serving}
     if winner in samples_us:
         return winner
     # By the rule that a search among these goes by.
@@ -226,6 +229,10 @@ class Shipped:
         if not (self._worth_asking(choice) and self.server.has_any(call)):
             return ""
         return self.server.why_none(call, choice.config)
+
+    def asked(self, call: Call, choice: Choice, part: Callable[[Call], Json]) -> tuple[str, str]:
+        """A call that is compiled, in words, and why no binary serves it, for the seal."""
+        return words.call_words(part(call)), self.why_none(call, choice)
 
     def noted(self, found: Explanation, question: Question, places: Sequence[Place]) -> Explanation:
         """An explanation with a remark on the binary for what answers, where there are any for the kernel."""

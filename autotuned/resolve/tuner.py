@@ -8,7 +8,7 @@ import logging
 import time
 import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +27,7 @@ from autotuned.tunable.call import Call, Tunable, bind
 from autotuned.tunable.kernel import TunableKernel
 
 if TYPE_CHECKING:
-    from autotuned.key import memory, words
+    from autotuned.key import memory
     from autotuned.launch import bound, direct, verify
     from autotuned.resolve import advice, counters
     from autotuned.resolve.counters import CacheInfo
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 else:
     bound, direct = map(later, ("launch.bound", "launch.direct"))
     compiled = later("triton_compat.compiled")
-    failures, memory, words = later("search.failures"), later("key.memory"), later("key.words")
+    failures, memory = later("search.failures"), later("key.memory")
     advice, counters = later("resolve.advice"), later("resolve.counters")
     verify = later("launch.verify")
 
@@ -49,9 +49,14 @@ env.configure_logging()
 _tuners: weakref.WeakSet[Tuner] = weakref.WeakSet()
 
 
+def live() -> list[Tuner]:
+    """The tuners of this process."""
+    return list(_tuners)
+
+
 def choices() -> dict[Key, str]:
     """What this process has chosen so far: the identity of the config of each key; what runs untuned is no choice."""
-    states = [tuner.chooser.state for tuner in list(_tuners)]
+    states = [tuner.chooser.state for tuner in live()]
     return {key: state.identity(choice.config) for state in states for key, choice in list(state.choices.items())}
 
 
@@ -202,7 +207,7 @@ class Tuner:
         while True:
             choice = self.chooser.choose(call, self._pinned(call), search)
             try:
-                with sealing.asked_by(lambda choice=choice: self._words(call, choice)):  # type: ignore[misc]
+                with sealing.asked_by(partial(self.chooser.shipped.asked, call, choice, self.chooser.part)):
                     return choice, act(call, choice)
             except _RefusedError as refused:
                 self.chooser.exclude(call, choice, refused.error)
@@ -211,10 +216,6 @@ class Tuner:
                     where = self.chooser.label(choice.config), choice.why
                     failures.note(error, "`{}`: raised with config {} ({}).".format(self.tunable.name, *where))
                 raise
-
-    def _words(self, call: Call, choice: Choice) -> tuple[str, str]:
-        """A call that is compiled, and why no binary serves it, for the seal."""
-        return words.call_words(self.chooser.part(call)), self.chooser.shipped.why_none(call, choice)
 
     def _refuse_without_tensor(self, call: Call) -> None:
         """Refuse a call that gives no tensor for an argument that a list names."""
@@ -425,20 +426,20 @@ def _tuned_names(configs: Sequence[Any], tunable: Tunable) -> frozenset[str]:
     return frozenset(name for config in configs for name in tunable.settings(config))
 
 
-def _drop_bound() -> None:
+def drop_bound() -> None:
     """Nothing bound under one mode, or one environment, may answer under another."""
     for tuner in list(_tuners):
         tuner.launcher.clear()
 
 
-env.on_mode_change(_drop_bound)
-active.on_change(_drop_bound)
+env.on_mode_change(drop_bound)
+active.on_change(drop_bound)
 
 
 @lru_cache(maxsize=1)
 def _watch_environment() -> None:
     """From the first kernel on: a process without one keeps its audit events to itself."""
-    env.on_code_change(_drop_bound)
+    env.on_code_change(drop_bound)
 
 
 @atexit.register

@@ -6,8 +6,9 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
+from typing import Any
 
 from autotuned import env
 from autotuned.search import failures, parallelism, threads
@@ -30,13 +31,20 @@ class Crew:
         wanted: What to compile, in the order in which to begin.
         count: How many threads.
         slots: Locks of the processors of this host, where processes share them; a compilation holds one of them.
+        noted: What is around each compilation, given its hash.
     """
 
-    def __init__(self, wanted: Sequence[Compilation], count: int, slots: Sequence[Path] = ()) -> None:
-        self.total, self._count, self._slots = len(wanted), count, slots
+    def __init__(
+        self,
+        wanted: Sequence[Compilation],
+        count: int,
+        slots: Sequence[Path] = (),
+        noted: Callable[[str], AbstractContextManager[Any]] = nullcontext,
+    ) -> None:
+        self.total, self._count, self._slots, self._noted = len(wanted), count, slots, noted
         self._left, self._ended = list(wanted), threading.Condition()
         self._open = {one.digest for one in wanted}  # left, or being compiled
-        self._turn, self._over = threading.Lock(), threading.Event()
+        self._looking, self._turn, self._over = threading.Lock(), threading.Lock(), threading.Event()
         self._latest_s = time.monotonic()
 
     @property
@@ -86,19 +94,21 @@ class Crew:
         while (claimed := self._claim()) is not None:
             one, held = claimed
             try:
-                with held:
+                with held, self._noted(one.digest):
                     _compile(one)
             finally:
                 self._end(one.digest)
 
     def _claim(self) -> tuple[Compilation, ExitStack] | None:
         """The next one that nobody compiles, and what holds its locks; None once none is left."""
-        while self._left and not self._over.is_set() and threading.main_thread().is_alive():
-            with self._turn:  # one thread looks, the others wait for it
-                found = self._free()
-            if found is not None:
-                return found
-            self._over.wait(POLL_S)
+        with self._looking:  # one thread looks, the others wait for it
+            while self._left and not self._over.is_set() and threading.main_thread().is_alive():
+                with self._turn:
+                    found = self._free()
+                if found is not None:
+                    return found
+                with self._ended:
+                    self._ended.wait(POLL_S)
         return None
 
     def _free(self) -> tuple[Compilation, ExitStack] | None:

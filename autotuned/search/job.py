@@ -159,6 +159,7 @@ class Outcome:
     compile_s: float = 0.0
     regime: dict[str, Json] = field(default_factory=dict)
     noise: Noise | None = None
+    space: dict[str, Json] = field(default_factory=dict)
 
     def record(self, key: Key, seconds: float, provenance: Mapping[str, Any], restore: Restore = None) -> TuningRecord:
         """What is kept of it.
@@ -176,6 +177,7 @@ class Outcome:
             "written": list(self.written),
             "regime": dict(self.regime),
             **({} if self.noise is None else {"noise": self.noise.to_json()}),
+            **({"space": dict(self.space)} if self.space else {}),
             **provenance,
         }
         return TuningRecord(

@@ -42,7 +42,7 @@ class WholeCall:
 
     def _bind(self, result: Any) -> None:
         tunable, call = self._job.tunable, self._job.call
-        if call.options or not isinstance(tunable, TunableKernel) or not tunable.bindable or call.has_descriptors:
+        if call.options or not isinstance(tunable, TunableKernel) or not tunable.bindable:
             return
         by_triton = bound.through_triton(tunable, self._names, self._config)
         made = Bound(self._config, by_triton, self._before, by_triton)

@@ -127,6 +127,10 @@ class Live(dict[str, Any]):
         vars(left).update(vars(self))
         return left
 
+    def without(self, names: Collection[str]) -> Live:
+        """Those that have other names."""
+        return self.only(self.keys() - {*names})
+
 
 def untuned_of(candidates: Candidates) -> str | None:
     """What a call with these candidates has without tuning, by identity; None where that is unknown."""

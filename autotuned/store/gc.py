@@ -20,6 +20,7 @@ _TEMPORARY_S = 3600.0  # a write takes milliseconds
 _SEARCH_S = 30 * DAY_S  # an interrupted search that nobody went on with
 _LOCK_S = DAY_S  # longer than anybody waits
 _DAMAGED_S = 30 * DAY_S
+_PROGRAM_S = 365 * DAY_S  # written again when it launches something else, or is gone
 
 
 @dataclass
@@ -71,6 +72,34 @@ def run(root: Path, max_bytes: int | None = None, max_age_s: float | None = None
     return freed
 
 
+def run_kept(folder: Path, max_bytes: int | None = None, max_age_s: float | None = None) -> Freed:
+    """The same for the compiled kernels in a folder of `autotuned run --binaries`; one that is loaded counts as used.
+
+    Only files that have the names of such are looked at.
+    """
+    freed, now = Freed(), time.time()
+    kept = sorted((file for entry in _entries(str(folder)) for file in _kept(entry)), reverse=True)
+    total = sum(file.size for file in kept)
+    while kept and (
+        (max_age_s is not None and now - kept[-1].used > max_age_s) or (max_bytes is not None and total > max_bytes)
+    ):
+        file = kept.pop()
+        is_gone = disk.remove(Path(file.path))
+        total -= file.size if is_gone else 0
+        freed.records += is_gone
+        freed.bytes += file.size if is_gone else 0
+    freed.kept_records, freed.kept_bytes = sum(1 for entry in _entries(str(folder)) for _ in _kept(entry)), total
+    return freed
+
+
+def _kept(entry: os.DirEntry[str]) -> Iterator[_File]:
+    stem, dot, ending = entry.name.rpartition(".")
+    if (dot, ending) != (".", "bin") or not stem.isalnum() or not entry.is_file(follow_symlinks=False):
+        return
+    info = entry.stat(follow_symlinks=False)
+    yield _File(info.st_mtime, info.st_size, entry.path)
+
+
 def clear_scratch(folder: Path, freed: Freed | None = None) -> None:
     """Remove binaries of losing configs that no search has used for a week."""
     freed, now = freed or Freed(), time.time()
@@ -94,6 +123,8 @@ def _files(root: Path, freed: Freed, now: float) -> Iterator[_File]:
             for folder in _entries(schema.path):
                 for entry in _entries(folder.path):
                     yield from _record(entry, freed, now)
+        elif schema.name == layout.PROGRAMS:
+            _remove_old(schema, freed, now)
 
 
 def _record(entry: os.DirEntry[str], freed: Freed, now: float) -> Iterator[_File]:
@@ -121,7 +152,9 @@ def _has_record(logbook: os.DirEntry[str]) -> bool:
 
 
 def _remove_old(folder: os.DirEntry[str], freed: Freed, now: float) -> None:
-    limit_s = {layout.LOCKS: _LOCK_S, layout.JOURNAL: _SEARCH_S}.get(folder.name, _DAMAGED_S)
+    limit_s = {layout.LOCKS: _LOCK_S, layout.JOURNAL: _SEARCH_S, layout.PROGRAMS: _PROGRAM_S}.get(
+        folder.name, _DAMAGED_S
+    )
     for entry in _entries(folder.path):
         try:
             info = entry.stat(follow_symlinks=False)

@@ -50,6 +50,11 @@ def journal_path(key: Key) -> Path:
     return path.parent / JOURNAL / path.name
 
 
+def ahead_journal_path(key: Key) -> Path:
+    """The file that names what is being compiled ahead of a search of Triton's for the key."""
+    return journal_path(key).with_suffix(".ahead.json")
+
+
 def logbook_path(record_path: Path) -> Path:
     """The logbook of a record's key; hidden, so that readers of records never see it."""
     return record_path.parent / f".{record_path.stem}.logbook"

@@ -65,6 +65,8 @@ def _encoding(type_: str, meta: Mapping[str, Any] | None) -> Encoding | None:
     if not meta.keys() <= _KNOWN or meta["fp4_padded"] or meta.get("is_im2col"):
         return None
     nvidia = _nvidia()
+    if not _encodes():
+        return None
     numbers = nvidia.TMA_DTYPE_DEVICE_TO_HOST[meta["elem_type"]], getattr(nvidia, "TMA_TF32", -1)
     box = tuple(meta["block_size"])
     if len(box) != len(block):
@@ -76,6 +78,14 @@ def _block(type_: str) -> tuple[int, ...]:
     """The block that a type is for; empty where the type has another form than `tensordesc<fp16[16, 32]>`."""
     found = re.fullmatch(r"tensordesc<\w+\[([\d, ]+)\]>", type_)
     return tuple(map(int, found[1].split(","))) if found else ()
+
+
+def _encodes() -> bool:
+    """Whether Triton's driver makes maps, which those of the C launcher are compared with."""
+    from triton.runtime.driver import driver
+
+    names = ("fill_tma_descriptor_tiled", "fill_tma_descriptor")  # the latter in 3.6
+    return any(hasattr(driver.active.utils, name) for name in names)
 
 
 def _nvidia() -> Any:

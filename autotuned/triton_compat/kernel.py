@@ -7,6 +7,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -196,6 +197,34 @@ def current_device() -> int:
     return int(_device_functions()[0]())
 
 
+@contextmanager
+def on_device(index: int) -> Iterator[None]:
+    """Another current device within the block."""
+    before, use = current_device(), _device_setter()
+    use(index)
+    try:
+        yield
+    finally:
+        use(before)
+
+
+def _device_setter() -> Callable[[int], None]:
+    from triton.runtime.driver import driver
+
+    torch = sys.modules.get("torch")
+    setter: Callable[[int], None] = torch.cuda.set_device if _asks_torch() else driver.active.set_current_device  # type: ignore[union-attr]
+    return setter
+
+
+def _asks_torch() -> bool:
+    """Whether nobody has made Triton's driver yet, and torch knows its devices."""
+    from triton.runtime.driver import driver
+
+    torch = sys.modules.get("torch")
+    made = any(getattr(driver, name, None) is not None for name in ("_active", "_default"))
+    return not made and torch is not None and torch.version.hip is None and torch.cuda.is_initialized()
+
+
 def stream_getter() -> Callable[[int], int]:
     """The function that gives the current stream of a device."""
     getter: Callable[[int], int] = _device_functions()[1]
@@ -211,8 +240,7 @@ def _device_functions() -> tuple[Callable[[], int], Callable[[int], int]]:
     from triton.runtime.driver import driver
 
     torch = sys.modules.get("torch")
-    made = any(getattr(driver, name, None) is not None for name in ("_active", "_default"))
-    if made or torch is None or torch.version.hip is not None or not torch.cuda.is_initialized():
+    if torch is None or not _asks_torch():
         return driver.active.get_current_device, driver.active.get_current_stream
     return torch.cuda.current_device, torch._C._cuda_getCurrentRawStream
 

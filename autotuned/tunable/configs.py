@@ -161,6 +161,18 @@ def _content(path: str) -> str:
     return f"sha256:{hashlib.sha256(content).hexdigest()}{Path(path).suffix}"
 
 
+def plain_values(config: Config) -> tuple[Any, ...] | None:
+    """All that `identity` depends on, to remember it by; None for a config with anything but integers and texts."""
+    fields = vars(config)
+    items = [*fields.items(), *fields["kwargs"].items()]
+    values = tuple((name, type(value), value) for name, value in items if name != "kwargs")
+    plain = all(kind in _PLAINEST for _, kind, _ in values) and fields.get("ir_override") is None
+    return (len(fields), *values) if plain else None
+
+
+_PLAINEST = frozenset((int, str, bool, type(None)))
+
+
 def identity(config: Config, kernel: str, fallback: Fallback | None = None) -> str:
     """The text that two configs share exactly when they are one and the same candidate."""
     return canonical(to_json(config, kernel, fallback))

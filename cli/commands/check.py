@@ -28,6 +28,9 @@ def check(
         typer.Option("--target", metavar="TARGET", help="Where kernels are, as for `tune`; else by their names."),
     ] = None,
     tolerance: Annotated[float, typer.Option(metavar="SHARE", help="What a choice may lose by: 0.05 is 5%.")] = 0.05,
+    fix: Annotated[
+        bool, typer.Option("--fix", help="With --measure: drop choices that lose to what runs untuned.")
+    ] = False,
     as_json: terminal.AsJson = False,
 ) -> None:
     """Check config files, and on request whether they still win.
@@ -38,17 +41,20 @@ def check(
     are imported: names and types are matched with their signatures, configs with their lists, and the source they were
     tuned for with the present one. With --measure every case of the kernels that has a choice for this device,
     toolchain and source is timed again beside the config used without tuning and the runner-up; choices that belong to
-    no case are counted.
+    no case are counted. So is the choice of the nearest shape where a case would get that. A choice that loses to what
+    runs untuned by more than a tie, in a last comparison too, is named. With --fix its entry is taken out of the file;
+    a call that got the choice of the nearest shape has an entry with what runs untuned from then on.
 
-    Exit codes: 0 all is well; 1 a fault, or with --measure a choice that loses by more than the tolerance, or nothing
-    to time.
+    Exit codes: 0 all is well; 1 a fault, or with --measure a choice that loses to what runs untuned and was not
+    dropped, one that loses by more than the tolerance, or nothing to time.
 
     JSON: `files`, `entries`, `faults` (`path`, `line`, `text`), and with --measure `measured`, each with `kernel`,
-    `triton`, `call`, `config`, `shipped_us`, `default_us`, `rival_us`, `rival`, `loss` and `error`, and `untimed`, a
-    line for each kernel of which choices were not timed.
+    `triton`, `call`, `config`, `shipped_us`, `default_us`, `rival_us`, `rival`, `loss`, `beaten` (by what runs
+    untuned), `nearest` (the call whose choice it is, or null) and `error`, `untimed`, a line for each kernel of which
+    choices were not timed, and `dropped`, a line for each choice.
     """
     with terminal.users_output(as_json):
-        found = autotuned.check(paths, imports=imports, measure=measure, targets=targets, tolerance=tolerance)
+        found = autotuned.check(paths, imports=imports, measure=measure, targets=targets, tolerance=tolerance, fix=fix)
     if as_json:
         terminal.print_json(found.to_json())
     else:
@@ -58,15 +64,24 @@ def check(
             "error: nothing was timed: no case of the kernels has a choice here; --target names more cases"
         )
     elif not found.passed:
-        faults, lost = len(found.faults), len(found.lost)
-        terminal.complain(f"error: {faults} faults, {lost} choices lose by more than {tolerance:.0%}")
+        terminal.complain(f"error: {_failed(found)}")
     if not found.passed:
         raise typer.Exit(1)
+
+
+def _failed(found: CheckResult) -> str:
+    beaten = sum(one.beaten for one in found.lost)
+    words = [terminal.counted(len(found.faults), "fault")]
+    if beaten:
+        words.append(f"{terminal.counted(beaten, 'choice')} lose to what runs untuned (--fix drops them)")
+    return ", ".join([*words, f"{len(found.lost) - beaten} choices lose by more than {found.tolerance:.0%}"])
 
 
 def _print(found: CheckResult) -> None:
     for fault in found.faults:
         terminal.say(str(fault))
+    for line in found.dropped:
+        terminal.say(f"dropped: {line}")
     for line in found.untimed:
         terminal.say(f"not timed: {line}")
     if found.measured:
@@ -80,11 +95,11 @@ def _print(found: CheckResult) -> None:
 
 def _cells(one: Contest, lost: bool) -> list[str]:
     ran = one.loss != float("inf")
-    verdict = (one.error or "did not run") if not ran else "LOSES" if lost else "ok"
+    verdict = "LOSES TO UNTUNED" if one.beaten else "LOSES" if lost else "ok"
     return [
-        call_words(one.key.call),
+        call_words(one.key.call) + (" (nearest shape)" if one.near is not None else ""),
         terminal.config_words(one.config, one.key.is_of_triton),
         *map(terminal.time_words, (one.shipped_us, one.default_us, one.rival_us)),
         f"{one.loss:+.1%}" if ran else "n/a",
-        verdict,
+        verdict if ran else one.error or "did not run",
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -31,20 +32,26 @@ def gc(
     max_age: Annotated[
         str | None, typer.Option("--max-age", metavar="AGE", help="Time since the last use, such as 30d, 12h or 2w.")
     ] = None,
+    binaries: Annotated[
+        Path | None,
+        typer.Option("--binaries", metavar="DIR", help="A folder of `run --binaries`, in the store's place."),
+    ] = None,
     as_json: terminal.AsJson = False,
 ) -> None:
     """Remove records that were not used for longest.
 
     What killed processes left behind goes too. Without a limit those hold that are applied by themselves: 1 GiB, and a
-    year without use. Records whose search is under way stay, and so do config files.
+    year without use. Records whose search is under way stay, and so do config files and the binaries beside them. With
+    --binaries it is compiled kernels that `autotuned run --binaries DIR` keeps.
 
-    JSON: `deleted` (records), `leftovers` (other files), `freed_bytes`, `records` and `bytes` (what is left), and
-    `cache` (the store's folder).
+    JSON: `deleted` (records, or kernels), `leftovers` (other files), `freed_bytes`, `records` and `bytes` (what is
+    left), and `cache` (the folder).
     """
     given = max_size is not None or max_age is not None
     max_bytes = _size(max_size) if max_size is not None else None if given else evict.DEFAULT_MAX_BYTES
     max_age_s = _age(max_age) if max_age is not None else None if given else evict.DEFAULT_MAX_AGE_S
-    freed = evict.run(layout.root(), max_bytes, max_age_s)
+    folder = binaries or layout.root()
+    freed = (evict.run if binaries is None else evict.run_kept)(folder, max_bytes, max_age_s)
     if as_json:
         terminal.print_json(
             {
@@ -53,14 +60,15 @@ def gc(
                 "freed_bytes": freed.bytes,
                 "records": freed.kept_records,
                 "bytes": freed.kept_bytes,
-                "cache": str(layout.root()),
+                "cache": str(folder),
             }
         )
     else:
+        what = "record" if binaries is None else "kernel"
         terminal.say(
-            f"deleted {terminal.counted(freed.records, 'record')} and {terminal.counted(freed.leftovers, 'leftover')} "
-            f"({_words(freed.bytes)}); left in {layout.root()}: "
-            f"{terminal.counted(freed.kept_records, 'record')} ({_words(freed.kept_bytes)})"
+            f"deleted {terminal.counted(freed.records, what)} and {terminal.counted(freed.leftovers, 'leftover')} "
+            f"({_words(freed.bytes)}); left in {folder}: "
+            f"{terminal.counted(freed.kept_records, what)} ({_words(freed.kept_bytes)})"
         )
 
 

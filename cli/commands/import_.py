@@ -19,8 +19,10 @@ def import_(
     """Write the choices of config files into the user's store.
 
     A choice that was measured on this machine stays. What is wrong in a file is named and left out (exit code 3).
+    Compiled kernels beside the files are not taken: the store holds no code, and they serve from where they lie.
 
-    JSON: `written`, `same` (were there already), `kept` (measured here, left as they are) and `faults`.
+    JSON: `written`, `same` (were there already), `kept` (measured here, left as they are), `binaries` (compiled kernels
+    that were not taken) and `faults`.
     """
     result = autotuned.import_configs(paths)
     terminal.complain_of(result.faults)
@@ -29,5 +31,8 @@ def import_(
     else:
         imported = terminal.counted(result.written, "choice")
         terminal.say(f"imported {imported}; {result.same} were there, {result.kept} were measured here and stay")
+        if result.binaries:
+            left = terminal.counted(result.binaries, "compiled kernel")
+            terminal.say(f"{left} not taken: register_configs(FOLDER, binaries=True) serves from where they lie")
     if result.faults:
         raise typer.Exit(3 if result.written or result.same or result.kept else 1)

@@ -51,10 +51,13 @@ def pretend(standin) -> None:
     import triton
 
     from autotuned import _launch
+    from autotuned.triton_compat import descriptors
 
     driver = fake_cuda.install_with_host_clock(pytest.MonkeyPatch())
     triton.runtime.driver._active = driver
     driver.stream = 0x77  # that of `standin.c`
+    driver.utils.fill_tma_descriptor_tiled = lambda *args: None
+    descriptors._bytes_of_map = lambda made: bytes(128)  # as `standin.c` encodes every map
     driver.launcher_cls = lambda src, metadata: fake_cuda.tritons_launcher(standin.nothing)
     _launch.use_driver(*standin.driver())
 
@@ -106,6 +109,7 @@ def rows(folder: Path, standin) -> dict[str, tuple[Callable, list]]:
         ours=ours(kernel(3), reset_to_zero=["out"]),
     )
     keyword_rows(add, ours, stock, kernel)
+    compound_rows(add, folder)
     twin = launch.with_launcher("python", lambda: ours(kernel(3)))
     twin[launch.TUPLE_GRID](*launch.sets_of(3)[0], launch.ELEMENTS)
     add("3: Python twin, key alone", 3, "find((t0, t1, t2, n))", find=twin.tuner.launcher.find)
@@ -144,6 +148,34 @@ def keyword_rows(add: Callable, ours: Callable, stock: Callable, kernel: Callabl
     add("8: triton.autotune .run, 20 keywords", 8, f"stock.{start} {every})", stock=stock(kernel(8, 3, 8)))
     both = triton.heuristics(values)(stock(kernel(8, 3, 8)))
     add("8: triton.autotune under triton.heuristics", 8, f"stock[TUPLE_GRID]({fewer})", stock=both)
+
+
+def compound_rows(add: Callable, folder: Path) -> None:
+    """A tuple of two tensors, made for each call, and three tensor descriptors, made once and for each call."""
+    import launch
+    import triton
+    from triton.tools.tensor_descriptor import TensorDescriptor
+
+    made: dict = {}
+
+    def descriptor(tensor):
+        if tensor not in made:
+            made[tensor] = TensorDescriptor.from_tensor(tensor, [256])
+        return made[tensor]
+
+    bench = lambda call, quantiles: (call(), [1.0, 1.0, 1.0])[1]
+    configs = [triton.Config({"BLOCK": 256}, num_warps=warps) for warps in (4, 8)]
+    ours = lambda fn: launch.autotuned.autotune(configs=configs, key=["n"], restore_value=[], do_bench=bench)(fn)
+    pair, blocks = ours(launch.written(folder, launch.ADD_PAIR)), ours(launch.written(folder, launch.ADD_BLOCKS))
+    new = lambda tensor: TensorDescriptor.from_tensor(tensor, [256])
+    for name, statement in {
+        "a tuple of two tensors": "pair[TUPLE_GRID]((t0, t1), t2, n)",
+        "three descriptors": "blocks[TUPLE_GRID](of(t0), of(t1), of(t2), n)",
+        "finding those": "of(t0), of(t1), of(t2)",
+        "three descriptors, made for each call": "blocks[TUPLE_GRID](new(t0), new(t1), new(t2), n)",
+        "making those": "new(t0), new(t1), new(t2)",
+    }.items():
+        add(f"3: {name}", 3, statement, pair=pair, blocks=blocks, of=descriptor, new=new)
 
 
 def nanoseconds(found: dict[str, tuple[Callable, list]]) -> dict[str, float]:

@@ -1,10 +1,12 @@
 """How well configs are picked: many searches against an independent ground truth, and the recording of raw samples.
 
-Run by hand on a machine with a GPU: python tests/bench/quality.py [--problems P,...] [--repeats N] [--record DIR]
+Run by hand on a machine with a GPU: python tests/bench/quality.py [--problems P,...] [--repeats N] [--orders N] [--load SHARE]
+[--record DIR]
 The truth of a config is the median over three sittings of the means of 200 interleaved samples, their outer twentieths
 left out, taken by events around each launch with the cache flushed, by code of its own. Means, because the samples of
 some kernels have two modes, percents apart and about as frequent: in which of them a median lies is chance. Regret is the truth of what was picked over the best truth, less
-one. `--record` keeps the samples of this package's timer, in the order in which they were taken, for the replay in CI.
+one. `--orders` shuffles the list, whose first config stays what runs untuned: how many distinct winners, and by how
+much their truths differ, is in `winners` and `winners_apart`, a tie below 0.3%. `--record` keeps the samples of this package's timer, in the order in which they were taken, for the replay in CI.
 """
 
 from __future__ import annotations
@@ -115,6 +117,21 @@ def searches(problem: Problem, launches: Launches, repeats: int) -> list[tuple[i
     return found[1:]  # the first compiles
 
 
+def orders(problem: Problem, launches: Launches, count: int) -> list[tuple[int, float, str]]:
+    """The same, one search of each of so many shuffles of the list; what runs untuned is the same in all."""
+    found = []
+    for seed in range(count):
+        listed = random.Random(seed).sample(launches.configs, len(launches.configs))
+        tuned = autotune(listed, list(problem.key), reset_to_zero=list(problem.zero) or None, cache_results=False,
+                         default=launches.configs[0])(launches.kernel)  # fmt: skip
+        start = time.perf_counter()
+        with autotuned.mode("search"):
+            tuned[launches.grid](*launches.arguments)
+        torch.cuda.synchronize()
+        found.append((_index(launches, tuned.best_config), time.perf_counter() - start, ""))
+    return found
+
+
 def stock(problem: Problem, launches: Launches, repeats: int) -> list[tuple[int, float, str]]:
     """The same with triton.autotune."""
     found = []
@@ -182,10 +199,11 @@ class Load:
 def summary(name: str, tool: str, picks: list[tuple[int, float, str]], true_us: list[float]) -> dict[str, Any]:
     """Regret and stability of many searches."""
     regrets = sorted(true_us[index] / min(true_us) - 1 for index, _, _ in picks)
+    winners = [true_us[index] for index in {index for index, _, _ in picks}]
     return {
         "problem": name, "tool": tool, "searches": len(picks), "median_regret": statistics.median(regrets),
         "p95_regret": regrets[min(len(regrets) - 1, int(0.95 * len(regrets)))], "worst_regret": regrets[-1],
-        "winners": len({index for index, _, _ in picks}), "seconds": statistics.median(one[1] for one in picks),
+        "winners": len(winners), "winners_apart": max(winners) / min(winners) - 1, "seconds": statistics.median(one[1] for one in picks),
     }  # fmt: skip
 
 
@@ -201,6 +219,7 @@ def main() -> None:
     parser.add_argument("--problems", default="matmul,attention,rmsnorm,add,splitk")
     parser.add_argument("--repeats", type=int, default=20, help="searches of each problem; 0 only records")
     parser.add_argument("--stock", type=int, default=3, help="searches with triton.autotune")
+    parser.add_argument("--orders", type=int, default=0, help="searches with the list in so many orders")
     parser.add_argument("--load", type=float, default=0.0, help="share of time that another thread uses the GPU")
     parser.add_argument("--record", type=Path, help="write raw samples into this folder")
     parser.add_argument("--json", type=Path)
@@ -222,6 +241,8 @@ def main() -> None:
         picks = {"ours": searches(PROBLEMS[name], launches, arguments.repeats)}
         if arguments.stock:
             picks["stock"] = stock(PROBLEMS[name], launches, arguments.stock)
+        if arguments.orders:
+            picks[f"ours, {arguments.orders} orders"] = orders(PROBLEMS[name], launches, arguments.orders)
         if arguments.load:
             with Load(arguments.load):
                 picks[f"ours, {arguments.load:.0%} load"] = searches(PROBLEMS[name], launches, arguments.repeats)

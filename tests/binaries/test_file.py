@@ -216,7 +216,9 @@ def test_a_binary_serves_what_it_assumes_no_more_of(made, call, serves):
 
 
 def test_the_difference_is_said_in_words():
-    assert form().why_not(form(aligned=())) == "`x_ptr`: not divisible by 16; compiled were: divisible"
+    assert form().why_not(form(aligned=())) == "`x_ptr`: address not divisible by 16; compiled were: divisible"
+    assert form().why_not(form(block=64)) == "`BLOCK`: 64; compiled were: 32"
+    assert form(s="i32").why_not(form()) == "" != form(s="i32").why_not(form(), exact=True)
     assert form().why_not(form(s="i32")) == "`s`: i32; compiled were: an integer that is 1"
 
 

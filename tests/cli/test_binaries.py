@@ -31,6 +31,25 @@ def cases(device):
 """
 
 
+def test_import_says_that_binaries_stay_where_they_lie(tmp_path):
+    ship(tmp_path / "tuned")
+    assert run_json("import", tmp_path / "tuned")["binaries"] == 1
+    said = run("import", tmp_path / "tuned").output
+    assert "1 compiled kernel not taken: register_configs(FOLDER, binaries=True)" in said
+
+
+def test_gc_bounds_a_folder_of_kept_kernels(tmp_path):
+    for age, name in enumerate(("a" * 8, "b" * 8, "c" * 8)):
+        path = tmp_path / f"{name}.bin"
+        path.write_bytes(bytes(100))
+        os.utime(path, (1e9 - age, 1e9 - age))
+    (tmp_path / "other.txt").write_text("stays")
+    found = run_json("gc", "--binaries", str(tmp_path), "--max-size", "250")
+    assert (found["deleted"], found["records"], found["bytes"], found["cache"]) == (1, 2, 200, str(tmp_path))
+    assert sorted(path.name[0] for path in tmp_path.iterdir()) == ["a", "b", "o"]
+    assert "deleted 2 kernels" in run("gc", "--binaries", tmp_path, "--max-age", "1d").output
+
+
 def test_tune_wants_a_folder_for_them():
     with pytest.raises(OptionError, match="expected a folder for them in out=, got none"):
         tune("autotuned.kernels.numpy_matmul", binaries=True)

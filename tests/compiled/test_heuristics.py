@@ -275,3 +275,17 @@ def test_it_is_tritons_class_and_a_call_without_a_grid_says_so(xy):
 def test_what_cannot_be_decorated_says_why(values, over, error, message):
     with pytest.raises(error, match=message):
         autotuned.heuristics(values)(over)
+
+
+@pytest.mark.parametrize("stack", STACKS.values(), ids=STACKS)
+def test_over_a_decorated_kernel_no_python_but_the_functions_runs(stack, xy, launcher, launches, monkeypatch):
+    """In C a hit must not go through Triton's `run`, whatever class a decorated kernel has."""
+    kernel = stack(autotuned.heuristics, tuned())
+    kernel[(2,)](*xy, 100)
+    seen = []
+    sys.setprofile(lambda frame, event, argument: seen.append(frame.f_code) if event == "call" else None)
+    try:
+        kernel[(2,)](*xy, 100)
+    finally:
+        sys.setprofile(None)
+    assert (TritonHeuristics.run.__code__ in seen) == (launcher == "python")

@@ -3,17 +3,20 @@
 import importlib.util
 import json
 import os
+import random
 import sys
 import threading
 
 import pytest
 import torch
 import triton
+import triton.language as tl
 from triton import knobs
 
 import autotuned
 from autotuned.dropin import install, order
 from autotuned.store import layout
+from autotuned.triton_compat import recorded
 
 TEXT = """
 import fake_cuda
@@ -116,6 +119,14 @@ def test_it_can_be_turned_off(start, compiled):
     assert compiled == [("MainThread", name) for name in NAMES]
 
 
+def test_under_a_seal_only_what_is_called_is_refused(start, compiled, caplog):
+    run(start())
+    library = start()
+    with autotuned.seal("warn"):
+        run(library, ("first",))
+    assert compiled == [("MainThread", "first")] and len(caplog.records) == 1
+
+
 def test_a_kernel_that_was_changed_is_not_compiled_as_it_was(start, compiled):
     run(start())
     library = start(text=TEXT + KERNELS.replace("+ 1)", "+ 9)"))
@@ -186,6 +197,41 @@ def test_a_forked_child_waits_for_no_thread_of_its_parent(start, compiled):
         finally:
             os._exit(2)
     assert os.waitpid(child, 0)[1] == 0
+
+
+def several(x_ptr, y_ptr, z_ptr, n, m, f, flag, BLOCK: tl.constexpr, HALF: tl.constexpr, NAME: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    if HALF == 0.5 and NAME == "a" and z_ptr is None:
+        tl.store(y_ptr + i, tl.load(x_ptr + i, mask=i < n) + f + m + flag, mask=i < n)
+
+
+def test_whatever_triton_compiles_is_compiled_again_under_the_same_hash():
+    """Types, alignment, integers that are 1, wide and negative ones, None, constants of every kind, and options."""
+    numbers = random.Random(20)
+    pick = numbers.choice
+    for _ in range(40):
+        jit = triton.jit(several, do_not_specialize=pick([[], ["n"]]))
+        memory = torch.zeros(64, dtype=pick([torch.float32, torch.float16, torch.int64]))
+        given = (
+            memory, memory[numbers.randrange(3) :], pick([None, memory]), pick([1, 7, 16, 2**40, -3]), pick([1, 0, True]),
+            pick([1.5, float("inf")]), pick([True, False]), pick([16, 32]), pick([0.5, 0.1]), pick(["a", "b", None]),
+        )  # fmt: skip
+        options = {"num_warps": pick([1, 4]), "num_stages": pick([1, 3]), "maxnreg": pick([None, 64])}
+        launched = jit.run(*given, grid=(1,), warmup=True, **options)
+        data = json.loads(json.dumps(recorded.written(launched)))
+        again = recorded.compilation(jit, data, launched.hash)
+        assert again is not None and again.digest == launched.hash, (given, options)
+        assert recorded.compilation(jit, {**data, "options": {"num_warps": 8}}, launched.hash) is None
+
+
+@triton.jit
+def of_a_pair(pair, BLOCK: tl.constexpr):
+    tl.store(pair[0] + tl.arange(0, BLOCK), tl.load(pair[1] + tl.arange(0, BLOCK)))
+
+
+def test_what_json_cannot_hold_is_not_noted():
+    x = torch.zeros(64)
+    assert recorded.written(of_a_pair.run((x, x), 16, grid=(1,), warmup=True)) is None
 
 
 def _until_idle():

@@ -89,3 +89,48 @@ def test_the_bits_are_those_of_a_compiled_run(shipped, tmp_path, launcher):
     second = process(tmp_path, "binaries", AUTOTUNED_LAUNCHER=launcher, PATH=str(tmp_path / "nothing"))
     assert [bits for bits, _ in second] == [bits for bits, _ in shipped]
     assert {name for _, name in second} == {"Loaded"} and {name for _, name in shipped} == {"CompiledKernel"}
+
+
+SEALED = """
+import json, torch, triton, autotuned
+from autotuned.errors import SealedError
+
+autotuned.register_configs("tuned", binaries=True)
+from gpu_shipped_kernel import add, grid
+
+ready = autotuned.prepare()
+assert ready.missing == [] and ready.compiled == 0 and ready.loaded > 0, ready
+
+def launched(n, offset=0, s=1):
+    x = torch.arange(2 * n + offset, device="cuda", dtype=torch.float32) * 0.1
+    y = torch.zeros_like(x)
+    add[grid](x[offset:], y[offset:], n, s)
+    return y.sum().item()
+
+with autotuned.seal(all=True):
+    found = [launched(*call) for call in [(4096,), (5000,), (4096,), (4096, 1), (5000, 0, 2)]]
+    try:
+        launched(4096, 0, 2.0)
+    except SealedError as error:
+        assert error.reason == "`s`: fp32; compiled were: i32", error
+    else:
+        raise AssertionError("expected a SealedError")
+    try:
+        launched(8192)
+    except SealedError as error:
+        assert error.what == "search", error
+counts = {kind: count.events for (kernel, kind), count in autotuned.counters().items() if kernel == "gpu.shipped"}
+assert counts["load"] == ready.loaded and "compile" not in counts and "search" not in counts, counts
+print(json.dumps(found))
+"""
+
+
+def test_sealed_and_prepared_it_serves_the_same_bits_and_compiles_nothing(shipped, tmp_path):
+    environment = {
+        **os.environ, "AUTOTUNED_CACHE_DIR": str(tmp_path / "sealed" / "store"),
+        "TRITON_CACHE_DIR": str(tmp_path / "sealed" / "triton"),
+    }  # fmt: skip
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(SEALED)], cwd=tmp_path, env=environment,
+                          capture_output=True, text=True, timeout=300)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == [bits for bits, _ in shipped]

@@ -32,7 +32,8 @@ def measured(operation: Operation) -> dict[str, Any]:
     marks["inputs_s"] = time.time() - started - marks["imports_s"]
     first, times = first_call(call, wait)
     told = {"compiles": compiles.count, "compile_s": compiles.seconds, "cache_hits": compiles.hits}
-    return {**marks, **times, **told, **later_calls(call, wait, first)}
+    tokens = {"tokens": operation.tokens} if operation.tokens else {}
+    return {**marks, **times, **told, **tokens, **later_calls(call, wait, first)}
 
 
 def import_all(operation: Operation) -> meter.Compiles:
@@ -69,7 +70,9 @@ def later_calls(call: Any, wait: Any, first: str) -> dict[str, Any]:
     """What holds once all is bound: bits, host time, launches, choices."""
     bits = meter.digest(call(), wait)
     found: dict[str, Any] = {"bits": bits, "first_same": first == bits, "repeats": meter.digest(call(), wait) == bits}
-    found["host_us"] = meter.host_us(call, wait, float(os.environ.get("LIBRARIES_SECONDS", "0.5")))
+    seconds = float(os.environ.get("LIBRARIES_SECONDS", "0.5"))
+    found["host_us"] = meter.host_us(call, wait, seconds)
+    found["whole_us"] = meter.whole_us(call, wait, seconds)
     found["launches"] = meter.launches(call)
     return {**found, "choices": meter.choices(), "memory_mb": meter.memory_mb()}
 

@@ -21,12 +21,16 @@ _DOES = (
     ("triton/compiler/compiler.py", "compile"),
     ("triton/testing.py", "measure"),
     ("/autotuned/search/compile", "compile"),
+    ("/autotuned/search/crew", "compile"),
+    ("/autotuned/search/threads", "compile"),
     ("/autotuned/dropin/ahead", "compile"),
+    ("/autotuned/dropin/order", "compile"),
     ("/autotuned/offline/workers/compile", "compile"),
+    ("<frozen importlib", "imports"),
     ("/autotuned/search/", "measure"),
 )
 _SEARCHES = ("/autotuned/search/", "/autotuned/dropin/ahead", "/autotuned/dropin/raced")
-SPENT = ("tuned compile", "tuned measure", "tuned other", "other compile", "rest")
+SPENT = ("tuned compile", "tuned measure", "tuned other", "other compile", "imports", "rest")
 
 
 def spent_on(frame: FrameType | None) -> str:
@@ -39,6 +43,8 @@ def spent_on(frame: FrameType | None) -> str:
     while frame is not None:
         path, name = frame.f_code.co_filename, frame.f_code.co_name
         does = does or next((what for part, what in _DOES if part in path), "")
+        if does == "imports":
+            return does
         if is_search(path, name):
             return f"tuned {does or 'other'}"
         frame = frame.f_back
@@ -134,6 +140,17 @@ def host_us(call: Callable[[], Any], wait: Callable[[], None], seconds: float) -
             times.append(time.perf_counter() - start)
     wait()
     return statistics.median(times) * 1e6
+
+
+def whole_us(call: Callable[[], Any], wait: Callable[[], None], seconds: float) -> float:
+    """What a call takes in the mean when many follow each other, the GPU's work included."""
+    wait()
+    start, count = time.perf_counter(), 0
+    while count < BATCH or time.perf_counter() < start + seconds:
+        call()
+        count += 1
+    wait()
+    return (time.perf_counter() - start) / count * 1e6
 
 
 def choices() -> dict[str, str]:

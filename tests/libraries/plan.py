@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.machinery
 import importlib.util
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -23,11 +24,18 @@ class Operation(NamedTuple):
     required: bool = False
     environment: Mapping[str, str] = {}
     stand_in: Callable[[], None] | None = None  # run before the import, in place of a package's `__init__`
+    tokens: int = 0  # of one call, where it is a whole program
 
     @property
     def is_there(self) -> bool:
-        """Whether its library can be imported here."""
-        return importlib.util.find_spec(self.package) is not None
+        """Whether its library is installed here; nothing of it is imported."""
+        folders: Sequence[str] | None = None
+        for name in self.package.split("."):
+            spec = importlib.machinery.PathFinder.find_spec(name, folders)
+            if spec is None:
+                return False
+            folders = list(spec.submodule_search_locations or ())
+        return True
 
 
 class Way(NamedTuple):

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 Line = dict[str, Any]
+PHASES = ("cold", "warm", "second")
 Rows = list[list[str]]
 FIRST = ("stock", "threads", "ahead", "race", "replace")
 NONE = "-"
@@ -58,11 +59,16 @@ def untuned_s(line: Line) -> float:
     return float(line["spent_s"]["other compile"])
 
 
+def memory_mb(line: Line) -> float:
+    """The most that the process had in memory."""
+    return float(line["memory_mb"]["self"])
+
+
 def report(lines: Sequence[Line], operations: Sequence[str]) -> str:
     """All tables, the ratios that the goals are about, and what failed."""
     found = Lines([line for line in lines if "operation" in line])
     parts = [*map(_about, [line for line in lines if "versions" in line][-1:]), _first(found, operations),
-             _later(found, operations), _host(found, operations), _bits(found, operations), _goals(found, operations),
+             _later(found, operations), _programs(found, operations), _host(found, operations), _bits(found, operations), _goals(found, operations),
              _failed(found)]  # fmt: skip
     return "\n\n".join(part for part in parts if part)
 
@@ -76,12 +82,21 @@ def _first(found: Lines, operations: Sequence[str]) -> str:
     ways = [way for way in FIRST if any(found.of(name, way, "cold") for name in operations)]
     rows = []
     for name in operations:
-        cells = [_number(found.median(name, way, "cold", first_s), 1) for way in ways]
+        stock = found.median(name, "stock", "cold", first_s)
+        cells = [_against(found.median(name, way, "cold", first_s), stock, way != "stock") for way in ways]
         floor = found.median(name, "stock", "cold", untuned_s)
         runs = [_number(found.median(name, way, "cold", lambda line: line["ptxas"]), 0) for way in ways]
         rows.append([name, *cells, _number(floor, 1), ", ".join(runs)])
     head = ["operation", *(f"{way}, s" for way in ways), "untuned kernels, s", f"`ptxas` runs: {', '.join(ways)}"]
-    return "First call, all caches empty:\n\n" + _table(head, rows, len(ways))
+    return (
+        "First call, all caches empty (and how many times sooner than stock):\n\n" + _table(head, rows, len(ways))
+        if ways
+        else ""
+    )
+
+
+def _against(seconds: float | None, stock: float | None, ratio: bool) -> str:
+    return _number(seconds, 1) + (f" ({stock / seconds:.1f})" if ratio and stock and seconds else "")
 
 
 def _later(found: Lines, operations: Sequence[str]) -> str:
@@ -96,6 +111,33 @@ def _later(found: Lines, operations: Sequence[str]) -> str:
     return "First call of a later process, s:\n\n" + _table(
         ["operation", *(f"{way}, {phase}" for way, phase in used)], rows, 0
     ) if rows else ""  # fmt: skip
+
+
+def _programs(found: Lines, operations: Sequence[str]) -> str:
+    ways = [
+        way for way in FIRST if any("tokens" in line for name in operations for line in found.of(name, way, *PHASES))
+    ]
+    rows = []
+    for name in operations:
+        lines = [next(iter(found.of(name, way, *PHASES)), {}) for way in ways]
+        if any("tokens" in line for line in lines):
+            steps = [_first_step(line) for line in lines]
+            speeds = [_number(_tokens_a_s(line), 0) for line in lines]
+            rows.append([name, ", ".join(steps), ", ".join(speeds)])
+    said = ", ".join(ways)
+    head = ["program", f"s from its start to the end of the first step: {said}", f"tokens a second: {said}"]
+    return "Whole programs:\n\n" + _table(head, rows, 0) if rows else ""
+
+
+def _first_step(line: Line) -> str:
+    if not line:
+        return NONE
+    seconds = line["imports_s"] + line["inputs_s"] + line["first_s"]
+    return f"{seconds:.1f}" + ("" if line["phase"] == "cold" else f" ({line['phase']})")
+
+
+def _tokens_a_s(line: Line) -> float | None:
+    return line["tokens"] / line["whole_us"] * 1e6 if "tokens" in line else None
 
 
 def _host(found: Lines, operations: Sequence[str]) -> str:
@@ -152,21 +194,35 @@ def _goals(found: Lines, operations: Sequence[str]) -> str:
         ("compiling and measuring them, summed", "race", search_s),
     )
     rows = [row for name, way, number in sums if (row := _summed(found, operations, name, way, number))]
+    rows += [_memory(found, operations, way) for way in ("ahead", "race") if _pairs(found, operations, way, memory_mb)]
     for way in ("ahead", "race", "replace"):
         if ratios := _host_ratios(found, operations, way):
             mean = math.exp(statistics.fmean(map(math.log, ratios)))
             rows.append([f"host time, {way} / stock: geometric mean, most", "", "", f"{mean:.2f}, {max(ratios):.2f}"])
-    return _table(["", "stock, s", "ours, s", "ratio"], rows, 0) if rows else ""
+    return _table(["", "stock", "ours", "ratio"], rows, 0) if rows else ""
+
+
+def _pairs(
+    found: Lines, operations: Sequence[str], way: str, number: Callable[[Line], float]
+) -> list[tuple[float, float]]:
+    """Stock's number and ours for each operation that both have a cold process of."""
+    pairs = [[found.median(one, each, "cold", number) for each in ("stock", way)] for one in operations]
+    return [(stock, ours) for stock, ours in pairs if stock is not None and ours is not None]
 
 
 def _summed(
     found: Lines, operations: Sequence[str], name: str, way: str, number: Callable[[Line], float]
 ) -> list[str] | None:
-    pairs = [(found.median(one, "stock", "cold", number), found.median(one, way, "cold", number)) for one in operations]
-    whole = [(stock, ours) for stock, ours in pairs if stock is not None and ours is not None]
-    stock, ours = (sum(pair[at] for pair in whole) for at in (0, 1))
-    label = f"{name}, {way}; operations: {len(whole)}"
-    return [label, f"{stock:.1f}", f"{ours:.1f}", f"{stock / ours:.1f}" if ours else NONE] if whole else None
+    pairs = _pairs(found, operations, way, number)
+    stock, ours = (sum(pair[at] for pair in pairs) for at in (0, 1))
+    label = f"{name}, {way}; operations: {len(pairs)}"
+    return [label, f"{stock:.1f} s", f"{ours:.1f} s", f"{stock / ours:.1f}" if ours else NONE] if pairs else None
+
+
+def _memory(found: Lines, operations: Sequence[str], way: str) -> list[str]:
+    pairs = _pairs(found, operations, way, memory_mb)
+    stock, ours = (max(pair[at] for pair in pairs) for at in (0, 1))
+    return [f"most host memory of a cold process, {way}", f"{stock:,.0f} MB", f"{ours:,.0f} MB", f"{stock / ours:.1f}"]
 
 
 def _host_ratios(found: Lines, operations: Sequence[str], way: str) -> list[float]:

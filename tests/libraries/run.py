@@ -131,7 +131,8 @@ class Runner:
             shutil.rmtree(memory, ignore_errors=True)
         cold = memory if keep else once
         store, triton = {"cold": (cold, cold), "second": (memory, once), "warm": (memory, memory)}[task.phase]
-        folders = {"AUTOTUNED_CACHE_DIR": store / "store", "TRITON_CACHE_DIR": triton / "triton"}
+        folders = {"AUTOTUNED_CACHE_DIR": store / "store", "TRITON_CACHE_DIR": triton / "triton",
+                   "TORCHINDUCTOR_CACHE_DIR": triton / "inductor"}  # fmt: skip
         for folder in folders.values():
             folder.mkdir(parents=True, exist_ok=True)
         return {name: str(folder) for name, folder in folders.items()}

@@ -226,3 +226,74 @@ def test_a_kernel_with_a_name_keeps_its_files_when_its_function_is_renamed_and_m
     elsewhere.renamed(1)
     assert elsewhere.renamed.explain(2).answer == "config files"
     assert elsewhere.renamed.cache_info().searches == 0
+
+
+# -- what loses to what runs untuned -------------------------------------------------------------------------------------
+
+
+SLOWER = {"4": 1.0, "2": 2.0, "1": 1.01}  # of 1 ms, which was tuned, by more than a tie, and less than the tolerance
+
+
+def test_a_choice_that_loses_to_the_untuned_config_is_named(write: Write) -> None:
+    tuned(write)
+    set_times(write, SLOWER)
+    found = run_json("check", "tuned", "--measure", code=1)
+    assert [(row["beaten"], row["loss"], row["nearest"]) for row in found["measured"]] == [(True, 0.01, None)] * 2
+    assert found["dropped"] == []
+    said = run("check", "tuned", "--measure", code=1)
+    assert said.stdout.count("LOSES TO UNTUNED") == 2
+    assert "2 choices lose to what runs untuned (--fix drops them)" in said.stderr
+
+
+def test_a_tie_with_the_untuned_config_is_none(write: Write) -> None:
+    tuned(write)
+    set_times(write, {"4": 1.0, "2": 2.0, "1": 1.002})
+    assert [row["beaten"] for row in run_json("check", "tuned", "--measure")["measured"]] == [False, False]
+
+
+def test_what_is_dropped_is_said_and_gone(write: Write) -> None:
+    tuned(write)
+    set_times(write, SLOWER)
+    said = run("check", "tuned", "--measure", "--fix")
+    assert said.stdout.count("dropped: mod_release.work  n=") == 2
+    assert not list(Path("tuned").glob("*/*.json"))
+
+
+def test_only_what_loses_is_dropped(write: Write) -> None:
+    tuned(write)
+    [file] = Path("tuned").glob("*/*.json")
+    text = file.read_text()
+    write("mod_release.py", Path("mod_release.py").read_text().replace("for n in (1, 2)", "for n in (2,)"))
+    sys.modules.pop("mod_release")
+    set_times(write, SLOWER)
+    found = autotuned.check("tuned", measure=True, fix=True)
+    assert found.passed and len(found.dropped) == 1
+    assert '"n": 1' in file.read_text() and '"n": 2' not in file.read_text()
+    assert set(file.read_text().splitlines()) - set(text.splitlines()) <= {
+        line.rstrip(",") + "]}" for line in text.splitlines()
+    }
+    assert autotuned.check("tuned").passed
+
+
+def test_the_choice_of_the_nearest_shape_is_timed_and_no_more_served_where_it_loses(
+    write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tuned(write, options='dict(nearest={"n": 4.0})')
+    monkeypatch.setenv("AUTOTUNED_CONFIG_PATH", "tuned")
+    write("mod_release.py", Path("mod_release.py").read_text().replace("for n in (1, 2)", "for n in (4,)"))
+    sys.modules.pop("mod_release")
+    set_times(write, SLOWER)
+    [row] = run_json("check", "tuned", "--measure", code=1)["measured"]
+    assert row["beaten"] and row["call"]["values"] == {"n": 4} and row["nearest"]["values"] == {"n": 2}
+    said = run("check", "tuned", "--measure", "--fix")
+    assert "this call gets what runs untuned, and no more the choice of the nearest shape" in said.stdout
+    assert [row["beaten"] for row in run_json("check", "tuned", "--measure")["measured"]] == [False]
+    text = next(Path("tuned").glob("*/*.json")).read_text()
+    assert all(f'"n": {n}' in text for n in (1, 2, 4)) and text.count('"ms": 4') == 1
+
+
+def test_what_is_not_measured_cannot_be_repaired(write: Write) -> None:
+    tuned(write)
+    with pytest.raises(autotuned.errors.OptionError, match="fix: expected with measure only"):
+        autotuned.check("tuned", fix=True)
+    run("check", "tuned", "--fix", code=2)

@@ -24,6 +24,7 @@ RANKS = [
     {"key"},
     {"triton_compat", "store"},
     {"tunable"},
+    {"space"},
     {"launch"},
     {"search"},
     {"configfiles"},

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -91,7 +92,7 @@ def test_real_processes_measure_in_their_way(command):
 
 
 def test_where_no_library_is_installed_the_required_ones_are_named(tmp_path, monkeypatch):
-    monkeypatch.setattr(plan.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(plan.importlib.machinery.PathFinder, "find_spec", lambda name, path: None)
     with pytest.raises(SystemExit, match="fla-core mamba-ssm liger-kernel not installed; pip install"):
         script.present(operations.OPERATIONS)
 
@@ -216,7 +217,7 @@ def test_a_line_that_was_cut_off_is_run_again(runner):
 def line(way, phase="cold", first_s=10.0, host_us=100.0, **more):
     spent = {"tuned compile": 6.0, "tuned measure": 2.0, "tuned other": 0.0, "other compile": 1.5, "rest": 0.5}
     fixed = {"operation": "one", "repeat": 0, "bits": "a", "repeats": True, "choices": {"k": "1"}, "launches": 2,
-             "ptxas": 7, "spent_s": spent}  # fmt: skip
+             "ptxas": 7, "memory_mb": {"self": 500.0}, "spent_s": spent}  # fmt: skip
     return {**fixed, "way": way, "phase": phase, "first_s": first_s, "host_us": host_us, **more}
 
 
@@ -226,10 +227,11 @@ def test_the_tables_have_medians_ratios_and_what_failed():
     lines += [line("ahead", spent_s=half, first_s=4.0), line("ahead", "second", first_s=1.0), line("replace", "warm", host_us=50.0)]  # fmt: skip
     lines += [{"operation": "one", "way": "race", "phase": "cold", "repeat": 0, "error": "out of memory"}]
     told = report.report(lines, ["one", "never run"])
-    assert "| one | 10.0 | 4.0 | 1.5 | 7, 7 |" in told
+    assert "| one | 10.0 | 4.0 (2.5) | 1.5 | 7, 7 |" in told
     assert "| one | 4.00 | 1.00 | 10.00 |" in told
     assert "| one | 2 | 100, 100, 50 | 50.0, 50.0, 25.0 | 0.50 |" in told
-    assert "| compiling configs of tuned kernels, summed, ahead; operations: 1 | 6.0 | 1.5 | 4.0 |" in told
+    assert "| compiling configs of tuned kernels, summed, ahead; operations: 1 | 6.0 s | 1.5 s | 4.0 |" in told
+    assert "| most host memory of a cold process, ahead | 500 MB | 500 MB | 1.0 |" in told
     assert "| host time, replace / stock: geometric mean, most |  |  | 0.50, 0.50 |" in told
     assert "- one, race, cold: out of memory" in told
     assert "never run" not in told
@@ -259,7 +261,9 @@ def test_bits_are_compared_where_the_same_configs_were_chosen(ours, said):
         ([("/x/autotuned/dropin/ahead.py", "wait")], "tuned compile"),
         ([("/x/autotuned/search/search.py", "run"), ("/x/autotuned/search/race.py", "go")], "tuned measure"),
         ([("/x/autotuned/search/search.py", "run"), ("/x/autotuned/search/compile.py", "go")], "tuned compile"),
+        ([("triton/runtime/autotuner.py", "benchmark"), ("/x/autotuned/dropin/ahead.py", "all"), ("/x/autotuned/search/crew.py", "wait")], "tuned compile"),
         ([("/x/autotuned/dropin/raced.py", "times")], "tuned other"),
+        ([("/x/autotuned/dropin/raced.py", "times"), ("<frozen importlib._bootstrap>", "_load")], "imports"),
     ],
 )  # fmt: skip
 def test_time_is_told_apart_by_what_is_on_the_stack(frames, spent):
@@ -285,3 +289,25 @@ def test_json_is_found_behind_what_libraries_print():
     assert script.last_json('{"a": 1}\n{not json}\nbye\n') == {"a": 1}
     assert script.last_json("nothing") is None
     assert json.loads(json.dumps(script.about([ONE])))["versions"]["torch"]
+
+
+def test_whole_programs_have_tokens_a_second_and_the_time_to_the_first_step():
+    whole = {"tokens": 64, "whole_us": 2e6, "imports_s": 2.0, "inputs_s": 1.0}
+    told = report.report([line("stock", **whole), line("replace", "warm", first_s=4.0, **whole)], ["one"])
+    assert "| one | 13.0, 7.0 (warm) | 32, 32 |" in told
+    assert "Whole programs" not in report.report([line("stock")], ["one"])
+
+
+def test_the_programs_are_of_one_library_and_do_not_import_it():
+    programs = plan.load(FOLDER / "programs.py")
+    assert all(one.tokens > 0 and not one.required for one in programs)
+    assert "fla" not in sys.modules
+
+
+def test_a_process_past_its_time_is_ended_with_what_it_has_started(tmp_path):
+    grandchild = f"import os, time; open({str(tmp_path / 'id')!r}, 'w').write(str(os.getpid())); time.sleep(100)"
+    code = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {grandchild!r}])"
+    with pytest.raises(subprocess.TimeoutExpired):
+        script.started([sys.executable, "-c", code], os.environ, tmp_path, 5.0)
+    state = Path(f"/proc/{(tmp_path / 'id').read_text()}/status")
+    assert not state.exists() or "zombie" in state.read_text()

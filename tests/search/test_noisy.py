@@ -108,6 +108,24 @@ def test_a_noisy_one_waits_for_calm_and_is_run_once_more(world: Callable[[float]
     assert record.provenance["noise"]["repeated"] and record.provenance["noise"]["spread"] == 0.0
 
 
+def test_clocks_that_are_held_down_are_waited_for(
+    world: Callable[[float], World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = world(0.0)
+    monkeypatch.setattr(timers.HostTimer, "ran_well", lambda timer: here.now_s > 1.0)
+    record = searched(here)
+    assert len(here.races) == 2 and here.races[1] >= 1.0 and here.slept_s > 0
+    assert record.quality == "ok" and record.provenance["noise"]["slowed"] is False
+
+
+def test_clocks_that_stay_down_are_said(world: Callable[[float], World], monkeypatch: pytest.MonkeyPatch) -> None:
+    here = world(0.0)
+    monkeypatch.setattr(timers.HostTimer, "ran_well", lambda timer: False)
+    record = searched(here)
+    assert record.quality == "noisy" and record.provenance["noise"]["slowed"] is True
+    assert len(here.races) == 2 and here.slept_s <= racing.PATIENCE_S
+
+
 def test_it_does_not_wait_for_longer_than_ten_seconds_and_is_stored_and_served(world: Callable[[float], World]) -> None:
     here = world(1e9)
     record = searched(here)

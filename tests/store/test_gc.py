@@ -96,6 +96,7 @@ def test_a_reader_without_write_access_is_served_all_the_same(caplog: pytest.Log
         ("locks/a.lock", 1),
         ("locks/.a.lock.holder.1234.tmp", 1 / 24),
         ("journal/a.json", 30),
+        ("../../programs/a.json", 365),
         ("journal/.a.json.1234.tmp", 1 / 24),
     ],
 )

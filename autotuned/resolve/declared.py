@@ -1,0 +1,223 @@
+"""Candidates of a call that are declared and not listed: a space's members, made into configs as they are named."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from functools import cached_property
+from typing import Any
+
+from autotuned.errors import DecorationError, PruningError
+from autotuned.key import opaque
+from autotuned.space.members import Members
+from autotuned.space.space import Space
+from autotuned.space.strategies import NAMES, SMALL, strategy
+from autotuned.store.choice import Live
+from autotuned.tunable.call import Call, Tunable, refuse_conflicts
+from autotuned.tunable.configs import Config
+from autotuned.typed_json import Json, canonical, encode
+
+KEPT = 16  # spaces of one kernel, by the arguments that constraints read
+ADMITTED = 256  # members that are offered to a pruner until it keeps one
+
+
+class Declaration:
+    """`configs=Space(...)` and `strategy=` of one decorated function.
+
+    Args:
+        space: What was given.
+        wanted: The strategy's name, an object with `ask(n)` and `tell(results)`, or a callable of the members giving
+            one.
+        options: Whether `num_warps` and the like are launch options.
+
+    Raises:
+        DecorationError: The strategy is none.
+    """
+
+    def __init__(self, space: Space, wanted: Any, options: bool, kernel: str) -> None:
+        if not (wanted in NAMES if isinstance(wanted, str) else _is_strategy(wanted) or callable(wanted)):
+            raise DecorationError(
+                f"`{kernel}`: strategy: expected {', '.join(map(repr, NAMES))}, or an object with ask(n) and "
+                f"tell(results), got {wanted!r:.60}."
+            )
+        self.space, self._wanted, self._options, self._kernel = space, wanted, options, kernel
+        self._known: dict[Any, Members] = {}
+
+    def reads(self, arguments: Iterable[str]) -> set[str]:
+        """Of the arguments of a call, those that constraints read."""
+        where = self.space.where
+        named = {name for one in where for name in (*one.needs, *one.takes)}
+        return {name for name in arguments if name in named or any(one.rest for one in where)}
+
+    def members(self, arguments: Mapping[str, Any]) -> Members:
+        """The members for a call.
+
+        Raises:
+            SpaceError: A constraint names something unknown, leaves nothing or raises.
+        """
+        read = {name: arguments[name] for name in sorted(self.reads(arguments))}
+        if not all(type(value) in (int, str, bool, float, type(None)) for value in read.values()):
+            return self.space.members(arguments, self._options)
+        text = repr(read)
+        if text not in self._known:
+            if len(self._known) >= KEPT:
+                self._known.pop(next(iter(self._known)))
+            self._known[text] = self.space.members(arguments, self._options)
+        return self._known[text]
+
+    def is_listed(self, members: Members) -> bool:
+        """Whether all members are candidates, as those of a list are."""
+        wanted = self._wanted
+        return members.exact and (wanted == "exhaustive" or (wanted == "auto" and members.size <= SMALL))
+
+    def __call__(self, **arguments: Any) -> list[Config]:
+        """All members as a list; those to try first come first."""
+        members = self.members(arguments)
+        return [members.config(point) for point in dict.fromkeys([*members.first, *members])]
+
+    def strategy(self, members: Members, prior: list[tuple[Config, float]]) -> Any:
+        """What asks for members of a call's space."""
+        if isinstance(self._wanted, str):
+            return strategy(self._wanted, members, 0, prior)
+        return self._wanted if _is_strategy(self._wanted) else self._wanted(members)
+
+    def sample(self) -> list[Config]:
+        """One config that sets all parameters, whatever constraints say."""
+        members = Members(self.space.parameters, (), {}, (), self._options)
+        return [members.config((0,) * len(members.names))]
+
+
+class Declared(Live):
+    """Candidates by identity: those that were named so far, and on demand every other member.
+
+    Args:
+        identity: The text that says which config one is.
+        admit: Of configs, those that a pruner keeps and a grid launches for this call.
+    """
+
+    def __init__(
+        self, members: Members, identity: Callable[[Config], str], admit: Callable[[list[Config]], list[Config]]
+    ) -> None:
+        super().__init__()
+        self.members, self._identity, self._admit = members, identity, admit
+        self._out: Collection[str] = ()
+
+    def admitted(self, configs: Iterable[Config]) -> dict[str, Config]:
+        """Of configs, those that this call may have, by identity; they are candidates from now on."""
+        new = [config for config in configs if self.members.point(config) is not None]
+        found = {self._identity(config): config for config in self._admit(new)} if new else {}
+        found = {name: dict.get(self, name, config) for name, config in found.items() if name not in self._out}
+        self.update(found)
+        return found
+
+    def begin(self) -> None:
+        """Take in one config: the first of `first=`, else of all, that this call may have."""
+        every = iter(self.members) if self.members.exact else self._drawn()
+        points = itertools.islice(itertools.chain(self.members.first, every), ADMITTED)
+        next((True for point in points if self.admitted([self.members.config(point)])), False)
+
+    def _drawn(self) -> Iterator[tuple[int, ...]]:
+        source = random.Random(0)
+        while True:
+            yield self.members.draw(source)
+
+    def __len__(self) -> int:
+        return super().__len__() + 1  # never the only one
+
+    def __contains__(self, identity: object) -> bool:
+        return super().__contains__(identity) or self._named(identity)
+
+    def __missing__(self, identity: str) -> Config:
+        if self._named(identity):
+            return dict.__getitem__(self, identity)
+        raise KeyError(identity)
+
+    def get(self, identity: str, default: Any = None) -> Any:
+        """The config of an identity."""
+        return self[identity] if self.__contains__(identity) else default
+
+    def without(self, names: Collection[str]) -> Live:
+        """A copy that does not have some of them."""
+        left = Declared(self.members, self._identity, self._admit)
+        left.update((name, config) for name, config in self.items() if name not in names)
+        vars(left).update({**vars(self), "_out": frozenset(names)})
+        return left
+
+    def _named(self, identity: object) -> bool:
+        config = self.member(identity) if isinstance(identity, str) and identity not in self._out else None
+        return config is not None and identity in self.admitted([config])
+
+    @cached_property
+    def _texts(self) -> list[dict[str, int]]:
+        """The index of each value by its text in an identity."""
+        return [
+            {canonical(encode(value, name, opaque.spell)): index for index, value in enumerate(values)}
+            for name, values in zip(self.members.names, self.members.values)
+        ]
+
+    def member(self, identity: str) -> Config | None:
+        """A member by its identity, whether or not this call may have it; None where it is none."""
+        try:
+            form: Json = json.loads(identity)
+            fields = {**form, **form["kwargs"]}
+            point = [texts[canonical(fields[name])] for name, texts in zip(self.members.names, self._texts)]
+        except (ValueError, KeyError, TypeError):
+            return None
+        config = self.members.config(point)
+        return config if self.members.holds(point) and self._identity(config) == identity else None
+
+
+def of(given: Any, wanted: Any, options: bool, kernel: str) -> Declaration:
+    """What a decorator was given as `configs=` and `strategy=`.
+
+    Raises:
+        DecorationError: There is a strategy and no space, or no such strategy.
+    """
+    if not isinstance(given, Space):
+        raise DecorationError(
+            f"`{kernel}`: strategy: expected configs=autotuned.Space(...) with it, got {type(given).__name__}: all of "
+            "a list are measured. Remove strategy=, or declare a space."
+        )
+    return Declaration(given, "auto" if wanted is None else wanted, options, kernel)
+
+
+def candidates(
+    tunable: Tunable,
+    call: Call,
+    members: Members,
+    identity: Callable[[Config], str],
+    prune: Callable[[list[Config]], list[Config]],
+) -> Declared:
+    """The members of a call's space, of which only the first is made.
+
+    Raises:
+        PruningError: A pruner, or the grid, leaves none of the first members.
+        ValueError: The caller passes what one of them sets.
+    """
+
+    def admit(configs: list[Config]) -> list[Config]:
+        try:
+            left = set(map(id, prune(configs)))
+        except PruningError:
+            return []
+        kept = [config for config in configs if id(config) in left]
+        for config in kept:
+            refuse_conflicts(tunable, call.args, call.kwargs, tunable.settings(config))
+        return [config for config in kept if not callable(call.grid) or tunable.launches(call, config)]
+
+    live = Declared(members, identity, admit)
+    live.begin()
+    if not live.keys():
+        raise PruningError(
+            f"`{tunable.name}`: a pruner, or the grid, left none of the first {min(ADMITTED, members.size)} of "
+            f"{members.words} configs for this call. Put what they ask for into where=.",
+            kernel=tunable.name,
+        )
+    live.untuned = next(iter(live))
+    return live
+
+
+def _is_strategy(given: Any) -> bool:
+    return callable(getattr(given, "ask", None)) and callable(getattr(given, "tell", None))

@@ -1,0 +1,78 @@
+"""Where a call's tensors lie: the GPU that it runs on, and what that GPU cannot reach."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from autotuned._startup import later
+from autotuned.errors import BinaryError, PlaceError
+from autotuned.key.key import is_descriptor
+from autotuned.triton_compat import kernel
+
+if TYPE_CHECKING:
+    from autotuned.binaries import libcuda
+else:
+    libcuda = later("binaries.libcuda")  # asked of what is on no GPU, or on another one, alone
+
+
+def gpu_elsewhere(values: Iterable[Any]) -> int | None:
+    """The GPU on which all tensors of a call lie that are on one; None if it is the current one, or there are several.
+
+    Tensors in tuples and of tensor descriptors count, as they are what a kernel is given.
+    """
+    gpus = {gpu for tensor in _tensors(values) if (gpu := gpu_of(tensor)) is not None}
+    if len(gpus) != 1:
+        return None
+    (gpu,) = gpus
+    return None if gpu == kernel.current_device() else gpu
+
+
+def gpu_of(tensor: Any) -> int | None:
+    """The index of the GPU that a torch tensor is on; None of any other."""
+    device = getattr(tensor, "device", None)
+    return getattr(device, "index", None) if getattr(device, "type", "") == "cuda" else None
+
+
+def refuse_unreachable(arguments: Mapping[str, Any], name: str) -> None:
+    """Refuse tensors that the current GPU cannot reach, where Triton's launcher would, and before anything is launched.
+
+    Pinned memory of the host, and memory of a GPU that has been made a peer, can be reached.
+
+    Args:
+        arguments: By name; those that are compiled in left out. `name`: of the kernel.
+
+    Raises:
+        PlaceError: Names argument and device.
+    """
+    here: int | None = None
+    for argument, value in arguments.items():
+        for tensor in _tensors([value], described=False):
+            gpu = gpu_of(tensor)
+            here = kernel.current_device() if here is None else here
+            if gpu == here or _is_reachable(tensor):
+                continue
+            raise PlaceError(
+                f"`{name}`: expected memory that cuda:{here} can reach, got argument {argument!r} on {tensor.device}: "
+                f"it cannot be accessed from Triton. Move it to cuda:{here}, or pin it if it is memory of the host.",
+                argument=argument,
+                device=str(tensor.device),
+            )
+
+
+def _tensors(values: Iterable[Any], described: bool = True) -> Iterator[Any]:
+    for value in values:
+        if isinstance(value, tuple):
+            yield from _tensors(value, described)
+        elif is_descriptor(value):
+            yield from [value.base] if described else []
+        elif hasattr(value, "data_ptr") and hasattr(value, "device"):
+            yield value
+
+
+def _is_reachable(tensor: Any) -> bool:
+    """What the driver says, which Triton's launcher asks too; true where it cannot be asked."""
+    try:
+        return libcuda.driver().reaches(tensor.data_ptr())
+    except (BinaryError, AttributeError, RuntimeError, TypeError):  # no driver; a tracer has no address
+        return True

@@ -1,0 +1,205 @@
+"""A search in batches: a strategy asks, each batch is compiled and raced against the best so far, and is told."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from autotuned.errors import AllConfigsFailedError, CheckError, DeviceLostError, OutOfMemoryError
+from autotuned.search import parallelism, search
+from autotuned.search.job import Job, Outcome
+from autotuned.store.record import Timing
+from autotuned.tunable import configs
+from autotuned.typed_json import Json
+
+if TYPE_CHECKING:
+    from typing import Protocol
+else:
+    Protocol = object
+
+log = logging.getLogger("autotuned")
+LEAST_BATCH, MOST_BATCH = 8, 64
+MOST = 600  # trials of one search by our own strategies, about
+IN_VAIN, GAIN = 96, 0.995  # a search ends after so many trials, and half of all, without a time below this share
+FAILING = 3  # batches in which nothing runs, the first ones, end it too
+
+
+class Asked(Protocol):
+    """A strategy: `autotuned.strategy(...)`, or the user's own."""
+
+    def ask(self, n: int) -> Sequence[Any]:
+        """At most `n` configs; none: finished."""
+
+    def tell(self, results: Iterable[tuple[Any, float | None, str]]) -> None:
+        """Take results: config, microseconds or None, status."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a search's configs come from.
+
+    Attributes:
+        strategy: What asks for them.
+        admit: Of configs, those that the call may have, by identity.
+        size: How many there are, for people.
+        says: What else there is to say in the end, such as which parameters mattered.
+    """
+
+    strategy: Asked
+    admit: Callable[[Iterable[Any]], Mapping[str, Any]]
+    size: str
+    says: Callable[[], Mapping[str, Json]] = dict
+
+
+def run(job: Job, outcome: Outcome, source: Source) -> None:
+    """Search until the strategy ends, nothing better is likely or time is up; `outcome` as `search.run` leaves it.
+
+    What is known already is told first. What runs untuned and the best so far are in each race, so that times of
+    different batches are never compared.
+
+    Raises:
+        AllConfigsFailedError: Nothing runs.
+        Exception: As `search.run`.
+    """
+    batches = _Batches(job, outcome, source)
+    try:
+        for fresh in batches:
+            batches.race(fresh)
+        batches.raise_if_none()
+    finally:
+        batches.finish()
+
+
+class _Batches:
+    """The state of one search in batches."""
+
+    def __init__(self, job: Job, outcome: Outcome, source: Source) -> None:
+        self._job, self._outcome, self._source = job, outcome, source
+        self._configs = dict(job.configs)
+        self._known = dict(job.known)
+        self._start, self._stopped = time.perf_counter(), "interrupted"
+        self._best: list[Json] = []
+        self._lead = math.inf
+        self._message = f"`{job.tunable.name}`: no config was tried: the strategy asked for none."
+        self._trials = self._failing = self._better_at = 0
+        self._own = hasattr(source.strategy, "doubt")  # the user's own says itself when it is done
+        self._incumbent = job.incumbent
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        """The configs of each batch by identity."""
+        told = [(config, self._known[name]) for name, config in self._configs.items() if name in self._known]
+        self._source.strategy.tell([_result(config, timing) for config, timing in told])
+        waiting = {name: config for name, config in self._configs.items() if name not in self._known}
+        while (stopped := self._why_stop()) is None:
+            fresh = self._asked(waiting)
+            if fresh is None:
+                stopped = "the strategy has asked for all that it wants"
+                break
+            waiting = {}
+            if fresh:
+                yield fresh
+        self._stopped = stopped or ""
+
+    def _asked(self, waiting: Mapping[str, Any]) -> dict[str, Any] | None:
+        """What is to be measured next; None at the end."""
+        room = self._size() - len(waiting)
+        asked = list(self._source.strategy.ask(room)) if room > 0 else []
+        if not asked and not waiting:
+            return None
+        admitted = self._source.admit(asked)
+        kept = set(map(id, admitted.values())) | set(map(str, admitted.values()))
+        left_out = [config for config in asked if id(config) not in kept and str(config) not in kept]
+        self._source.strategy.tell([(config, None, "left out") for config in left_out])
+        repeated = {name: config for name, config in admitted.items() if name in self._known}
+        self._source.strategy.tell([_result(config, self._known[name]) for name, config in repeated.items()])
+        return {**waiting, **{name: config for name, config in admitted.items() if name not in repeated}}
+
+    def _size(self) -> int:
+        if not self._job.tunable.compiles_ahead:
+            return LEAST_BATCH
+        return max(LEAST_BATCH, min(MOST_BATCH, parallelism.count(MOST_BATCH)))
+
+    def _why_stop(self) -> str | None:
+        if self._left_s() is not None and (self._left_s() or 0.0) <= 0 and self._trials:
+            return "the budget is used up"
+        if self._own and self._trials >= MOST:
+            return f"{MOST} trials"
+        if self._own and self._trials - self._better_at >= max(IN_VAIN, self._trials // 2):
+            return "nothing better is likely"
+        return None
+
+    def _doubt(self) -> float:
+        return float(getattr(self._source.strategy, "doubt", 1.0))
+
+    def _left_s(self) -> float | None:
+        budget = self._job.budget_s
+        return None if budget is None else budget - (time.perf_counter() - self._start)
+
+    def race(self, fresh: Mapping[str, Any]) -> None:
+        """Measure a batch beside the best so far and what runs untuned."""
+        self._configs.update(fresh)
+        known = {name: timing for name, timing in self._known.items() if name != self._job.untuned}
+        found, left_s = Outcome(), self._left_s()
+        budget_s = None if left_s is None else max(left_s, 1e-3)
+        beaten = self._incumbent if self._incumbent in known else None
+        wanted = replace(self._job, configs=dict(self._configs), known=known, incumbent=beaten, budget_s=budget_s)
+        try:
+            search.run(wanted, found)
+            self._outcome.winner, self._outcome.quality = found.winner, found.quality
+            self._incumbent = found.winner
+        except (DeviceLostError, OutOfMemoryError, CheckError):
+            raise
+        except Exception as error:  # of this batch nothing runs
+            self._failing += 1
+            if self._failing >= FAILING or any(one.status != "failed" for one in found.timings):
+                raise
+            self._message = str(error)
+        finally:
+            self._take_in(found, fresh)
+        self._source.strategy.tell([_result(config, self._known.get(name)) for name, config in fresh.items()])
+
+    def raise_if_none(self) -> None:
+        """Raise what the last batch raised, if nothing runs."""
+        if self._outcome.winner is None:
+            labels = [configs.label(one.config, self._job.tunable.has_options) for one in self._known.values()]
+            raise AllConfigsFailedError(self._message, kernel=self._job.tunable.name, reasons={self._message: labels})
+
+    def _take_in(self, found: Outcome, fresh: Mapping[str, Any]) -> None:
+        into, unfinished = self._outcome, found.winner is None
+        news = {one.identity: one for one in found.timings}
+        self._known.update({name: one for name, one in news.items() if not (unfinished and name in self._known)})
+        self._trials += len(fresh)
+        into.timings = list(self._known.values())
+        into.compile_s += found.compile_s
+        for name in ("written", "unnamed"):
+            known = getattr(into, name)
+            known += [one for one in getattr(found, name) if one not in known]
+        for name in ("one_answer_us", "copied_bytes", "needed_bytes", "regime", "noise"):
+            setattr(into, name, getattr(found, name))
+        best = min((one.median_us or math.inf for one in self._known.values() if one.usable), default=math.inf)
+        if best < math.inf:
+            if not self._best or best < self._best[-1][2]:
+                self._best.append([self._trials, round(time.perf_counter() - self._start, 3), best])
+            if best < GAIN * self._lead:
+                self._better_at, self._lead = self._trials, best
+
+    def finish(self) -> None:
+        """Say what was done, for the record."""
+        doubt = {} if self._doubt() == 1.0 else {"doubt": round(self._doubt(), 4)}
+        self._outcome.space = {
+            "members": self._source.size, "trials": self._trials, "stopped": self._stopped, **doubt,
+            "best_so_far": self._best, **self._source.says(),
+        }  # fmt: skip
+        log.info(
+            "`%s`: %d of %s configs tried; %s", self._job.tunable.name, self._trials, self._source.size, self._stopped
+        )
+
+
+def _result(config: Any, timing: Timing | None) -> tuple[Any, float | None, str]:
+    if timing is None:
+        return config, None, "not measured"
+    return config, timing.median_us if timing.usable else None, timing.status

@@ -1,0 +1,127 @@
+"""Constraints of a space: callables of its parameters and of the call's arguments, by name."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from autotuned._startup import Frozen
+from autotuned.errors import SpaceError
+
+
+class Constraint(Frozen):
+    """One constraint as it was given.
+
+    Attributes:
+        function: Says by its truth whether a config is a member.
+        label: How messages name it: its place in `where=` and its parameters.
+        needs: The names that it must be given.
+        takes: Further names that it takes where they are there.
+        rest: Whether it takes all other names as keywords.
+    """
+
+    function: Callable[..., Any]
+    label: str
+    needs: tuple[str, ...]
+    takes: tuple[str, ...]
+    rest: bool
+
+    def bound(self, parameters: Sequence[str], arguments: Mapping[str, Any]) -> Bound:
+        """The constraint for one call.
+
+        Args:
+            parameters: Names of the space's parameters, in order.
+            arguments: Of the call, by name.
+
+        Raises:
+            SpaceError: It names something that is neither.
+        """
+        known = {*parameters, *arguments}
+        if unknown := [name for name in self.needs if name not in known]:
+            raise SpaceError(
+                f"{self.label}: {unknown[0]!r} is neither a parameter of the space nor an argument of the call. "
+                f"Parameters are: {', '.join(parameters)}. Arguments are: {', '.join(arguments) or 'none'}.",
+                constraint=self.label,
+            )
+        named = [name for name in (*self.needs, *self.takes) if name in known]
+        names = [*named, *(name for name in (*parameters, *arguments) if self.rest and name not in named)]
+        fixed = {name: arguments[name] for name in names if name not in parameters}
+        return Bound(self.function, self.label, tuple(n for n in parameters if n in names), fixed)
+
+
+class Bound(Frozen):
+    """A constraint for one call: `names` are the parameters that it reads, `fixed` the arguments of the call."""
+
+    function: Callable[..., Any]
+    label: str
+    names: tuple[str, ...]
+    fixed: Mapping[str, Any]
+
+    def holds(self, values: Sequence[Any]) -> bool:
+        """Whether it holds for these values of `names`.
+
+        Raises:
+            SpaceError: It raises.
+        """
+        given = dict(zip(self.names, values))
+        try:
+            return bool(self.function(**given, **self.fixed))
+        except Exception as error:
+            shown = ", ".join(f"{name}={value!r:.40}" for name, value in given.items())
+            raise SpaceError(
+                f"{self.label}: expected true or false, got {type(error).__name__}: {error} for {shown}. Make it "
+                "answer for every combination of values.",
+                constraint=self.label,
+            ) from error
+
+
+def checked(where: Any, parameters: Iterable[str]) -> tuple[Constraint, ...]:
+    """`where=` as constraints.
+
+    Raises:
+        SpaceError: One is no callable, or reads no parameter of the space.
+    """
+    given = (where,) if callable(where) else where
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise SpaceError(f"Space: where: expected callables of parameter names, got {given!r:.60}.", constraint="where")
+    return tuple(_checked(function, f"where[{place}]", list(parameters)) for place, function in enumerate(given))
+
+
+def _checked(function: Any, place: str, parameters: list[str]) -> Constraint:
+    if not callable(function):
+        raise SpaceError(
+            f"Space: {place}: expected a callable of parameter names, got {function!r:.60}. Write "
+            f"lambda {parameters[0] if parameters else 'x'}: ...",
+            constraint=place,
+        )
+    kinds = inspect.Parameter
+    found = [p for p in _signature(function, place) if p.kind is not kinds.VAR_POSITIONAL]
+    if only_by_place := [p.name for p in found if p.kind is kinds.POSITIONAL_ONLY]:
+        raise SpaceError(
+            f"Space: {place}: expected parameters that can be given by name, got {only_by_place[0]!r} before a '/'. "
+            "Remove the '/'.",
+            constraint=place,
+        )
+    rest = any(p.kind is kinds.VAR_KEYWORD for p in found)
+    named = [p for p in found if p.kind is not kinds.VAR_KEYWORD]
+    label = f"{place} ({getattr(function, '__name__', 'callable').strip('<>')} of {', '.join(p.name for p in named)})"
+    if not rest and not {p.name for p in named} & set(parameters):
+        raise SpaceError(
+            f"Space: {label}: names no parameter of the space, so it decides nothing. Parameters are: "
+            f"{', '.join(parameters)}.",
+            constraint=label,
+        )
+    needs = tuple(p.name for p in named if p.default is kinds.empty)
+    return Constraint(function, label, needs, tuple(p.name for p in named if p.name not in needs), rest)
+
+
+def _signature(function: Callable[..., Any], place: str) -> list[inspect.Parameter]:
+    try:
+        return list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):
+        raise SpaceError(
+            f"Space: {place}: expected a callable with a signature, got {function!r:.60}. Wrap it in a lambda of "
+            "parameter names.",
+            constraint=place,
+        ) from None

@@ -1,0 +1,241 @@
+"""The guided strategy: tries what a model of the times seen so far, and of what others measured, expects to be fast."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from autotuned.space.members import Members
+from autotuned.space.parts import Point
+from autotuned.space.prior import Prior
+from autotuned.space.surrogate import NOISE, SCALES, Encoding, Process, Weights, alike, below, expected_gain
+
+OPENING = 12  # trials, spread over the space, before the first model
+IN_ORDER = 5  # trials in a prior's own order, before its first model
+SCORED = 400_000  # entries of the matrix between candidates and trials
+CLOSE = 500  # candidates, those expected to be fastest, whose gain is worked out
+SLOW = 0.7  # above the median's logarithm all times are alike
+MODELLED = 200  # trials that go into a model
+NEXT_TO = 5  # best trials, next to which every fourth is made
+LEARNING = 12  # changes of weights that are tried with each model
+UNRUN = 0.7, 0.4, 0.05  # what share runs where nothing is known; how far a failure reaches; how unsure one is
+GAIN = 0.01  # what counts as better, as a share of the best time
+CONTROLLED = 40  # trials, of which every eighth is made at random where a prior may mislead
+FAR = 0.1, 0.25, 0.5, 1.0, 8.0  # how far apart a prior's times may be from those seen here; the last is: unrelated
+
+
+class Guided:
+    """Asks for members of a space by a Gaussian process.
+
+    Times of a prior are in the same model, in one more coordinate as far from those seen here as makes all of them
+    likeliest; once they are likeliest as unrelated they are dropped.
+
+    Args:
+        first: Members to ask for first.
+        prior: Logarithms of times under other conditions, by member.
+    """
+
+    def __init__(
+        self, members: Members, seed: int, first: Iterable[Point] = (), prior: Mapping[Point, float] | None = None
+    ) -> None:
+        self._members, self._source = members, random.Random(seed)
+        self._encode = Encoding(members.values)
+        self._weights = Weights(self._encode.parameters, self._source)
+        self._prior = Prior(prior or {}, self._encode, self._source)
+        self._random = np.random.default_rng(seed)
+        self._pool = members.some(self._source)
+        self._coordinates = self._encode(self._pool)
+        self._rows = {tuple(point): row for row, point in enumerate(self._pool.tolist())}
+        self._is_new = np.ones(len(self._pool), bool)
+        self._times: dict[Point, float] = {}
+        self._failed: dict[Point, None] = {}
+        self._asked: dict[Point, None] = {}
+        self._first = [*dict.fromkeys([*first, *self._prior.order[:IN_ORDER]])]
+        self._models = 0
+        #: How likely it is that one that was not tried is better by `GAIN`; 1 before there is a model.
+        self.doubt = 1.0
+
+    def ask(self, count: int) -> list[Point]:
+        """At most so many members that were not asked for; none: all were."""
+        found = self._take(self._first, count)
+        if not self._prior and len(self._asked) < OPENING:
+            found += self._spread(min(count - len(found), OPENING - len(self._asked)))
+        if not found or (len(found) < count and self._times):
+            found += self._take(self._modelled(count - len(found)) if self._times or self._prior else [], count)
+        return found or self._take(self._left(), count)
+
+    def tell(self, results: Iterable[tuple[Point, float | None]]) -> None:
+        """Take logarithms of times; None for what failed."""
+        for point, time in results:
+            self._note(point)
+            if time is None:
+                self._failed[point] = None
+            else:
+                self._times[point] = time
+
+    def importance(self) -> list[float]:
+        """How much each parameter matters: the factor of its distances; 0 for one of one value."""
+        found = [0.0] * len(self._members.names)
+        for place, factor in zip(self._encode.parameters, self._weights.factors.tolist()):
+            found[place] = factor
+        return found
+
+    def _take(self, points: Iterable[Point], count: int) -> list[Point]:
+        found = [point for point in points if point not in self._asked][: max(0, count)]
+        for point in found:
+            self._note(point)
+        return found
+
+    def _note(self, point: Point) -> None:
+        self._asked[point] = None
+        if point in self._rows:
+            self._is_new[self._rows[point]] = False
+
+    def _left(self) -> list[Point]:
+        """What was not asked for; drawn at random where the space is too large to be listed."""
+        return [point for point in map(tuple, self._members.some(self._source).tolist()) if point not in self._asked]
+
+    def _spread(self, count: int) -> list[Point]:
+        """Members far from all that were asked for: each the farthest of some drawn at random."""
+        found: list[Point] = []
+        for _ in range(max(0, count)):
+            drawn = [self._members.draw(self._source) for _ in range(20)]
+            drawn = [point for point in drawn if point not in self._asked]
+            if drawn and self._asked:
+                here, there = self._encode(np.array(drawn)), self._encode(np.array(list(self._asked)))
+                apart = ((here[:, None] - there[None]) ** 2).sum(-1).min(1)
+                drawn = [drawn[int(apart.argmax())]]
+            found += self._take(drawn, 1)
+        return found
+
+    # -- by the model ----------------------------------------------------------------------------------------------
+
+    def _modelled(self, count: int) -> list[Point]:
+        points, at = self._candidates()
+        if not len(points) or count < 1:
+            return []
+        self._models += 1
+        process, offset, factors = self._model()
+        mean = offset + process.mean(process.near(self._here(at * factors)))
+        close = np.argpartition(mean, CLOSE)[:CLOSE] if len(mean) > CLOSE else np.arange(len(mean))
+        points, at, mean = points[close], at[close].astype(np.float64), mean[close]
+        picked = self._batch(process, at, self._here(at * factors), mean, count)
+        return [tuple(point) for point in points[picked].tolist()]
+
+    def _candidates(self) -> tuple[np.ndarray, np.ndarray]:
+        """Members that were not asked for, with their coordinates: all, or some and those next to the best."""
+        most = max(2 * CLOSE, SCORED // (len(self._prior.at) + min(len(self._times), MODELLED) + 1))
+        rows = np.flatnonzero(self._is_new)
+        if len(rows) > most:
+            rows = self._random.choice(rows, most, replace=False)
+        points, at = self._pool[rows], self._coordinates[rows]
+        if len(self._pool) <= most and self._members.exact:
+            return points, at
+        beside = {other for best in self._best() for other in self._members.neighbours(best)}
+        beside |= set(self._prior.order[: len(self._asked) + CLOSE])
+        beside -= self._asked.keys()
+        near = np.array(sorted(beside), np.uint16).reshape(-1, points.shape[1])
+        return np.concatenate([points, near]), np.concatenate([at, self._encode(near)])
+
+    def _best(self) -> list[Point]:
+        return sorted(self._times, key=lambda point: self._times[point])[:NEXT_TO]
+
+    def _model(self) -> tuple[Process, float, np.ndarray]:
+        """A model of the times, what is to be added to it, and the factors of its coordinates."""
+        kept = self._kept()
+        at = self._encode(np.array(kept, np.int64).reshape(len(kept), len(self._members.names)))
+        times = np.array([self._times[point] for point in kept])
+        times = np.minimum(times, np.median(times) + SLOW) if len(times) else times
+        offset = float(times.mean()) if len(times) else self._prior.level
+        factors, scales = self._scaled(at, times - offset)
+        if self._prior:
+            process, offset, far = self._joined(at * factors, times, factors, offset)
+            if far < FAR[-1] or len(times) < OPENING:
+                return process, offset, factors
+            self._prior = Prior({}, self._encode, self._source)  # it misleads
+        return Process(at * factors, times - offset, scales), offset, factors
+
+    def _kept(self) -> list[Point]:
+        """Trials that are modelled: the best, and as many of the others at random."""
+        if len(self._times) <= MODELLED:
+            return list(self._times)
+        order = sorted(self._times, key=lambda point: self._times[point])
+        return order[: MODELLED // 2] + self._source.sample(order[MODELLED // 2 :], MODELLED // 2)
+
+    def _joined(
+        self, at: np.ndarray, times: np.ndarray, factors: np.ndarray, alone: float
+    ) -> tuple[Process, float, float]:
+        """A model of the times and of a prior's, these as far away as makes all likeliest; its offset; how far."""
+        prior, found = self._prior, []
+        agreeing = float((times - prior.expect(at, factors)).mean()) if len(times) else alone
+        for far in FAR:
+            offset = agreeing if far < FAR[-1] else alone
+            there = np.concatenate([prior.at * factors, np.full((len(prior.at), 1), far, np.float32)], 1)
+            both = np.concatenate([self._here(at), there]), np.concatenate([times - offset, prior.seen])
+            found.append((Process(*both, (1.0,)), offset, far))
+        return max(found, key=lambda one: one[0].likelihood)
+
+    def _here(self, at: np.ndarray) -> np.ndarray:
+        """Coordinates in the model: beside a prior one more, in which its times are apart from those seen here."""
+        return np.concatenate([at, np.zeros((len(at), 1), np.float32)], 1) if self._prior else at
+
+    def _scaled(self, at: np.ndarray, times: np.ndarray) -> tuple[np.ndarray, Sequence[float]]:
+        """Factors of the coordinates, and scales: learned ones and equal ones in turns, as either may mislead."""
+        if self._prior and self._models == 1 and len(self._prior.at) > 3:
+            self._weights.learn(self._prior.at, self._prior.seen, 40)
+        elif len(times) > OPENING // 2:
+            self._weights.learn(at, times, LEARNING)
+        if self._models % 2 == 0 or self._prior:
+            return self._weights.factors, (1.0,)
+        return np.ones_like(self._weights.factors), SCALES
+
+    def _batch(self, process: Process, at: np.ndarray, here: np.ndarray, mean: np.ndarray, count: int) -> list[int]:
+        """Where the gain is largest, one after the other: each as if those before had come out as expected."""
+        near = process.near(here)
+        variance, runs = process.variance(near), self._runs(at)
+        best = min(self._times.values(), default=float(mean.min()))
+        self._judge(best, mean, variance, runs)
+        close_by = self._close_by(at)
+        taken: list[int] = []
+        before: list[tuple[np.ndarray, float]] = []
+        for turn in range(min(count, len(at))):
+            gain = expected_gain(mean, variance, best) * runs + 1e-12 * runs
+            if turn % 4 == 3:
+                gain = np.where(close_by, gain, gain * 1e-6)
+            gain[taken] = -1.0
+            one = int(gain.argmax())
+            if self._prior and turn % 8 == 7 and len(self._asked) < CONTROLLED:
+                one = self._source.choice([place for place in range(len(at)) if place not in taken])
+            taken.append(one)
+            shared = process.joint(here, near, one)
+            for other, its in before:
+                shared = shared - other * other[one] / its
+            before.append((shared, max(float(shared[one]), 0.0) + NOISE * process.spread**2))
+            variance = np.maximum(variance - shared**2 / before[-1][1], 1e-6 * process.spread**2)
+        return taken
+
+    def _runs(self, at: np.ndarray) -> np.ndarray:
+        """How likely it is that each candidate runs, by the failures near it."""
+        if not self._failed:
+            return np.ones(len(at))
+        usual, reach, unsure = UNRUN
+        good, bad = list(self._times)[-MODELLED:], list(self._failed)[-MODELLED:]
+        there = self._encode(np.array([*good, *bad])).astype(np.float64)
+        ran = np.repeat([1.0 - usual, -usual], [len(good), len(bad)])
+        weights = np.linalg.solve(alike(there, there, reach) + unsure * np.eye(len(there)), ran)
+        return np.clip(usual + alike(at, there, reach) @ weights, 0.02, 1.0)
+
+    def _close_by(self, at: np.ndarray) -> np.ndarray:
+        """Which candidates differ from one of the best trials in two coordinates at most."""
+        best = self._best()
+        if not best:
+            return np.ones(len(at), bool)
+        there = self._encode(np.array(best))
+        return np.asarray(((at[:, None] != there[None]).sum(-1).min(1)) <= 2)
+
+    def _judge(self, best: float, mean: np.ndarray, variance: np.ndarray, runs: np.ndarray) -> None:
+        better = below((best + math.log1p(-GAIN) - mean) / np.sqrt(variance)) * runs
+        self.doubt = float(better.max(initial=0.0))

@@ -1,0 +1,144 @@
+"""Parts of a space: parameters that constraints link, listed where they are few enough, else drawn and estimated."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import numpy as np
+
+from autotuned.errors import SpaceError
+from autotuned.space.constraints import Bound
+
+LISTED = 1_000_000  # combinations of one part that are gone through; more are drawn from
+PROBES, DRAWS = 2_000, 8
+TRIED = 200_000  # descents into a part of unknown members before it counts as empty
+
+Point = tuple[int, ...]
+"""A config as one index into the values of each parameter, in the order of the parameters."""
+
+
+class Part:
+    """Parameters that constraints link, and the combinations of their values that are members.
+
+    Args:
+        places: Where the parameters stand in a point.
+        values: The values of each.
+        constraints: Those that read them, each with the positions, within `places`, of what it reads.
+
+    Attributes:
+        size: How many members there are; an estimate unless `exact`.
+    """
+
+    def __init__(
+        self, places: Sequence[int], values: Sequence[Sequence[object]], constraints: Iterable[tuple[Bound, Point]]
+    ) -> None:
+        self.places = tuple(places)
+        self._values = values
+        self._at: list[list[tuple[Bound, Point]]] = [[] for _ in places]
+        for bound, reads in constraints:
+            self._at[max(reads)].append((bound, reads))
+        product = math.prod(map(len, values))
+        self.rows = self._listed(product) if product <= LISTED else None
+        self.exact = self.rows is not None
+        self.size = len(self.rows) if self.rows is not None else self._estimate()
+
+    def holds(self, row: Sequence[int]) -> bool:
+        """Whether a combination is a member."""
+        return all(self._allowed(row, depth) for depth in range(len(self.places)))
+
+    def draw(self, source: random.Random) -> Point:
+        """A member at random, each as likely as any other; nearly so in a part that is not listed."""
+        if self.rows is not None:
+            return tuple(self.rows[source.randrange(len(self.rows))].tolist())
+        found = list(itertools.islice(self._descents(source, TRIED), DRAWS))
+        return source.choices([row for row, _ in found], [weight for _, weight in found])[0]
+
+    def _listed(self, product: int) -> np.ndarray:
+        if not any(self._at):
+            shape = tuple(map(len, self._values))
+            return np.stack(np.unravel_index(np.arange(product), shape), 1).astype(np.uint16)
+        flat = itertools.chain.from_iterable(self._members([]))
+        return np.fromiter(flat, np.uint16).reshape(-1, len(self.places))
+
+    def _members(self, row: list[int]) -> Iterator[list[int]]:
+        """Every member that begins with a row, in order."""
+        if len(row) == len(self.places):
+            yield row
+            return
+        for index in self._choices(row):
+            yield from self._members([*row, index])
+
+    def _choices(self, row: list[int]) -> list[int]:
+        """The values that the next parameter may have after a row."""
+        depth = len(row)
+        return [index for index in range(len(self._values[depth])) if self._allowed([*row, index], depth)]
+
+    def _allowed(self, row: Sequence[int], depth: int) -> bool:
+        values = self._values
+        return all(bound.holds([values[place][row[place]] for place in reads]) for bound, reads in self._at[depth])
+
+    def _descents(self, source: random.Random, tries: int) -> Iterator[tuple[Point, float]]:
+        """Members at random, each with one over the chance of drawing it (Knuth, 1975)."""
+        for _ in range(tries):
+            row, weight = self._descent(source)
+            if weight:
+                yield tuple(row), weight
+
+    def _descent(self, source: random.Random) -> tuple[list[int], float]:
+        row: list[int] = []
+        weight = 1.0
+        while len(row) < len(self.places):
+            choices = self._choices(row)
+            if not choices:
+                return row, 0.0
+            weight *= len(choices)
+            row.append(source.choice(choices))
+        return row, weight
+
+    def _estimate(self) -> int:
+        """How many members there are, by Knuth's estimate over seeded descents."""
+        found = [weight for _, weight in self._descents(random.Random(0), PROBES)]
+        if not found:
+            found = [weight for _, weight in itertools.islice(self._descents(random.Random(1), TRIED), 1)]
+            return round(sum(found) / TRIED) + bool(found)
+        return max(1, round(sum(found) / PROBES))
+
+
+def split(values: Mapping[str, Sequence[object]], constraints: Sequence[Bound]) -> list[Part]:
+    """The parts of a space.
+
+    Raises:
+        SpaceError: Constraints leave nothing of one; it names them.
+    """
+    names = list(values)
+    parts = []
+    for group in _groups(len(names), [[names.index(name) for name in bound.names] for bound in constraints]):
+        inside = [bound for bound in constraints if names.index(bound.names[0]) in group]
+        reads = [(bound, tuple(group.index(names.index(name)) for name in bound.names)) for bound in inside]
+        part = Part(group, [values[names[place]] for place in group], reads)
+        if part.size == 0:
+            raise SpaceError(
+                f"Space: {_nothing_left(inside)} nothing of {math.prod(len(values[names[p]]) for p in group):,} "
+                f"combinations of {', '.join(names[place] for place in group)}"
+                f"{'' if part.exact else f', as far as {TRIED:,} random tries tell'}. "
+                "Loosen a constraint, or add values.",
+                constraint="; ".join(bound.label for bound in inside),
+            )
+        parts.append(part)
+    return parts
+
+
+def _nothing_left(bounds: Sequence[Bound]) -> str:
+    return f"{', '.join(bound.label for bound in bounds)} {'leave' if len(bounds) > 1 else 'leaves'}"
+
+
+def _groups(count: int, links: Sequence[Sequence[int]]) -> list[list[int]]:
+    """Places 0 to `count` - 1 in groups, so that no link runs between two."""
+    groups = [{place} for place in range(count)]
+    for link in links:
+        joined = set(link).union(*(group for group in groups if group & set(link)))
+        groups = [group for group in groups if not group & joined] + [joined]
+    return sorted(map(sorted, groups))

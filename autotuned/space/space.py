@@ -1,0 +1,116 @@
+"""A declared space of configs: parameters with their values, constraints, and configs to try first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from autotuned.errors import SpaceError
+from autotuned.space import constraints
+from autotuned.space.members import Members, indices, key_of
+from autotuned.space.parts import Point
+from autotuned.tunable.configs import is_config
+
+
+class Space:
+    """The configs that combine values of parameters and that constraints allow; given as `configs=`.
+
+    `num_warps`, `num_stages`, `num_ctas` and `maxnreg` are the launch options of these names; every other name is a
+    parameter of the kernel. Nothing is listed before a call needs it.
+
+    Args:
+        parameters: Values by name: lists, ranges, `autotuned.pow2s(16, 256)`. The order of values says which are
+            neighbours.
+        where: Callables of parameter names that say by their truth whether a config is a member. They may name
+            arguments of the call too.
+        first: Configs to try first, in order, or dicts of values. Those that are no members of a call are left out.
+
+    Raises:
+        SpaceError: A parameter has no values or a value twice, or a constraint names nothing.
+    """
+
+    def __init__(self, parameters: Mapping[str, Iterable[Any]], *, where: Any = (), first: Iterable[Any] = ()) -> None:
+        self.parameters = _checked(parameters)
+        self.where = constraints.checked(where, self.parameters)
+        self.first = tuple(_first(one, self.parameters) for one in first)
+
+    def members(self, arguments: Mapping[str, Any] | None = None, options: bool = True) -> Members:
+        """The members for one call.
+
+        Args:
+            arguments: Of the call, by name, as far as constraints name them.
+            options: Whether `num_warps` and the like are launch options, which they are not for a plain callable.
+
+        Raises:
+            SpaceError: A constraint names something unknown, leaves nothing or raises.
+        """
+        return Members(self.parameters, self.where, arguments or {}, self.first, options)
+
+    def __repr__(self) -> str:
+        sizes = ", ".join(f"{name}: {len(values)}" for name, values in self.parameters.items())
+        return f"Space({sizes}; {len(self.where)} constraints)"
+
+
+def pow2s(low: int, high: int) -> list[int]:
+    """The powers of two from `low` to `high`, both included.
+
+    Raises:
+        SpaceError: There is none.
+    """
+    for bound in (low, high):
+        if type(bound) is not int or bound < 1:
+            raise SpaceError(f"pow2s: expected two whole numbers of 1 or more, got {bound!r:.40}.", constraint="pow2s")
+    found = [1 << power for power in range((low - 1).bit_length(), high.bit_length())]
+    if not found:
+        raise SpaceError(f"pow2s: there is no power of two from {low} to {high}. Widen the range.", constraint="pow2s")
+    return found
+
+
+def _checked(parameters: Any) -> dict[str, Sequence[Any]]:
+    if not isinstance(parameters, Mapping) or not parameters:
+        raise SpaceError(f"Space: expected a dict of values by parameter name, got {parameters!r:.60}.", constraint="")
+    return {name: _values(name, given) for name, given in parameters.items()}
+
+
+def _values(name: Any, given: Any) -> tuple[Any, ...]:
+    if not isinstance(name, str) or not name.isidentifier():
+        raise SpaceError(f"Space: expected names of parameters, got {name!r:.60}.", constraint="")
+    if isinstance(given, (str, Mapping)) or not isinstance(given, Iterable):
+        raise SpaceError(
+            f"Space: {name}: expected a list or range of values, got {given!r:.60}. Write [{given!r:.60}] for one "
+            "value.",
+            constraint=name,
+        )
+    values = tuple(given)
+    if not 0 < len(values) <= MOST_VALUES:
+        raise SpaceError(f"Space: {name}: expected 1 to {MOST_VALUES:,} values, got {len(values):,}.", constraint=name)
+    keys = [key_of(value) for value in values]
+    if len(set(keys)) < len(keys):
+        twice = next(value for place, value in enumerate(values) if keys[place] in keys[:place])
+        raise SpaceError(
+            f"Space: {name}: expected each value once, got {twice!r:.60} twice. Remove one.", constraint=name
+        )
+    return values
+
+
+def _first(given: Any, parameters: Mapping[str, Sequence[Any]]) -> Point:
+    """One of `first=` as a point."""
+    values = given.all_kwargs() if is_config(given) else given
+    if not isinstance(values, Mapping) or not parameters.keys() <= values.keys():
+        raise SpaceError(
+            f"Space: first: expected a Config or a dict with a value for each of {', '.join(parameters)}, got "
+            f"{given!r:.80}.",
+            constraint="first",
+        )
+    known = {name: indices(allowed) for name, allowed in parameters.items()}
+    for name, places in known.items():
+        if key_of(values[name]) not in places:
+            raise SpaceError(
+                f"Space: first: {name}={values[name]!r:.40} is none of its values {list(parameters[name])!r:.80}. "
+                "Add it to them.",
+                constraint="first",
+            )
+    return tuple(places[key_of(values[name])] for name, places in known.items())
+
+
+MOST_VALUES = 10_000  # of one parameter

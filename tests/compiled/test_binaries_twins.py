@@ -1,0 +1,98 @@
+"""Binaries through the C and the Python launcher, at random: the same binary, and the same parameters to the byte."""
+
+from __future__ import annotations
+
+import importlib
+import struct
+import sys
+
+import fake_libcuda
+import pytest
+import torch
+from fake_driver import Device
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import autotuned
+from autotuned.configfiles import exchange
+from autotuned.offline import binaries
+
+_launch = pytest.importorskip("autotuned._launch")
+SIZES = {"i32": "<i", "i64": "<q"}
+INTEGERS = st.one_of(
+    st.sampled_from([0, 1, 2, 15, 16, 17, 96, 100, -1, -16, 2**31 - 1, 2**31, -(2**31), 2**32, 2**40, 2**63 - 1, -(2**63)]),
+    st.integers(-200, 200),
+    st.integers(-(2**40), 2**40).map(lambda n: n * 16),
+)  # fmt: skip
+CALL = st.tuples(
+    st.sampled_from([96, 100]),
+    INTEGERS,
+    st.integers(0, 8),
+    st.integers(0, 8),
+    st.sampled_from([(4,), (2, 3), (1, 2, 3)]),
+)
+
+
+def fresh():
+    sys.modules.pop("shipped_kernel", None)
+    return importlib.import_module("shipped_kernel").add
+
+
+@pytest.fixture
+def served(driver, tmp_path, monkeypatch):
+    """The kernel on each launcher, beginning with empty caches, and the pretended driver of each."""
+    add = fresh()
+    for n in (96, 100):
+        add[(4,)](torch.zeros(256), torch.zeros(256), n, 1)
+    exchange.export(tmp_path / "tuned")
+    assert binaries.build(tmp_path / "tuned", ["shipped_kernel"], device="cpu").missing == []
+    monkeypatch.setenv("AUTOTUNED_CACHE_DIR", str(tmp_path / "empty"))
+    library, device = fake_libcuda.install(monkeypatch), Device()
+    driver.get_current_stream = lambda index: device.stream
+    _launch.use_driver(*device.addresses())
+    autotuned.register_configs(tmp_path / "tuned", binaries=True)
+    found = {}
+    for launcher in ("c", "python"):
+        monkeypatch.setenv("AUTOTUNED_LAUNCHER", launcher)
+        found[launcher] = fresh()
+    yield found, library, device
+    _launch.use_driver(0, 0, 0, 0)
+
+
+def expected(loaded, arguments):
+    """The parameters as the binary's own signature says, without scratch memory."""
+    values = [(type_, arguments[name]) for name, type_ in loaded.variant.form.launched]
+    packed = [struct.pack("<Q", value.data_ptr()) if type_[0] == "*" else struct.pack(SIZES[type_], value)
+              for type_, value in values]  # fmt: skip
+    return [*packed, bytes(8), bytes(8)]
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(calls=st.lists(CALL, min_size=1, max_size=4))
+def test_both_launchers_pass_the_same(served, calls):
+    kernels, library, device = served
+    memory = torch.zeros(512)
+    for n, s, at_x, at_y, grid in calls:
+        arguments = {"x_ptr": memory[at_x:], "y_ptr": memory[256 + at_y :], "n": n, "s": s}
+        with autotuned.seal():
+            first = {name: kernel[grid](*arguments.values()) for name, kernel in kernels.items()}
+            loaded = first["c"]
+            assert first["python"] is loaded
+            wanted = expected(loaded, arguments)
+            library.params, device.sizes = len(wanted), [len(one) for one in wanted]
+            library.launches.clear()
+            device.calls.clear()
+            try:
+                for name, kernel in kernels.items():
+                    hits = kernel.cache_info().hits
+                    assert kernel[grid](*arguments.values()) is loaded
+                    assert kernel.cache_info().hits == hits + 1, name
+            finally:
+                library.params, device.sizes = 0, None
+        [by_python], [by_c] = library.launches, device.calls
+        sizes = (*grid, 1, 1)[:3]
+        assert (tuple(by_python.grid), tuple(by_c.grid)) == (sizes, sizes)
+        assert by_python.function == by_c.function == loaded.function
+        assert [raw[: len(one)] for raw, one in zip(by_python.raw, wanted)] == wanted
+        assert by_c.raw == wanted
+    assert autotuned.counters().get(("app.add", "refuse")) is None

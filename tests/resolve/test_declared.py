@@ -1,0 +1,286 @@
+"""A space as `configs=`: searched in batches, stored, served and explained as a list is."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+
+import pytest
+import triton
+from triton import Config
+
+import autotuned
+from autotuned import Space, autotune, pow2s
+from autotuned.errors import AllConfigsFailedError, DecorationError, PruningError, SpaceError
+from autotuned.search import batches
+from autotuned.store import listing
+
+
+def microseconds(a, b, c):
+    return None if a * b > 2**13 else 50 + 3 * abs(a - 64) + 2 * abs(b - 32) + 10 * c
+
+
+class Table:
+    """A benchmark that answers from a formula, and keeps what it was asked."""
+
+    def __init__(self):
+        self.now, self.asked = None, []
+
+    def __call__(self, call, quantiles=None):
+        call()
+        self.asked.append(self.now)
+        us = microseconds(*self.now)
+        if us is None:
+            raise RuntimeError("too large")
+        return [us / 1e3] * len(quantiles or [1])
+
+
+def space(**more):
+    return Space({"a": pow2s(4, 512), "b": pow2s(4, 512), "c": range(5)}, **{"where": [lambda a, b: a >= b], **more})
+
+
+def tuned(configs, **more):
+    table = more.pop("table", None) or Table()
+
+    @autotune(configs=configs, do_bench=table, name="declared.f", **{"key": ["n"], **more})
+    def f(n, *, a, b, c):
+        table.now = (a, b, c)
+
+    f.table = table
+    return f
+
+
+def values(config):
+    return tuple(config.kwargs[name] for name in "abc")
+
+
+def test_the_best_is_found_without_trying_all():
+    f = tuned(space())
+    f(1)
+    assert values(f.best_config) == (64, 32, 0)
+    assert len(set(f.table.asked)) < space().members().size
+    (record,) = [found for _, found in listing.all_records("declared.f")]
+    said = record.provenance["space"]
+    assert said["members"] == "180" and said["trials"] <= 180
+    assert said["best_so_far"][-1][2] == pytest.approx(50, rel=0.01)
+
+
+def test_what_was_found_is_served_by_another_process():
+    tuned(space())(1)
+    f = tuned(space())
+    f(1)
+    assert values(f.best_config) == (64, 32, 0) and f.table.asked == []
+    assert "hit" in str(f.explain(1))
+
+
+def test_a_stored_winner_that_is_no_member_is_a_miss():
+    tuned(space())(1)
+    f = tuned(space(where=[lambda a, b: a >= b and a != 64]))
+    f(1)
+    assert f.best_config.kwargs["a"] != 64
+
+
+def test_a_small_space_is_a_list():
+    f = tuned(Space({"a": [32, 64], "b": [32], "c": [0, 1]}))
+    f(1)
+    assert {*f.table.asked} == {(32, 32, 0), (32, 32, 1), (64, 32, 0), (64, 32, 1)}
+
+
+def test_constraints_see_the_call():
+    f = tuned(space(where=[lambda a, b, n: a <= n]))
+    f(16)
+    assert all(a <= 16 for a, _, _ in f.table.asked) and f.best_config.kwargs["a"] == 16
+    f(64)
+    assert values(f.best_config) == (64, 32, 0)
+
+
+def test_what_others_measured_comes_first():
+    f = tuned(space())
+    f(1)
+    f.table.asked.clear()
+    f(2)
+    assert (64, 32, 0) in f.table.asked[:10]  # a batch, in whatever order
+
+
+def test_a_pruner_is_asked_about_each_batch():
+    def small(configs, named, **rest):
+        return [config for config in configs if config.kwargs["a"] <= 32]
+
+    f = tuned(space(), prune_configs_by={"early_config_prune": small})
+    f(1)
+    assert values(f.best_config) == (32, 32, 0) and all(a <= 32 for a, _, _ in f.table.asked)
+
+
+def test_a_pruner_that_leaves_none_is_an_error():
+    f = tuned(space(), prune_configs_by={"early_config_prune": lambda configs, named, **rest: []})
+    with pytest.raises(PruningError, match="left none of the first 180 of 180 configs"):
+        f(1)
+
+
+def test_default_is_in_the_race_and_may_be_no_member():
+    f = tuned(space(where=[lambda a, b: a < b]), default=Config({"a": 64, "b": 32, "c": 0}))
+    with autotuned.mode("search"):
+        f(1)
+    assert values(f.best_config) == (64, 32, 0)
+
+
+def test_first_is_what_runs_untuned():
+    f = tuned(space(first=[{"a": 128, "b": 16, "c": 3}]))
+    with autotuned.mode("off"):
+        f(1)
+    assert values(f.best_config) == (128, 16, 3)
+    f(1)
+    with autotuned.mode("search"):
+        f(1)
+    assert (128, 16, 3) in f.table.asked[:10]
+
+
+class Own:
+    """A strategy of a user's: the first so many of a list."""
+
+    def __init__(self, configs):
+        self.configs, self.told = configs, []
+
+    def ask(self, n):
+        asked, self.configs = self.configs[:n], self.configs[n:]
+        return asked
+
+    def tell(self, results):
+        self.told += [(values(config), us, status) for config, us, status in results]
+
+
+def test_a_strategy_of_the_user_s_is_asked_and_told():
+    wanted = [Config({"a": a, "b": 32, "c": 0}) for a in (512, 32, 64, 128)]
+    own = Own([*wanted, Config({"a": 7, "b": 32, "c": 0})])
+    f = tuned(space(), strategy=own)
+    f(1)
+    assert values(f.best_config) == (64, 32, 0)
+    told = {config: (us, status) for config, us, status in own.told}
+    assert told[512, 32, 0] == (None, "failed") and told[7, 32, 0] == (None, "left out")
+    assert told[64, 32, 0] == (pytest.approx(50), "ok")
+
+
+def test_where_nothing_runs_the_reasons_are_said(monkeypatch):
+    f = tuned(Space({"a": pow2s(512, 4096), "b": pow2s(512, 4096), "c": range(8)}))
+    with pytest.raises(RuntimeError, match="too large"):
+        f(1)
+    assert batches.LEAST_BATCH < len(set(f.table.asked)) <= batches.FAILING * batches.LEAST_BATCH + 1
+
+
+def test_a_first_batch_that_fails_is_not_the_end():
+    f = tuned(Space({"a": pow2s(16, 4096), "b": pow2s(16, 4096), "c": range(8)}, first=[
+        {"a": 4096, "b": 512, "c": c} for c in range(8)]))  # fmt: skip
+    f(1)
+    assert values(f.best_config) == (64, 32, 0)
+
+
+def test_a_strategy_that_asks_for_nothing_that_runs_is_an_error():
+    f = tuned(space(first=[{"a": 512, "b": 512, "c": 0}]), strategy=Own([Config({"a": 512, "b": 256, "c": 1})]))
+    with pytest.raises((AllConfigsFailedError, RuntimeError), match="too large"):
+        f(1)
+
+
+def test_a_budget_ends_it_with_the_best_so_far():
+    f = tuned(space(), budget_s=1e-3)
+    f(1)
+    assert len(set(f.table.asked)) < 40 and f.best_config is not None
+
+
+def test_an_interrupted_search_goes_on_where_it_was():
+    table = Table()
+
+    def interrupted(call, quantiles=None):
+        if len(table.asked) == 30:
+            raise KeyboardInterrupt
+        return table(call, quantiles)
+
+    def bench(call, quantiles=None):
+        return (interrupted if bench.interrupts else table)(call, quantiles)
+
+    bench.interrupts = True
+
+    @autotune(configs=space(), do_bench=bench, name="declared.f", key=["n"])
+    def f(n, *, a, b, c):
+        table.now = (a, b, c)
+
+    with pytest.raises(KeyboardInterrupt):
+        f(1)
+    first, bench.interrupts = set(table.asked), False
+    table.asked.clear()
+    f(1)
+    assert len(first & set(table.asked)) <= 3  # what runs untuned, and the best so far
+    assert values(f.best_config) == (64, 32, 0)
+
+
+def test_a_seed_repeats_itself():
+    def run(name):
+        table = Table()
+
+        @autotune(configs=space(), do_bench=table, name=name, key=["n"])
+        def f(n, *, a, b, c):
+            table.now = (a, b, c)
+
+        f(1)
+        return table.asked
+
+    assert run("declared.one") == run("declared.two")
+
+
+def test_a_space_of_any_size_is_searched(caplog):
+    caplog.set_level(logging.INFO)
+    names, took = "abcdefghij", []
+
+    def bench(call, quantiles=None):
+        call()
+        return [(1 + took.pop() / 100) / 1e3] * len(quantiles or [1])
+
+    @autotune(configs=Space(dict.fromkeys(names, range(8)), where=[lambda a, b: a + b > 3]), do_bench=bench, key=["n"])
+    def f(n, *, a, b, c, d, e, f, g, h, i, j):
+        took.append((a - 3) ** 2 + (b - 5) ** 2 + (c - 1) ** 2 + d + abs(e - f))
+
+    f(1)
+    assert "of 905,969,664 configs tried" in caplog.text.replace("about ", "")
+    assert f.best_config.kwargs["d"] <= 1
+
+
+def test_options_of_a_kernel_are_launch_options():
+    import torch
+    import triton.language as tl
+
+    @autotune(configs=Space({"BLOCK": pow2s(16, 64), "num_warps": [1, 2]}, where=[lambda BLOCK, n: n >= BLOCK]))
+    @triton.jit
+    def fill(x, n, BLOCK: tl.constexpr):
+        at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+        tl.store(x + at, at, mask=at < n)
+
+    x = torch.zeros(40, dtype=torch.int32)
+    fill[lambda meta: (triton.cdiv(40, meta["BLOCK"]),)](x, 40)
+    assert x.tolist() == list(range(40))
+    assert fill.best_config.kwargs["BLOCK"] <= 32 and fill.best_config.num_warps in (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("more", "error", "message"),
+    [
+        ({"configs": [Config({"a": 1, "b": 1, "c": 1})], "strategy": "guided"}, DecorationError, "all of a list"),
+        ({"configs": space(), "strategy": "best"}, DecorationError, "expected 'auto', 'exhaustive'"),
+        ({"configs": space(), "strategy": 3}, DecorationError, "ask"),
+        ({"configs": Space({"a": [1], "d": [2]})}, Exception, "sets 'd', which is no parameter"),
+    ],
+    ids=["list", "name", "object", "parameter"],
+)
+def test_mistakes_are_said_at_decoration(more, error, message):
+    with pytest.raises(error, match=message):
+        tuned(more.pop("configs"), **more)
+
+
+def test_a_constraint_on_an_unknown_argument_is_said_at_the_call():
+    f = tuned(space(where=[lambda a, m: a < m]))
+    with pytest.raises(SpaceError, match="'m' is neither a parameter of the space nor an argument of the call"):
+        f(1)
+
+
+def test_all_members_have_identities_that_find_them():
+    members = space().members(options=False)
+    everything = set(itertools.starmap(lambda a, b, c: (a, b, c), [values(members.config(p)) for p in members]))
+    assert len(everything) == members.size

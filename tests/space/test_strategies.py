@@ -1,0 +1,173 @@
+"""Strategies: replayed on spaces whose every time is known, by seed, with priors that help and that mislead."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+import statistics
+
+import pytest
+from triton import Config
+
+import autotuned
+from autotuned import Space, pow2s
+from autotuned.errors import OptionError
+from autotuned.space import strategies
+
+
+def modelled_matmul(sms=108, smem=164, m=4096, n=4096, k=4096):
+    """Times of a made-up matmul: waves of tiles, loads that stages hide, limits of registers and shared memory."""
+    values = {"BM": pow2s(16, 256), "BN": pow2s(16, 256), "BK": pow2s(16, 128), "num_warps": pow2s(1, 8),
+              "num_stages": range(1, 6)}  # fmt: skip
+    times = {}
+    for bm, bn, bk, warps, stages in itertools.product(*values.values()):
+        shared, per_thread = (bm + bn) * bk * 2 * stages, bm * bn / (32 * warps)
+        if shared > smem * 1024 or per_thread > 512:
+            times[bm, bn, bk, warps, stages] = None
+            continue
+        waves = math.ceil(math.ceil(m / bm) * math.ceil(n / bn) / sms)
+        reuse = (bm * bn / (bm + bn)) / 64
+        speed = min(1.0, reuse) ** 0.7 * (1 - 0.4 / (stages + 0.3)) * min(1.0, bk / 64) ** 0.3
+        spills = 1 + max(0.0, per_thread - 160) / 200
+        idle = 1 + 0.1 * abs(math.log2(per_thread) - 6)
+        times[bm, bn, bk, warps, stages] = waves * bm * bn * k / speed * spills * idle / 1e6
+    return Space(values, where=[lambda BM, BN, num_warps: 128 * num_warps <= BM * BN]), times
+
+
+def time_of(times, config):
+    return times[(*config.kwargs.values(), config.num_warps, config.num_stages)]
+
+
+def replay(strategy, times, best, batch=16, most=600):
+    """How many were asked for until one was within 5% of the best."""
+    asked = 0
+    while asked < most and (configs := strategy.ask(batch)):
+        results = []
+        for config in configs:
+            asked += 1
+            us = time_of(times, config)
+            if us is not None and us <= 1.05 * best:
+                return asked
+            results.append((config, us, "ok" if us else "failed"))
+        strategy.tell(results)
+    return most + 1
+
+
+def best_of(space, times):
+    members = space.members()
+    known = [time_of(times, members.config(point)) for point in members]
+    return min(us for us in known if us is not None)
+
+
+def median(name, space, times, seeds=5, prior=()):
+    best = best_of(space, times)
+    return statistics.median(replay(autotuned.strategy(name, space, seed, prior), times, best) for seed in range(seeds))
+
+
+def times_of(space, times):
+    members = space.members()
+    configs = [members.config(point) for point in members]
+    return [(config, us) for config in configs if (us := time_of(times, config)) is not None]
+
+
+def test_guided_needs_fewer_trials_than_random():
+    space, times = modelled_matmul()
+    assert 2 * median("guided", space, times) <= median("random", space, times)
+
+
+def test_another_card_s_times_come_first():
+    space, times = modelled_matmul()
+    prior = times_of(*modelled_matmul(sms=132, smem=227))
+    assert median("guided", space, times, prior=prior) <= 20
+
+
+def test_a_prior_that_misleads_is_left():
+    space, times = modelled_matmul()
+    known = sorted(times_of(space, times), key=lambda pair: pair[1])
+    upside_down = list(zip([config for config, _ in known], [us for _, us in reversed(known)]))
+    alone = median("guided", space, times)
+    assert median("guided", space, times, prior=upside_down) <= alone + 60
+
+
+@pytest.mark.parametrize("name", ["guided", "random", "exhaustive", "auto"])
+def test_a_seed_repeats_itself(name):
+    def run():
+        space, times = modelled_matmul()
+        strategy, asked = autotuned.strategy(name, space, seed=3), []
+        for _ in range(4):
+            configs = strategy.ask(8)
+            asked += [str(config) for config in configs]
+            strategy.tell([(config, time_of(times, config), "ok") for config in configs])
+        return asked
+
+    first = run()
+    assert first == run() and len(set(first)) == len(first)
+
+
+@pytest.mark.parametrize("name", ["guided", "random", "exhaustive", "auto"])
+def test_every_member_is_asked_for_once_and_then_none(name):
+    space = Space({"a": range(5), "b": ["x", "y", "z"], "c": [True, False]}, where=lambda a, b: a != 2 or b != "x")
+    strategy, asked = autotuned.strategy(name, space), []
+    while configs := strategy.ask(7):
+        assert len(configs) <= 7
+        asked += [str(config) for config in configs]
+        strategy.tell([(config, 1.0 + config.kwargs["a"], "ok") for config in configs])
+    assert len(asked) == len(set(asked)) == 28
+
+
+@pytest.mark.parametrize("name", ["guided", "random", "exhaustive"])
+def test_what_fails_everywhere_ends_too(name):
+    strategy, asked = autotuned.strategy(name, Space({"a": range(40)})), 0
+    while configs := strategy.ask(16):
+        asked += len(configs)
+        strategy.tell([(config, None, "failed") for config in configs])
+    assert asked == 40
+
+
+def test_a_space_that_cannot_be_listed_is_drawn_from():
+    names = [f"p{place}" for place in range(12)]
+    space = Space(
+        dict.fromkeys(names, range(6)), where=eval(f"lambda {', '.join(names)}: ({' + '.join(names)}) % 2 == 0")
+    )
+    strategy = autotuned.strategy("guided", space)
+    for _ in range(3):
+        configs = strategy.ask(8)
+        assert len(configs) == 8 and all(sum(config.kwargs.values()) % 2 == 0 for config in configs)
+        strategy.tell([(config, 1.0 + sum(config.kwargs.values()), "ok") for config in configs])
+
+
+def test_first_is_asked_for_first_and_then_the_prior():
+    space = Space({"a": range(100)}, first=[{"a": 7}])
+    prior = [(Config({"a": 9}), 3.0), (Config({"a": 8}), 1.0), (Config({"a": 500}), 0.5), (Config({"a": 1}), None)]
+    for name in ("guided", "random", "exhaustive"):
+        asked = autotuned.strategy(name, space, prior=prior).ask(3)
+        assert [config.kwargs["a"] for config in asked] == [7, 8, 9]
+
+
+def test_what_was_told_is_not_asked_for():
+    strategy = autotuned.strategy("guided", Space({"a": range(30)}))
+    strategy.tell([(Config({"a": value}), 1.0 + value, "ok") for value in range(0, 30, 2)])
+    assert {config.kwargs["a"] for config in strategy.ask(30)} <= set(range(1, 30, 2))
+
+
+def test_members_at_random_come_each_once():
+    shuffled = list(strategies._shuffled(1000, random.Random(1)))
+    assert sorted(shuffled) == list(range(1000)) != shuffled
+
+
+def test_it_is_said_what_is_wrong():
+    with pytest.raises(OptionError, match="expected 'auto', 'exhaustive', 'random', 'guided', got 'best'"):
+        autotuned.strategy("best", Space({"a": [1]}))
+    with pytest.raises(OptionError, match="expected how many configs"):
+        autotuned.strategy("random", Space({"a": [1]})).ask(0)
+
+
+def test_doubt_falls_as_more_is_known():
+    space, times = modelled_matmul()
+    strategy, doubts = autotuned.strategy("guided", space), []
+    for _ in range(20):
+        configs = strategy.ask(16)
+        strategy.tell([(config, time_of(times, config), "ok") for config in configs])
+        doubts.append(strategy.doubt)
+    assert doubts[0] == 1.0 and doubts[-1] < 0.5
