@@ -144,10 +144,10 @@ def remark_json(data: Json) -> None:
     typer.echo(json.dumps(data, allow_nan=False), err=True)
 
 
-def fail(text: str) -> typer.Exit:
+def fail(text: str, code: int = 1) -> typer.Exit:
     """Say in one line why a command failed; the caller raises what this returns."""
     complain(f"error: {text}")
-    return typer.Exit(1)
+    return typer.Exit(code)
 
 
 def cannot_write(path: object, reason: object) -> typer.Exit:

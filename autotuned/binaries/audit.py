@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from autotuned import disk
+from autotuned.binaries import file as binaryfile
 from autotuned.binaries import writer
-from autotuned.configfiles.file import ConfigFile
+from autotuned.binaries.variant import Variant
+from autotuned.configfiles.file import ConfigFile, Entry
 from autotuned.errors import BinaryError
+from autotuned.typed_json import canonical
 
 
 def faults(path: Path, config: ConfigFile) -> Iterator[str]:
@@ -27,8 +31,31 @@ def faults(path: Path, config: ConfigFile) -> Iterator[str]:
         yield f"{len(missing)} binaries that entries name are not in {beside.name}: autotuned export --binaries."
     if unnamed := there.keys() - named:
         yield f"{len(unnamed)} binaries of {beside.name} belong to no entry, and are never loaded."
+    if others := sum(
+        any(digest in there and _is_of_another(there[digest], entry) for digest in entry.binaries)
+        for _, entry in config.entries()
+    ):
+        yield f"{others} entries name binaries of another config: they were edited since. autotuned export --binaries."
     for variant in file.variants:
         try:
             file.code(variant)
         except BinaryError as error:
             yield f"{beside.name}: {error}"
+
+
+def _is_of_another(variant: Variant, entry: Entry) -> bool:
+    """Whether plain constants of a binary are others than the entry's config has."""
+    constants = variant.form.constants
+    return any(
+        canonical(constants[name]) != canonical(value)
+        for name, value in entry.config["kwargs"].items()
+        if name in constants and not isinstance(constants[name], (dict, list))
+    )
+
+
+def strays(paths: Iterable[Path]) -> Iterator[tuple[Path, str]]:
+    """Binaries in the folders of config files that lie beside none, each with what is wrong."""
+    for folder in sorted({path.parent for path in paths}):
+        for path in sorted(folder.glob(f"*{binaryfile.SUFFIX}")):
+            if not path.with_suffix(".json").exists() and binaryfile.is_ours(disk.read_head(path, binaryfile.HEAD)):
+                yield path, "expected a config file beside it, found none: no call is served by it."

@@ -13,7 +13,7 @@ from typing import Any
 
 from autotuned import disk
 from autotuned._startup import Frozen
-from autotuned.binaries.variant import Code, Form, Variant, check_metadata
+from autotuned.binaries.variant import Code, Form, Variant, check_launch, check_metadata
 from autotuned.errors import BinaryError
 from autotuned.gpu.device import file_stem
 from autotuned.typed_json import Json, canonical, integer, named, typed
@@ -21,7 +21,7 @@ from autotuned.typed_json import Json, canonical, integer, named, typed
 SCHEMA = 1
 SUFFIX = ".bin"
 _MAGIC = "autotuned-binaries"
-_HEAD = 200  # bytes in which the first line must end
+HEAD = 200  # bytes in which the first line must end
 MOST_INDEX_BYTES, MOST_BLOB_BYTES = 64 << 20, 64 << 20
 _SHARED = ("codes", "options", "metadata")  # what variants share: said once in the index
 
@@ -55,25 +55,44 @@ class BinaryFile:
         self._content = b""  # of a file that was read: blobs are cut out of it when they are asked for
         self._blobs: dict[str, Blob] = {}
         self._by_form: dict[tuple[str, str], list[Variant]] | None = None
+        self._places: dict[str, int] = {}  # in `variants`, by digest: worked out where something is put in
+        self._whole: set[str] = set()  # code that was put in, and is what its hash says
 
     def add(self, variant: Variant, code: bytes) -> None:
-        """Put in a variant with its machine code; equal code is kept once."""
-        self._by_form = None
-        self.variants = [one for one in self.variants if one.digest != variant.digest] + [variant]
-        if variant.blob not in self._compressed and variant.blob not in self._blobs:
+        """Put in a variant with its machine code; equal code is kept once, and replaces what is damaged."""
+        self._put(variant)
+        if variant.blob not in self._whole:
+            self._whole.add(variant.blob)
             self._compressed[variant.blob] = zlib.compress(code, 9), len(code)
 
     def take(self, variant: Variant, other: BinaryFile) -> None:
-        """Put in a variant of another file, its code as it lies there."""
+        """Put in a variant of another file, its code as it lies there; code that is whole replaces what is not."""
+        self._put(variant)
+        blob = variant.blob
+        if blob not in self._whole and (other.is_whole(variant) or blob not in self._compressed):
+            self._compressed[blob] = other.stored(blob), other.size(blob)
+            self._whole |= {blob} if other.is_whole(variant) else set()
+
+    def _put(self, variant: Variant) -> None:
         self._by_form = None
-        self.variants = [one for one in self.variants if one.digest != variant.digest] + [variant]
-        self._compressed.setdefault(variant.blob, (other.stored(variant.blob), other.size(variant.blob)))
+        if len(self._places) != len(self.variants):
+            self.variants = list({one.digest: one for one in self.variants}.values())
+            self._places = {one.digest: place for place, one in enumerate(self.variants)}
+        place = self._places.setdefault(variant.digest, len(self.variants))
+        self.variants[place : place + 1] = [variant]
+
+    def is_whole(self, variant: Variant) -> bool:
+        """Whether the machine code of a variant is there, and what its hash says."""
+        try:
+            return bool(self.code(variant))
+        except BinaryError:
+            return False
 
     def keep(self, digests: Iterable[str]) -> int:
         """Drop the variants that are not among these; how many went."""
         wanted = frozenset(digests)
         left = [variant for variant in self.variants if variant.digest in wanted]
-        gone, self.variants, self._by_form = len(self.variants) - len(left), left, None
+        gone, self.variants, self._by_form, self._places = len(self.variants) - len(left), left, None, {}
         return gone
 
     def matching(self, code: Code, fixed: str) -> list[Variant]:
@@ -162,8 +181,19 @@ def read(content: bytes, path: str) -> BinaryFile:
                           path=path) from error  # fmt: skip
 
 
+def is_ours(head: bytes) -> bool:
+    """Whether a file that begins so holds binaries."""
+    return head.startswith(f"{_MAGIC} ".encode())
+
+
+def is_newer(head: bytes) -> bool:
+    """Whether a file that begins so was written by a newer version of this package."""
+    words = head.partition(b"\n")[0].decode("ascii", "replace").split(" ")
+    return words[0] == _MAGIC and len(words) > 1 and words[1].isdecimal() and int(words[1]) > SCHEMA
+
+
 def _read(content: bytes) -> BinaryFile:
-    line, found, _ = content[:_HEAD].partition(b"\n")
+    line, found, _ = content[:HEAD].partition(b"\n")
     words = line.decode("ascii", "replace").split(" ")
     if not found or words[0] != _MAGIC or len(words) < 2 or not words[1].isdecimal():
         raise ValueError(f"expected a file that begins with {_MAGIC!r}, got {line[:40]!r}.")
@@ -229,14 +259,9 @@ class _Reader:
         known = typed(self._index[kind], list, f"index.{kind}")
         place = kind, integer(number, f"{where}.{kind}", 0, len(known) - 1)
         if place not in self._shared:
-            check = {"codes": Code.load, "options": _options, "metadata": check_metadata}[kind]
+            check = {"codes": Code.load, "options": check_launch, "metadata": check_metadata}[kind]
             self._shared[place] = check(known[place[1]], f"{kind}[{place[1]}]")
         return self._shared[place]
-
-
-def _options(data: Json, where: str) -> dict[str, Json]:
-    options: dict[str, Json] = typed(data, dict, where)
-    return options
 
 
 class _Noting:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import ctypes
 import operator
 from collections import namedtuple
@@ -53,6 +54,12 @@ class Loaded:
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(f"expected an attribute that a shipped binary has, got {name!r}: {NOT_HERE}.")
+
+    def of(self, jit: Any) -> Loaded:
+        """The same on the device for another function of the same code."""
+        made = copy.copy(self)
+        made.src = SimpleNamespace(fn=jit, signature=self.src.signature)
+        return made
 
     def handle(self, jit: Any, device: int) -> compiled.Handle:
         """What a direct launch needs; UnbindableError where Triton is not as known."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from autotuned import env, events
 from autotuned._startup import Frozen
-from autotuned.binaries import folders
+from autotuned.binaries import folders, libcuda
 from autotuned.binaries.folders import Kernel, Shelf, Shelves
 from autotuned.binaries.loaded import Loaded
 from autotuned.binaries.variant import Code, Form, Variant, difference, form_of
@@ -223,18 +223,21 @@ class Server:
 
     def _load(self, shelf: Shelf, variant: Variant) -> Loaded | None:
         at, start = (variant.digest, toolchain.current_device()), time.perf_counter()
-        if at not in _loaded:
+        known = _loaded.get(at)
+        if known is None or (isinstance(known, str) and libcuda.may_pass(known)):
             try:
                 _loaded[at] = Loaded(self.jit, variant, shelf.binaries.code(variant), at[1])
                 events.emit("load", self.name, variant.digest, time.perf_counter() - start, shelf.path)
-            except (AutotunedError, KeyError, TypeError, AttributeError) as error:
+            except (AutotunedError, KeyError, TypeError, ValueError, AttributeError) as error:
                 _loaded[at] = str(error)
                 events.emit("refuse", self.name, variant.digest, 0.0, f"binary: {error}")
                 env.warn_once(
                     f"binary {variant.digest}", "`%s`: the binary %s beside %s is left out (%s); the call compiles.",
                     self._tunable.name, variant.digest[:12], shelf.path, error,
                 )  # fmt: skip
-        known = _loaded[at]
+            known = _loaded[at]
+        if isinstance(known, Loaded) and known.src.fn is not self.jit:  # of a module that was imported again
+            known = _loaded[at] = known.of(self.jit)
         return known if isinstance(known, Loaded) else None
 
     def fill(self, call: Call, config: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import keyword
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import Any
@@ -18,6 +19,8 @@ _ONE, _NONE = "=1", "=None"  # in place of a type: an integer that is 1, and a p
 _SIZES = ("shared", "num_warps", "num_ctas", "global_scratch_size", "profile_scratch_size", "global_scratch_align",
           "profile_scratch_align", "tmem_size")  # fmt: skip
 MOST = 1 << 31
+_MOST_OF = {"num_warps": 64, "num_ctas": 64}
+_FLAGS = ("launch_pdl", "launch_cooperative_grid")
 
 
 class Code(Frozen):
@@ -188,17 +191,33 @@ class Variant(Frozen):
         return {**self.form.options, **self.metadata}
 
 
+def check_launch(data: Json, where: str) -> dict[str, Json]:
+    """Options or metadata of which a launch is made.
+
+    Raises:
+        RecordError: A launch could not be made with it.
+    """
+    fields: dict[str, Json] = typed(data, dict, where)
+    for name, value in fields.items():
+        if not name.isidentifier() or keyword.iskeyword(name) or name[0] == "_":
+            raise wrong(where, "fields with names of attributes", name)
+        if name in _FLAGS and not isinstance(value, (bool, type(None))):
+            raise wrong(f"{where}.{name}", "true or false", value)
+        if name in _SIZES and value is not None:
+            integer(value, f"{where}.{name}", 0, _MOST_OF.get(name, MOST))
+    return fields
+
+
 def check_metadata(data: Json, where: str) -> dict[str, Json]:
     """A binary's metadata.
 
     Raises:
         RecordError: A launch could not be made with it.
     """
-    fields: dict[str, Json] = typed(data, dict, where)
-    typed(fields.get("name"), str, f"{where}.name")
-    for name in _SIZES:
-        if fields.get(name) is not None:
-            integer(fields[name], f"{where}.{name}", 0, MOST)
+    fields = check_launch(data, where)
+    name: str = typed(fields.get("name"), str, f"{where}.name")
+    if not name.isascii() or not name.isprintable():
+        raise wrong(f"{where}.name", "a function's name", name)
     if not isinstance(fields.get("shared"), int):
         raise wrong(f"{where}.shared", "a number of bytes", fields.get("shared"))
     return fields

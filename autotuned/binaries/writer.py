@@ -91,15 +91,20 @@ def _readable(path: Path, config: ConfigFile) -> BinaryFile:
 def write(path: Path, config: ConfigFile, binaries: BinaryFile) -> int:
     """Write a config file and its binaries; digests of what is not there go, and so does what no entry names.
 
+    Raises:
+        BinaryError: Binaries of a newer version lie there: they are left alone, and so is the config file.
+        OSError: It cannot be written.
+
     The machine code comes first: a reader in between finds more of it than the lines name, and never less.
     """
+    beside = path_beside(path, config.kernel)
+    _refuse_newer(beside)
     there = frozenset(variant.digest for variant in binaries.variants)
     for group in config.groups():
         for call, entry in list(group.entries.items()):
             group.entries[call] = entry.with_binaries(there & frozenset(entry.binaries))
     named = {digest for _, entry in config.entries() for digest in entry.binaries}
     binaries.keep(named)
-    beside = path_beside(path, config.kernel)
     content = binaries.dump() if named else b""
     if content:
         disk.write_bytes(beside, content)
@@ -107,6 +112,19 @@ def write(path: Path, config: ConfigFile, binaries: BinaryFile) -> int:
     if not content:
         disk.remove(beside)
     return len(content)
+
+
+def _refuse_newer(path: Path) -> None:
+    try:
+        head = disk.read_head(path, binaryfile.HEAD)
+    except FileNotFoundError:
+        return
+    if binaryfile.is_newer(head):
+        raise BinaryError(
+            f"binaries {path}: expected schema {binaryfile.SCHEMA} or older, got a newer one: it is left alone. "
+            "Upgrade autotuned, or move the file away.",
+            path=str(path),
+        )
 
 
 def matching(config: ConfigFile, context: Mapping[str, Json]) -> list[tuple[str, Mapping[str, Entry]]]:

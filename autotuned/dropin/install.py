@@ -109,7 +109,7 @@ def _keep_binaries(folder: Path) -> None:
         _installed.undo_kept()
 
     def make(original: Any) -> Any:
-        _installed.kept = Kept(folder, original)
+        _installed.kept = Kept(folder, original, lambda: _installed.kept)
         return _installed.kept
 
     _installed.undo_kept = specialization.stand_in_for_compile(make)

@@ -22,6 +22,7 @@ from autotuned.triton_compat import kernel as toolchain
 from autotuned.triton_compat.specialization import Specialization
 from autotuned.typed_json import Json, canonical, digest
 
+_TTIR = "ttir"
 log = logging.getLogger("autotuned")
 
 
@@ -44,17 +45,21 @@ class Kept:
 
     Args:
         folder: One file a kernel and specialization. Whoever may write it has code run on the GPU.
+        now: What is installed: a kernel that was launched once holds what stood in for `compile` then.
 
     Attributes:
         loaded, compiled: How many kernels came from the folder, and from Triton.
     """
 
-    def __init__(self, folder: Path, original: Callable[..., Any]) -> None:
-        self.folder, self._original = folder, original
+    def __init__(self, folder: Path, original: Callable[..., Any], now: Callable[[], Kept | None]) -> None:
+        self.folder, self._original, self._now = folder, original, now
         self.loaded = self.compiled = 0
 
     def __call__(self, src: Any, target: Any = None, options: Any = None, **more: Any) -> Any:
         """As Triton's `compile`."""
+        now = self._now()
+        if now is not self:
+            return (self._original if now is None else now)(src, target=target, options=options, **more)
         start, wanted = time.perf_counter(), _wanted(src, target, options)
         found = self._found(src, wanted) if wanted is not None else None
         if found is not None and wanted is not None:
@@ -79,8 +84,10 @@ class Kept:
             if variant is None:
                 raise BinaryError(f"binaries {path}: expected `{wanted.kernel}`, got another kernel.", path=str(path))
             disk.touch(path)  # `gc --binaries` removes first what was not used for longest
-            made = variant.metadata, file.code(variant), wanted.digest
-            return specialization.compiled_from(src, wanted.special, *made)
+            metadata = dict(variant.metadata)
+            ttir = str(metadata.pop(_TTIR, "")).encode()
+            stages = {"cubin": file.code(variant), **({_TTIR: ttir} if ttir else {})}
+            return specialization.compiled_from(src, wanted.special, metadata, stages, wanted.digest)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except (OSError, AutotunedError, ValueError, TypeError, KeyError) as error:
@@ -94,6 +101,7 @@ class Kept:
         if not isinstance(code, bytes):
             return
         metadata = specialization.launch_metadata_of(compiled, wanted.special)
+        metadata[_TTIR] = str(compiled.asm.get(_TTIR, ""))  # says which arguments are written
         parts = wanted.kernel, toolchain.version(), wanted.code, wanted.form, metadata
         file = BinaryFile(wanted.kernel)
         file.add(Variant(*parts, hashlib.sha256(code).hexdigest()), code)

@@ -91,6 +91,7 @@ def check(
         raise OptionError(message, option="fix", problem="expected beside measure, got it alone")
     checked = CheckResult(paths, tolerance)
     checked.faults += [Fault(str(path), text) for path, file in checked.files for text in audit.faults(path, file)]
+    checked.faults += [Fault(str(path), text) for path, text in audit.strays(path for path, _ in checked.files)]
     if imports or measure:
         _with_the_program(checked, targets or (), measure)
     if fix:

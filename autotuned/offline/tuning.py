@@ -72,7 +72,8 @@ def tune(
         None if out is None else Path(out), force, budget_s, isolate, timeout_s, devices, executor, ray_address
     )
     if binaries and out is None:
-        raise OptionError("binaries: expected a folder for them in out=, got none.")
+        problem = "expected a folder for them in out=, got none"
+        raise OptionError("binaries: expected a folder for them in out=, got none.", option="binaries", problem=problem)
     check_environment()
     if options.out is not None:
         writer.refuse_unwritable(options.out)

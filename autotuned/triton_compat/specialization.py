@@ -311,7 +311,7 @@ def fill_cache(jit: Any, special: Specialization, metadata: Mapping[str, Json], 
     digest = hashlib.sha256(text.encode("utf-8")).hexdigest()
     cache, stem = get_cache_manager(digest), str(source.name)[:150]
     if not cache.get_group(f"{stem}.json"):
-        cache.put_group(f"{stem}.json", _put(cache, stem, _whole(special, metadata, digest), binary))
+        cache.put_group(f"{stem}.json", _put(cache, stem, _whole(special, metadata, digest), {"cubin": binary}))
 
 
 def _whole(special: Specialization, metadata: Mapping[str, Json], digest: str) -> dict[str, Any]:
@@ -320,10 +320,10 @@ def _whole(special: Specialization, metadata: Mapping[str, Json], digest: str) -
     return {**said, "target": vars(target(special.arch)), "triton_version": kernel.version()}
 
 
-def _put(cache: Any, stem: str, metadata: Mapping[str, Any], binary: bytes) -> dict[str, str]:
-    """Put metadata and machine code into one of Triton's caches; their paths by their names."""
+def _put(cache: Any, stem: str, metadata: Mapping[str, Any], stages: Mapping[str, bytes]) -> dict[str, str]:
+    """Put metadata and what was compiled into one of Triton's caches; their paths by their names."""
     return {
-        f"{stem}.cubin": cache.put(binary, f"{stem}.cubin"),
+        **{f"{stem}.{name}": cache.put(content, f"{stem}.{name}") for name, content in stages.items()},
         f"{stem}.json": cache.put(json.dumps(metadata, default=vars), f"{stem}.json", binary=False),
     }
 
@@ -345,7 +345,7 @@ def asked_of_compiler(source: Any, asked_target: Any, options: Mapping[str, Any]
 
 
 def compiled_from(
-    source: Any, special: Specialization, metadata: Mapping[str, Json], binary: bytes, digest: str
+    source: Any, special: Specialization, metadata: Mapping[str, Json], stages: Mapping[str, bytes], digest: str
 ) -> Any:
     """Triton's compiled kernel of machine code that was kept, as if it came from Triton's cache.
 
@@ -356,7 +356,7 @@ def compiled_from(
     from triton.runtime.cache import get_cache_manager
 
     cache, stem = get_cache_manager(digest), str(source.name)[:150]
-    return CompiledKernel(source, _put(cache, stem, _whole(special, metadata, digest), binary), digest)
+    return CompiledKernel(source, _put(cache, stem, _whole(special, metadata, digest), stages), digest)
 
 
 def stand_in_for_compile(make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Callable[[], None]:

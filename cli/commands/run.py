@@ -22,9 +22,9 @@ def run(
         bool, typer.Option("--race", help="Measure by our search where Triton's benchmark would measure.")
     ] = False,
     binaries: Annotated[
-        str,
+        str | None,
         typer.Option("--binaries", metavar="DIR", help="Keep what every Triton kernel compiled, for the next start."),
-    ] = "",
+    ] = None,
     as_json: terminal.AsJson = False,
 ) -> None:
     """Run a command whose Triton kernels remember what was measured.
@@ -42,12 +42,14 @@ def run(
     if spec is None or spec.origin is None:  # only of a package that was deleted while it runs
         raise terminal.fail("autotuned is not installed as files; call autotuned.install() in the program.")
     startup = os.path.join(os.path.dirname(spec.origin), "dropin", "startup")
+    if binaries == "":
+        raise typer.BadParameter("expected a folder, got an empty text", param_hint="--binaries")
     kind = "-".join([name for name, asked in (("replace", replace), ("race", race)) if asked]) or "seed"
-    environment = env.for_command(kind, startup, os.path.expanduser(binaries))
+    environment = env.for_command(kind, startup, os.path.expanduser(binaries or ""))
     if as_json:
-        terminal.remark_json({"command": command, "install": kind, "binaries": binaries or None})
+        terminal.remark_json({"command": command, "install": kind, "binaries": binaries})
     # In place of this process: signals, the terminal and the exit code are the command's own.
     try:
         os.execvpe(command[0], command, environment)
     except FileNotFoundError as error:
-        raise terminal.fail(f"{command[0]}: no such command; write autotuned run -- python app.py.") from error
+        raise terminal.fail(f"{command[0]}: no such command; write autotuned run -- python app.py.", 127) from error

@@ -9,7 +9,9 @@ import pytest
 from made_binaries import code, file, form, variant
 
 from autotuned.binaries import file as binaryfile
-from autotuned.errors import BinaryError
+from autotuned.binaries.file import BinaryFile
+from autotuned.binaries.variant import check_metadata
+from autotuned.errors import BinaryError, RecordError
 
 
 def index_of(content):
@@ -186,6 +188,53 @@ def test_a_hundred_thousand_variants_are_read():
     assert len(read.variants) == 100_000 and read.faults == []
     [found] = read.matching(code(), form(block=77_777).fixed)
     assert found.form.constants == {"BLOCK": 77_777}
+
+
+def damaged(made):
+    """A file whose machine code is there and wrong."""
+    content = made.dump()
+    return binaryfile.read(content[:-4] + b"xxxx", "f")
+
+
+def test_code_that_is_put_in_again_replaces_what_is_damaged():
+    one, code_of_one = variant()
+    broken = damaged(file((one, code_of_one)))
+    assert not broken.is_whole(one)
+    broken.add(one, code_of_one)
+    assert broken.code(one) == code_of_one and len(broken.variants) == 1
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_of_two_copies_the_whole_one_is_taken(order):
+    one, code_of_one = variant()
+    whole = file((one, code_of_one))
+    together = BinaryFile("app.add")
+    for source in (damaged(whole), whole)[::order]:
+        together.take(one, source)
+    assert together.code(one) == code_of_one and len(together.variants) == 1
+
+
+def test_putting_in_looks_at_each_variant_once(monkeypatch):
+    one, machine = variant()
+    many = [one.replace(form=one.form.replace(constants={"BLOCK": number})) for number in range(200)]
+    asked = []
+    digest = type(one).digest.func
+    monkeypatch.setattr(type(one), "digest", property(lambda self: asked.append(1) or digest(self)))
+    made = BinaryFile("app.add")
+    for each in many + many:
+        made.add(each, machine)
+    assert len(made.variants) == 200 and len(asked) <= 2 * len(many)
+
+
+UNFIT = {
+    "class": 1, "_x": 1, "not a name": 1, "name": "\ud800", "num_ctas": 10**9, "num_warps": "4", "launch_pdl": "yes",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", UNFIT)
+def test_metadata_that_no_launch_can_be_made_of_is_refused(name):
+    with pytest.raises(RecordError, match="expected"):
+        check_metadata({"name": "add", "shared": 0, name: UNFIT[name]}, "metadata")
 
 
 # -- which calls one serves ------------------------------------------------------------------------------------------

@@ -85,7 +85,7 @@ def test_those_that_assume_most_come_first(tmp_path):
     made = [variant(b"\x7fELF wide", n="i64", aligned=()), variant(b"\x7fELF two", aligned=()), variant()]
     ship(tmp_path, made)
     autotuned.register_configs(tmp_path, binaries=True)
-    assert served() == [one.replace(kernel="app.k").digest for one, _ in reversed(made)]
+    assert served() == [one.replace(kernel="app.k").digest for one, _ in reversed(made[1:])]  # of the call's own types
 
 
 @pytest.mark.parametrize(

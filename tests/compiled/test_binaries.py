@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import json
+import re
 import struct
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import fake_libcuda
 import no_compiler
+import numpy as np
 import pytest
 import torch
 import triton
@@ -21,6 +23,7 @@ import triton
 import autotuned
 from autotuned.binaries import file as binaryfile
 from autotuned.binaries import writer as binary_writer
+from autotuned.binaries.loaded import _parameter
 from autotuned.configfiles import exchange
 from autotuned.errors import SealedError
 from autotuned.offline import binaries
@@ -415,6 +418,73 @@ def test_check_says_what_is_not_there(shipped):
     ]
 
 
+def test_check_says_what_was_edited_and_what_lies_there_alone(shipped):
+    path = next(shipped.glob("*/app.add.json"))
+    text = path.read_text()
+    path.write_text(re.sub(r'"BLOCK": \d+', '"BLOCK": 128', text))
+    (path.parent / "gone.bin").write_bytes(next(shipped.glob("*/app.add.bin")).read_bytes())
+    faults = "".join(map(str, autotuned.check(shipped).faults))
+    assert "2 entries name binaries of another config" in faults and "expected a config file beside it" in faults
+
+
+def test_binaries_of_a_newer_version_are_left_alone(shipped):
+    path = next(shipped.glob("*/app.add.bin"))
+    content = path.read_bytes().replace(b"autotuned-binaries 1 ", b"autotuned-binaries 2 ", 1)
+    path.write_bytes(content)
+    result = binaries.build(shipped, ["shipped_kernel"], device="cpu")
+    assert any("got a newer one: it is left alone" in line for file in result.files for line in file.missing)
+    assert path.read_bytes() == content
+
+
+def test_memory_that_was_full_is_asked_for_again(served, library):
+    library.error = fake_libcuda.OUT_OF_MEMORY
+    call(served)
+    library.error = 0
+    served.cache_clear()
+    call(served)
+    assert library.loads == ["add"]
+
+
+def test_a_module_that_was_imported_again_has_its_own_kernel(served, library):
+    first, again = call(served), call(fresh().add)
+    assert first.src.fn is not again.src.fn and again.src.fn is sys.modules["shipped_kernel"].add.fn
+
+
+def test_the_launcher_of_triton_is_given_nothing_generic(served, library, launches, monkeypatch):
+    """Under the hash of what Triton would compile for a call lies that, and nothing else."""
+    monkeypatch.setenv("AUTOTUNED_LAUNCHER", "triton")
+    filled = []
+    monkeypatch.setattr("autotuned.triton_compat.specialization.fill_cache", lambda *args: filled.append(args))
+    call(served, 96, s=1, offset=1)
+    assert filled == []
+    call(served, 96)
+    assert filled
+
+
+@pytest.mark.parametrize(
+    ("type_", "value", "error"),
+    [("u32", -1, OverflowError), ("i64", 1 << 63, OverflowError), ("i32", 2.5, TypeError), ("u8", "2", TypeError)],
+)
+def test_scalars_are_refused_as_by_triton(type_, value, error):
+    with pytest.raises(error, match="'s'"):
+        _parameter("s", type_, value)
+
+
+@pytest.mark.parametrize(
+    "value", [2.5, np.float32(2.5), torch.tensor(2.5), np.float64(2.5)], ids=lambda value: type(value).__name__
+)
+def test_whatever_is_a_float_is_passed_as_one(value):
+    assert _parameter("s", "fp32", value).value == 2.5
+
+
+def test_memory_that_the_gpu_does_not_reach_is_refused(second, library, monkeypatch):
+    monkeypatch.setattr(library, "reaches", False)
+    with pytest.raises(ValueError, match="cannot be accessed"):
+        call(second)
+    with pytest.raises(ValueError, match=r"argument 'x_ptr'.*\(cpu tensor\?\)"):
+        _parameter("x_ptr", "*fp32", torch.zeros(8))
+
+
 def test_building_again_changes_nothing(shipped):
     files = [next(shipped.glob("*/app.add.json")), next(shipped.glob("*/app.add.bin"))]
     before = [file.read_bytes() for file in files]
@@ -471,7 +541,7 @@ def test_a_kernel_with_one_config_ships_too(driver, library, tmp_path, monkeypat
     fresh()
     result = autotuned.tune(["shipped_kernel:only"], out=tmp_path / "tuned", binaries=True, isolate=False)
     [file] = result.binaries.files
-    assert (file.kernel, file.entries, file.variants, file.missing) == ("app.only", 1, 3, [])
+    assert (file.kernel, file.entries, file.variants, file.missing) == ("app.only", 1, 2, [])
     monkeypatch.setenv("AUTOTUNED_CACHE_DIR", str(tmp_path / "empty"))
     autotuned.register_configs(tmp_path / "tuned", binaries=True)
     fresh()

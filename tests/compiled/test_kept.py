@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+import shutil
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -172,3 +174,57 @@ def test_uninstall_takes_it_back(tmp_path):
     assert triton.compiler.compile is install._installed.kept
     install.uninstall()
     assert triton.compiler.compile is before is compiler.compile
+
+
+def test_a_kernel_that_was_launched_before_keeps_to_what_is_installed_now(start, tmp_path):
+    kernels, _ = start(tmp_path / "one")
+    x = torch.zeros(128)
+    kernels.plain[(2,)](x, 96, 64)
+    install.install(binaries=tmp_path / "two")
+    kernels.plain[(2,)](x, 96, 32)
+    install.uninstall()
+    kernels.plain[(2,)](x, 96, 16)
+    assert [len(list((tmp_path / name).iterdir())) for name in ("one", "two")] == [1, 1]
+
+
+def test_a_kept_kernel_has_its_ttir(start, tmp_path):
+    """A search reads in it which arguments are written."""
+    kernels, _ = start(tmp_path / "kept")
+    first = kernels.plain[(2,)](torch.zeros(128), 96, 64)
+    kernels, kept = start(tmp_path / "kept")
+    second = kernels.plain[(2,)](torch.zeros(128), 96, 64)
+    assert kept.loaded == 1 and first.asm["ttir"] == second.asm["ttir"] and "tt.store" in second.asm["ttir"]
+
+
+def test_another_libdevice_is_not_kept(start, tmp_path):
+    own = Path(triton.__file__).parent / "backends/nvidia/lib/libdevice.10.bc"
+    shutil.copy(own, tmp_path / "other.bc")
+    kernels, kept = start(tmp_path / "kept")
+    kernels.plain[(2,)](torch.zeros(128), 96, 64, extern_libs={"libdevice": str(tmp_path / "other.bc")})
+    assert kept.compiled == 1 and not (tmp_path / "kept").exists()
+
+
+STATE = """
+class State:
+    def __init__(self):
+        self.scale = 0
+
+    def set(self, value):
+        self.scale = value
+        return self
+
+
+STATE = State().set(VALUE)
+
+
+@triton.jit
+def of_state(x_ptr, C: tl.constexpr):
+    tl.store(x_ptr, C.scale * 1.0)
+"""
+
+
+def test_what_a_method_set_is_compiled_in(start, tmp_path):
+    for value in (2, 3):
+        kernels, kept = start(tmp_path / "kept", TEXT + STATE.replace("VALUE", str(value)))
+        kernels.of_state[(1,)](torch.zeros(4), kernels.STATE)
+        assert (kept.loaded, kept.compiled) == (0, 1)
