@@ -11,15 +11,20 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from types import CodeType, FunctionType, MethodType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from autotuned._startup import later
 from autotuned.errors import EncodingError
 from autotuned.key import key, source
 from autotuned.key.key import is_tensor
 from autotuned.key.reach import cells
 from autotuned.key.source_text import Body, codes, text
-from autotuned.key.value import of_value
 from autotuned.typed_json import OBJECT, Json, digest, encode, portable
+
+if TYPE_CHECKING:
+    from autotuned.key import value as values
+else:
+    values = later("key.value")
 
 # Objects without weak references that are kept alive. A key of one that was let go is never asked for again, since
 # numbers are not reused.
@@ -39,7 +44,7 @@ def spell(value: Any, where: str) -> Json:
     if is_tensor(value):
         return _layout(value)
     try:
-        return of_value(value, where, _layout)
+        return values.of_value(value, where, _layout)
     except EncodingError:
         return this_very(value)
 

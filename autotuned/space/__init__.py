@@ -1,1 +1,1 @@
-"""Declared spaces of configs, and the strategies that choose what to try in them."""
+"""Declared spaces of configs, and the strategies that choose what to try in them; `space.py` first."""

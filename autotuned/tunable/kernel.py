@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from autotuned._startup import later
 from autotuned.gpu import device
 from autotuned.gpu.device import Device
-from autotuned.key import exact, source
+from autotuned.key import source
 from autotuned.key.key import is_tensor
 from autotuned.triton_compat import fingerprint
 from autotuned.triton_compat import kernel as toolchain
@@ -20,10 +20,11 @@ from autotuned.tunable.call import Call, is_empty_grid, refuse_grid
 from autotuned.typed_json import Json
 
 if TYPE_CHECKING:
+    from autotuned.key import exact
     from autotuned.triton_compat import cache, compiled, frontend
 else:
     compiled, frontend = later("triton_compat.compiled"), later("triton_compat.frontend")
-    cache = later("triton_compat.cache")
+    cache, exact = later("triton_compat.cache"), later("key.exact")
 
 
 class TunableKernel:
