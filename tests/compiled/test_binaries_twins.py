@@ -43,7 +43,8 @@ def served(driver, tmp_path, monkeypatch):
     """The kernel on each launcher, beginning with empty caches, and the pretended driver of each."""
     add = fresh()
     for n in (96, 100):
-        add[(4,)](torch.zeros(256), torch.zeros(256), n, 1)
+        for s in (1, 2, 1 << 40):  # a binary is for its own types alone
+            add[(4,)](torch.zeros(256), torch.zeros(256), n, s)
     exchange.export(tmp_path / "tuned")
     assert binaries.build(tmp_path / "tuned", ["shipped_kernel"], device="cpu").missing == []
     monkeypatch.setenv("AUTOTUNED_CACHE_DIR", str(tmp_path / "empty"))

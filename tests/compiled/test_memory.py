@@ -88,6 +88,7 @@ class Timer(timers.HostTimer):
     )  # fmt: skip
 
     def __init__(self, memory):
+        super().__init__()
         cuda = SimpleNamespace(
             get_device_properties=lambda: SimpleNamespace(L2_cache_size=FLUSH // 2), empty_cache=memory.empty_cache
         )
@@ -118,7 +119,7 @@ def memory(monkeypatch, launches):
     monkeypatch.setattr(fake_cuda.Launcher, "__call__", launched)
     monkeypatch.setattr(torch.Tensor, "clone", taking)
     monkeypatch.setattr(fake_cuda.Utils, "load_binary", load)
-    monkeypatch.setattr(timers, "CudaTimer", lambda: Timer(found))
+    monkeypatch.setattr(timers, "CudaTimer", lambda *_: Timer(found))
     return found
 
 

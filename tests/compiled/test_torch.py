@@ -1,5 +1,7 @@
 """torch accepts a tuned kernel exactly where it accepts Triton's own tuner."""
 
+from types import SimpleNamespace
+
 import fake_cuda
 import pytest
 import torch
@@ -75,7 +77,7 @@ def benched(monkeypatch):
     from autotuned.search import race
 
     monkeypatch.setattr(race, "race", lambda trials, track, **_: track.sample(trials) or True)
-    monkeypatch.setattr(race, "duel", lambda best, untuned, track: True)
+    monkeypatch.setattr(race, "duel", lambda best, untuned, track: SimpleNamespace(is_won=True))
 
 
 def verdict(action):
