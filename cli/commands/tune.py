@@ -117,7 +117,8 @@ def _print(result: TuneResult, as_json: bool) -> None:
             terminal.say(f"not begun: {len(cases) - len(begun)} of {len(cases)} cases")
     for case in result.cases:
         if case.remark:
-            terminal.say(f"{case.kernel}  {case_words(case)}: {case.remark}.")
+            remark = f"{case.kernel}  {case_words(case)}: {case.remark}."
+            terminal.say(terminal.wrapped(remark, terminal.stdout().width, "  "))
     for name in result.without_cases:
         terminal.say(f"skipped {name}: it has no cases. {_hint()}")
     for path in result.files:

@@ -149,7 +149,7 @@ def test_every_command_has_all_forms(command, folder):
         (["merge", "nothing", "--out", "x"], 1),
         (["diff", "nothing", "tuned"], 1),
         (["check", "nothing"], 1),
-        (["run", "--", "no-such-command"], 1),
+        (["run", "--", "no-such-command"], 127),
         (["clear", "nothing"], 1),
         (["gc", "--max-size", "much"], 2),
         (["record", "x.jsonl", "--", "no-such-command"], 1),

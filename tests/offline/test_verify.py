@@ -180,7 +180,7 @@ def test_a_kernel_that_cannot_be_imported_is_a_fault_and_a_target_finds_it(write
     module = tuned(write, options="dict(name='app.stable')")
     [fault] = run_json("check", "tuned", "--import", code=1)["faults"]
     assert "kernel 'app.stable' cannot be imported" in fault["text"]
-    assert "--target" in fault["text"]
+    assert "targets=" in fault["text"]
     run("check", "tuned", "--import", "--target", module)
 
 
