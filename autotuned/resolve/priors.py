@@ -5,14 +5,16 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from autotuned.configfiles import lookup
 from autotuned.key import nearest_key
 from autotuned.key.key import Key
-from autotuned.resolve.declared import Declared
 from autotuned.store import listing, records
 from autotuned.store.record import TuningRecord
+
+if TYPE_CHECKING:
+    from autotuned.resolve.declared import Declared
 
 NEAREST = 4  # records that are read: those of the calls that differ least
 ENTRIES = 16  # choices of config files that count

@@ -8,18 +8,18 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from autotuned import events
+from autotuned._startup import later
 from autotuned.configfiles import lookup
 from autotuned.errors import OutOfMemoryError
 from autotuned.key import memory, nearest_key, opaque, walk
 from autotuned.key.key import Key
-from autotuned.resolve import explain, priors, sources
+from autotuned.resolve import explain, sources
 from autotuned.resolve.advice import Storm
-from autotuned.resolve.declared import Declared
 from autotuned.resolve.request import Question, State
-from autotuned.search import batches, exclusions, failures, job, race, search
+from autotuned.search import exclusions, failures, job, race, search
 from autotuned.search.job import Job, Outcome
 from autotuned.store import conditions, layout, listing, locks, records
 from autotuned.store.choice import Candidates, Choice, Origin
@@ -28,6 +28,13 @@ from autotuned.store.journal import Journal
 from autotuned.store.record import Timing, TuningRecord, identity_of
 from autotuned.tunable import configs
 from autotuned.typed_json import canonical, portable
+
+if TYPE_CHECKING:
+    from autotuned.resolve import declared, priors
+    from autotuned.search import batches
+else:  # for declared spaces alone: NumPy takes as long as all else
+    declared, priors = later("resolve.declared"), later("resolve.priors")
+    batches = later("search.batches")
 
 log = logging.getLogger("autotuned")
 
@@ -92,11 +99,11 @@ class Searcher:
         self._announce(result, outcome)
         left.journal.erase()  # what crashed is in the record now
         measured = {timing.identity for timing in outcome.timings}
-        complete = isinstance(question.live, Declared) or question.live.keys() <= measured  # else the budget ended it
+        ended = self._space(question) is not None or question.live.keys() <= measured  # else the budget ended it
         winner, own = outcome.winner or "", self._state.choices.get(key)
         tried = frozenset(question.live) | (own.tried if own else frozenset())
         under = sources.under(result, winner)
-        return Choice(question.live[winner], Origin.SEARCH, result, complete, tried=tried, conditions=under)
+        return Choice(question.live[winner], Origin.SEARCH, result, ended, tried=tried, conditions=under)
 
     def _say_no_room(self, key: Key, error: OutOfMemoryError) -> None:
         self._memory.failed(key.digest)
@@ -153,13 +160,19 @@ class Searcher:
         writer = logged if left.saved else nullcontext(lambda timing: None)
         with writer as write, self.tunable.trials(folder := records.scratch_folder()):
             wanted = self._job(question, left, write)
-            if isinstance(question.live, Declared):
-                batches.run(wanted, outcome, self._source(question, question.live))
+            if (space := self._space(question)) is not None:
+                batches.run(wanted, outcome, self._source(question, space))
             else:
                 search.run(wanted, outcome)
             self.tunable.settle(question.call, question.live[outcome.winner or ""], folder)
 
-    def _source(self, question: Question, live: Declared) -> batches.Source:
+    def _space(self, question: Question) -> declared.Declared | None:
+        """The candidates of a declared space that is not searched as a list."""
+        if self._state.options.declared is None or not isinstance(question.live, declared.Declared):
+            return None
+        return question.live
+
+    def _source(self, question: Question, live: declared.Declared) -> batches.Source:
         """Where the configs of a declared space come from: those that others measured first."""
         declaration = self._state.options.declared
         assert declaration is not None
