@@ -48,10 +48,11 @@ def refuse_unreachable(arguments: Mapping[str, Any], name: str) -> None:
     here: int | None = None
     for argument, value in arguments.items():
         for tensor in _tensors([value], described=False):
-            if here is None and not kernel.has_driver():
-                return  # the launch says what is missing
             gpu = gpu_of(tensor)
-            here = kernel.current_device() if here is None else here
+            try:
+                here = kernel.current_device() if here is None else here
+            except RuntimeError:  # no driver: the launch says what is missing
+                return
             if gpu == here or _is_reachable(tensor):
                 continue
             raise PlaceError(
