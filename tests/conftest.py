@@ -235,7 +235,10 @@ def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[.
                 (folder / parent / "__init__.py").touch()
             path.write_text(text, encoding="utf-8")
         before = set(sys.modules)
+        top = module.partition(".")[0]
         with monkeypatch.context() as patch:
+            for name in [name for name in sys.modules if name == top or name.startswith(f"{top}.")]:
+                patch.delitem(sys.modules, name)  # of another test
             patch.syspath_prepend(str(folder))
             found = importlib.import_module(module)
         for name in set(sys.modules) - before:
