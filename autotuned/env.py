@@ -280,16 +280,23 @@ def use_interpreter() -> None:
 
 
 @contextmanager
-def interpreter_put_back() -> Iterator[None]:
-    """Leave `TRITON_INTERPRET` behind as it was; what was imported and decorated meanwhile stays interpreted."""
-    before = os.environ.get("TRITON_INTERPRET")
+def _put_back(name: str) -> Iterator[None]:
+    """Leave a variable behind as it was."""
+    before = os.environ.get(name)
     try:
         yield
     finally:
         if before is None:
-            os.environ.pop("TRITON_INTERPRET", None)
+            os.environ.pop(name, None)
         else:
-            os.environ["TRITON_INTERPRET"] = before
+            os.environ[name] = before
+
+
+@contextmanager
+def interpreter_put_back() -> Iterator[None]:
+    """Leave `TRITON_INTERPRET` behind as it was; what was imported and decorated meanwhile stays interpreted."""
+    with _put_back("TRITON_INTERPRET"):
+        yield
 
 
 def interpreter_requested() -> bool:
@@ -331,18 +338,15 @@ def warn_once(about: str, message: str, *args: object, said: set[str] = _said) -
 @contextmanager
 def log_level(level: str) -> Iterator[None]:
     """Log on stderr at a level, here and in processes that are started, inside a `with` block."""
-    variable, before = os.environ.get("AUTOTUNED_LOG"), (log.level, log.propagate, list(log.handlers))
-    os.environ["AUTOTUNED_LOG"] = level
-    try:
-        configure_logging()
-        yield
-    finally:
-        if variable is None:
-            os.environ.pop("AUTOTUNED_LOG", None)
-        else:
-            os.environ["AUTOTUNED_LOG"] = variable
-        level_before, log.propagate, log.handlers[:] = before
-        log.setLevel(level_before)
+    before = log.level, log.propagate, list(log.handlers)
+    with _put_back("AUTOTUNED_LOG"):
+        os.environ["AUTOTUNED_LOG"] = level
+        try:
+            configure_logging()
+            yield
+        finally:
+            level_before, log.propagate, log.handlers[:] = before
+            log.setLevel(level_before)
 
 
 def temporary_folders() -> list[str]:

@@ -20,7 +20,7 @@ class Event(Frozen):
     Attributes:
         kind: One of `KINDS`.
         kernel: Its public name; of a kernel that is not tuned, its module and name.
-        key: Digest of the key, or of the binary that was loaded; "" where there is none.
+        key: Digest of the key, or of the binary that was loaded; "" if neither is known.
         seconds: What it took. A miss contains the search, the compilations and the loads that it led to.
         reason: Where the choice came from, what was measured, or why something was refused, in words.
     """

@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from autotuned._startup import Frozen, later
-from autotuned.api import pruning
 from autotuned.errors import ArgumentNameError, DecorationError
 from autotuned.key import source
 from autotuned.key.key import KeySpec
@@ -182,7 +181,7 @@ class _Given(Frozen):
     def decorate(self, fn: Any) -> Any:
         """Wrap `fn`."""
         function = _decorated_function(fn)
-        pruning.check(self.prune)
+        configs.check_prune(self.prune)
         name = self.name or source.public_name(fn)
         if triton_names.is_kernel(fn):
             return self._kernel(TunableKernel(fn, function, name, self.name is not None))
@@ -215,7 +214,7 @@ class _Given(Frozen):
             tunable,
             names,
             self._checked_configs(tunable),
-            lambda configs: self._options(tunable, names, configs, lambda: pruning.pruner_of(self.prune)),
+            lambda listed: self._options(tunable, names, listed, lambda: configs.pruner_of(self.prune)),
         )
 
     def _refuse_shared_name(self, tunable: Tunable) -> None:
@@ -422,7 +421,7 @@ _LATER = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATO
 
 
 def _is_space(given: Any) -> bool:
-    module = sys.modules.get("autotuned.space.space")  # without it there is none
+    module = sys.modules.get("autotuned.space.space")  # who made a space has imported it
     return module is not None and isinstance(given, module.Space)
 
 

@@ -54,7 +54,7 @@ def _is_of_another(variant: Variant, entry: Entry) -> bool:
 
 
 def strays(paths: Iterable[Path]) -> Iterator[tuple[Path, str]]:
-    """Binaries in the folders of config files that lie beside none, each with what is wrong."""
+    """Files of binaries in these folders that have no config file of their name, each with what is wrong."""
     for folder in sorted({path.parent for path in paths}):
         for path in sorted(folder.glob(f"*{binaryfile.SUFFIX}")):
             if not path.with_suffix(".json").exists() and binaryfile.is_ours(disk.read_head(path, binaryfile.HEAD)):

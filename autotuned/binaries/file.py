@@ -69,9 +69,12 @@ class BinaryFile:
         """Put in a variant of another file, its code as it lies there; code that is whole replaces what is not."""
         self._put(variant)
         blob = variant.blob
-        if blob not in self._whole and (other.is_whole(variant) or blob not in self._compressed):
+        if blob in self._whole:
+            return
+        if is_whole := other.is_whole(variant):
+            self._whole.add(blob)
+        if is_whole or blob not in self._compressed:
             self._compressed[blob] = other.stored(blob), other.size(blob)
-            self._whole |= {blob} if other.is_whole(variant) else set()
 
     def _put(self, variant: Variant) -> None:
         self._by_form = None

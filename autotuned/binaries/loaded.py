@@ -137,7 +137,7 @@ def _parameter(name: str, type_: str, value: Any) -> Any:
     """A value in the form that the kernel takes, by the rules of Triton's own launcher.
 
     Raises:
-        TypeError, OverflowError: It is none of the parameter's type.
+        TypeError, OverflowError: The value does not fit the parameter's type.
         ValueError: It is a tensor in memory that the GPU cannot access.
     """
     if type_.startswith("*"):

@@ -64,7 +64,7 @@ class Program:
                 one.wait_for(self._entries[key]["binary"])
 
     def _wanted(self) -> list[Compilation]:
-        """What is not in Triton's cache, of kernels that are imported by now."""
+        """The binaries that Triton's cache lacks, of kernels that are already imported."""
         found, left = [], []
         for entry in self._left:
             if cache.holds(entry["binary"]):

@@ -203,9 +203,7 @@ class CudaTimer:
 
     def _alone(self, trial: Trial) -> float:
         """What a call takes by the host's clock, from an idle device until it is idle again."""
-        trial.prepare()
-        if self._flush is not None:
-            self._flush.zero_()
+        self._prepare(trial)
         self.synchronize()
         start = time.perf_counter()
         trial.launch()
@@ -271,11 +269,14 @@ class CudaTimer:
         self._events += [(make(enable_timing=True), make(enable_timing=True)) for _ in range(count - len(self._events))]
         return self._events[:count]
 
-    def _enqueue(self, trial: Trial, before: Any, after: Any) -> float:
-        """Launch between two events; the host's microseconds for the launch alone."""
+    def _prepare(self, trial: Trial) -> None:
         trial.prepare()
         if self._flush is not None:
             self._flush.zero_()
+
+    def _enqueue(self, trial: Trial, before: Any, after: Any) -> float:
+        """Launch between two events; the host's microseconds for the launch alone."""
+        self._prepare(trial)
         before.record()
         start = time.perf_counter()
         trial.launch()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotuned import disk
 from autotuned._startup import Frozen, later
-from autotuned.errors import AutotunedError, ConfigError, PruningError
+from autotuned.errors import AutotunedError, ConfigError, DecorationError, PruningError
 from autotuned.typed_json import Fallback, Json, canonical, encode, is_numpy_scalar
 
 if TYPE_CHECKING:
@@ -40,6 +40,32 @@ class Pruner(Frozen):
     early: Callable[..., Any] | None = None
     perf_model: Callable[..., float] | None = None
     top_k: float = 1.0
+
+
+PRUNERS = ("early_config_prune", "perf_model", "top_k")
+
+
+def check_prune(prune: Any) -> None:
+    """Refuse a `prune_configs_by` that would prune nothing, without a word.
+
+    Raises:
+        DecorationError: It is no dict, or has an entry that is no part of a pruner.
+    """
+    if prune is not None and not isinstance(prune, Mapping):
+        raise DecorationError(
+            f"@autotune: prune_configs_by: expected a dict of {', '.join(PRUNERS)}, got {prune!r:.80}."
+        )
+    if unknown := [name for name in prune or () if name not in PRUNERS]:
+        raise DecorationError(
+            f"@autotune: prune_configs_by: expected {', '.join(PRUNERS)}, got {unknown[0]!r}. Remove it or correct "
+            "its name."
+        )
+
+
+def pruner_of(prune: Mapping[str, Any] | None) -> Pruner:
+    """`prune_configs_by` as a pruner."""
+    given = prune or {}
+    return Pruner(given.get("early_config_prune"), given.get("perf_model"), given.get("top_k", 1.0))
 
 
 def is_config(value: object) -> bool:

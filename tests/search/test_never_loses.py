@@ -13,7 +13,7 @@ from fakes import FakeConfig as Config
 
 import autotuned
 from autotuned import autotune
-from autotuned.search import race, timers
+from autotuned.search import race
 from autotuned.search.race import Duel, Track, duel, winner
 from autotuned.search.trial import Trial
 from autotuned.store import listing
@@ -24,28 +24,6 @@ def nothing() -> None: ...
 
 def trial(index: int, *samples_us: float) -> Trial:
     return Trial(index, nothing, nothing, samples_us=list(samples_us))
-
-
-class Clock:
-    """The host's clock, by which a launch takes as long as the config under test says."""
-
-    def __init__(self) -> None:
-        self.now_ns = 0
-
-    def perf_counter_ns(self) -> int:
-        return self.now_ns
-
-
-@pytest.fixture
-def took(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
-    """Let so many microseconds pass."""
-    clock = Clock()
-    monkeypatch.setattr(timers.time, "perf_counter_ns", clock.perf_counter_ns)
-
-    def pass_us(us: float) -> None:
-        clock.now_ns += round(us * 1e3)
-
-    return pass_us
 
 
 def tuned(took: Callable[[float], None], times_us: Sequence[float], **more: Any) -> Any:

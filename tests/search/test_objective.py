@@ -20,27 +20,6 @@ from autotuned.search.trial import Trial
 from autotuned.store import listing
 
 
-class Clock:
-    """The host's clock, which stands still but for what it is told."""
-
-    now_ns = 0
-
-    def perf_counter_ns(self) -> int:
-        return self.now_ns
-
-
-@pytest.fixture
-def took(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
-    """Let so many microseconds pass."""
-    clock = Clock()
-    monkeypatch.setattr(timers.time, "perf_counter_ns", clock.perf_counter_ns)
-
-    def pass_us(us: float) -> None:
-        clock.now_ns += round(us * 1e3)
-
-    return pass_us
-
-
 def hooked(took: Callable[[float], None], us: int, hook_us: int) -> Config:
     """A config whose launch takes so long, and whose hook before it does."""
     return Config({"us": us}, pre_hook=lambda arguments: took(hook_us) if hook_us else None)
