@@ -20,6 +20,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
+from counted import no_collection  # noqa: E402
+
 WARM, COUNTED = 60, 20
 WAYS = ("stock", "seeded", "replaced")
 
@@ -49,9 +51,10 @@ def count(launch: Callable[[int], Any]) -> Counts:
 
     for index in range(WARM, WARM + COUNTED):
         for switch, function in ((sys.setprofile, profile), (sys.settrace, trace)):
-            switch(function)
-            launch(index)
-            switch(None)
+            with no_collection():
+                switch(function)
+                launch(index)
+                switch(None)
     return Counts(*(calls[event] / COUNTED for event in ("call", "c_call", "opcode")))
 
 

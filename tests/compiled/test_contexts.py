@@ -1,7 +1,6 @@
 """Where a bound kernel is called from: backward threads, forks, tracers; and tensors that change under it."""
 
 import os
-import sys
 import threading
 
 import fake_cuda
@@ -9,6 +8,7 @@ import pytest
 import torch
 import triton
 import triton.language as tl
+from counted import profiled
 from torch._subclasses.fake_tensor import FakeTensorMode
 from triton import Config
 
@@ -180,11 +180,7 @@ def events_of(call):
         nonlocal count
         count += event in ("call", "c_call")
 
-    sys.setprofile(note)
-    try:
-        call()
-    finally:
-        sys.setprofile(None)
+    profiled(call, note)
     return count - 2  # the call itself, and setting the profiler back
 
 

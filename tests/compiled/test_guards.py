@@ -10,6 +10,7 @@ import pytest
 import torch
 import triton
 import triton.language as tl
+from counted import profiled
 from triton import Config, knobs
 from triton.runtime.autotuner import Autotuner
 from triton.runtime.jit import JITFunction
@@ -158,11 +159,7 @@ def test_a_kernel_evicted_from_tritons_cache_is_let_go(bound, x):
 def goes_past_triton(launch) -> bool:
     """Whether a launch does without Triton's own look-up."""
     functions = set()
-    sys.setprofile(lambda frame, event, argument: functions.add(frame.f_code))
-    try:
-        launch()
-    finally:
-        sys.setprofile(None)
+    profiled(launch, lambda frame, event, argument: functions.add(frame.f_code))
     return ORIGINAL_RUN.__code__ not in functions
 
 

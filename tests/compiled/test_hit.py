@@ -1,7 +1,6 @@
 """A hit: the binary, arguments and grid that Triton's own look-up would launch, and nothing done besides."""
 
 import inspect
-import sys
 import threading
 
 import fake_cuda
@@ -9,6 +8,7 @@ import pytest
 import torch
 import triton
 import triton.language as tl
+from counted import profiled
 from triton import Config
 
 from autotuned import autotune
@@ -221,11 +221,7 @@ def test_a_hit_is_a_table_lookup_and_a_launch(tensors, launcher):
 
     for _ in range(2):
         launch()
-    sys.setprofile(note)
-    try:
-        launch()
-    finally:
-        sys.setprofile(None)
+    profiled(launch, note)
     assert tuned.cache_info().hits == 2
     functions -= {("test_hit.py", "launch"), ("test_hit.py", "note"), ("jit.py", "__getitem__")}
     assert functions <= HIT_FUNCTIONS
