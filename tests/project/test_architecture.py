@@ -27,6 +27,7 @@ RANKS = [
     {"space"},
     {"launch"},
     {"search"},
+    {"rules"},
     {"configfiles"},
     {"binaries"},
     {"resolve"},
