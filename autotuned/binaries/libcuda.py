@@ -102,7 +102,7 @@ class Driver:
             ctypes.byref(config), ctypes.c_void_p(function), ctypes.cast(places, _PARAMETERS), None
         )
         if status:
-            raise RuntimeError(f"Triton Error [CUDA]: {self._words(status)}")
+            raise self._refusal(status)
 
     def tensor_map(self, encoding: Encoding, address: int, block: Any) -> Any:
         """The driver's map of a tensor descriptor, as the C launcher has it encoded (`launch/c/descriptors.h`).
@@ -126,7 +126,7 @@ class Driver:
             narrow(*[1] * rank), _NO_INTERLEAVE, swizzle, _PROMOTE_128, int(block.padding == "nan"),
         )  # fmt: skip
         if status:
-            raise RuntimeError(f"Triton Error [CUDA]: {self._words(status)}")
+            raise self._refusal(status)
         if clears_bit and self._version() <= _CLEARED_UP_TO and _bytes_spanned(sizes, [size, *steps]) < 128 << 10:
             made[1] &= ~(1 << 21)
         return made
@@ -169,6 +169,9 @@ class Driver:
         status = getattr(self._library, name)(*args)
         if status:
             raise BinaryError(f"{name}: {self._words(status)}", path="")
+
+    def _refusal(self, status: int) -> RuntimeError:
+        return RuntimeError(f"Triton Error [CUDA]: {self._words(status)}")
 
     def _words(self, status: int) -> str:
         text = ctypes.c_char_p()
