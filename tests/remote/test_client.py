@@ -137,7 +137,7 @@ def test_a_write_is_refused_where_another_came_first_if_the_store_can_tell(url: 
             assert backend.write("v2/ab/abc", b"second", seen) == "written"
             assert backend.write("v2/ab/abc", b"third", seen) == "changed"
             assert backend.read("v2/ab/abc", 100)[0] == b"second"
-        assert [name for name in backend.names("v2/")] == ["v2/ab/abc"]
+        assert list(backend.names("v2/")) == ["v2/ab/abc"]
         assert [(name, size > 4) for name, size, _ in backend.sizes("v2/")] == [("v2/ab/abc", True)]
         backend.remove("v2/ab/abc")
         backend.remove("v2/ab/abc")
