@@ -19,6 +19,7 @@ from autotuned.errors import AutotunedError, DeviceChoiceError, OptionError, Out
 from . import terminal
 from .commands.check import check
 from .commands.clear import clear
+from .commands.compress import compress
 from .commands.diff import diff
 from .commands.doctor import doctor
 from .commands.explain import explain_
@@ -131,6 +132,7 @@ def _level(quiet: bool, verbose: bool) -> Iterator[None]:
 
 
 for command in (
-    tune, list_, show, explain_, export, import_, merge, diff, check, run, clear, gc, record, warmup, report, doctor
+    tune, list_, show, explain_, export, import_, merge, diff, check, compress, run, clear, gc, record, warmup,
+    report, doctor,
 ):  # fmt: skip
     app.command(command.__name__.rstrip("_"))(_with_levels(command))

@@ -22,6 +22,7 @@ from autotuned.tunable.kernel import TunableKernel
 if TYPE_CHECKING:
     from autotuned.api.function import TunedFunction
     from autotuned.configfiles import nearest_shape as neighbours
+    from autotuned.configfiles.policy import Within
     from autotuned.resolve import declared
     from autotuned.search import check as checks
 else:
@@ -49,7 +50,7 @@ def autotune(
     name: str | None = None,
     default: Any = None,
     bucket: Mapping[str, Callable[[Any], Any]] | None = None,
-    nearest: Mapping[str, float] | None = None,
+    nearest: Mapping[str, float] | Within | None = None,
     check: Any = None,
     version: Any = None,
     toolchain: Sequence[str] | None = None,
@@ -85,7 +86,7 @@ def autotune(
             a kernel never searches by itself.
         bucket: `{"M": autotuned.pow2}`: the key holds the bucket of a key argument, the launch its true value.
         nearest: `{"M": 2.0}`: where config files lack the call, its nearest neighbour serves that differs in M only, by
-            at most this factor.
+            at most this factor. `autotuned.within("5%")`: a rule in the files serves, where it loses no more than this.
         check: What a config must compute to be chosen: a reference callable, "first" (the first config that runs), or
             an `autotuned.Check` with tolerances and poisoning.
         version: A salt: change it to tune again.
@@ -118,7 +119,8 @@ def autotune(
         name=name,
         default=default,
         bucket=_checked_dict("bucket", "callables", bucket),
-        nearest=_checked_dict("nearest", "factors", nearest),
+        nearest=_checked_dict("nearest", "factors", getattr(nearest, "nearest", nearest)),
+        within=nearest if hasattr(nearest, "bound") else None,  # asked without importing what makes one
         check=check,
         version=version,
         distributions=_checked_distributions(toolchain),
@@ -170,6 +172,7 @@ class _Given(Frozen):
     default: Any
     bucket: Mapping[str, Callable[[Any], Any]]
     nearest: Mapping[str, float]
+    within: Any
     check: Any
     version: Any
     distributions: tuple[str, ...]
@@ -295,6 +298,7 @@ class _Given(Frozen):
             check=None if self.check is None else checks.as_check(self.check, tunable.name),
             max_searches=_checked_searches(self.max_searches),
             nearest=self.nearest,
+            within=self.within,
             **self._objectives(tunable),
         )
 
@@ -304,7 +308,7 @@ class _Given(Frozen):
             return self.configs if callable(self.configs) else None
         return declared.of(self.configs, self.strategy, tunable.has_options, tunable.name)
 
-    def _objectives(self, tunable: Tunable) -> dict[str, str]:
+    def _objectives(self, tunable: Tunable) -> dict[str, Any]:
         """What is measured, and what would be if nobody said."""
         if self.objective not in (None, "kernel", "call"):
             raise DecorationError(

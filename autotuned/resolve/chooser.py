@@ -258,7 +258,9 @@ class Chooser:
             return [own]
         strict = question.mode == "strict"
         binaries = self.shipped.place(question) if self.shipped.possible else None
-        return [own, *sources.places(strict, question.must_search, self.options.nearest, question.needed, binaries)]
+        options, needed = self.options, question.needed
+        known = sources.places(strict, question.must_search, options.nearest, needed, binaries, options.within)
+        return [own, *known]
 
     def _ending(self, question: Question) -> Origin | None:
         """What a call gets for which nothing is known: a search, an untuned config, or (None) an error."""

@@ -412,7 +412,7 @@ class Tuner:
         self.launcher.clear()
 
 
-MEASURED = (Origin.STORE, Origin.BINARY, Origin.FILE, Origin.LADDER, Origin.NEAREST, Origin.SEARCH)
+MEASURED = (Origin.STORE, Origin.BINARY, Origin.FILE, Origin.LADDER, Origin.RULE, Origin.NEAREST, Origin.SEARCH)
 
 
 class _RefusedError(Exception):
