@@ -171,6 +171,9 @@ def remark(record: TuningRecord, was_noisy: bool) -> str | None:
     Args:
         was_noisy: Whether it was measured again because its times were noisy before.
     """
+    if record.unconfirmed is not None and not record.is_doubtful:
+        return ("the budget ended before a faster config could be compared once more with what runs untuned, which "
+                "stays; run `tune` again to compare them")  # fmt: skip
     if not record.is_doubtful:
         return "it was noisy before, and was measured again" if was_noisy else None
     again = "still noisy" if was_noisy else "noisy"

@@ -135,7 +135,7 @@ class Question(Frozen):
         needed: What a choice must have been measured under.
         launches: Whether it launches anything; if not there is nothing to measure.
         narrowed: Whether another call of the key may have other candidates.
-        again: Measure again what was noisy.
+        again: Measure again what was noisy, and compare with what runs untuned what never was.
     """
 
     call: Call
@@ -160,8 +160,25 @@ class Question(Frozen):
         return known.complete and not (crashed and known.origin is Origin.STORE) and not self.doubts(known.record)
 
     def doubts(self, record: TuningRecord | None) -> bool:
-        """Whether the times of a record are to be measured again."""
-        return self.again and record is not None and record.is_doubtful
+        """Whether the times of a record are to be measured again, all or those of `unraced`."""
+        return self.again and record is not None and (record.is_doubtful or bool(self.unraced(record)))
+
+    def unraced(self, record: TuningRecord) -> set[str]:
+        """Configs, by identity, that a record's winner is still to be compared with: a `default=` that was given after
+        it was chosen, and one that the budget left no time to confirm.
+        """
+        timings = {timing.identity: timing for timing in record.timings}
+        names = {record.unconfirmed, self.untuned if self.has_default and record.untuned != self.untuned else None}
+        won = record.timing_of(record.winner) if record.winner is not None else None
+        return {
+            name for name in names if name is not None and name in self.live and won is not None
+            and name != won.identity and (name not in timings or timings[name].usable)
+        }  # fmt: skip
+
+    @property
+    def has_default(self) -> bool:
+        """Whether `default=` gave what the call has without tuning."""
+        return isinstance(self.live, Live) and self.live.said not in (None, (None,)) and not self.live.no_default
 
     @property
     def untuned(self) -> str | None:

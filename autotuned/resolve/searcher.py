@@ -130,8 +130,10 @@ class Searcher:
         known = exclusions.measured(excluded.without(key.digest, known), journal, again=question.must_search)
         if not any(known[name].status == "ok" for name in known.keys() & question.live.keys()):
             known = others  # failures alone, perhaps of a full or broken device, are tried again
-        elif question.doubts(earlier):
+        elif question.doubts(earlier) and earlier is not None and earlier.is_doubtful:
             known = {name: timing for name, timing in known.items() if name in others or not timing.usable}
+        elif earlier is not None:
+            known = {name: timing for name, timing in known.items() if name not in question.unraced(earlier)}
         fit = excluded.without(key.digest, question.live)
         # By its times alone: whether its results are right is found out, and a reference needs more than one to judge.
         incumbent = sources.best(earlier, fit, Conditions(())) if earlier is not None else None
@@ -213,6 +215,7 @@ class Searcher:
             hooks=options.hooks,
             known=left.known,
             incumbent=left.incumbent,
+            is_proven=left.earlier is not None and question.untuned in (left.earlier.untuned, left.incumbent),
             untuned=question.untuned,
             spare=question.spare,
             objective=options.objective,

@@ -66,6 +66,7 @@ class Job:
         checked: The check as records hold it. `stricter`: one that also covers what others asked of the reference.
         known: Timings of an earlier search, by identity; these configs are not measured again.
         incumbent: Of these, the one to beat: measured again beside configs that are new.
+        is_proven: Whether the incumbent has beaten what runs without tuning.
         untuned: The config that runs without tuning, by identity: it stays in the race, and what wins must beat it.
         spare: The same where the user's list does not have it: where the whole list fails, the search has failed.
         objective: What of a call is timed: "kernel" or "call" (`timers`).
@@ -86,6 +87,7 @@ class Job:
     hooks: Hooks = field(default_factory=Hooks)
     known: Mapping[str, Timing] = field(default_factory=dict)
     incumbent: str | None = None
+    is_proven: bool = False
     untuned: str | None = None
     spare: str | None = None
     objective: str = "kernel"
@@ -144,6 +146,7 @@ class Outcome:
         written: Names of the arguments that were restored. `unnamed`: those written that no list names.
         regime: The conditions under which times were taken, as the timer names them.
         noise: What there is to say of a race that was noisy; None of another.
+        unconfirmed: The config, by identity, that would have won had the budget left time for the last comparison.
         one_answer_us: The time that the user's benchmark gave to all configs alike, where it did.
         copied_bytes, needed_bytes: What was copied aside, and how much of that is written.
     """
@@ -159,6 +162,7 @@ class Outcome:
     compile_s: float = 0.0
     regime: dict[str, Json] = field(default_factory=dict)
     noise: Noise | None = None
+    unconfirmed: str | None = None
     space: dict[str, Json] = field(default_factory=dict)
 
     def record(self, key: Key, seconds: float, provenance: Mapping[str, Any], restore: Restore = None) -> TuningRecord:
@@ -170,7 +174,8 @@ class Outcome:
             provenance: What else there is to say of how it was measured.
             restore: What was put back around trials.
         """
-        won = next((timing for timing in self.timings if timing.identity == self.winner), None)
+        by_name = {timing.identity: timing for timing in self.timings}
+        won, unconfirmed = by_name.get(self.winner or ""), by_name.get(self.unconfirmed or "")
         how = {
             "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
             "seconds": round(seconds, 3),
@@ -178,6 +183,7 @@ class Outcome:
             "regime": dict(self.regime),
             **({} if self.noise is None else {"noise": self.noise.to_json()}),
             **({"space": dict(self.space)} if self.space else {}),
+            **({"unconfirmed": unconfirmed.config} if unconfirmed is not None else {}),
             **provenance,
         }
         return TuningRecord(

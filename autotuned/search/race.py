@@ -113,10 +113,13 @@ class Duel:
 
     @property
     def is_won(self) -> bool:
-        """Whether the best beats the untuned config by more than a tie; out of time, the race's word stands."""
-        if not (self.best.samples_us and self.untuned.samples_us):
-            return True
-        return self.best.median_us * (1 + TIE_BAND) < self.untuned.median_us
+        """Whether the best beats the untuned config by more than a tie."""
+        return self.is_fought and self.best.median_us * (1 + TIE_BAND) < self.untuned.median_us
+
+    @property
+    def is_fought(self) -> bool:
+        """Whether there was time for enough samples."""
+        return min(len(self.best.samples_us), len(self.untuned.samples_us)) >= FIRST_SAMPLES
 
     def quality(self, resolution_us: float) -> str:
         """How sure it is that the untuned config stays; see `winner`."""

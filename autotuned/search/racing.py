@@ -185,14 +185,15 @@ class Racing:
         return race.winner(ran, self._job.timer.resolution_us, self.steady, index)
 
     def may_duel(self, best: Trial) -> bool:
-        """Whether there is something to compare the best with, and time for it."""
+        """Whether there is something to compare the best with."""
         untuned = self._board.untuned
         same = untuned is None or untuned is best or bool(untuned.error)
-        return not (same or self._is_given or self._out_of_time)
+        return not (same or self._is_given)
 
     def duel(self, best: Trial, untuned: Trial) -> race.Duel:
-        """The last comparison of the best with what runs without tuning."""
+        """The last comparison of the best with what runs without tuning, as far as the budget goes."""
         self._board.report(best, "sampling")
+        self._sampling.use_all()
         sample = partial(self._turn, tells=False)  # the race's samples are what is kept
         return race.duel(best, untuned, race.Track(sample, recovers=self._ran_well))
 

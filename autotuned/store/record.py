@@ -112,6 +112,12 @@ class TuningRecord(Frozen):
         return identity_of(default) if isinstance(default, dict) else None
 
     @property
+    def unconfirmed(self) -> str | None:
+        """Identity of what would have won, had there been time to compare it with what runs untuned once more."""
+        form = self.provenance.get("unconfirmed")
+        return identity_of(form) if isinstance(form, dict) else None
+
+    @property
     def vs_default(self) -> float | None:
         """Time of what runs without tuning over that of the winner; None where one of them is not known."""
         default = self.provenance.get("default")
@@ -189,8 +195,9 @@ def _provenance(data: Json) -> dict[str, Json]:
         texts(found["written"], "provenance.written")
     if "timer" in found:
         typed(found["timer"], str, "provenance.timer")
-    if found.get("default") is not None:
-        check_config(found["default"], "provenance.default")
+    for name in ("default", "unconfirmed"):
+        if found.get(name) is not None:
+            check_config(found[name], f"provenance.{name}")
     return found
 
 
