@@ -267,6 +267,8 @@ def of_call(
     choice, steps, problem = ask(places, key, live)
     notes = remarks(key, buckets)
     missing = 0 if choice is None or choice.record is None or choice.complete else _unmeasured(choice, live)
+    if choice is not None and choice.record is not None and choice.record.members:
+        notes += (f"best over {len(choice.record.members)} calls of its bucket: {_sizes(choice.record)}",)
     if choice is not None and choice.record is not None and question.unraced(choice.record):
         notes += (_unraced(question, choice.record),)
     if choice is not None and not (missing and ending is Origin.SEARCH):
@@ -281,6 +283,11 @@ def of_call(
     other = None if problem == "new configs" else nearest(key)
     reason = problem or ("mode" if mode == "search" else "" if kept else "disabled") or reason_of(key, other)
     return Explanation(key.kernel, key, mode, reason, answer, None, tuple(steps), other, notes)
+
+
+def _sizes(record: TuningRecord) -> str:
+    calls = (", ".join(f"{name}={size}" for name, size in one["sizes"].items()) for one in record.members)
+    return "; ".join(calls)
 
 
 def _unraced(question: Question, record: TuningRecord) -> str:

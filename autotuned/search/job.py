@@ -68,6 +68,7 @@ class Job:
         incumbent: Of these, the one to beat: measured again beside configs that are new.
         is_proven: Whether the incumbent has beaten what runs without tuning.
         untuned: The config that runs without tuning, by identity: it stays in the race, and what wins must beat it.
+        all_stay: None leaves the race before there are finalists.
         spare: The same where the user's list does not have it: where the whole list fails, the search has failed.
         objective: What of a call is timed: "kernel" or "call" (`timers`).
         budget_s: The search stops after this many seconds with what it has; None never.
@@ -89,6 +90,7 @@ class Job:
     incumbent: str | None = None
     is_proven: bool = False
     untuned: str | None = None
+    all_stay: bool = False
     spare: str | None = None
     objective: str = "kernel"
     budget_s: float | None = None
@@ -147,6 +149,7 @@ class Outcome:
         regime: The conditions under which times were taken, as the timer names them.
         noise: What there is to say of a race that was noisy; None of another.
         unconfirmed: The config, by identity, that would have won had the budget left time for the last comparison.
+        members: What was found for each call of a bucket.
         one_answer_us: The time that the user's benchmark gave to all configs alike, where it did.
         copied_bytes, needed_bytes: What was copied aside, and how much of that is written.
     """
@@ -164,6 +167,7 @@ class Outcome:
     noise: Noise | None = None
     unconfirmed: str | None = None
     space: dict[str, Json] = field(default_factory=dict)
+    members: dict[str, Json] = field(default_factory=dict)
 
     def record(self, key: Key, seconds: float, provenance: Mapping[str, Any], restore: Restore = None) -> TuningRecord:
         """What is kept of it.
@@ -183,6 +187,7 @@ class Outcome:
             "regime": dict(self.regime),
             **({} if self.noise is None else {"noise": self.noise.to_json()}),
             **({"space": dict(self.space)} if self.space else {}),
+            **({"members": dict(self.members)} if self.members else {}),
             **({"unconfirmed": unconfirmed.config} if unconfirmed is not None else {}),
             **provenance,
         }

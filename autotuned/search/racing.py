@@ -55,7 +55,7 @@ class Racing:
         """
         running = self._board.open()
         measured = [trial.median_us for trial in running if trial.samples_us]
-        if self._out_of_time or not measured:
+        if self._out_of_time or not measured or self._job.all_stay:
             return running
         limit_us = FAR_OFF_UNWARMED * min(measured)
         stays = self._board.untuned
@@ -76,9 +76,12 @@ class Racing:
             if not self._out_of_time:
                 self._guard.with_room(timer.warm_up)
             start = time.monotonic()
-            self.steady = race.race(racing, self._track(examine), untuned=self._board.untuned)
+            self.steady = self._race(racing, self._track(examine))
             self._race_again(racing, time.monotonic() - start)
         self._sampling.take_back(self._board.open())
+
+    def _race(self, trials: Sequence[Trial], track: race.Track, random_seed: int = 0) -> bool:
+        return race.race(trials, track, random_seed, self._board.untuned, self._job.all_stay)
 
     def _race_again(self, racing: Sequence[Trial], took_s: float) -> None:
         """Once more, after a wait for calm, if the race was noisy."""
@@ -95,7 +98,7 @@ class Racing:
         for trial in ran:
             trial.samples_us.clear()
             trial.leader_us = None
-        steady = race.race(ran, self._track(), random_seed=1, untuned=self._board.untuned)
+        steady = self._race(ran, self._track(), random_seed=1)
         if not self._out_of_time:
             self.steady = steady
             return True
