@@ -68,7 +68,9 @@ _STATE = {
     "autotuned.api.decorator": ("_explicit_names",),
     "autotuned.search.exclusions": ("process",),
     "autotuned.key.opaque": ("_kept",),
-    "autotuned.env": ("_pushed", "_said"),
+    "autotuned.env": ("_pushed", "_said", "connected"),
+    "autotuned.remote.connection": ("_of_environment",),
+    "autotuned.resolve.fleet": ("_seen",),
 }
 _numbers = itertools.count()
 

@@ -23,6 +23,7 @@ RANKS = [
     {"gpu"},
     {"key"},
     {"triton_compat", "store"},
+    {"remote"},
     {"tunable"},
     {"space"},
     {"launch"},
