@@ -147,6 +147,11 @@ def forget_files() -> None:
         known.clear()
 
 
+def generation() -> int:
+    """What is equal for as long as no file was to be read anew, for those who ask at each call."""
+    return _generation
+
+
 def state() -> tuple[Any, ...]:
     """What is equal for as long as the same folders are asked and what was read of them holds."""
     told = (*env.config_path(), *(folder.path for folder in _registered))

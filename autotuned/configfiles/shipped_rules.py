@@ -49,6 +49,17 @@ def look_rule(
     return Look(None, "absent", f"{path}: {why}" if why else "")
 
 
+def answering(key: Key, within: Within | None, strict: bool) -> tuple[RuleOffer, Within, int] | None:
+    """The rule that `look_rule` takes where its config is a live one; what it may lose, and the place of its config."""
+    for offer in _rules(key):
+        allowed = allowed_by(within, offer.held.policy, strict)
+        serving = offer.verdict.action == "accept" or (offer.verdict.action == "warn" and not strict)
+        place = offer.rule.config(offer.values, allowed.bound) if allowed is not None and serving else None
+        if allowed is not None and place is not None:
+            return offer, allowed, place
+    return None
+
+
 def allowed_by(within: Within | None, policy: Policy, strict: bool) -> Within | None:
     """What a rule's loss may be: as the kernel says, else as the folder's policy; None for no rule at all."""
     for allowed in (within, policy.get(RULES)):
