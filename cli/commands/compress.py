@@ -27,8 +27,9 @@ def compress(
     ] = None,
     as_json: terminal.AsJson = False,
 ) -> None:
-    """Choose the fewest configs that serve all tuned calls of a kernel, and fit rules for calls that nobody tuned.
+    """Choose few configs that serve all calls, and fit rules.
 
+    The configs are the fewest that hold every tuned call of a kernel; rules are for calls that nobody tuned.
     For each kernel, device and toolchain, from all times of its records: those of this user's store for config files,
     or the given records themselves. Each call that is held loses at most what --within says; what cannot be held is
     named, and keeps its config. A config that was not measured for a call never serves it.
