@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from autotuned.offline.tuning import tune as tune
     from autotuned.offline.warmup import warmup as warmup
     from autotuned.recording.recorder import record as record
+    from autotuned.remote.connection import connect as connect
     from autotuned.resolve.restored import restored as restored
     from autotuned.resolve.sealing import seal as seal
     from autotuned.resolve.sealing import unseal as unseal
@@ -43,10 +44,10 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
-    "Check", "Config", "FixedLaunches", "Space", "autotune", "check", "choices_digest", "compare", "counters", "diff",
-    "errors", "export", "freeze", "heuristics", "import_configs", "install", "merge", "mode", "on_event", "pow2",
-    "pow2s", "prepare", "record", "register_configs", "report", "restored", "seal", "strategy", "sync", "tune",
-    "uninstall", "unseal", "warmup",
+    "Check", "Config", "FixedLaunches", "Space", "autotune", "check", "choices_digest", "compare", "connect",
+    "counters", "diff", "errors", "export", "freeze", "heuristics", "import_configs", "install", "merge", "mode",
+    "on_event", "pow2", "pow2s", "prepare", "record", "register_configs", "report", "restored", "seal", "strategy",
+    "sync", "tune", "uninstall", "unseal", "warmup",
 ]  # fmt: skip
 
 # Imported at first use: importing this package must cost neither torch (1 s) nor triton (0.24 s).
@@ -59,6 +60,7 @@ _HOMES = {
     "check": "autotuned.offline.check",
     "choices_digest": "autotuned.offline.digest",
     "compare": "autotuned.offline.compare",
+    "connect": "autotuned.remote.connection",
     "counters": "autotuned.events",
     "diff": "autotuned.configfiles.exchange",
     "export": "autotuned.offline.export",
