@@ -196,8 +196,10 @@ def _choices(side: str, kernel: str | None) -> Iterator[Stored]:
         return stored.choices_in(Path(side))
     given = dict(part.partition("=")[::2] for part in side.replace(" ", "").split(","))
     if not given.keys() <= {"device", "triton"} or not all(given.values()):
-        problem = f"expected device=NAME, triton=VERSION, both with a comma, a folder or a config file, got {side!r}"
-        raise OptionError(f"--compare: {problem}.", option="compare", problem=problem)
+        raise OptionError(
+            f"--compare: expected device=NAME, triton=VERSION, a folder or a config file, got {side!r}.",
+            option="compare", problem=f"expected device=NAME, triton=VERSION, a folder or a config file, got {side!r}",
+        )  # fmt: skip
     return stored.choices(Filter(kernel, **given), once=True)
 
 
