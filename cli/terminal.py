@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import io
-import itertools
 import json
 import logging
+import os
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -19,24 +19,37 @@ from autotuned.configfiles.file import Fault
 from autotuned.typed_json import Json
 
 if TYPE_CHECKING:
-    from rich.console import Console, Group, RenderableType
-    from rich.padding import Padding
+    from rich.console import Console
     from rich.table import Table
 
     from autotuned.offline.results import BuildResult
 
-NARROW = 110  # columns; below this the long cells of a row are stacked instead of standing side by side
-LEAST = 20  # columns for the stacked cells; with less, the other cells stand below them
+LEAST = 14  # columns for a cell that may be cut; before there are fewer, other columns are left out
+MARKS = ">~?="  # behind the header of a column, see `print_table`
+UNLIMITED = 100_000  # columns, where what reads is no terminal: nothing is cut for `grep`
+QUALITIES = {  # what the words of a table mean; "ok" needs none
+    "tied": "several configs are as fast: what runs untuned is taken, else the first of the list",
+    "noisy": "its times spread, so another config may be as fast; `autotuned tune` measures it again",
+    "unresolved": "it takes less time than the clock can tell",
+}
 _quiet = False
+_is_read = True
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else on stdout.")]
 
 
 def stdout() -> Console:
-    """The console for results; without a terminal plain text of 80 columns, or of COLUMNS."""
+    """The console for results: as wide as the terminal, or as COLUMNS says; without either nothing is cut."""
     from rich.console import Console
 
+    class Stdout(Console):
+        def on_broken_pipe(self) -> None:  # rich's own exits with 1
+            unheard()
+
     # Labels and paths hold brackets and numbers, which are neither markup nor to be coloured.
-    return Console(markup=False, highlight=False, emoji=False)
+    console = Stdout(markup=False, highlight=False, emoji=False)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = UNLIMITED
+    return console
 
 
 def stderr() -> Console:
@@ -44,6 +57,18 @@ def stderr() -> Console:
     from rich.console import Console
 
     return Console(stderr=True, markup=False, highlight=False, emoji=False)
+
+
+def unheard() -> None:
+    """Go on in silence when nobody reads any more, as in `list | head -1`: the exit code says what came of it."""
+    global _is_read
+    _is_read = False
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def is_read() -> bool:
+    """Whether somebody still reads what is printed."""
+    return _is_read
 
 
 def users_output(as_json: bool) -> AbstractContextManager[object]:
@@ -112,15 +137,26 @@ def printable_log() -> Iterator[None]:
         log.removeFilter(clean)
 
 
-def say(text: str, end: str = "\n") -> None:
-    """Print a line of a result."""
-    if not _quiet:
-        write(printable(text) + end)
+def say(text: str) -> None:
+    """Print lines of a result; on a terminal one that is too long is broken at spaces, and goes on deeper."""
+    if _quiet:
+        return
+    text = printable(text)
+    if sys.stdout.isatty():
+        width = stdout().width
+        text = "\n".join(
+            line if len(line) <= width else wrapped(line, width, " " * (len(line) - len(line.lstrip()) + 2))
+            for line in text.split("\n")
+        )
+    write(f"{text}\n")
 
 
 def write(text: str) -> None:
     """Print a part of a JSON document."""
-    typer.echo(text, nl=False)
+    try:
+        typer.echo(text, nl=False)
+    except BrokenPipeError:
+        unheard()
 
 
 def remark(text: str) -> None:
@@ -174,60 +210,59 @@ def complain_of(faults: Iterable[Fault]) -> None:
 
 def print_json(data: Json) -> None:
     """Print a JSON document."""
-    typer.echo(json.dumps(data, indent=1, allow_nan=False))
+    write(json.dumps(data, indent=1, allow_nan=False) + "\n")
 
 
-def print_table(headers: Sequence[str], rows: Iterable[Sequence[str]], stack: Sequence[int] = ()) -> None:
-    """Print rows under headers.
+def print_table(headers: Sequence[str], rows: Iterable[Sequence[str]], heading: str = "") -> None:
+    """Print rows under headers, each on one line.
 
     Args:
-        headers: One a column; one that ends in ">" is set flush right, without the ">".
+        headers: One a column, with what holds for it behind its name: ">" set flush right, "~" may be cut where there
+            is no room, "?" left out first, the last of these before the others, "=" goes into the heading where it is
+            the same in all rows.
         rows: As many cells each.
-        stack: On a narrow console the first cells of a row go into one column, each line of it deeper than the one
-            before: so many cells into its first line, and so on. What does not fit beside it goes below.
+        heading: The line above; what all rows share follows.
     """
     if _quiet:
         return
-    console, first = stdout(), sum(stack)
-    rows = [[printable(cell) for cell in row] for row in rows]
-    if not stack or console.width >= NARROW:
-        console.print(_table(headers, rows))
-    elif console.measure(_table(headers[first:], [row[first:] for row in rows])).maximum <= console.width - LEAST:
-        head = ", ".join(filter(None, headers[:first]))
-        console.print(_table([head, *headers[first:]], [[_stacked(row, stack), *row[first:]] for row in rows]))
-    else:
-        for row in rows:
-            console.print(_stacked(row, stack), _below(headers[first:], row[first:]))
+    cells = [[printable(cell).replace("\n", " ") for cell in row] for row in rows]
+    shown = list(range(len(headers)))
+    if heading and cells:
+        shared = [n for n in shown if "=" in headers[n] and len({row[n] for row in cells}) == 1]
+        shown = [n for n in shown if n not in shared]
+        words = [cells[0][n] for n in shared if cells[0][n] not in ("", "n/a")]
+        print_heading("  ".join(filter(None, [heading, ", ".join(words)])))
+    console = stdout()
+    while (spare := [n for n in shown if "?" in headers[n]]) and _least(headers, cells, shown) > console.width:
+        shown.remove(spare[-1])
+    console.print(_table([headers[n] for n in shown], [[row[n] for n in shown] for row in cells]))
 
 
-def _table(headers: Sequence[str], rows: Iterable[Sequence[RenderableType]]) -> Table:
+def _least(headers: Sequence[str], rows: Sequence[Sequence[str]], shown: Sequence[int]) -> int:
+    """How many columns of a terminal these columns of a table need, if those that may be cut have few."""
+    from rich.cells import cell_len
+
+    widths = {n: max(cell_len(text) for text in (headers[n].rstrip(MARKS), *(row[n] for row in rows))) for n in shown}
+    return sum(min(width, LEAST) if "~" in headers[n] else width for n, width in widths.items()) + 2 * len(shown) - 2
+
+
+def _table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
-    for header in headers:
-        table.add_column(header.rstrip(">"), justify="right" if header.endswith(">") else "left", overflow="fold")
+    for header in headers:  # rich takes room from columns that may be broken; their cells are cut instead
+        justify: Literal["left", "right"] = "right" if ">" in header else "left"
+        table.add_column(header.rstrip(MARKS), justify=justify, no_wrap="~" not in header)
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*(Text(cell, no_wrap=True, overflow="ellipsis") for cell in row))
     return table
 
 
-def _stacked(cells: Sequence[str], stack: Sequence[int]) -> Group:
-    """The first cells of a row as lines, each deeper than the one before; what is broken keeps its line's depth."""
-    from rich.console import Group
-    from rich.padding import Padding
-
-    left = iter(cells)
-    lines = filter(None, (", ".join(filter(None, itertools.islice(left, count))) for count in stack))
-    return Group(*(Padding(line, (0, 0, 0, 2 * depth)) for depth, line in enumerate(lines)))
-
-
-def _below(headers: Sequence[str], cells: Sequence[str]) -> Padding:
-    """The other cells of a row where there is no room for a table: each after its header, and never broken from it."""
-    from rich.columns import Columns
-    from rich.padding import Padding
-
-    said = [f"{header.rstrip('>')} {cell}".strip() for header, cell in zip(headers, cells) if cell]
-    return Padding(Columns(said, padding=(0, 2)), (0, 0, 0, 2))
+def print_qualities(qualities: Iterable[str | None]) -> None:
+    """Say below a table what its words for the quality of a choice mean."""
+    for quality in sorted(set(filter(QUALITIES.__contains__, qualities))):
+        say(f"{quality}: {QUALITIES[quality]}.")
 
 
 def wrapped(line: str, width: int, indent: str) -> str:

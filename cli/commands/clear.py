@@ -16,7 +16,9 @@ from ..views.names import complete
 def clear(
     kernel: Annotated[
         str | None,
-        typer.Argument(autocompletion=complete, help="Only this kernel's records; its name, or the end of it."),
+        typer.Argument(
+            metavar="KERNEL", autocompletion=complete, help="Only this kernel's records; its name, or the end of it."
+        ),
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     as_json: terminal.AsJson = False,

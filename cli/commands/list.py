@@ -22,15 +22,18 @@ from autotuned.store import layout, listing
 from .. import terminal
 from ..views.names import complete
 
-HEADERS = ("call", "config", "device", "toolchain", "source", "time>", "quality", "key")
-UNUSED_HEADERS = ("kernel", "call", "config", "toolchain", "source", "key")
-MISSING_HEADERS = ("kernel", "call", "tuned != used, from the nearest", "calls>", "key")
+HEADERS = ("call~", "config~", "device~=", "toolchain=", "source=", "time>", "quality", "key?")
+UNUSED_HEADERS = ("kernel~=", "call~", "config~", "toolchain=", "source=", "key?")
+MISSING_HEADERS = ("kernel~=", "call~", "tuned != used, from the nearest~", "calls>", "key?")
 TABLE_ROWS = 200  # more are written line by line: a table of them all would need them all at once, and minutes
 
 
 def list_(
     kernel: Annotated[
-        str | None, typer.Argument(autocompletion=complete, help="Only kernels of this name, or whose name ends in it.")
+        str | None,
+        typer.Argument(
+            metavar="KERNEL", autocompletion=complete, help="Only kernels of this name, or whose name ends in it."
+        ),
     ] = None,
     unused: Annotated[bool, typer.Option("--unused", help="Only what a recording never used.")] = False,
     missing: Annotated[bool, typer.Option("--missing", help="What a recording used and is not tuned.")] = False,
@@ -117,8 +120,7 @@ def _compare(kernel: str | None, recorded: Path | None, unused: bool, missing: b
 
 def _print_rows(heading: str, otherwise: str, headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     if rows:
-        terminal.print_heading(heading)
-        terminal.print_table(headers, rows, stack=(1, 1, 1))
+        terminal.print_table(headers, rows, heading)
     else:
         terminal.say(otherwise)
 
@@ -137,7 +139,7 @@ def _print_json(found: Iterable[Stored]) -> None:
     terminal.write(f'{{\n "cache": {json.dumps(str(layout.root()))},\n "choices": [\n')
     lines = (f"  {json.dumps(stored.to_json(), allow_nan=False)}" for stored in found)
     comma = ""
-    while some := list(itertools.islice(lines, TABLE_ROWS)):
+    while terminal.is_read() and (some := list(itertools.islice(lines, TABLE_ROWS))):
         terminal.write(comma + ",\n".join(some))
         comma = ",\n"
     terminal.write("\n ]\n}\n" if comma else " ]\n}\n")
@@ -147,9 +149,8 @@ def _print(kernel: str, found: Iterator[Stored]) -> None:
     first = list(itertools.islice(found, TABLE_ROWS))
     if not first:
         return
-    terminal.print_heading(kernel)
-    terminal.print_table(HEADERS, [_cells(stored) for stored in first], stack=(1, 1, 3))
-    while some := list(itertools.islice(found, TABLE_ROWS)):
+    terminal.print_table(HEADERS, [_cells(stored) for stored in first], kernel)
+    while terminal.is_read() and (some := list(itertools.islice(found, TABLE_ROWS))):
         terminal.say("\n".join("  ".join(_cells(stored)) for stored in some))
 
 

@@ -18,12 +18,15 @@ from autotuned.typed_json import Json
 from .. import terminal
 from ..views.names import complete
 
-HEADERS = ("call", "config", "source", "time>", "vs first>", "vs default>", "spread>", "failed>", "quality")
+HEADERS = ("call~", "config~", "source=", "time>", "vs first>?", "vs default>", "spread>?", "failed>?", "quality")
 
 
 def report(
     kernel: Annotated[
-        str | None, typer.Argument(autocompletion=complete, help="Only kernels of this name, or whose name ends in it.")
+        str | None,
+        typer.Argument(
+            metavar="KERNEL", autocompletion=complete, help="Only kernels of this name, or whose name ends in it."
+        ),
     ] = None,
     out: Annotated[Path | None, typer.Option(metavar="FILE.html", help="Write a page that needs no network.")] = None,
     recorded: Annotated[
@@ -67,8 +70,8 @@ def _print(found: Report) -> None:
     if not found.cases:
         terminal.say(f"Nothing is tuned in {layout.root()}, nor in config files.")
     for name, cases in groupby(found.cases, lambda case: case.stored.key.kernel):
-        terminal.print_heading(name)
-        terminal.print_table(HEADERS, map(_cells, cases), stack=(1, 1, 1))
+        terminal.print_table(HEADERS, map(_cells, cases), heading=name)
+    terminal.print_qualities(case.stored.quality for case in found.cases)
     if found.cases:
         terminal.say(_summary(found.totals))
     if found.coverage is not None:

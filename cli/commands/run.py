@@ -14,7 +14,9 @@ from .. import terminal
 
 
 def run(
-    command: Annotated[list[str], typer.Argument(help="The command, after `--`: python app.py, torchrun ...")],
+    command: Annotated[
+        list[str], typer.Argument(metavar="-- COMMAND...", help="What to run: python app.py, torchrun ...")
+    ],
     replace: Annotated[
         bool, typer.Option("--replace", help="Also launch kernels decorated with triton.autotune by our launcher.")
     ] = False,

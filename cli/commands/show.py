@@ -20,9 +20,12 @@ from ..views.names import complete, no_key
 
 def show(
     kernel: Annotated[
-        str, typer.Argument(autocompletion=complete, help="The kernel's name, or the end of it after a dot.")
+        str,
+        typer.Argument(
+            metavar="KERNEL", autocompletion=complete, help="The kernel's name, or the end of it after a dot."
+        ),
     ],
-    digest: Annotated[str | None, typer.Argument(metavar="[KEY]", help="Only keys that begin so.")] = None,
+    digest: Annotated[str | None, typer.Argument(metavar="KEY", help="Only keys that begin so.")] = None,
     as_json: terminal.AsJson = False,
 ) -> None:
     """Show a kernel's keys and the timings of every config.
@@ -70,9 +73,8 @@ def _print(stored: Stored) -> None:
     if stored.record is not None:
         terminal.say("")
         terminal.print_table(
-            ("config", "failure", "time>", "20-80%", "samples>"),
+            ("config~", "failure~", "time>", "20-80%", "samples>?"),
             [_timing_cells(timing, stored) for timing in _sorted(stored.record)],
-            stack=(1, 1),
         )
     terminal.say("")
 

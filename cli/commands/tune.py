@@ -14,14 +14,15 @@ from .. import terminal
 from ..progress import Display, case_words
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells report it
-HEADERS = ("call", "config", "source", "time>", "vs first>", "vs default>", "quality")
+HEADERS = ("call~", "config~", "source=?", "time>", "vs first>?", "vs default>", "quality")
 
 
 def tune(
     targets: Annotated[
         list[str],
         typer.Argument(
-            metavar="TARGET", help="pkg.module, pkg.module:kernel, file.py, file.py:kernel, or a recorded calls.jsonl."
+            metavar="TARGET...",
+            help="pkg.module, pkg.module:kernel, file.py, file.py:kernel, or a recorded calls.jsonl.",
         ),
     ],
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Write config files into this folder.")] = None,
@@ -110,15 +111,16 @@ def _print(result: TuneResult, as_json: bool) -> None:
     for (kernel, device), group in groupby(result.cases, lambda case: (case.kernel, case.device if several else None)):
         cases = list(group)
         begun = [_cells(case) for case in cases if case.status != "skipped"]
-        terminal.print_heading(f"{kernel}  on {device}" if device else kernel)
+        heading = f"{kernel}  on {device}" if device else kernel
         if begun:
-            terminal.print_table(HEADERS, begun, stack=(1, 1, 1))
+            terminal.print_table(HEADERS, begun, heading)
+        else:
+            terminal.print_heading(heading)
         if len(cases) > len(begun):
             terminal.say(f"not begun: {len(cases) - len(begun)} of {len(cases)} cases")
     for case in result.cases:
         if case.remark:
-            remark = f"{case.kernel}  {case_words(case)}: {case.remark}."
-            terminal.say(terminal.wrapped(remark, terminal.stdout().width, "  "))
+            terminal.say(f"{case.kernel}  {case_words(case)}: {case.remark}.")
     for name in result.without_cases:
         terminal.say(f"skipped {name}: it has no cases. {_hint()}")
     for path in result.files:
