@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from autotuned.offline.results import BuildResult
 
-LEAST = 14  # columns for a cell that may be cut; before there are fewer, other columns are left out
 MARKS = ">~?="  # behind the header of a column, see `print_table`
 UNLIMITED = 100_000  # columns, where what reads is no terminal: nothing is cut for `grep`
 QUALITIES = {  # what the words of a table mean; "ok" needs none
@@ -186,6 +185,13 @@ def fail(text: str, code: int = 1) -> typer.Exit:
     return typer.Exit(code)
 
 
+def cannot_run(command: str, error: OSError) -> typer.Exit:
+    """Say that a command cannot be started, with the exit code that shells have for it; the caller raises it."""
+    missing = isinstance(error, FileNotFoundError)
+    text = "no such command; write what you would type without autotuned" if missing else error.strerror or str(error)
+    return fail(f"{command}: {text}.", 127 if missing else 126)
+
+
 def cannot_write(path: object, reason: object) -> typer.Exit:
     """Say that nothing can be written where `--out` says; the caller raises what this returns."""
     return fail(f"--out: nothing can be written to {path}: {reason}")
@@ -218,45 +224,59 @@ def print_table(headers: Sequence[str], rows: Iterable[Sequence[str]], heading: 
 
     Args:
         headers: One a column, with what holds for it behind its name: ">" set flush right, "~" may be cut where there
-            is no room, "?" left out first, the last of these before the others, "=" goes into the heading where it is
-            the same in all rows.
+            is no room, "?" left out before that, "=" goes into the heading where it is the same in all rows.
         rows: As many cells each.
         heading: The line above; what all rows share follows.
     """
     if _quiet:
         return
     cells = [[printable(cell).replace("\n", " ") for cell in row] for row in rows]
-    shown = list(range(len(headers)))
+    table, console = {header: [row[n] for row in cells] for n, header in enumerate(headers)}, stdout()
     if heading and cells:
-        shared = [n for n in shown if "=" in headers[n] and len({row[n] for row in cells}) == 1]
-        shown = [n for n in shown if n not in shared]
-        words = [cells[0][n] for n in shared if cells[0][n] not in ("", "n/a")]
-        print_heading("  ".join(filter(None, [heading, ", ".join(words)])))
-    console = stdout()
-    while (spare := [n for n in shown if "?" in headers[n]]) and _least(headers, cells, shown) > console.width:
-        shown.remove(spare[-1])
-    console.print(_table([headers[n] for n in shown], [[row[n] for n in shown] for row in cells]))
+        shared = [table.pop(header)[0] for header in headers if "=" in header and len(set(table[header])) == 1]
+        words = ", ".join(word for word in shared if word not in ("", "n/a"))
+        print_heading("  ".join(filter(None, [heading, words])))
+    for name, words in list(_shared_words(table, console.width)):
+        print_heading(f"{name}{' of all' * (len(cells) > 1)}: {words}")
+    for header in [header for header in reversed(table) if "?" in header]:
+        if _width(table) > console.width:
+            del table[header]
+    console.print(_table(table))
 
 
-def _least(headers: Sequence[str], rows: Sequence[Sequence[str]], shown: Sequence[int]) -> int:
-    """How many columns of a terminal these columns of a table need, if those that may be cut have few."""
+def _width(table: Mapping[str, Sequence[str]]) -> int:
+    """How many columns of a terminal a table of columns fills."""
     from rich.cells import cell_len
 
-    widths = {n: max(cell_len(text) for text in (headers[n].rstrip(MARKS), *(row[n] for row in rows))) for n in shown}
-    return sum(min(width, LEAST) if "~" in headers[n] else width for n, width in widths.items()) + 2 * len(shown) - 2
+    widths = [max(map(cell_len, (header.rstrip(MARKS), *column))) for header, column in table.items()]
+    return sum(widths) + 2 * len(widths) - 2
 
 
-def _table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+def _shared_words(table: dict[str, list[str]], width: int) -> Iterator[tuple[str, str]]:
+    """Take words such as `num_warps=4` that all rows have out of columns that would be cut, which are named."""
+    for header in [header for header in reversed(table) if "~" in header]:
+        rows = [row for row in (cell.split(" ") for cell in table[header]) if any("=" in word for word in row)]
+        if _width(table) <= width or not rows or not all("=" in word for row in rows for word in row):
+            continue
+        shared = [word for word in rows[0] if all(word in row for row in rows)]
+        if shared:
+            yield header.rstrip(MARKS), " ".join(shared)
+            table[header] = [" ".join(w for w in cell.split(" ") if w not in shared) for cell in table[header]]
+            if not any(table[header]):
+                del table[header]
+
+
+def _table(table: Mapping[str, Sequence[str]]) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
-    for header in headers:  # rich takes room from columns that may be broken; their cells are cut instead
+    made = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
+    for header in table:  # rich takes room from columns that may be broken; their cells are cut instead
         justify: Literal["left", "right"] = "right" if ">" in header else "left"
-        table.add_column(header.rstrip(MARKS), justify=justify, no_wrap="~" not in header)
-    for row in rows:
-        table.add_row(*(Text(cell, no_wrap=True, overflow="ellipsis") for cell in row))
-    return table
+        made.add_column(header.rstrip(MARKS), justify=justify, no_wrap="~" not in header)
+    for row in zip(*table.values()):
+        made.add_row(*(Text(cell, no_wrap=True, overflow="ellipsis") for cell in row))
+    return made
 
 
 def print_qualities(qualities: Iterable[str | None]) -> None:

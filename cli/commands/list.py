@@ -22,7 +22,7 @@ from autotuned.store import layout, listing
 from .. import terminal
 from ..views.names import complete
 
-HEADERS = ("call~", "config~", "device~=", "toolchain=", "source=", "time>", "quality", "key?")
+HEADERS = ("call~", "config~", "device~=", "toolchain=", "source=", "time>", "quality=", "key?")
 UNUSED_HEADERS = ("kernel~=", "call~", "config~", "toolchain=", "source=", "key?")
 MISSING_HEADERS = ("kernel~=", "call~", "tuned != used, from the nearest~", "calls>", "key?")
 TABLE_ROWS = 200  # more are written line by line: a table of them all would need them all at once, and minutes

@@ -47,6 +47,8 @@ def report(
     `distinct`, `tuned`, `calls`, `tuned_calls` and `missing` (as of `list --missing --json`).
     """
     found = autotuned.report(kernel, calls=recorded)
+    if not found.cases and found.coverage is None:
+        raise terminal.fail(f"nothing is tuned in {layout.root()}, nor in config files: tune something first.")
     if out is not None:
         _write(out, found)
     if as_json:
@@ -67,8 +69,6 @@ def _write(out: Path, found: Report) -> None:
 
 
 def _print(found: Report) -> None:
-    if not found.cases:
-        terminal.say(f"Nothing is tuned in {layout.root()}, nor in config files.")
     for name, cases in groupby(found.cases, lambda case: case.stored.key.kernel):
         terminal.print_table(HEADERS, map(_cells, cases), heading=name)
     terminal.print_qualities(case.stored.quality for case in found.cases)

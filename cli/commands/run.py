@@ -53,5 +53,5 @@ def run(
     # In place of this process: signals, the terminal and the exit code are the command's own.
     try:
         os.execvpe(command[0], command, environment)
-    except FileNotFoundError as error:
-        raise terminal.fail(f"{command[0]}: no such command; write autotuned run -- python app.py.", 127) from error
+    except OSError as error:
+        raise terminal.cannot_run(command[0], error) from error
