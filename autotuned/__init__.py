@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from autotuned.offline.check import check as check
     from autotuned.offline.digest import choices_digest as choices_digest
     from autotuned.offline.export import export as export
+    from autotuned.offline.plan import plan as plan
     from autotuned.offline.prepare import prepare as prepare
     from autotuned.offline.report import report as report
     from autotuned.offline.tuning import tune as tune
@@ -43,7 +44,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "Check", "Config", "FixedLaunches", "Space", "autotune", "check", "choices_digest", "counters", "diff", "errors",
-    "export", "freeze", "heuristics", "import_configs", "install", "merge", "mode", "on_event", "pow2", "pow2s",
+    "export", "freeze", "heuristics", "import_configs", "install", "merge", "mode", "on_event", "plan", "pow2",
+    "pow2s",
     "prepare", "record", "register_configs", "report", "restored", "seal", "strategy", "sync", "tune", "uninstall",
     "unseal", "warmup",
 ]  # fmt: skip
@@ -67,6 +69,7 @@ _HOMES = {
     "merge": "autotuned.binaries.merge",
     "mode": "autotuned.env",
     "on_event": "autotuned.events",
+    "plan": "autotuned.offline.plan",
     "pow2": "autotuned.key.key",
     "prepare": "autotuned.offline.prepare",
     "pow2s": "autotuned.space.space",
