@@ -44,19 +44,21 @@ Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log on stderr wh
 class Commands(typer.core.TyperGroup):
     """All commands, with what holds for each of them."""
 
-    def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
+    def main(self, *args: Any, **options: Any) -> Any:
         """Run the command line; wrong usage ends in one line that reads like any other error."""
-        if not standalone_mode:
-            return super().main(*args, standalone_mode=False, **extra)
+        alone, options["standalone_mode"] = options.get("standalone_mode", True), False
+        if not alone:
+            return super().main(*args, **options)
         try:
-            sys.exit(super().main(*args, standalone_mode=False, **extra))
+            sys.exit(super().main(*args, **options))
         except Exception as error:
-            if not hasattr(error, "format_message"):  # click's, of which typer brings a copy of its own or not
+            wrong: Any = error
+            if not hasattr(wrong, "format_message"):  # click's, of which typer brings a copy of its own or not
                 raise
-            if (ctx := getattr(error, "ctx", None)) is not None:
+            if (ctx := getattr(wrong, "ctx", None)) is not None:
                 terminal.remark_text(f"{ctx.get_usage()}\nTry '{ctx.command_path} --help' for help.\n\n")
-            text = error.format_message()
-            raise SystemExit(terminal.fail(text[:1].lower() + text[1:], error.exit_code).exit_code) from None
+            text = wrong.format_message()
+            sys.exit(terminal.fail(text[:1].lower() + text[1:], wrong.exit_code).exit_code)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Refuse arguments that begin with a typographic dash: copied from a web page, they would name a kernel."""
@@ -76,8 +78,10 @@ class Commands(typer.core.TyperGroup):
                 return super().invoke(ctx)
         except OutputError as error:
             raise terminal.fail(f"--out: {error}") from error
-        except (AutotunedError, OSError) as error:
-            named = isinstance(error, OSError) and error.filename is not None
+        except AutotunedError as error:
+            raise terminal.fail(str(error)) from error
+        except OSError as error:  # without its number
+            named = error.filename is not None
             raise terminal.fail(f"{error.strerror}: {error.filename!r}" if named else str(error)) from error
         except KeyboardInterrupt:
             terminal.remark("interrupted.")

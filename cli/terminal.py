@@ -187,9 +187,9 @@ def fail(text: str, code: int = 1) -> typer.Exit:
 
 def cannot_run(command: str, error: OSError) -> typer.Exit:
     """Say that a command cannot be started, with the exit code that shells have for it; the caller raises it."""
-    missing = isinstance(error, FileNotFoundError)
-    text = "no such command; write what you would type without autotuned" if missing else error.strerror or str(error)
-    return fail(f"{command}: {text}.", 127 if missing else 126)
+    if isinstance(error, FileNotFoundError):
+        return fail(f"{command}: no such command; write what you would type without autotuned.", 127)
+    return fail(f"{command} cannot be run: {error.strerror or error}", 126)
 
 
 def cannot_write(path: object, reason: object) -> typer.Exit:
@@ -281,8 +281,10 @@ def _table(table: Mapping[str, Sequence[str]]) -> Table:
 
 def print_qualities(qualities: Iterable[str | None]) -> None:
     """Say below a table what its words for the quality of a choice mean."""
-    for quality in sorted(set(filter(QUALITIES.__contains__, qualities))):
-        say(f"{quality}: {QUALITIES[quality]}.")
+    met = set(qualities)
+    for quality, meaning in QUALITIES.items():
+        if quality in met:
+            say(f"{quality}: {meaning}.")
 
 
 def wrapped(line: str, width: int, indent: str) -> str:

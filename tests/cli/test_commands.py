@@ -152,7 +152,7 @@ def test_every_command_has_all_forms(command, folder):
         (["run", "--", "no-such-command"], 127),
         (["clear", "nothing"], 1),
         (["gc", "--max-size", "much"], 2),
-        (["record", "x.jsonl", "--", "no-such-command"], 1),
+        (["record", "x.jsonl", "--", "no-such-command"], 127),
         (["warmup", "nothing.jsonl"], 1),
         (["report", "nothing"], 1),
         (["list", "nothing"], 1),
