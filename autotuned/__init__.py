@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from autotuned.offline.export import export as export
     from autotuned.offline.plan import plan as plan
     from autotuned.offline.prepare import prepare as prepare
+    from autotuned.offline.prune import prune as prune
     from autotuned.offline.report import report as report
     from autotuned.offline.tuning import tune as tune
     from autotuned.offline.warmup import warmup as warmup
@@ -45,9 +46,8 @@ __version__ = "0.1.0"
 __all__ = [
     "Check", "Config", "FixedLaunches", "Space", "autotune", "check", "choices_digest", "counters", "diff", "errors",
     "export", "freeze", "heuristics", "import_configs", "install", "merge", "mode", "on_event", "plan", "pow2",
-    "pow2s",
-    "prepare", "record", "register_configs", "report", "restored", "seal", "strategy", "sync", "tune", "uninstall",
-    "unseal", "warmup",
+    "pow2s", "prepare", "prune", "record", "register_configs", "report", "restored", "seal", "strategy", "sync", "tune",
+    "uninstall", "unseal", "warmup",
 ]  # fmt: skip
 
 # Imported at first use: importing this package must cost neither torch (1 s) nor triton (0.24 s).
@@ -73,6 +73,7 @@ _HOMES = {
     "pow2": "autotuned.key.key",
     "prepare": "autotuned.offline.prepare",
     "pow2s": "autotuned.space.space",
+    "prune": "autotuned.offline.prune",
     "record": "autotuned.recording.recorder",
     "register_configs": "autotuned.configfiles.lookup",
     "report": "autotuned.offline.report",

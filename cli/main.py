@@ -28,6 +28,7 @@ from .commands.gc import gc
 from .commands.import_ import import_
 from .commands.list import list_
 from .commands.merge import merge
+from .commands.prune import prune
 from .commands.record import record
 from .commands.report import report
 from .commands.run import run
@@ -183,6 +184,7 @@ def _level(quiet: bool, verbose: bool) -> Iterator[None]:
 
 
 for command in (
-    tune, list_, show, explain_, export, import_, merge, diff, check, run, clear, gc, record, warmup, report, doctor
+    tune, list_, show, explain_, export, import_, merge, diff, check, run, clear, prune, gc, record, warmup, report,
+    doctor,
 ):  # fmt: skip
     app.command(command.__name__.rstrip("_"), cls=Command)(_with_levels(command))

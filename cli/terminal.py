@@ -34,6 +34,13 @@ QUALITIES = {  # what the words of a table mean; "ok" needs none
 _quiet = False
 _is_read = True
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else on stdout.")]
+OnlyDevice = Annotated[
+    str | None,
+    typer.Option("--device", metavar="NAME", help="Only devices with this in their name: h200, interpreter."),
+]
+OnlyTriton = Annotated[
+    str | None, typer.Option("--triton", metavar="VERSION", help="Only this version of Triton: 3.6.0, or 3.6 for all.")
+]
 
 
 def stdout() -> Console:
@@ -136,18 +143,15 @@ def printable_log() -> Iterator[None]:
         log.removeFilter(clean)
 
 
-def say(text: str) -> None:
-    """Print lines of a result; on a terminal one that is too long is broken at spaces, and goes on deeper."""
-    if _quiet:
-        return
-    text = printable(text)
-    if sys.stdout.isatty():
-        width = stdout().width
-        text = "\n".join(
-            line if len(line) <= width else wrapped(line, width, " " * (len(line) - len(line.lstrip()) + 2))
-            for line in text.split("\n")
-        )
-    write(f"{text}\n")
+def say(text: str, whole: bool = False) -> None:
+    """Print lines of a result; unless `whole`, one that is too long for a terminal is broken, and goes on deeper."""
+    if not _quiet:
+        width = UNLIMITED if whole else stdout().width
+        write("".join(f"{_broken(line, width)}\n" for line in printable(text).split("\n")))
+
+
+def _broken(line: str, width: int) -> str:
+    return line if len(line) <= width else wrapped(line, width, " " * (len(line) - len(line.lstrip()) + 2))
 
 
 def write(text: str) -> None:
@@ -183,6 +187,19 @@ def fail(text: str, code: int = 1) -> typer.Exit:
     """Say in one line why a command failed; the caller raises what this returns."""
     complain(f"error: {text}")
     return typer.Exit(code)
+
+
+def ask(question: str) -> None:
+    """Ask before something is deleted; where nobody answers yes, nothing goes on."""
+    if not has_terminal():
+        raise typer.BadParameter("without a terminal nobody can be asked: give --yes", param_hint="--yes")
+    if not typer.confirm(question, err=True):
+        raise fail("nothing was deleted.")
+
+
+def has_terminal() -> bool:
+    """Whether somebody can answer."""
+    return sys.stdin is not None and sys.stdin.isatty()
 
 
 def cannot_run(command: str, error: OSError) -> typer.Exit:

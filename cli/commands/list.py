@@ -14,13 +14,13 @@ import autotuned
 from autotuned import env
 from autotuned.configfiles import lookup
 from autotuned.key.words import call_words
-from autotuned.offline.stored import Stored, kernels, of_kernel
+from autotuned.offline.stored import Filter, Stored, choices, kernels
 from autotuned.offline.usage import Missing, Usage
 from autotuned.recording import file
 from autotuned.store import layout, listing
 
 from .. import terminal
-from ..views.names import complete
+from ..views.names import OnlyKernel, complete, kernel_of
 
 HEADERS = ("call~", "config~", "device~=", "toolchain=", "source=", "time>", "quality=", "key?")
 UNUSED_HEADERS = ("kernel~=", "call~", "config~", "toolchain=", "source=", "key?")
@@ -41,6 +41,9 @@ def list_(
         Path | None, typer.Option("--calls", metavar="CALLS.jsonl", help="The recording; default: AUTOTUNED_RECORD.")
     ] = None,
     digest: Annotated[bool, typer.Option("--digest", help="One line over all choices, and nothing else.")] = False,
+    named: OnlyKernel = None,
+    device: terminal.OnlyDevice = None,
+    triton: terminal.OnlyTriton = None,
     as_json: terminal.AsJson = False,
 ) -> None:
     """List what is stored and what config files hold.
@@ -61,21 +64,23 @@ def list_(
     recording), `unused` (choices) and `missing` (null if not asked for), each with `kernel`, `digest`, `call`, `count`,
     `reason`, `nearest` (a digest) and `changes` (`path`, `stored`, `now`). With --digest: `digest`.
     """
+    kernel = kernel_of(kernel, named)
+    if (digest or unused or missing or recorded is not None) and (device or triton):
+        raise typer.BadParameter("expected for a plain listing only", param_hint="--device, --triton")
     if digest:
         _print_digest(kernel, unused or missing or recorded is not None, as_json)
         return
     if unused or missing or recorded is not None:
         _compare(kernel, recorded, unused, missing, as_json)
         return
-    own = kernel is not None
-    names = kernels(own=own)
-    if kernel is not None and names:
-        names = listing.named(names, kernel)
+    found = choices(Filter(kernel, device, triton), heads=True)
+    first = next(found, None)  # an error comes before anything is printed
+    found = found if first is None else itertools.chain([first], found)
     if as_json:
-        _print_json(stored for name in names for stored in of_kernel(name, heads=True, own=own))
-    elif names:
-        for name in names:
-            _print(name, of_kernel(name, heads=True, own=own))
+        _print_json(found)
+    elif first is not None:
+        for name, some in itertools.groupby(found, lambda stored: stored.key.kernel):
+            _print(name, some)
     else:
         terminal.say(f"Nothing is stored in {layout.root()}, and there are no config files in:")
         terminal.say("\n".join(f"  {folder}" for folder in lookup.config_folders()))
@@ -147,11 +152,10 @@ def _print_json(found: Iterable[Stored]) -> None:
 
 def _print(kernel: str, found: Iterator[Stored]) -> None:
     first = list(itertools.islice(found, TABLE_ROWS))
-    if not first:
-        return
     terminal.print_table(HEADERS, [_cells(stored) for stored in first], kernel)
+    terminal.print_qualities(stored.quality for stored in first)
     while terminal.is_read() and (some := list(itertools.islice(found, TABLE_ROWS))):
-        terminal.say("\n".join("  ".join(_cells(stored)) for stored in some))
+        terminal.say("\n".join("  ".join(_cells(stored)) for stored in some), whole=True)
 
 
 def _cells(stored: Stored) -> list[str]:

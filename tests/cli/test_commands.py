@@ -48,6 +48,7 @@ EXAMPLES = {
     "check": ["tuned"],
     "run": ["--", PYTHON, "serve.py"],
     "clear": ["work", "--yes"],
+    "prune": ["tuned", "--unused", "--calls", "calls.jsonl", "--yes"],
     "gc": [],
     "record": ["more.jsonl", "--", PYTHON, "serve.py"],
     "warmup": ["calls.jsonl"],
