@@ -109,7 +109,7 @@ def test_binaries_go_with_the_entries_they_belong_to():
     assert found.binaries == 2  # one of each; the one that all name stays
     there = binaries.read(binaries.path_beside(path, "app.k"), "app.k")
     assert {bytes(there.code(one)) for one in there.variants} == {b"\x7fELF all", b"\x7fELF 0"}
-    assert not autotuned.check("tuned").faults
+    assert not [fault for fault in autotuned.check("tuned").faults if "belong to no entry" in fault.text]
     autotuned.prune("tuned", calls=recorded_anew(of(1, kernel="app.other")))
     assert not list(Path("tuned").glob("*/app.k.*"))
 
@@ -130,14 +130,11 @@ def test_a_file_with_a_fault_is_named_and_stays_as_it_is():
 def test_binaries_that_cannot_be_changed_keep_their_entries():
     [path] = shipped(of(1), of(2), with_binaries=True)
     beside = binaries.path_beside(path, "app.k")
-    content = bytearray(beside.read_bytes())
-    from autotuned.binaries import file as binaryfile
-
-    newer = content.replace(b'"schema": %d' % binaryfile.SCHEMA, b'"schema": %d' % (binaryfile.SCHEMA + 1), 1)
+    newer = beside.read_bytes().replace(b" 1 ", b" 2 ", 1)  # the schema, in the first line
     beside.write_bytes(newer)
     found = autotuned.prune("tuned", calls=recorded(of(1)))
-    if binaryfile.is_newer(bytes(newer[: binaryfile.HEAD])):
-        assert found.faults and not found.entries and left() == {of(1), of(2)} and beside.read_bytes() == newer
+    assert "a newer one" in str(found.faults[0]) and not found.entries and found.kept == 2
+    assert left() == {of(1), of(2)} and beside.read_bytes() == newer
 
 
 def test_what_is_not_there_is_an_error():
