@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from autotuned.offline.tuning import tune as tune
     from autotuned.offline.warmup import warmup as warmup
     from autotuned.recording.recorder import record as record
+    from autotuned.remote.connection import connect as connect
     from autotuned.resolve.restored import restored as restored
     from autotuned.resolve.sealing import seal as seal
     from autotuned.resolve.sealing import unseal as unseal
@@ -44,8 +45,8 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
-    "Check", "Config", "FixedLaunches", "Space", "autotune", "check", "choices_digest", "counters", "diff", "errors",
-    "export", "freeze", "heuristics", "import_configs", "install", "merge", "mode", "on_event", "plan", "pow2",
+    "Check", "Config", "FixedLaunches", "Space", "autotune", "check", "choices_digest", "connect", "counters", "diff",
+    "errors", "export", "freeze", "heuristics", "import_configs", "install", "merge", "mode", "on_event", "plan", "pow2",
     "pow2s", "prepare", "prune", "record", "register_configs", "report", "restored", "seal", "strategy", "sync", "tune",
     "uninstall", "unseal", "warmup",
 ]  # fmt: skip
@@ -59,6 +60,7 @@ _HOMES = {
     "autotune": "autotuned.api.decorator",
     "check": "autotuned.offline.check",
     "choices_digest": "autotuned.offline.digest",
+    "connect": "autotuned.remote.connection",
     "counters": "autotuned.events",
     "diff": "autotuned.configfiles.exchange",
     "export": "autotuned.offline.export",

@@ -7,6 +7,7 @@ import operator
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,12 +17,13 @@ from autotuned.configfiles import lookup
 from autotuned.errors import OutOfMemoryError
 from autotuned.key import memory, nearest_key, opaque, walk
 from autotuned.key.key import Key
-from autotuned.resolve import explain, sources
+from autotuned.remote import connection
+from autotuned.resolve import active, explain, sources
 from autotuned.resolve.advice import Storm
 from autotuned.resolve.request import Question, State
 from autotuned.search import exclusions, failures, job, race, search
 from autotuned.search.job import Job, Outcome
-from autotuned.store import conditions, layout, listing, locks, records
+from autotuned.store import better, conditions, layout, listing, locks, records
 from autotuned.store.choice import Candidates, Choice, Origin
 from autotuned.store.conditions import Checked, Conditions, Restore
 from autotuned.store.journal import Journal
@@ -243,7 +245,7 @@ class Searcher:
         made = outcome.record(key, seconds, self._provenance(question, outcome), left.restore)
         chosen = "none was chosen" if made.winner is None else f"chosen: {self._label(made.winner)}"
         events.emit("search", key.kernel, key.digest, seconds, f"{len(made.timings)} configs; {chosen}")
-        result = self._of_all_calls(with_verdicts_of(left.earlier, made), question)
+        result = self._of_all_calls(better.with_verdicts_of(left.earlier, made), question)
         before = records.read_of(key) if result.winner is None and self._state.keeps(key) else None
         if before is not None and before.conditions.restore != left.restore:
             return result  # what was measured so far is in the logbook
@@ -276,7 +278,8 @@ class Searcher:
         if question.lock is locks.Lock.BUSY and not records.may_save(result.key):
             log.info("`%s`: another process or thread tunes the same key and saves it.", result.key.kernel)
         elif portable(*(timing.config for timing in result.timings)):
-            records.keep(result)
+            together = question.force and active.agreements  # the record of all ranks follows
+            (records.keep if together else partial(connection.keep, again=question.fresh))(result)
         else:
             message = "`%s`: a config has a value or a pre_hook without JSON form; kept in memory only."
             self._state.warn_once("config", message, result.key.kernel)
@@ -338,29 +341,6 @@ def _stricter(checked: Checked | None, earlier: TuningRecord | None) -> Checked 
         for other in timing.passed:
             found = (found and found.joined(other)) or found
     return None if found == checked else found
-
-
-def with_verdicts_of(earlier: TuningRecord | None, result: TuningRecord) -> TuningRecord:
-    """A record with what earlier searches know of its configs' results; what the new one found comes first."""
-    if earlier is None:
-        return result
-    before = {timing.identity: timing for timing in earlier.timings}
-    timings = tuple(_with_verdicts(timing, before.get(timing.identity)) for timing in result.timings)
-    found = result.replace(timings=timings)
-    won = found.timing_of(found.winner) if found.winner is not None else None
-    return found if won is None else found.replace(conditions=found.conditions.replace(checks=won.passed))
-
-
-def _with_verdicts(timing: Timing, before: Timing | None) -> Timing:
-    if before is None:
-        return timing
-    passed, failed = conditions.with_verdicts((timing.passed, timing.failed), (before.passed, before.failed))
-    found = timing.replace(passed=passed, failed=failed)
-    if timing.status != "wrong" or timing.median_us or not passed:
-        return found
-    return found.replace(
-        median_us=before.median_us, low_us=before.low_us, high_us=before.high_us, samples=before.samples
-    )
 
 
 def _timings(earlier: TuningRecord | None) -> dict[str, Timing]:

@@ -125,6 +125,7 @@ KNOWN_TEXTS = {text for texts in REVIEWED.values() for text in texts}
 PLAIN = {
     "`{}` key {}: this rank may choose another config than the others.",
     "waiting for {}, which tunes the same key; lock file: {}",
+    "waiting for {}, which tunes the same key; shared store: {}",
     "rank {} waits for {}.",
     "autotuned run: nothing is installed in this process",
 }
