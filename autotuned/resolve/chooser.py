@@ -332,9 +332,8 @@ class Chooser:
     def without_search(self, call: Call) -> Any:
         """The config a call would get if searching were not allowed: stored, default, or the first."""
         live = self.candidates(call)
-        known = None
-        if len(live) > 1 and env.current_mode() != "off":
-            known = self.known(self.question(call, live, "serve"))
+        asked = len(live) > 1 and env.current_mode() != "off"
+        known = self.known(self.question(call, live, "serve")) if asked else None
         return (known or self.default(call, live)).config
 
     def exclude(self, call: Call, choice: Choice, error: Exception) -> None:
