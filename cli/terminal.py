@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from autotuned import env
 from autotuned.configfiles.file import Fault
 from autotuned.typed_json import Json
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from autotuned.offline.results import BuildResult
 
 MARKS = ">~?="  # behind the header of a column, see `print_table`
+LONG = 40  # columns for a cell that may be cut, before other columns are left out for it
 UNLIMITED = 100_000  # columns, where what reads is no terminal: nothing is cut for `grep`
 QUALITIES = {  # what the words of a table mean; "ok" needs none
     "tied": "several configs are as fast: what runs untuned is taken, else the first of the list",
@@ -53,7 +55,7 @@ def stdout() -> Console:
 
     # Labels and paths hold brackets and numbers, which are neither markup nor to be coloured.
     console = Stdout(markup=False, highlight=False, emoji=False)
-    if not console.is_terminal and "COLUMNS" not in os.environ:
+    if not console.is_terminal and not env.has_columns():
         console.width = UNLIMITED
     return console
 
@@ -256,17 +258,18 @@ def print_table(headers: Sequence[str], rows: Iterable[Sequence[str]], heading: 
     for name, words in list(_shared_words(table, console.width)):
         print_heading(f"{name}{' of all' * (len(cells) > 1)}: {words}")
     for header in [header for header in reversed(table) if "?" in header]:
-        if _width(table) > console.width:
+        if _width(table, LONG) > console.width:
             del table[header]
     console.print(_table(table))
 
 
-def _width(table: Mapping[str, Sequence[str]]) -> int:
-    """How many columns of a terminal a table of columns fills."""
+def _width(table: Mapping[str, Sequence[str]], most: int = UNLIMITED) -> int:
+    """How many columns of a terminal a table of columns fills, if of what may be cut there are at most so many."""
     from rich.cells import cell_len
 
-    widths = [max(map(cell_len, (header.rstrip(MARKS), *column))) for header, column in table.items()]
-    return sum(widths) + 2 * len(widths) - 2
+    widths = {header: max(map(cell_len, (header.rstrip(MARKS), *column))) for header, column in table.items()}
+    cut = sum(min(width, most) if "~" in header else width for header, width in widths.items())
+    return cut + 2 * len(widths) - 2
 
 
 def _shared_words(table: dict[str, list[str]], width: int) -> Iterator[tuple[str, str]]:

@@ -11,7 +11,6 @@ from typing import Annotated
 import typer
 
 import autotuned
-from autotuned import env
 from autotuned.configfiles import lookup
 from autotuned.key.words import call_words
 from autotuned.offline.stored import Filter, Stored, choices, kernels
@@ -20,7 +19,7 @@ from autotuned.recording import file
 from autotuned.store import layout, listing
 
 from .. import terminal
-from ..views.names import OnlyKernel, complete, kernel_of
+from ..views.names import OnlyKernel, complete, kernel_of, recording_of
 
 HEADERS = ("call~", "config~", "device~=", "toolchain=", "source=", "time>", "quality=", "key?")
 UNUSED_HEADERS = ("kernel~=", "call~", "config~", "toolchain=", "source=", "key?")
@@ -97,9 +96,7 @@ def _print_digest(kernel: str | None, is_comparing: bool, as_json: bool) -> None
 
 
 def _compare(kernel: str | None, recorded: Path | None, unused: bool, missing: bool, as_json: bool) -> None:
-    path = recorded or env.record_path()
-    if path is None:
-        raise typer.BadParameter("expected a recording: give --calls CALLS.jsonl", param_hint="--unused, --missing")
+    path = recording_of(recorded)
     if not unused and not missing:
         raise typer.BadParameter("expected --unused, --missing or both beside it", param_hint="--calls")
     made = file.read(path)

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import autotuned
-from autotuned import env
 from autotuned.key.words import call_words, toolchain_words
 
 from .. import terminal
+from ..views.names import recording_of
 
 if TYPE_CHECKING:
     from autotuned.offline.prune import Pruned, PruneResult
@@ -42,11 +42,9 @@ def prune(
     compiled kernels that went with it), `kept` (how many stay), `files` (those that entries were in), `binaries` (all
     compiled kernels that went) and `faults`.
     """
-    calls = recorded or env.record_path()
     if not unused:
         raise typer.BadParameter("expected --unused, which says what is to go", param_hint="PATH")
-    if calls is None:
-        raise typer.BadParameter("expected a recording: give --calls CALLS.jsonl", param_hint="--unused")
+    calls = recording_of(recorded)
     found = autotuned.prune(paths, calls=calls, dry_run=True)
     if not as_json:
         _print(found)

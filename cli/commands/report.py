@@ -47,14 +47,15 @@ def report(
     `distinct`, `tuned`, `calls`, `tuned_calls` and `missing` (as of `list --missing --json`).
     """
     found = autotuned.report(kernel, calls=recorded)
-    if not found.cases and found.coverage is None:
-        raise terminal.fail(f"nothing is tuned in {layout.root()}, nor in config files: tune something first.")
     if out is not None:
         _write(out, found)
     if as_json:
         terminal.print_json(found.to_json())
     elif out is None:
         _print(found)
+    if not found.cases and found.coverage is None:
+        text = f"expected a choice to report, got none in {layout.root()} and in config files. Tune something first."
+        raise terminal.fail(text)
 
 
 def _write(out: Path, found: Report) -> None:

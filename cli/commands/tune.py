@@ -178,6 +178,7 @@ def _print(result: TuneResult, as_json: bool) -> None:
             terminal.print_heading(heading)
         if len(cases) > len(begun):
             terminal.say(f"not begun: {len(cases) - len(begun)} of {len(cases)} cases")
+    terminal.print_qualities(case.quality for case in result.cases if not case.remark)
     for case in result.cases:
         if case.remark:
             terminal.say(f"{case.kernel}  {case_words(case)}: {case.remark}.")

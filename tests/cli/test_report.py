@@ -109,7 +109,8 @@ def test_an_unknown_kernel_is_refused_with_the_nearest():
 
 def test_a_search_that_is_not_finished_is_left_out():
     records.keep(TuningRecord(make_key(), None, None, "unresolved", (Timing(FIRST, 1.0, 1.0, 1.0, 3),), {}))
-    assert json.loads(run("app.k", "--json").stdout)["cases"] == []
+    said = run("app.k", "--json", code=1)
+    assert json.loads(said.stdout)["cases"] == [] and "expected a choice to report, got none in" in said.stderr
 
 
 # -- the page -----------------------------------------------------------------------------------------------------
@@ -198,8 +199,9 @@ def test_no_word_of_a_scale_is_cut_off(slowest):
     assert words and all(float(x) + 3 * len(word) <= plots.STRIP_WIDTH for x, word in words)
 
 
-def test_an_empty_store_is_a_page_too(tmp_path):
-    assert "Nothing is tuned yet" in "".join(Page(page(tmp_path)).words) or own([]) == []
+def test_an_empty_store_is_an_error_of_one_line():
+    said = run(code=1)
+    assert said.stdout == "" and said.stderr.startswith("error: expected a choice to report, got none in")
 
 
 def test_a_page_that_cannot_be_written_is_said(tmp_path):
