@@ -106,7 +106,7 @@ def plan(targets: str | Sequence[str], *, force: bool = False) -> Plan:
     check_environment()
     texts_given, device = texts(targets), use_device()
     found = Cases(cases.load(texts_given), device)
-    measurer, pace = Measurer(device, force, Observer()), _Pace()
+    measurer, pace = Measurer(found, device, force, Observer()), _Pace()
     planned = Plan(device, without_cases=found.without_cases)
     for case in found:
         planned.cases.append(_planned(measurer.plan(case), pace))
