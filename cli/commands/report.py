@@ -20,7 +20,7 @@ from ..views.names import OnlyKernel, complete, kernel_of
 
 CASES = (
     "call~", "config~", "device~=", "toolchain=", "source=",
-    "time>", "vs default>", "spread>?", "failed>=?", "quality=",
+    "time>", "vs default>", "spread>?", "failed>?", "quality=",
 )  # fmt: skip
 KERNELS = (
     "kernel~", "device~=", "toolchain=", "calls>", "vs default>", "least>?", "most>?", "noisy>?", "search>?"
