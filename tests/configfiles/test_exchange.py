@@ -61,7 +61,14 @@ def test_export_check_import_export_is_the_same_to_the_byte(tmp_path: Path, monk
     run("export", "--out", tmp_path / "a")
     run("check", tmp_path / "a")
     monkeypatch.setenv("AUTOTUNED_CACHE_DIR", str(tmp_path / "other"))
-    assert run_json("import", tmp_path / "a") == {"written": 6, "same": 0, "kept": 0, "binaries": 0, "rules": 0, "faults": []}
+    assert run_json("import", tmp_path / "a") == {
+        "written": 6,
+        "same": 0,
+        "kept": 0,
+        "binaries": 0,
+        "rules": 0,
+        "faults": [],
+    }
     run("export", "--out", tmp_path / "b")
     assert tree(tmp_path / "a") == tree(tmp_path / "b")
     assert len(tree(tmp_path / "a")) == 4  # three files, and the attributes
