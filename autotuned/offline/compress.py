@@ -119,8 +119,8 @@ def compress(
     """
     allowed = share(within, "within")
     if max_configs is not None and (type(max_configs) is not int or max_configs < 1):
-        problem = f"expected a number of 1 or more, got {max_configs!r:.60}"
-        raise OptionError(f"max_configs: {problem}.", option="max_configs", problem=problem)
+        text = f"max_configs: expected a number of 1 or more, got {max_configs!r:.60}."
+        raise OptionError(text, option="max_configs", problem=text.removeprefix("max_configs: ").rstrip("."))
     writer.refuse_unwritable(Path(out))
     result = CompressResult()
     known = _Known(result.faults, paths)
