@@ -29,6 +29,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from autotuned.offline import plan
 from autotuned.rules import fit, folds
 from autotuned.rules.table import Table, tables
 
@@ -97,6 +98,7 @@ def save(recorded: Recorded, path: Path) -> None:
 PAIRS = ((4096, 4096), (6144, 4096), (28672, 4096), (4096, 14336), (1024, 8192), (2048, 2048), (5120, 5120))
 KERNELS = {
     "matmul": (("M", "N", "K"), 315, PAIRS, (1, 8192)),
+    "matmul-dense": (("M", "N", "K"), 240, ((4096, 4096),), (1, 8192)),  # what --cover chooses from
     "splitk": (("M", "N", "K"), 105, PAIRS, (1, 128)),
     "attention": (("heads", "length", "dims"), 100, ((16, 128), (32, 128), (64, 64), (8, 64)), (64, 8192)),
     "rmsnorm": (("rows", "cols"), 100, ((1024,), (2048,), (4096,), (8192,), (16384,)), (1, 16384)),
@@ -141,7 +143,7 @@ class Launches:
         import triton
         from problems import PROBLEMS
 
-        self.problem = PROBLEMS[kernel]
+        self.problem = PROBLEMS[kernel.removesuffix("-dense")]
         self.kernel = triton.jit(self.problem.function)
         self._triton, self._kinds = triton, set()
 
@@ -171,9 +173,9 @@ class Launches:
         for trial in trials:
             try:
                 trial.launch()
-                torch.cuda.synchronize()
-            except self._triton.runtime.errors.OutOfResources as error:
+            except Exception as error:  # too large for the card, or refused by the compiler
                 trial.error = str(error)
+        torch.cuda.synchronize()  # one that breaks the device ends the run
         left, shuffle = [trial for trial in trials if trial.error is None], random.Random(str(shape))
         timer.warm_up()
         for _ in range(SAMPLES):
@@ -184,7 +186,8 @@ class Launches:
 
     def _compile(self, shape: tuple[int, ...], arguments: Sequence[Any]) -> None:
         """In a pool, once for each kind of shape that Triton has a binary of its own for."""
-        kind = tuple((size == 1, size % 16 == 0) for size in shape), shape[1:] if self.problem.name == "rmsnorm" else ()
+        constants = {"rmsnorm": shape[1:], "attention": shape[2:]}.get(self.problem.name, ())
+        kind = tuple((size == 1, size % 16 == 0) for size in shape), constants
         if kind in self._kinds:
             return
         self._kinds.add(kind)
@@ -326,12 +329,65 @@ def judge(table: Table, parts: Iterator[tuple[Sequence[int], Sequence[int]]], wi
     )  # fmt: skip
 
 
+class Covered(NamedTuple):
+    """What `tune --cover` leaves of one combination of the other sizes: searches, and losses of the calls between."""
+
+    searches: int
+    nearest: tuple[float, float]
+    rule: tuple[float, float]
+    estimate: tuple[float, float]
+
+
+def cover(table: Table, mean: float = plan.MEAN, worst: float = plan.WORST) -> Covered:
+    """Replay `tune --cover` over a table of one size; a shape that it lacks is that of the nearest which it has."""
+    losses = {int(step): _relative(times) for step, times in zip(table.steps, table.times)}
+    known: dict[plan.Point, dict[str, float]] = {}
+
+    def measure(points: Sequence[plan.Point]) -> int:
+        before = len(known)
+        for (size,) in points:
+            near = min(losses, key=lambda step: abs(math.log(step / size)))
+            known[near,] = losses[near]
+        return len(known) - before
+
+    measure(plan.first({table.along: (min(losses), max(losses))}))
+    while len(known) < plan.MOST:
+        found = plan.estimate(known)
+        if found.mean <= mean and found.worst <= worst:
+            break
+        if not measure(plan.further(known, min(plan.ROUND, plan.MOST - len(known)))):
+            break
+    rows = [row for row in range(len(table)) if (int(table.steps[row]),) in known]
+    seen = part(table, rows)
+    fitted = fit.fit(seen, WITHIN)
+    rule = fitted.rule()
+    by_nearest, by_rule = [], []
+    for row in set(range(len(table))) - {*rows}:
+        near = min(known, key=lambda point: abs(math.log(point[0] / table.steps[row])))
+        by_nearest.append(_relative(table.times[row]).get(plan.winner(known[near]), math.inf))
+        place = rule.config(table.sizes[row], WITHIN) if rule is not None else None
+        by_rule.append(by_nearest[-1] if place is None else _relative(table.times[row])[fitted.configs[place]])
+    pairs = [(statistics.fmean(some), max(some)) if some else (0.0, 0.0) for some in (by_nearest, by_rule)]
+    return Covered(len(known), pairs[0], pairs[1], tuple(plan.estimate(known)))
+
+
+def _relative(times: Any) -> dict[str, float]:
+    best = min(times.values())
+    return {name: us / best - 1 for name, us in times.items()}
+
+
 def replay(folder: Path) -> None:
     """Print what each table says."""
     for path in sorted(folder.glob("*.csv.gz")):
         recorded = load(path)
         table = recorded.table()
         print(f"{recorded.name}: {len(table)} shapes x {len(table.configs)} configs")
+        if not table.others[0]:
+            for name, (mean, worst) in (("the goal", (plan.MEAN, plan.WORST)), ("40 searches", (0.0, 0.0))):
+                found = cover(table, mean, worst)
+                print(f" tune --cover, until {name}: {found.searches} searches; nearest {found.nearest[0]:.2%} in the mean, "
+                      f"{found.nearest[1]:.1%} worst; with a rule {found.rule[0]:.2%}, {found.rule[1]:.1%}")  # fmt: skip
+            continue
         print(f" bands left out\n{judge(table, bands(table))}")
         print(f" combinations of {', '.join(set(table.names) - {table.along})} left out\n"
               f"{judge(table, combinations(table))}")  # fmt: skip
