@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from autotuned.api.pickling import CaseGenerator
-from autotuned.errors import AutotunedError, OptionError, TargetError
+from autotuned.errors import AutotunedError, TargetError
 from autotuned.offline import replay
 from autotuned.offline import targets as modules
 from autotuned.offline.device import tensors_on
-from autotuned.offline.plan import Plan
+from autotuned.offline.plan import Plan, refused
 from autotuned.offline.replay import Replayed
 from autotuned.offline.targets import Found
 from autotuned.recording.file import SUFFIX
@@ -155,7 +155,7 @@ def _refuse_without_sizes(found: Sequence[Found], names: Sequence[str]) -> None:
         f"expected a generator of cases that takes {' and '.join(names)} by keyword, got {have or 'none'}. Write "
         f"{signature}: with None it yields the cases as before, else those of the given sizes"
     )
-    raise OptionError(f"cover: {problem}.", option="cover", problem=problem)
+    raise refused(problem)
 
 
 def _recorded(found: Replayed) -> Iterator[tuple[Found, Any, str, int]]:

@@ -58,6 +58,11 @@ class Plan:
         return Plan(tuple(data["names"]), tuple(map(tuple, data["points"])), only)
 
 
+def refused(problem: str) -> OptionError:
+    """The error of a range, or of targets, that cannot be covered."""
+    return OptionError(f"cover: {problem}.", option="cover", problem=problem)
+
+
 def checked(cover: Mapping[str, Sequence[int]]) -> dict[str, tuple[int, int]]:
     """The ranges that are to be covered.
 
@@ -69,11 +74,11 @@ def checked(cover: Mapping[str, Sequence[int]]) -> dict[str, tuple[int, int]]:
         pair = tuple(ends) if isinstance(ends, (tuple, list)) else ()
         if len(pair) != 2 or not all(type(end) is int for end in pair) or not 1 <= pair[0] <= pair[1]:
             problem = f"{name}: expected a range of sizes from 1 up, such as (1, 8192), got {ends!r:.60}"
-            raise OptionError(f"cover: {problem}.", option="cover", problem=problem)
+            raise refused(problem)
         found[str(name)] = (pair[0], pair[1])
     if not found:
         problem = "expected the range of a size at least, such as M=1:8192, got none"
-        raise OptionError(f"cover: {problem}.", option="cover", problem=problem)
+        raise refused(problem)
     return found
 
 
@@ -89,7 +94,7 @@ def parsed(texts: Sequence[str]) -> dict[str, tuple[int, int]]:
         low, _, high = ends.partition(":")
         if not name.isidentifier() or not (low.isdecimal() and high.isdecimal()):
             problem = f"expected NAME=LOW:HIGH, such as M=1:8192, got {text!r:.60}"
-            raise OptionError(f"cover: {problem}.", option="cover", problem=problem)
+            raise refused(problem)
         found[name] = (int(low), int(high))
     return checked(found)
 
