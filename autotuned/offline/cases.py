@@ -14,7 +14,7 @@ from autotuned.errors import AutotunedError, TargetError
 from autotuned.offline import replay
 from autotuned.offline import targets as modules
 from autotuned.offline.device import tensors_on
-from autotuned.offline.plan import Plan, refused
+from autotuned.offline.ranges import Wanted, refused
 from autotuned.offline.replay import Replayed
 from autotuned.offline.targets import Found
 from autotuned.recording.file import SUFFIX
@@ -70,10 +70,10 @@ class Cases:
         known: How many cases there are, where all targets are recordings; 0 where generators tell as they go.
     """
 
-    def __init__(self, found: Sequence[Found], device: str, plan: Plan | None = None) -> None:
-        self._found, self._device, self._plan = found, device, plan
-        if plan is not None:
-            _refuse_without_sizes(found, plan.names)
+    def __init__(self, found: Sequence[Found], device: str, wanted: Wanted | None = None) -> None:
+        self._found, self._device, self._wanted = found, device, wanted
+        if wanted is not None:
+            _refuse_without_sizes(found, wanted.names)
         self._going: Iterator[Case] = iter(())
         self._next = 0
         self.without_cases = [one.name for one in found if not isinstance(one, Replayed) and not one.tuned.cases]
@@ -82,7 +82,7 @@ class Cases:
         self.known = sum(lengths) if len(lengths) == len(found) else 0
 
     def __iter__(self) -> Iterator[Case]:
-        made = self._all() if self._plan is None else self._planned(self._plan)
+        made = self._all() if self._wanted is None else self._sized(self._wanted)
         for number, (found, *more) in enumerate(made):
             yield Case(number, found, *more)
 
@@ -105,23 +105,23 @@ class Cases:
                 for generator in found.tuned.cases:
                     yield from self._generated(found, generator)
 
-    def _planned(self, plan: Plan) -> Iterator[tuple[Any, ...]]:
-        """The cases of all points of a plan, from the generators that take its sizes."""
+    def _sized(self, wanted: Wanted) -> Iterator[tuple[Any, ...]]:
+        """The cases of all points that are wanted, from the generators that take its sizes."""
         for found in self._found:
             for place, generator in enumerate(found.tuned.cases):
-                if takes(generator, plan.names):
-                    for point in plan.points:
-                        yield from self._of_point(found, f"{found.name} {place}", generator, plan, point)
+                if takes(generator, wanted.names):
+                    for point in wanted.points:
+                        yield from self._of_point(found, f"{found.name} {place}", generator, wanted, point)
 
     def _of_point(
-        self, found: Found, name: str, generator: CaseGenerator, plan: Plan, point: Sequence[int]
+        self, found: Found, name: str, generator: CaseGenerator, wanted: Wanted, point: Sequence[int]
     ) -> Iterator[tuple[Any, ...]]:
-        sizes = plan.sizes(tuple(point))
+        sizes = wanted.sizes(tuple(point))
         sized = functools.partial(generator, **sizes)
         sized.__name__ = getattr(generator, "__name__", "its cases")  # type: ignore[attr-defined]
         for index, made in enumerate(self._generated(found, sized)):
             group = f"{name}.{index}"
-            if plan.wants(group, tuple(point)):
+            if wanted.holds(group, tuple(point)):
                 yield *made, sizes, group
 
     def _generated(self, found: Found, generator: CaseGenerator) -> Iterator[tuple[Found, Any, str, int]]:

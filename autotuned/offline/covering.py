@@ -6,36 +6,36 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from autotuned.offline import plan
-from autotuned.offline.plan import Known, Plan, Point, Ranges
+from autotuned.offline import ranges
+from autotuned.offline.ranges import Known, Point, Ranges, Wanted
 from autotuned.offline.results import CaseResult, Covered, Options, TuneResult
 from autotuned.store import layout, records
 
 Session = Callable[[Options], TuneResult]
 
 
-ENOUGH = f"between them at most {plan.MEAN:.1%} is lost in the mean and {plan.WORST:.0%} in the worst call"
-NO_MORE, MANY = "there is nothing between them that is worth a search", f"{plan.MOST} shapes"
+ENOUGH = f"between them at most {ranges.MEAN:.1%} is lost in the mean and {ranges.WORST:.0%} in the worst call"
+NO_MORE, MANY = "there is nothing between them that is worth a search", f"{ranges.MOST} shapes"
 TIME, NO_RECORDS = "the budget is used up, or it was interrupted", "no times of them are stored"
 
 
-def run(options: Options, ranges: Ranges, session: Session) -> TuneResult:
+def run(options: Options, asked: Ranges, session: Session) -> TuneResult:
     """Tune the shapes of ranges in rounds.
 
     Which shapes follows from what is stored of those before: the same command goes on where it ended.
 
     Args:
-        session: Tunes the shapes of a plan.
+        session: Tunes the shapes of a ranges.
     """
-    start, names = time.monotonic(), tuple(ranges)
+    start, names = time.monotonic(), tuple(asked)
     result: TuneResult | None = None
-    wanted: Plan | None = Plan(names, tuple(plan.first(ranges)))
+    wanted: Wanted | None = Wanted(names, tuple(ranges.first(asked)))
     while wanted is not None:
         left_s = None if options.budget_s is None else options.budget_s - (time.monotonic() - start)
         if result is not None and left_s is not None and left_s <= 0:
             break
         try:
-            found = session(replace(options, plan=wanted, budget_s=left_s and max(left_s, 1e-9)))
+            found = session(replace(options, wanted=wanted, budget_s=left_s and max(left_s, 1e-9)))
         except BaseException as error:
             last = vars(error).get("result")
             vars(error)["result"] = _joined(result, last, options) if result and last else result or last
@@ -80,25 +80,25 @@ def _losses(case: CaseResult) -> Mapping[str, float]:
     return {name: us / best_us - 1 for name, us in times.items()}
 
 
-def _next(result: TuneResult, names: tuple[str, ...]) -> Plan | None:
+def _next(result: TuneResult, names: tuple[str, ...]) -> Wanted | None:
     """What is to be measured in the next round; None where all is known well enough."""
     only: dict[str, list[Point]] = {}
     tried = {(case.group, tuple((case.sizes or {}).get(name) for name in names)) for case in result.cases}
     for (group, _), known in _groups(result, names).items():
-        count = min(plan.ROUND, plan.MOST - len(known))
-        if known and count > 0 and not plan.estimate(known).is_enough:
-            new = [point for point in plan.further(known, count) if (group, point) not in tried]
+        count = min(ranges.ROUND, ranges.MOST - len(known))
+        if known and count > 0 and not ranges.estimate(known).is_enough:
+            new = [point for point in ranges.further(known, count) if (group, point) not in tried]
             only.setdefault(group, []).extend(new)
     points = sorted({point for some in only.values() for point in some})
-    return Plan(names, tuple(points), only) if points else None
+    return Wanted(names, tuple(points), only) if points else None
 
 
 def _covered(result: TuneResult, names: Sequence[str], cut: bool) -> list[Covered]:
     found = []
     for (group, device), known in _groups(result, names).items():
-        estimate = plan.estimate(known)
+        estimate = ranges.estimate(known)
         is_known = bool(known) and estimate.mean < float("inf")
-        why = ENOUGH if is_known and estimate.is_enough else MANY if len(known) >= plan.MOST else TIME if cut else ""
+        why = ENOUGH if is_known and estimate.is_enough else MANY if len(known) >= ranges.MOST else TIME if cut else ""
         mean, worst = (round(estimate.mean, 4), round(estimate.worst, 4)) if is_known else (None, None)
         why = why or (NO_MORE if known else NO_RECORDS)
         found.append(Covered(group, device, len(known), mean, worst, why, why != TIME))

@@ -12,7 +12,7 @@ from autotuned.errors import OptionError
 from autotuned.typed_json import Json
 
 if TYPE_CHECKING:
-    from autotuned.offline.plan import Plan
+    from autotuned.offline.ranges import Wanted
     from autotuned.search.job import Progress
 
 EXECUTORS = ("local", "ray")
@@ -24,7 +24,7 @@ def _refused(option: str, problem: str) -> OptionError:
 
 @dataclass(frozen=True)
 class Options:
-    """The options of `tune`; see there. `plan`: the sizes of a round of `cover`.
+    """The options of `tune`; see there. `wanted`: the sizes of a round of `cover`.
 
     Raises:
         OptionError: One cannot have its value, or two do not go together.
@@ -38,7 +38,7 @@ class Options:
     devices: str | None = None
     executor: str = "local"
     ray_address: str | None = None
-    plan: Plan | None = None
+    wanted: Wanted | None = None
 
     def __post_init__(self) -> None:
         for option, seconds in (("budget_s", self.budget_s), ("timeout_s", self.timeout_s)):

@@ -10,7 +10,7 @@ from pathlib import Path
 from autotuned import env
 from autotuned.configfiles import writer
 from autotuned.errors import OptionError
-from autotuned.offline import cases, covering, plan
+from autotuned.offline import cases, covering, ranges
 from autotuned.offline.cases import Cases, share
 from autotuned.offline.device import check_environment, isolates, use_device
 from autotuned.offline.measure import MeasuredCase, Measurer
@@ -85,8 +85,9 @@ def tune(
     if cover is None:
         result = _finished(run(targets, options, observer))
     else:
-        ranges = plan.checked(cover)
-        result = covering.run(options, ranges, lambda options: _finished(run(targets, options, observer)))
+        result = covering.run(
+            options, ranges.checked(cover), lambda options: _finished(run(targets, options, observer))
+        )
     if binaries and result.files:
         from autotuned.offline.binaries import build  # needs the half of the library that compiles
 
@@ -100,7 +101,7 @@ def _here(targets: Sequence[str], options: Options, observer: Observer) -> InPro
     if options.out is not None:
         for one in found:
             writer.check_all(one.name, options.out)
-    return InProcess(Cases(found, used, options.plan), options, used, observer)
+    return InProcess(Cases(found, used, options.wanted), options, used, observer)
 
 
 def _in_processes(targets: Sequence[str], options: Options, observer: Observer) -> Pool:

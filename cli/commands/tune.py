@@ -98,7 +98,7 @@ def tune(
     also `binaries.files`, each with `path`, `kernel`, `of` (entries), `entries` (those with binaries), `variants`,
     `generic` (of them), `bytes` and `missing` (lines).
     """
-    from autotuned.offline import plan
+    from autotuned.offline import ranges
     from autotuned.offline.tuning import tune  # needs the measuring half of the library
 
     try:
@@ -106,7 +106,7 @@ def tune(
             result = tune(
                 targets, out=out, devices=devices, budget_s=budget, force=force, binaries=binaries, progress=display,
                 isolate=isolate, timeout_s=timeout, executor=executor, ray_address=ray_address,
-                cover=plan.parsed(cover) if cover else None,
+                cover=ranges.parsed(cover) if cover else None,
             )  # fmt: skip
     except BaseException as error:  # also when a lost device or a full disk ends it: what was found out is shown
         if (found := getattr(error, "result", None)) is not None:

@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from autotuned.offline import plan
+from autotuned.offline import ranges
 from autotuned.rules import fit, folds
 from autotuned.rules.table import Table, tables
 
@@ -338,24 +338,24 @@ class Covered(NamedTuple):
     estimate: tuple[float, float]
 
 
-def cover(table: Table, mean: float = plan.MEAN, worst: float = plan.WORST) -> Covered:
+def cover(table: Table, mean: float = ranges.MEAN, worst: float = ranges.WORST) -> Covered:
     """Replay `tune --cover` over a table of one size; a shape that it lacks is that of the nearest which it has."""
     losses = {int(step): _relative(times) for step, times in zip(table.steps, table.times)}
-    known: dict[plan.Point, dict[str, float]] = {}
+    known: dict[ranges.Point, dict[str, float]] = {}
 
-    def measure(points: Sequence[plan.Point]) -> int:
+    def measure(points: Sequence[ranges.Point]) -> int:
         before = len(known)
         for (size,) in points:
             near = min(losses, key=lambda step: abs(math.log(step / size)))
             known[near,] = losses[near]
         return len(known) - before
 
-    measure(plan.first({table.along: (min(losses), max(losses))}))
-    while len(known) < plan.MOST:
-        found = plan.estimate(known)
+    measure(ranges.first({table.along: (min(losses), max(losses))}))
+    while len(known) < ranges.MOST:
+        found = ranges.estimate(known)
         if found.mean <= mean and found.worst <= worst:
             break
-        if not measure(plan.further(known, min(plan.ROUND, plan.MOST - len(known)))):
+        if not measure(ranges.further(known, min(ranges.ROUND, ranges.MOST - len(known)))):
             break
     rows = [row for row in range(len(table)) if (int(table.steps[row]),) in known]
     seen = part(table, rows)
@@ -364,11 +364,11 @@ def cover(table: Table, mean: float = plan.MEAN, worst: float = plan.WORST) -> C
     by_nearest, by_rule = [], []
     for row in set(range(len(table))) - {*rows}:
         near = min(known, key=lambda point: abs(math.log(point[0] / table.steps[row])))
-        by_nearest.append(_relative(table.times[row]).get(plan.winner(known[near]), math.inf))
+        by_nearest.append(_relative(table.times[row]).get(ranges.winner(known[near]), math.inf))
         place = rule.config(table.sizes[row], WITHIN) if rule is not None else None
         by_rule.append(by_nearest[-1] if place is None else _relative(table.times[row])[fitted.configs[place]])
     pairs = [(statistics.fmean(some), max(some)) if some else (0.0, 0.0) for some in (by_nearest, by_rule)]
-    return Covered(len(known), pairs[0], pairs[1], tuple(plan.estimate(known)))
+    return Covered(len(known), pairs[0], pairs[1], tuple(ranges.estimate(known)))
 
 
 def _relative(times: Any) -> dict[str, float]:
@@ -383,7 +383,7 @@ def replay(folder: Path) -> None:
         table = recorded.table()
         print(f"{recorded.name}: {len(table)} shapes x {len(table.configs)} configs")
         if not table.others[0]:
-            for name, (mean, worst) in (("the goal", (plan.MEAN, plan.WORST)), ("40 searches", (0.0, 0.0))):
+            for name, (mean, worst) in (("the goal", (ranges.MEAN, ranges.WORST)), ("40 searches", (0.0, 0.0))):
                 found = cover(table, mean, worst)
                 print(f" tune --cover, until {name}: {found.searches} searches; nearest {found.nearest[0]:.2%} in the mean, "
                       f"{found.nearest[1]:.1%} worst; with a rule {found.rule[0]:.2%}, {found.rule[1]:.1%}")  # fmt: skip

@@ -11,7 +11,7 @@ from given import Write
 
 import autotuned
 from autotuned import errors
-from autotuned.offline import plan
+from autotuned.offline import ranges
 
 TEXT = """
 from autotuned import Config, autotune
@@ -47,10 +47,10 @@ def sizes_of(result: dict[str, Any], kind: str) -> list[int]:
 
 def test_it_measures_where_the_winner_changes(write: Write) -> None:
     result = run_json("tune", target(write), "--cover", "n=1:4096")
-    first = [point for (point,) in plan.first({"n": (1, 4096)})]
+    first = [point for (point,) in ranges.first({"n": (1, 4096)})]
     assert sizes_of(result, "same") == first
     changing = sizes_of(result, "changes")
-    assert changing[: len(first)] == first and len(first) < len(changing) <= plan.MOST
+    assert changing[: len(first)] == first and len(first) < len(changing) <= ranges.MOST
     assert all(300 < n < 1100 for n in changing[len(first) :])  # they are even at 545
     [changes, same] = result["cover"]
     assert (changes["group"], changes["shapes"]) == ("mod_cover.work 0.0", len(changing))
@@ -64,7 +64,7 @@ def test_it_measures_where_the_winner_changes(write: Write) -> None:
 
 def test_a_budget_cuts_it_and_the_same_command_goes_on(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     module = target(write)
-    monkeypatch.setattr(plan, "ROUND", 1)
+    monkeypatch.setattr(ranges, "ROUND", 1)
     whole = len(sizes_of(run_json("tune", module, "--cover", "n=1:4096", "--force"), "changes"))
     cut = autotuned.tune(module, cover={"n": (1, 4096)}, budget_s=1e-9)
     assert cut.unfinished and not all(one.finished for one in cut.cover or ())

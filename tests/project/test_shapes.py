@@ -102,7 +102,7 @@ def test_a_replay_of_cover_stops_early_where_little_changes() -> None:
              for m in sorted({round(1.03**step) for step in range(300)})]  # fmt: skip
     [(table, _)] = tables(calls)
     found = shapes.cover(table)
-    assert found.searches <= shapes.plan.START + 1 and found.nearest == (0.0, 0.0)
+    assert found.searches <= shapes.ranges.START + 1 and found.nearest == (0.0, 0.0)
 
 
 @pytest.mark.skipif(not RECORDED, reason="no tables of shapes have been recorded into tests/data/shapes yet")
@@ -110,7 +110,7 @@ def test_a_replay_of_cover_stops_early_where_little_changes() -> None:
 def test_what_rules_promise_holds_over_recorded_tables(path: Path) -> None:
     table = shapes.load(path).table()
     if not table.others[0]:
-        assert shapes.cover(table).searches <= shapes.plan.MOST
+        assert shapes.cover(table).searches <= shapes.ranges.MOST
         return
     judged = shapes.judge(table, shapes.bands(table))
     served = judged.share * judged.calls

@@ -33,7 +33,7 @@ class Pool:
     def __init__(self, targets: Sequence[str], options: Options, observer: Observer, executor: Executor):
         self._options, self._observer, self._executor = options, observer, executor
         self._given = {"targets": list(targets), "force": options.force, "gathers": executor.gathers,
-                       "timeout_s": options.timeout_s, "plan": options.plan and options.plan.to_json()}  # fmt: skip
+                       "timeout_s": options.timeout_s, "wanted": options.wanted and options.wanted.to_json()}  # fmt: skip
         self._start = time.monotonic()
         self._slots: list[Slot] = []
         self._interrupts = Interrupts()

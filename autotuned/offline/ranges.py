@@ -24,7 +24,7 @@ CLOSE = 1.02  # no point is wanted between two that are nearer
 
 
 @dataclass(frozen=True)
-class Plan:
+class Wanted:
     """The sizes that generators of cases are asked for.
 
     Attributes:
@@ -36,7 +36,7 @@ class Plan:
     points: tuple[Point, ...]
     only: Mapping[str, Sequence[Point]] | None = field(default=None)
 
-    def wants(self, group: str, point: Point) -> bool:
+    def holds(self, group: str, point: Point) -> bool:
         """Whether a group's case of a point is to be measured."""
         return self.only is None or point in self.only.get(group, ())
 
@@ -50,12 +50,12 @@ class Plan:
         return {"names": list(self.names), "points": list(map(list, self.points)), "only": only}
 
     @staticmethod
-    def from_json(data: Json) -> Plan | None:
+    def from_json(data: Json) -> Wanted | None:
         """What `to_json` wrote; None for None."""
         if data is None:
             return None
         only = data["only"] and {group: [tuple(one) for one in some] for group, some in data["only"].items()}
-        return Plan(tuple(data["names"]), tuple(map(tuple, data["points"])), only)
+        return Wanted(tuple(data["names"]), tuple(map(tuple, data["points"])), only)
 
 
 def refused(problem: str) -> OptionError:

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autotuned import errors
-from autotuned.offline import plan
-from autotuned.offline.plan import Plan, Point
+from autotuned.offline import ranges
+from autotuned.offline.ranges import Point, Wanted
 
 Losses = Callable[[Point], Mapping[str, float]]
 
@@ -28,11 +28,11 @@ def steps(*changes: int) -> Losses:
     return losses
 
 
-def covered(losses: Losses, ranges: dict[str, tuple[int, int]]) -> dict[Point, Mapping[str, float]]:
+def covered(losses: Losses, asked: dict[str, tuple[int, int]]) -> dict[Point, Mapping[str, float]]:
     """All points that are measured, in rounds, as `tune` does."""
-    known = {point: losses(point) for point in plan.first(ranges)}
-    while len(known) < plan.MOST and not plan.estimate(known).is_enough:
-        new = plan.further(known, min(plan.ROUND, plan.MOST - len(known)))
+    known = {point: losses(point) for point in ranges.first(asked)}
+    while len(known) < ranges.MOST and not ranges.estimate(known).is_enough:
+        new = ranges.further(known, min(ranges.ROUND, ranges.MOST - len(known)))
         if not new:
             break
         known.update({point: losses(point) for point in new})
@@ -41,7 +41,7 @@ def covered(losses: Losses, ranges: dict[str, tuple[int, int]]) -> dict[Point, M
 
 def nearest(known: Mapping[Point, Mapping[str, float]], size: int) -> str:
     point = min(known, key=lambda point: abs(math.log(point[0] / size)))
-    return plan.winner(known[point])
+    return ranges.winner(known[point])
 
 
 def test_gaps_are_halved_where_the_winner_changes_and_nowhere_else() -> None:
@@ -50,7 +50,7 @@ def test_gaps_are_halved_where_the_winner_changes_and_nowhere_else() -> None:
     assert above <= below * 1.1
     assert len(known) <= 24
     assert {point for point in known if not 300 < point[0] < 1600} == {
-        point for point in plan.first({"M": (1, 8192)}) if not 300 < point[0] < 1600
+        point for point in ranges.first({"M": (1, 8192)}) if not 300 < point[0] < 1600
     }
 
 
@@ -58,14 +58,14 @@ def test_gaps_are_halved_where_the_winner_changes_and_nowhere_else() -> None:
 @given(changes=st.lists(st.integers(1, 8192), min_size=1, max_size=3, unique=True))
 def test_no_more_than_40_and_only_where_something_changes(changes: list[int]) -> None:
     known = covered(steps(*sorted(changes)), {"M": (1, 8192)})
-    assert len(known) <= plan.MOST
+    assert len(known) <= ranges.MOST
     assert all(1 <= m <= 8192 for (m,) in known)
     losses = [steps(*sorted(changes))((m,))[nearest(known, m)] for m in range(1, 8193, 37)]
     assert statistics.fmean(losses) < 0.05
 
 
 def test_where_one_config_is_always_best_what_is_first_is_all() -> None:
-    assert covered(steps(), {"M": (1, 8192)}).keys() == set(plan.first({"M": (1, 8192)}))
+    assert covered(steps(), {"M": (1, 8192)}).keys() == set(ranges.first({"M": (1, 8192)}))
 
 
 def test_two_sizes_are_covered_together() -> None:
@@ -73,7 +73,7 @@ def test_two_sizes_are_covered_together() -> None:
         return {"low": 0.4 * (point[0] * point[1] > 4000), "high": 0.4 * (point[0] * point[1] <= 4000)}
 
     known = covered(losses, {"M": (1, 512), "N": (1, 512)})
-    assert len(plan.first({"M": (1, 512), "N": (1, 512)})) < len(known) <= plan.MOST
+    assert len(ranges.first({"M": (1, 512), "N": (1, 512)})) < len(known) <= ranges.MOST
     assert {(1, 1), (1, 512), (512, 1), (512, 512)} <= known.keys()
 
 
@@ -86,15 +86,15 @@ def test_of_pretended_kernels_it_knows_more_than_a_grid_of_as_many() -> None:
             return relative(kernel.times(point[0], n, k))
 
         known = covered(measured, {"M": (1, 8192)})
-        grid = {(m,): measured((m,)) for m in plan._spread(1, 8192, 45)}
-        assert len(known) <= plan.MOST <= len(grid)
+        grid = {(m,): measured((m,)) for m in ranges._spread(1, 8192, 45)}
+        assert len(known) <= ranges.MOST <= len(grid)
         mine = []
         for m in sorted({round(1.046**step) for step in range(200)}):
             true = relative({synthetic.form_of(one): kernel.us(one, m, n, k) for one in kernel.configs})
             mine.append(true[nearest(known, m)])
             lost["grid"].append(true[nearest(grid, m)])
         lost["cover"] += mine
-        assert statistics.fmean(mine) <= max(plan.estimate(known).mean, plan.MEAN)  # it does not promise too much
+        assert statistics.fmean(mine) <= max(ranges.estimate(known).mean, ranges.MEAN)  # it does not promise too much
     assert statistics.fmean(lost["cover"]) < 1.1 * statistics.fmean(lost["grid"])
 
 
@@ -103,12 +103,12 @@ def relative(times: Mapping[str, float]) -> dict[str, float]:
     return {name: us / best - 1 for name, us in times.items()}
 
 
-def test_a_plan_survives_its_json() -> None:
-    made = Plan(("M", "N"), ((1, 2), (3, 4)), {"k 0.0": [(1, 2)]})
-    again = Plan.from_json(made.to_json())
+def test_what_is_wanted_survives_its_json() -> None:
+    made = Wanted(("M", "N"), ((1, 2), (3, 4)), {"k 0.0": [(1, 2)]})
+    again = Wanted.from_json(made.to_json())
     assert again is not None and again.to_json() == made.to_json()
-    assert again.wants("k 0.0", (1, 2)) and not again.wants("k 0.0", (3, 4)) and not again.wants("other", (1, 2))
-    assert Plan.from_json(Plan(("M",), ((1,),)).to_json()).wants("any", (1,)) and Plan.from_json(None) is None
+    assert again.holds("k 0.0", (1, 2)) and not again.holds("k 0.0", (3, 4)) and not again.holds("other", (1, 2))
+    assert Wanted.from_json(Wanted(("M",), ((1,),)).to_json()).holds("any", (1,)) and Wanted.from_json(None) is None
 
 
 @pytest.mark.parametrize(
@@ -117,11 +117,11 @@ def test_a_plan_survives_its_json() -> None:
      (["M=1:8", "N=2:4"], {"M": (1, 8), "N": (2, 4)})],
 )  # fmt: skip
 def test_ranges_are_read(texts: list[str], found: dict[str, tuple[int, int]]) -> None:
-    assert plan.parsed(texts) == found
+    assert ranges.parsed(texts) == found
 
 
 @pytest.mark.parametrize("text", ["M", "M=8", "M=8:1", "M=0:8", "M=a:b", "=1:8", "M=1:8:9", "1M=1:2", ""])
 def test_what_is_no_range_is_refused(text: str) -> None:
     with pytest.raises(errors.OptionError, match="cover: ") as caught:
-        plan.parsed([text])
+        ranges.parsed([text])
     assert caught.value.option == "cover"
