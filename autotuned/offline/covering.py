@@ -29,7 +29,7 @@ def run(options: Options, asked: Ranges, session: Session) -> TuneResult:
     """
     start, names = time.monotonic(), tuple(asked)
     result: TuneResult | None = None
-    wanted: Wanted | None = Wanted(names, tuple(ranges.first(asked)))
+    wanted: Wanted | None = ranges.first_wanted(asked)
     while wanted is not None:
         left_s = None if options.budget_s is None else options.budget_s - (time.monotonic() - start)
         if result is not None and left_s is not None and left_s <= 0:

@@ -99,6 +99,11 @@ def parsed(texts: Sequence[str]) -> dict[str, tuple[int, int]]:
     return checked(found)
 
 
+def first_wanted(ranges: Ranges) -> Wanted:
+    """What is wanted of ranges to begin with."""
+    return Wanted(tuple(ranges), tuple(first(ranges)))
+
+
 def first(ranges: Ranges) -> list[Point]:
     """The points to begin with, the ends among them."""
     open_ = sum(low < high for low, high in ranges.values())

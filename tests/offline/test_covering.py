@@ -71,6 +71,11 @@ def test_a_budget_cuts_it_and_the_same_command_goes_on(write: Write, monkeypatch
     assert len(sizes_of(run_json("tune", module, "--cover", "n=1:4096"), "changes")) == whole
 
 
+def test_a_dry_run_has_the_first_shapes(write: Write) -> None:
+    planned = run_json("tune", target(write), "--cover", "n=1:4096", "--dry-run")
+    assert planned["measure"] == 2 * len(ranges.first({"n": (1, 4096)}))
+
+
 def test_in_processes_it_measures_the_same(write: Write) -> None:
     here = run_json("tune", target(write), "--cover", "n=400:740", "--in-process")
     apart = run_json("tune", "mod_cover", "--cover", "n=400:740", "--isolate", "--force")
