@@ -70,7 +70,6 @@ _STATE = {
     "autotuned.key.opaque": ("_kept",),
     "autotuned.env": ("_pushed", "_said", "connected"),
     "autotuned.remote.connection": ("_of_environment",),
-    "autotuned.resolve.fleet": ("_seen",),
 }
 _numbers = itertools.count()
 

@@ -6,11 +6,13 @@ import itertools
 import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 from autotuned.configfiles import lookup
+from autotuned.configfiles.file import Entry
 from autotuned.errors import KernelNameError
 from autotuned.gpu.device import from_json
 from autotuned.key import words
@@ -24,6 +26,19 @@ from autotuned.typed_json import Json
 log = logging.getLogger("autotuned")
 
 STORE = "store"
+
+
+_only: list[str] = []  # places, for as long as nothing is listed of others
+
+
+@contextmanager
+def of_store() -> Iterator[None]:
+    """Records alone, and no config files, for a `with` block."""
+    _only.append(STORE)
+    try:
+        yield
+    finally:
+        _only.pop()
 
 
 @dataclass(frozen=True)
@@ -168,9 +183,13 @@ def choices(wanted: Filter = Filter(), heads: bool = False, once: bool = False) 
     return wanted.of(stored for name in names for stored in of_kernel(name, heads, own=own, once=once))
 
 
+def _shipped(kernel: str | None = None, own: bool = True) -> Iterable[tuple[str, Key, Entry]]:
+    return () if _only else lookup.shipped(kernel, own=own)
+
+
 def kernels(quietly: bool = False, own: bool = True) -> list[str]:
     """The names of all kernels with a record or an entry in a config file; without `own`, not those of this package."""
-    return sorted({key.kernel for _, key, _ in lookup.shipped(own=own)} | listing.kernels(quietly=quietly))
+    return sorted({key.kernel for _, key, _ in _shipped(own=own)} | listing.kernels(quietly=quietly))
 
 
 def of_kernel(
@@ -229,5 +248,5 @@ def _records(kernel: str, heads: bool, quietly: bool) -> Iterator[Stored]:
 
 
 def _entries(kernel: str, own: bool) -> Iterator[Stored]:
-    for path, key, entry in lookup.shipped(kernel, own=own):
+    for path, key, entry in _shipped(kernel, own):
         yield Stored(key, entry.config, entry.median_us, None, entry.vs_default, path, conditions=entry.conditions)

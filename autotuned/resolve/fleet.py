@@ -16,7 +16,6 @@ from autotuned.store.choice import Choice, Origin
 log = logging.getLogger("autotuned")
 
 POLL_S = 0.25
-_seen: set[str] = set()
 
 
 def asked(chooser: Any, question: Question, known: Choice | None, ending: Origin | None) -> Choice | None:
@@ -25,15 +24,14 @@ def asked(chooser: Any, question: Question, known: Choice | None, ending: Origin
     Where it would search, `searched` asks. What the user's own store answers is asked of nobody.
     """
     is_own = known is not None and known.origin in _OWN
-    is_left = "drained" not in _seen and os.path.isdir(layout.root() / layout.OUTBOX)
-    _seen.add("drained")
+    is_left = os.path.isdir(layout.root() / layout.OUTBOX)
     if is_own and not is_left:
         return known
     store = None if question.fresh or not chooser.state.keeps(question.key) else connection.store()
     if store is None:
         return known
     if is_left:
-        store.drain()
+        store.begin()
     if known is None and ending is None and question.launches:
         found: Choice | None = chooser.known(question) if store.find(question.key) else None
         return found
