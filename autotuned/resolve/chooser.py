@@ -94,7 +94,7 @@ class Chooser:
         if declaration is not None:
             self.seen |= declaration.reads(call.arguments)
             members = declaration.members(call.arguments)
-            if not declaration.is_listed(members):
+            if not declaration.is_listed(members, pruner.perf_model is not None):
                 prune = partial(self._pruned, call, pruner=Pruner(pruner.early))
                 live = declared.candidates(self.tunable, call, members, self.state.identity, prune)
                 return self._with_default(call, live)
