@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import servers
+from counted import opcodes
 from servers import Proxy, Server
 from stored import lines
 
@@ -87,6 +88,15 @@ def test_a_hit_in_the_users_store_asks_nobody(redis_url: str, host: Any, monkeyp
     host("a").call(1, redis_url)
     monkeypatch.setattr("autotuned.remote.client.backend_of", lambda place: pytest.fail("asked"))
     assert host("a").call(1, redis_url) == (1, 0)
+
+
+def test_a_hit_is_not_one_instruction_longer(redis_url: str, host: Any, monkeypatch: Any) -> None:
+    monkeypatch.setenv("AUTOTUNED_CACHE_DIR", str(host("a").folder))
+    tuned = host("a").tuned()
+    tuned(1)
+    before = opcodes(lambda: [tuned(1) for _ in range(10)])
+    with autotuned.connect(redis_url):
+        assert opcodes(lambda: [tuned(1) for _ in range(10)]) == before > 0
 
 
 def test_the_environment_names_the_store_and_a_bad_one_is_said_once(
