@@ -12,9 +12,9 @@ from pathlib import Path
 
 from autotuned import disk, env
 from autotuned.binaries import merge
-from autotuned.configfiles import exchange
+from autotuned.configfiles import exchange, writer
 from autotuned.configfiles.file import Fault
-from autotuned.errors import OutputError, StoreError
+from autotuned.errors import StoreError
 from autotuned.offline import stored
 from autotuned.remote import client
 from autotuned.remote.place import (
@@ -49,7 +49,7 @@ def _said(at: Place) -> Iterator[None]:
     """What a client raises, as an error of ours without secrets."""
     try:
         yield
-    except (StoreError, OutputError):
+    except StoreError:
         raise
     except Exception as error:  # every client has its own
         text = f"shared store {at.words}: expected an answer, got {at.scrubbed(error)}"
@@ -192,17 +192,17 @@ def pull(url: str, out: str | os.PathLike[str]) -> Moved:
     """
     at, backend = opened(url)
     moved, folder = Moved(), Path(out)
-    with disk.temporary_folder() as copy, _said(at):
-        names = sorted(backend.names(FILES))
-        for name in names:
-            _fetch(at, backend, name.removeprefix(FILES), copy, moved)
-        for path in sorted(copy.glob("*/*.json")):
-            try:
-                for below, content in _joined(folder, path, moved, replace=False):
-                    disk.write_bytes(folder / below, content)
-                    moved.files.append(str(folder / below))
-            except OSError as error:
-                raise OutputError(f"nothing can be written to {folder}: {error.strerror or error}") from error
+    with disk.temporary_folder() as copy:
+        with _said(at):
+            for name in sorted(backend.names(FILES)):
+                _fetch(at, backend, name.removeprefix(FILES), copy, moved)
+        found = sorted(copy.glob("*/*.json"))
+        if found:
+            writer.refuse_unwritable(folder)
+        for path in found:
+            for below, content in _joined(folder, path, moved, replace=False):
+                disk.write_bytes(folder / below, content)
+                moved.files.append(str(folder / below))
     return moved
 
 
