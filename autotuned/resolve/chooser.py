@@ -322,7 +322,8 @@ class Chooser:
         """Whether a choice may be taken although some candidates have not been measured."""
         if question.is_answered_by(known) or not self._may_search(question) or sealing.forbids():
             return True
-        return question.live.keys() <= known.tried and not question.must_search  # a search here ran out of time
+        tried = question.live.keys() <= known.tried and getattr(question.live, "is_listed", True)
+        return tried and not question.must_search  # a search here ran out of time
 
     def without_search(self, call: Call) -> Any:
         """The config a call would get if searching were not allowed: stored, default, or the first."""

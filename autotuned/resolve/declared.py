@@ -122,6 +122,8 @@ class Declared(Live):
         admit: Of configs, those that a pruner keeps and a grid launches for this call.
     """
 
+    is_listed = False
+
     def __init__(
         self, members: Members, identity: Callable[[Config], str], admit: Callable[[list[Config]], list[Config]]
     ) -> None:
@@ -136,6 +138,11 @@ class Declared(Live):
         found = {name: dict.get(self, name, config) for name, config in found.items() if name not in self._out}
         self.update(found)
         return found
+
+    def is_wider_than(self, provenance: Mapping[str, Any]) -> bool:
+        """Whether this call's constraints allow more than those of all calls that a record comes from."""
+        most = widest(provenance)
+        return 0 < most * (1 if self.members.exact else 2) < self.members.size
 
     def begin(self) -> None:
         """Take in one config: the first of `first=`, else of all, that this call may have."""
@@ -192,6 +199,13 @@ class Declared(Live):
             return None
         config = self.members.config(point)
         return config if self.members.holds(point) and self._identity(config) == identity else None
+
+
+def widest(provenance: Mapping[str, Any]) -> int:
+    """The most members that a call had of those that a record comes from; 0 where it does not say."""
+    searched = provenance.get("space")
+    most = searched.get("widest") if isinstance(searched, dict) else None
+    return most if type(most) is int else 0
 
 
 def of(given: Any, wanted: Any, options: bool, kernel: str) -> Declaration:

@@ -163,7 +163,7 @@ class Searcher:
         with writer as write, self.tunable.trials(folder := records.scratch_folder()):
             wanted = self._job(question, left, write)
             if (space := self._space(question)) is not None:
-                batches.run(wanted, outcome, self._source(question, space))
+                batches.run(wanted, outcome, self._source(question, space, left.earlier))
             else:
                 search.run(wanted, outcome)
             self.tunable.settle(question.call, question.live[outcome.winner or ""], folder)
@@ -174,14 +174,16 @@ class Searcher:
             return None
         return question.live
 
-    def _source(self, question: Question, live: declared.Declared) -> batches.Source:
+    def _source(self, question: Question, live: declared.Declared, earlier: TuningRecord | None) -> batches.Source:
         """Where the configs of a declared space come from: those that others measured first."""
         declaration = self._state.options.declared
         assert declaration is not None
         prior = priors.of(question.key, live, self._state.keeps(question.key))
         asked = declaration.strategy(live.members, prior)
         mattered = getattr(asked, "importance", dict)
-        return batches.Source(asked, live.admitted, live.members.words, lambda: {"prior": len(prior), **mattered()})
+        widest = max(live.members.size, declared.widest(earlier.provenance) if earlier is not None else 0)
+        said = {"prior": len(prior), "widest": widest}
+        return batches.Source(asked, live.admitted, live.members.words, lambda: {**said, **mattered()})
 
     def _say_what_is_cut(self, question: Question) -> None:
         for name, value in question.call.arguments.items():

@@ -103,6 +103,7 @@ class Live(dict[str, Any]):
     """The live configs of a call by identity, in order.
 
     Attributes:
+        is_listed: False for members of a space, which are named as a search comes to them.
         whole: False where some were left out because their grid launches nothing.
         untuned: Identity of what the call has without tuning: `default=`, else the first; None where that is unknown.
         spare: The same, where the user's list does not have it: it must not stand for a list that failed.
@@ -110,6 +111,7 @@ class Live(dict[str, Any]):
         no_default: Why `default=` is not among them; "" where it is, or there is none.
     """
 
+    is_listed = True
     whole = True
     untuned: str | None = None
     spare: str | None = None
@@ -120,6 +122,10 @@ class Live(dict[str, Any]):
         """Take `default=` in: last, if the list does not have it."""
         self.untuned, self.spare = identity, None if identity in self else identity
         self.setdefault(identity, config)
+
+    def is_wider_than(self, provenance: Mapping[str, Any]) -> bool:
+        """Whether they come from more members of a space than a record with this provenance."""
+        return False
 
     def only(self, names: Collection[str]) -> Live:
         """Those of these names, with all that is known of the call."""

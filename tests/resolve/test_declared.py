@@ -43,10 +43,14 @@ def space(**more):
 def tuned(configs, **more):
     table = more.pop("table", None) or Table()
 
-    @autotune(configs=configs, do_bench=table, name="declared.f", **{"key": ["n"], **more})
-    def f(n, *, a, b, c):
+    def one(n, *, a, b, c):
         table.now = (a, b, c)
 
+    def two(n, most, *, a, b, c):
+        table.now = (a, b, c)
+
+    made = two if more.pop("arguments", False) else one
+    f = autotune(configs=configs, do_bench=table, name="declared.f", **{"key": ["n"], **more})(made)
     f.table = table
     return f
 
@@ -93,6 +97,23 @@ def test_constraints_see_the_call():
     assert all(a <= 16 for a, _, _ in f.table.asked) and f.best_config.kwargs["a"] == 16
     f(64)
     assert values(f.best_config) == (64, 32, 0)
+
+
+@pytest.mark.parametrize("same_process", [True, False])
+def test_a_call_that_allows_more_is_searched_and_one_that_allows_less_is_not(same_process):
+    wider = lambda: tuned(space(where=[lambda a, most: a <= most]), key=[], arguments=True)
+    f = wider()
+    f(1, 16)
+    assert values(f.best_config) == (16, 32, 0)
+    f = f if same_process else wider()
+    f.table.asked.clear()
+    f(1, 512)
+    assert values(f.best_config) == (64, 32, 0) and f.table.asked
+    f = f if same_process else wider()
+    f.table.asked.clear()
+    for most, best in ((16, (16, 32, 0)), (512, (64, 32, 0))):
+        f(1, most)
+        assert values(f.best_config) == best and not f.table.asked
 
 
 def test_what_others_measured_comes_first():
