@@ -27,16 +27,18 @@ from autotuned.store import better, conditions, layout, listing, locks, records
 from autotuned.store.choice import Candidates, Choice, Origin
 from autotuned.store.conditions import Checked, Conditions, Restore
 from autotuned.store.journal import Journal
-from autotuned.store.record import Timing, TuningRecord, identity_of
+from autotuned.store.record import Timing, TuningRecord, identity_of, load_timing
 from autotuned.tunable import configs
+from autotuned.tunable.call import Call
 from autotuned.typed_json import canonical, portable
 
 if TYPE_CHECKING:
     from autotuned.resolve import declared, priors
-    from autotuned.search import batches
+    from autotuned.resolve.request import Member
+    from autotuned.search import batches, members
 else:  # for declared spaces alone: NumPy takes as long as all else
     declared, priors = later("resolve.declared"), later("resolve.priors")
-    batches = later("search.batches")
+    batches, members = later("search.batches"), later("search.members")
 
 log = logging.getLogger("autotuned")
 
@@ -132,8 +134,10 @@ class Searcher:
         known = exclusions.measured(excluded.without(key.digest, known), journal, again=question.must_search)
         if not any(known[name].status == "ok" for name in known.keys() & question.live.keys()):
             known = others  # failures alone, perhaps of a full or broken device, are tried again
-        elif question.doubts(earlier):
+        elif question.doubts(earlier) and earlier is not None and earlier.is_doubtful:
             known = {name: timing for name, timing in known.items() if name in others or not timing.usable}
+        elif earlier is not None:
+            known = {name: timing for name, timing in known.items() if name not in question.unraced(earlier)}
         fit = excluded.without(key.digest, question.live)
         # By its times alone: whether its results are right is found out, and a reference needs more than one to judge.
         incumbent = sources.best(earlier, fit, Conditions(())) if earlier is not None else None
@@ -145,6 +149,8 @@ class Searcher:
     ) -> dict[str, Timing]:
         """What earlier searches measured under all that is put back now, as this call's check sees it."""
         enough = earlier if earlier is not None and earlier.conditions.restore == restore else None
+        if enough is not None and enough.members and enough.winner is None:
+            enough = None  # of a search over several calls that was not finished: its times are those of none of them
         found = records.resumable(question.key, enough, restore) if is_stored else _timings(enough)
         seen = ((name, as_seen(timing, question.needed)) for name, timing in found.items())
         return {name: timing for name, timing in seen if timing is not None}
@@ -161,12 +167,41 @@ class Searcher:
         logged = records.logged(question.key, question.fresh, left.restore)
         writer = logged if left.saved else nullcontext(lambda timing: None)
         with writer as write, self.tunable.trials(folder := records.scratch_folder()):
-            wanted = self._job(question, left, write)
-            if (space := self._space(question)) is not None:
-                batches.run(wanted, outcome, self._source(question, space, left.earlier))
+            if question.members:
+                some = [self._member(question, one, left) for one in question.members]
+                members.run(
+                    some,
+                    outcome,
+                    self._state.options.members_by,
+                    lambda one, to: self._run(one.job, question, to, left),
+                )
             else:
-                search.run(wanted, outcome)
-            self.tunable.settle(question.call, question.live[outcome.winner or ""], folder)
+                self._run(self._job(question, left, write), question, outcome, left)
+            for one in question.members or (question,):
+                if outcome.winner in one.live:
+                    self.tunable.settle(one.call, one.live[outcome.winner or ""], folder)
+
+    def _run(self, wanted: Job, question: Question, outcome: Outcome, left: _Left) -> None:
+        """One search, of a list or of a space."""
+        live = question.live if wanted.call is question.call else _of_call(question, wanted.call).live
+        if (space := self._space(question.replace(live=live))) is not None:
+            batches.run(wanted, outcome, self._source(question, space, left.earlier))
+        else:
+            search.run(wanted, outcome)
+
+    def _member(self, question: Question, one: Member, left: _Left) -> members.Member:
+        """The search of one call of a bucket; what was measured for this very one need not be measured again."""
+        earlier, known = left.earlier, {}
+        same = [] if earlier is None else [call for call in earlier.members if call["sizes"] == one.sizes]
+        enough = earlier is not None and earlier.conditions.restore == left.restore and not question.doubts(earlier)
+        for data in same[0]["timings"] if same and enough and not question.fresh else ():
+            seen = as_seen(load_timing(data, "timings"), question.needed)
+            if seen is not None and seen.identity in one.live and (seen.usable or not question.must_search):
+                known[seen.identity] = seen
+        before = left.incumbent if left.incumbent in known else None
+        own = left._replace(known=known, incumbent=before)
+        asked = question.replace(call=one.call, live=one.live)
+        return members.Member(one.sizes, one.count, self._job(asked, own, lambda timing: None), asked.has_default)
 
     def _space(self, question: Question) -> declared.Declared | None:
         """The candidates of a declared space that is not searched as a list."""
@@ -217,6 +252,7 @@ class Searcher:
             hooks=options.hooks,
             known=left.known,
             incumbent=left.incumbent,
+            is_proven=left.earlier is not None and question.untuned in (left.earlier.untuned, left.incumbent),
             untuned=question.untuned,
             spare=question.spare,
             objective=options.objective,
@@ -321,6 +357,10 @@ class Searcher:
 
     def _label(self, form: Mapping[str, Any]) -> str:
         return configs.label(form, self.tunable.has_options)
+
+
+def _of_call(question: Question, call: Call) -> Member:
+    return next(one for one in question.members if one.call is call)
 
 
 def as_seen(timing: Timing, needed: Conditions) -> Timing | None:

@@ -167,7 +167,8 @@ class _Batches:
         found, left_s = Outcome(), self._left_s()
         budget_s = None if left_s is None else max(left_s, 1e-3)
         beaten = self._incumbent if self._incumbent in known else None
-        wanted = replace(self._job, configs=dict(self._configs), known=known, incumbent=beaten, budget_s=budget_s)
+        wanted = replace(self._job, configs=dict(self._configs), known=known, incumbent=beaten, budget_s=budget_s,
+                         is_proven=self._job.is_proven or self._outcome.winner is not None)  # fmt: skip
         try:
             search.run(wanted, found)
             self._outcome.winner, self._outcome.quality = found.winner, found.quality
@@ -198,7 +199,7 @@ class _Batches:
         for name in ("written", "unnamed"):
             known = getattr(into, name)
             known += [one for one in getattr(found, name) if one not in known]
-        for name in ("one_answer_us", "copied_bytes", "needed_bytes", "regime", "noise"):
+        for name in ("one_answer_us", "copied_bytes", "needed_bytes", "regime", "noise", "unconfirmed"):
             setattr(into, name, getattr(found, name))
         best = min((one.median_us or math.inf for one in self._known.values() if one.usable), default=None)
         if best is not None and (not self._best or best < self._best[-1][2]):

@@ -28,6 +28,7 @@ RANKS = [
     {"space"},
     {"launch"},
     {"search"},
+    {"rules"},
     {"configfiles"},
     {"binaries"},
     {"resolve"},
