@@ -415,7 +415,8 @@ class Chooser:
         return untuned(question.call, question.live).replace(lasting=False)
 
     def _first_that_compiles(self, call: Call, live: Candidates) -> Choice:
-        found = sources.first_that_compiles(self.tunable, call, live.values(), self.shipped.has)
+        each = live.each() if isinstance(live, Live) else live.values()
+        found = sources.first_that_compiles(self.tunable, call, each, self.shipped.has)
         return Choice(found, Origin.DEFAULT)
 
     def searched(self, question: Question) -> Choice:

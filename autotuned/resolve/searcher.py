@@ -216,8 +216,7 @@ class Searcher:
         prior = priors.of(question.key, live, self._state.keeps(question.key))
         asked = declaration.strategy(live.members, prior)
         mattered = getattr(asked, "importance", dict)
-        widest = max(live.members.size, declared.widest(earlier.provenance) if earlier is not None else 0)
-        said = {"prior": len(prior), "widest": widest}
+        said = {"prior": len(prior), **live.widest(earlier.provenance if earlier is not None else {})}
         return batches.Source(asked, live.admitted, live.members.words, lambda: {**said, **mattered()})
 
     def _say_what_is_cut(self, question: Question) -> None:

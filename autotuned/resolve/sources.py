@@ -323,8 +323,9 @@ def first_that_compiles(
     Args:
         is_shipped: Whether a call with a config has a compiled kernel that ships, and so need not be tried.
     """
-    given = list(live)
-    for config in given:
+    first = None
+    for config in live:
+        first = config if first is None else first
         try:
             if not is_shipped(call, config):
                 tunable.compile(call, config)
@@ -332,4 +333,4 @@ def first_that_compiles(
             log.info("`%s`: %s does not compile here (%s)", tunable.name, config, failures.describe(error))
         else:
             return config
-    return given[0]
+    return first

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, ClassVar
 
 from autotuned._startup import Frozen
@@ -122,6 +122,10 @@ class Live(dict[str, Any]):
         """Take `default=` in: last, if the list does not have it."""
         self.untuned, self.spare = identity, None if identity in self else identity
         self.setdefault(identity, config)
+
+    def each(self) -> Iterable[Any]:
+        """The configs, in order."""
+        return self.values()
 
     def is_wider_than(self, provenance: Mapping[str, Any]) -> bool:
         """Whether they come from more members of a space than a record with this provenance."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import threading
+from types import SimpleNamespace
 
 import pytest
 import triton
@@ -13,6 +14,7 @@ from triton import Config
 import autotuned
 from autotuned import Space, autotune, pow2s
 from autotuned.errors import AllConfigsFailedError, DecorationError, PruningError, SpaceError
+from autotuned.resolve import sources
 from autotuned.search import batches
 from autotuned.store import listing
 
@@ -370,3 +372,21 @@ def test_all_members_have_identities_that_find_them():
     members = space().members(options=False)
     everything = set(itertools.starmap(lambda a, b, c: (a, b, c), [values(members.config(p)) for p in members]))
     assert len(everything) == members.size
+
+
+def test_untuned_is_the_first_member_that_runs():
+    """In mode "serve" nothing is searched, and the first member may not compile."""
+    tried = []
+
+    class Compiles:
+        def compile(self, call, config):
+            tried.append(values(config))
+            if len(tried) < 5:
+                raise RuntimeError("no")
+
+    f = tuned(space())
+    call = f.tuner.rebound((1,), None)
+    live = f.tuner.chooser.candidates(call)
+    compiles = SimpleNamespace(compile=Compiles().compile, name="declared.f")
+    found = sources.first_that_compiles(compiles, call, live.each())
+    assert len(tried) == len(set(tried)) == 5 and values(found) == tried[-1]
