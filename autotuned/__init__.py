@@ -24,10 +24,15 @@ if TYPE_CHECKING:
     from autotuned.events import on_event as on_event
     from autotuned.key.key import pow2 as pow2
     from autotuned.offline.check import check as check
+    from autotuned.offline.compare import compare as compare
     from autotuned.offline.digest import choices_digest as choices_digest
     from autotuned.offline.export import export as export
+    from autotuned.offline.plan import plan as plan
     from autotuned.offline.prepare import prepare as prepare
+    from autotuned.offline.prune import prune as prune
     from autotuned.offline.report import report as report
+    from autotuned.offline.shared import pull as pull
+    from autotuned.offline.shared import push as push
     from autotuned.offline.tuning import tune as tune
     from autotuned.offline.warmup import warmup as warmup
     from autotuned.recording.recorder import record as record
@@ -43,10 +48,10 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
-    "Check", "Config", "FixedLaunches", "Space", "autotune", "check", "choices_digest", "connect", "counters", "diff",
-    "errors", "export", "freeze", "heuristics", "import_configs", "install", "merge", "mode", "on_event", "pow2",
-    "pow2s", "prepare", "record", "register_configs", "report", "restored", "seal", "strategy", "sync", "tune",
-    "uninstall", "unseal", "warmup",
+    "Check", "Config", "FixedLaunches", "Space", "autotune", "check", "choices_digest", "compare", "connect",
+    "counters", "diff", "errors", "export", "freeze", "heuristics", "import_configs", "install", "merge", "mode",
+    "on_event", "plan", "pow2", "pow2s", "prepare", "prune", "pull", "push", "record", "register_configs", "report",
+    "restored", "seal", "strategy", "sync", "tune", "uninstall", "unseal", "warmup",
 ]  # fmt: skip
 
 # Imported at first use: importing this package must cost neither torch (1 s) nor triton (0.24 s).
@@ -58,6 +63,7 @@ _HOMES = {
     "autotune": "autotuned.api.decorator",
     "check": "autotuned.offline.check",
     "choices_digest": "autotuned.offline.digest",
+    "compare": "autotuned.offline.compare",
     "connect": "autotuned.remote.connection",
     "counters": "autotuned.events",
     "diff": "autotuned.configfiles.exchange",
@@ -69,9 +75,13 @@ _HOMES = {
     "merge": "autotuned.binaries.merge",
     "mode": "autotuned.env",
     "on_event": "autotuned.events",
+    "plan": "autotuned.offline.plan",
     "pow2": "autotuned.key.key",
     "prepare": "autotuned.offline.prepare",
     "pow2s": "autotuned.space.space",
+    "pull": "autotuned.offline.shared",
+    "push": "autotuned.offline.shared",
+    "prune": "autotuned.offline.prune",
     "record": "autotuned.recording.recorder",
     "register_configs": "autotuned.configfiles.lookup",
     "report": "autotuned.offline.report",

@@ -167,6 +167,14 @@ def install_kind() -> str:
     return _choice("AUTOTUNED_INSTALL", INSTALLS, "")
 
 
+@contextmanager
+def cache_dir_set(folder: Path) -> Iterator[None]:
+    """Another cache folder inside a `with` block."""
+    with _put_back("AUTOTUNED_CACHE_DIR"):
+        os.environ["AUTOTUNED_CACHE_DIR"] = str(folder)
+        yield
+
+
 def kept_binaries() -> str | None:
     """Where `autotuned run` has asked its processes to keep compiled kernels; None for nowhere."""
     return _get("AUTOTUNED_BINARIES") or None
@@ -313,6 +321,11 @@ _SECRET: dict[str, Callable[[str], str]] = {
 def values() -> dict[str, str]:
     """Each option's name and its value ("" if unset) without secrets, for `autotuned doctor`."""
     return {option.name: _SECRET.get(option.name, str)(_get(option.name)) for option in OPTIONS}
+
+
+def has_columns() -> bool:
+    """Whether `COLUMNS` says how wide a terminal is."""
+    return bool(_get("COLUMNS"))
 
 
 _chose_interpreter = False  # whether this process imported Triton for its interpreter by `use_interpreter`
