@@ -327,7 +327,8 @@ class Chooser:
         """Whether a choice may be taken although some candidates have not been measured."""
         if question.is_answered_by(known) or not self._may_search(question) or sealing.forbids():
             return True
-        return question.live.keys() <= known.tried and not question.must_search  # a search here ran out of time
+        tried = question.live.keys() <= known.tried and getattr(question.live, "is_listed", True)
+        return tried and not question.must_search  # a search here ran out of time
 
     def without_search(self, call: Call) -> Any:
         """The config a call would get if searching were not allowed: stored, default, or the first."""
@@ -418,7 +419,8 @@ class Chooser:
         return untuned(question.call, question.live).replace(lasting=False)
 
     def _first_that_compiles(self, call: Call, live: Candidates) -> Choice:
-        found = sources.first_that_compiles(self.tunable, call, live.values(), self.shipped.has)
+        each = live.each() if isinstance(live, Live) else live.values()
+        found = sources.first_that_compiles(self.tunable, call, each, self.shipped.has)
         return Choice(found, Origin.DEFAULT)
 
     def searched(self, question: Question) -> Choice:
