@@ -95,7 +95,7 @@ def test_the_table_and_its_last_line():
     out = run("k").stdout
     assert "BLOCK=32" in out and "3.00x" in out and "1.50x" in out and "2 of 5" in out
     assert out.splitlines()[-1] == (
-        "nvidia-h100-80gb-hbm3-sm_90-132, triton 3.9.0: 1.50x the untuned speed on average, 1 case; 5 configs measured "
+        "nvidia-h100-80gb-hbm3-sm_90-132, triton 3.9.0: 1.50x the untuned speed on average, 1 call; 5 configs measured "
         "(2 failed) in 1.5 s"
     )
 
