@@ -148,6 +148,11 @@ class Live(dict[str, Any]):
         return self.only(self.keys() - {*names})
 
 
+def each(candidates: Candidates) -> Iterable[Any]:
+    """The configs, in order; of a space more than were named so far."""
+    return candidates.each() if isinstance(candidates, Live) else candidates.values()
+
+
 def untuned_of(candidates: Candidates) -> str | None:
     """What a call with these candidates has without tuning, by identity; None where that is unknown."""
     return candidates.untuned if isinstance(candidates, Live) else None
