@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from autotuned._startup import Frozen, later
@@ -20,24 +20,55 @@ from autotuned.tunable.call import Hooks, Names, Tunable, checked_names
 from autotuned.tunable.kernel import TunableKernel
 
 if TYPE_CHECKING:
+    from typing import Literal, Protocol, overload
+
+    from triton import Config
+
     from autotuned.api.function import TunedFunction
+    from autotuned.api.static import F0, F1, F2, F3, F4, F5, F6, K
+    from autotuned.api.tuned import Tuned
     from autotuned.configfiles import nearest_shape as neighbours
     from autotuned.resolve import declared
     from autotuned.search import check as checks
+    from autotuned.search import do_bench as benches
+    from autotuned.space import strategies
+    from autotuned.space.space import Space
+
+    class Decorator(Protocol):
+        """What `autotune(...)` gives: over a Triton kernel a `Tuned`, over another callable a `TunedFunction`."""
+
+        # mypy: every callable might take more arguments by position; the first overload that fits is right.
+        @overload
+        def __call__(self, fn: K, /) -> Tuned: ...
+        @overload
+        def __call__(self, fn: F6, /) -> TunedFunction[F6, Literal[6]]: ...
+        @overload
+        def __call__(self, fn: F5, /) -> TunedFunction[F5, Literal[5]]: ...  # type: ignore[overload-cannot-match]
+        @overload
+        def __call__(self, fn: F4, /) -> TunedFunction[F4, Literal[4]]: ...  # type: ignore[overload-cannot-match]
+        @overload
+        def __call__(self, fn: F3, /) -> TunedFunction[F3, Literal[3]]: ...  # type: ignore[overload-cannot-match]
+        @overload
+        def __call__(self, fn: F2, /) -> TunedFunction[F2, Literal[2]]: ...  # type: ignore[overload-cannot-match]
+        @overload
+        def __call__(self, fn: F1, /) -> TunedFunction[F1, Literal[1]]: ...  # type: ignore[overload-cannot-match]
+        @overload
+        def __call__(self, fn: F0, /) -> TunedFunction[F0, Literal[0]]: ...  # type: ignore[overload-cannot-match]
+
 else:
-    checks, neighbours = later("search.check"), later("configfiles.nearest_shape")
-    declared = later("resolve.declared")
+    checks, benches = later("search.check"), later("search.do_bench")
+    neighbours, declared = later("configfiles.nearest_shape"), later("resolve.declared")
 
 # Name given by the user -> fingerprint and place of what has it.
 _explicit_names: dict[str, tuple[str, tuple[str, str] | None]] = {}
 
 
 def autotune(
-    configs: Any,
+    configs: Iterable[Config] | Callable[..., Iterable[Config]] | Space,
     key: Sequence[str | Callable[..., Any]] | None = None,
     prune_configs_by: Mapping[str, Any] | None = None,
     reset_to_zero: Sequence[str] | None = None,
-    restore_value: Sequence[str] | str | None = None,
+    restore_value: Sequence[str] | Literal["auto"] | None = None,
     pre_hook: Callable[..., Any] | None = None,
     post_hook: Callable[..., Any] | None = None,
     warmup: int | None = None,
@@ -47,17 +78,17 @@ def autotune(
     cache_results: bool = True,
     *,
     name: str | None = None,
-    default: Any = None,
+    default: Config | Callable[..., Config] | None = None,
     bucket: Mapping[str, Callable[[Any], Any]] | None = None,
     nearest: Mapping[str, float] | None = None,
-    check: Any = None,
+    check: checks.Check | Callable[..., Any] | Literal["first"] | None = None,
     version: Any = None,
     toolchain: Sequence[str] | None = None,
     budget_s: float | None = None,
     max_searches: int | None = None,
-    strategy: Any = None,
-    objective: str | None = None,
-) -> Callable[[Any], Any]:
+    strategy: strategies.Name | strategies.AskTell | Callable[[Any], strategies.AskTell] | None = None,
+    objective: Literal["kernel", "call"] | None = None,
+) -> Decorator:
     """Choose among configs by measuring them once, remember the choice on disk, and launch cheaply.
 
     Over `@triton.jit` and `heuristics` the result is used like the kernel, `kernel[grid](...)`; over a plain
@@ -136,23 +167,7 @@ def measured_by(
     """The user's benchmark, or Triton's with the user's times; None where neither was asked for."""
     if do_bench is not None or (warmup is None and rep is None and not use_cuda_graph):
         return do_bench
-    return TritonBench(25 if warmup is None else warmup, 100 if rep is None else rep, use_cuda_graph)
-
-
-class TritonBench(Frozen):
-    """Triton's `do_bench` with these times in milliseconds; under a CUDA graph it takes no `warmup`."""
-
-    warmup: int
-    rep: int
-    use_cuda_graph: bool
-
-    def __call__(self, call: Callable[[], None], quantiles: Sequence[float]) -> Any:
-        """Times in milliseconds."""
-        import triton.testing
-
-        if self.use_cuda_graph:
-            return triton.testing.do_bench_cudagraph(call, rep=self.rep, quantiles=quantiles)
-        return triton.testing.do_bench(call, warmup=self.warmup, rep=self.rep, quantiles=quantiles)
+    return benches.TritonBench(25 if warmup is None else warmup, 100 if rep is None else rep, use_cuda_graph)
 
 
 class _Given(Frozen):

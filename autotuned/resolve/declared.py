@@ -80,7 +80,7 @@ class Declaration:
     def strategy(self, members: Members, prior: list[tuple[Config, float]]) -> Any:
         """What asks for members of a call's space."""
         if isinstance(self._wanted, str):
-            return strategy(self._wanted, members, 0, prior)
+            return strategy(self._wanted, members, 0, prior)  # type: ignore[arg-type]  # checked
         return self._wanted if _is_strategy(self._wanted) else self._wanted(members)
 
     def sample(self) -> list[Config]:

@@ -24,7 +24,7 @@ from autotuned.search.sampling import Sampling
 from autotuned.search.timers import GivenTimer
 from autotuned.search.trial import Trial
 from autotuned.search.trials import Board
-from autotuned.store.record import Timing
+from autotuned.store.record import Quality, Timing
 
 log = logging.getLogger("autotuned")
 
@@ -351,7 +351,7 @@ class _Search:
         if isinstance(self._job.timer, GivenTimer) and benchmark.is_one_answer(trial.samples_us for trial in ran):
             outcome.quality, outcome.one_answer_us = "unresolved", best.median_us
 
-    def _overruled(self, best: Trial) -> tuple[Trial, str] | None:
+    def _overruled(self, best: Trial) -> tuple[Trial, Quality] | None:
         """What runs without tuning and how sure that is, if the best does not beat it in a last duel; else None."""
         untuned = self.board.untuned
         if not self._racing.may_duel(best) or (best in self._earlier and not self._meet_again(best)):

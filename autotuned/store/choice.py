@@ -78,6 +78,9 @@ class Choice(Frozen):
     tried: frozenset[str] = frozenset()
     digest: str = ""
 
+    def __repr__(self) -> str:
+        return f"Choice({self.config}; {self.why})"
+
     @property
     def why(self) -> str:
         """Where it came from, in a line."""
