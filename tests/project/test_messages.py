@@ -78,6 +78,7 @@ REVIEWED = {
         "autotuned is not installed as files; call autotuned.install() in the program.",
     ],
     "something named is not there, or the system refuses it: its name, the reason, and what is there": [
+        "no choice for {}. {}",
         "there is no file {}.{}",
         "kernel {} cannot be imported ({}). {}",
         "argument {} is missing. Expected: {}.",
