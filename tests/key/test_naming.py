@@ -148,7 +148,9 @@ def said_of(kernel: Any) -> str:
     ],
     ids=["Jupyter", "VS Code", "marimo", "a name made up"],
 )
-def test_a_notebook_gives_its_name(monkeypatch: pytest.MonkeyPatch, scope: dict[str, Any], session: str, name: str) -> None:
+def test_a_notebook_gives_its_name(
+    monkeypatch: pytest.MonkeyPatch, scope: dict[str, Any], session: str, name: str
+) -> None:
     monkeypatch.setenv("JPY_SESSION_NAME", session)
     scope = {"__name__": "__main__", **scope}
     exec(compile(FUNCTION, CELLS[0].format(9), "exec"), scope)
