@@ -84,6 +84,41 @@ def test_the_site_has_every_page():
     assert nav == {page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md")}
 
 
+def test_the_menu_is_short_and_says_what_its_reader_does():
+    lines = [line for line in read("mkdocs.yml").split("\nnav:\n")[1].splitlines() if line.strip()]
+    labels = [line[4:].partition(":")[0] for line in lines if line.startswith("  - ")]
+    assert labels == [
+        "Home", "Start here", "I write kernels", "I run somebody's library", "I ship an application", "I run a fleet",
+        "Look it up", "For contributors",
+    ]  # fmt: skip
+    outside = lines[: lines.index("  - For contributors:")]
+    assert sum(line.endswith(".md") for line in outside) + 1 <= 25
+    inside = [line for line in lines if line not in outside]
+    assert [line for line in inside if line.startswith("      - ") and line.endswith(".md")] == []  # all folded away
+
+
+PAGE, START = 250, 110  # lines
+
+
+@pytest.mark.parametrize("path", [path for path in PATHS if path not in ("README.md", "CHANGELOG.md")])
+def test_no_page_is_long(path):
+    assert len(read(path).splitlines()) <= PAGE
+
+
+def test_readme_is_short_and_has_its_parts_in_order():
+    text = read("README.md")
+    assert len(text.splitlines()) <= START
+    promise = text.split("\n\n")[1]
+    assert promise.count(". ") == 0 and promise.endswith(".")  # one sentence
+    parts = ["![", "## Two commands", "## Your own kernels", "## Somebody's library", "## Ship", "## Limits"]
+    places = [text.index(f"\n{part}") for part in parts]
+    assert places == sorted(places)
+
+
+def test_performance_begins_with_a_table():
+    assert read("docs/performance.md").splitlines()[2].startswith("| what | ")
+
+
 def test_charts_are_drawn_from_the_numbers_that_are_kept():
     drawn = dict(runpy.run_path(str(DOCS / "draw.py"))["charts"]())
     assert {path: path.read_text() for path in drawn} == drawn
@@ -92,7 +127,7 @@ def test_charts_are_drawn_from_the_numbers_that_are_kept():
 
 def test_the_table_of_tuning_has_the_numbers_that_are_drawn():
     rows = json.loads((DOCS / "data" / "tuning-h200-triton-3.6.0.json").read_text())["rows"]
-    table = section(read("docs/performance.md"), "## Tuning")
+    table = section(read("docs/measured-searches.md"), "## Tuning")
     for name, label in (("ours", "ours"), ("strong", "strong"), ("stock", "`triton.autotune`")):
         row = rows[name]
         assert f"| {label} | {row['runs']} | {row['cold_s']:.2f} | " in table
@@ -217,7 +252,7 @@ def test_reference_has_every_error_with_its_bases():
 
 
 def test_tuning_has_the_constants_of_the_race():
-    text = read("docs/tuning.md")
+    text = read("docs/search.md") + read("docs/tuning.md")
     for constant in (
         f"| 1 | {race.FIRST_SAMPLES} | within {race.FAR_OFF} times the leader |",
         f"rounds of {race.FIRST_SAMPLES}, up to {race.GUARD_SAMPLES} | within {race.GUARD_BAND:.0%} of",
@@ -243,8 +278,9 @@ def commands() -> dict[str, Any]:
 
 
 def test_every_command_has_a_section_with_an_example_that_is_run_and_its_options():
-    text = read("docs/cli.md")
-    run = {step.text.split()[1] for step in steps("docs/cli.md") if step.kind == "command"}
+    pages = ("docs/cli.md", "docs/cli-files.md")
+    text = "".join(map(read, pages))
+    run = {step.text.split()[1] for page in pages for step in steps(page) if step.kind == "command"}
     assert commands().keys() == run
     of_all = {
         "--help",
