@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from autotuned.events import on_event as on_event
     from autotuned.key.key import pow2 as pow2
     from autotuned.offline.check import check as check
+    from autotuned.offline.compare import compare as compare
     from autotuned.offline.digest import choices_digest as choices_digest
     from autotuned.offline.export import export as export
     from autotuned.offline.prepare import prepare as prepare
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from autotuned.offline.tuning import tune as tune
     from autotuned.offline.warmup import warmup as warmup
     from autotuned.recording.recorder import record as record
+    from autotuned.remote.connection import connect as connect
     from autotuned.resolve.restored import restored as restored
     from autotuned.resolve.sealing import seal as seal
     from autotuned.resolve.sealing import unseal as unseal
@@ -45,9 +47,9 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "Check", "Config", "FixedLaunches", "Space", "Tuned", "TunedFunction", "autotune", "check", "choices_digest",
-    "counters", "diff", "errors", "export", "freeze", "heuristics", "import_configs", "install", "merge", "mode",
-    "on_event", "pow2", "pow2s", "prepare", "record", "register_configs", "report", "restored", "seal", "strategy",
-    "sync", "tune", "uninstall", "unseal", "warmup",
+    "compare", "connect", "counters", "diff", "errors", "export", "freeze", "heuristics", "import_configs", "install",
+    "merge", "mode", "on_event", "pow2", "pow2s", "prepare", "record", "register_configs", "report", "restored", "seal",
+    "strategy", "sync", "tune", "uninstall", "unseal", "warmup",
 ]  # fmt: skip
 
 # Imported at first use: importing this package must cost neither torch (1 s) nor triton (0.24 s).
@@ -61,6 +63,8 @@ _HOMES = {
     "autotune": "autotuned.api.decorator",
     "check": "autotuned.offline.check",
     "choices_digest": "autotuned.offline.digest",
+    "compare": "autotuned.offline.compare",
+    "connect": "autotuned.remote.connection",
     "counters": "autotuned.events",
     "diff": "autotuned.configfiles.exchange",
     "export": "autotuned.offline.export",

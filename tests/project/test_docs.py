@@ -81,7 +81,8 @@ def test_pages_hold_no_line_longer_than_the_code_may(path):
 
 def test_the_site_has_every_page():
     nav = set(re.findall(r"[\w/-]+\.md", read("mkdocs.yml").split("\nnav:\n")[1]))
-    assert nav == {page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md")}
+    pages = {page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md")}
+    assert nav == {page for page in pages if not page.startswith("decisions/0")}  # which their index lists
 
 
 def test_the_menu_is_short_and_says_what_its_reader_does():

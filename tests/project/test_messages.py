@@ -69,6 +69,8 @@ REVIEWED = {
         "Crashed: the compiler ended {}",
         "integers cannot be read while a CUDA graph is captured; call it once before",
         "nothing is stored in {}: tune something first.",
+        "nothing is tuned in {}, nor in config files: tune something first.",
+        "--compare: nothing is tuned in {}: tune something first.",
         "without a terminal nobody can be asked: give --yes",
         "nothing was deleted.",
         "none of the inputs can be read.",
@@ -125,6 +127,7 @@ KNOWN_TEXTS = {text for texts in REVIEWED.values() for text in texts}
 PLAIN = {
     "`{}` key {}: this rank may choose another config than the others.",
     "waiting for {}, which tunes the same key; lock file: {}",
+    "waiting for {}, which tunes the same key; shared store: {}",
     "rank {} waits for {}.",
     "autotuned run: nothing is installed in this process",
 }

@@ -64,7 +64,7 @@ class _Server:
 
     def __init__(self, given: Mapping[str, Json], device: str, reporter: Reporter) -> None:
         self._cases = Cases(cases.load(given["targets"]), device)
-        self._measurer = Measurer(device, given["force"], reporter)
+        self._measurer = Measurer(self._cases, device, given["force"], reporter)
         self._reporter, self._gathers = reporter, given["gathers"]
 
     def list(self) -> None:
