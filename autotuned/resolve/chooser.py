@@ -15,7 +15,7 @@ from autotuned.key import opaque
 from autotuned.key.key import Key, call_part
 from autotuned.resolve import active, sealing, sources
 from autotuned.resolve.request import Context, Options, Question, State
-from autotuned.store import conditions, records
+from autotuned.store import conditions, layout, records
 from autotuned.store.choice import Candidates, Choice, Live, Look, Origin, Place
 from autotuned.triton_compat import kernel
 from autotuned.tunable import configs as candidates
@@ -304,7 +304,7 @@ class Chooser:
         """The choice made here: remembered, stored, shipped, default, or searched for; see `Origin`."""
         known = self.known(question)
         ending = self._ending(question)
-        if env.has_store():
+        if env.has_store() and (known is None or not known.is_own or layout.is_unsent()):
             known = fleet.asked(self, question, known, ending)
         if known is not None and (ending is not Origin.SEARCH or self.is_enough(known, question)):
             return self.state.remember(question.key, known)
@@ -327,7 +327,8 @@ class Chooser:
         """Whether a choice may be taken although some candidates have not been measured."""
         if question.is_answered_by(known) or not self._may_search(question) or sealing.forbids():
             return True
-        return question.live.keys() <= known.tried and not question.must_search  # a search here ran out of time
+        tried = question.live.keys() <= known.tried and getattr(question.live, "is_listed", True)
+        return tried and not question.must_search  # a search here ran out of time
 
     def without_search(self, call: Call) -> Any:
         """The config a call would get if searching were not allowed: stored, default, or the first."""
@@ -418,7 +419,8 @@ class Chooser:
         return untuned(question.call, question.live).replace(lasting=False)
 
     def _first_that_compiles(self, call: Call, live: Candidates) -> Choice:
-        found = sources.first_that_compiles(self.tunable, call, live.values(), self.shipped.has)
+        each = live.each() if isinstance(live, Live) else live.values()
+        found = sources.first_that_compiles(self.tunable, call, each, self.shipped.has)
         return Choice(found, Origin.DEFAULT)
 
     def searched(self, question: Question) -> Choice:

@@ -100,12 +100,16 @@ def under(found: TuningRecord, identity: str) -> Conditions:
     return found.conditions if timing is None else found.conditions.replace(checks=timing.passed)
 
 
+def _are_more(candidates: Candidates, found: TuningRecord) -> bool:
+    return isinstance(candidates, Live) and candidates.is_wider_than(found.provenance)
+
+
 def is_complete(found: TuningRecord, candidates: Candidates, winner: str, needed: Conditions) -> bool:
     """Whether every candidate was measured, and none that may be better waits for this call's check."""
     if not found.timings:  # one that was taken from a config file has none: it is as good as the file
         return True
     measured = {timing.identity: timing for timing in found.timings}
-    if not candidates.keys() <= measured.keys():
+    if not candidates.keys() <= measured.keys() or _are_more(candidates, found):
         return False
     if winner == record.identity_of(found.winner or {}):
         return True
@@ -319,8 +323,9 @@ def first_that_compiles(
     Args:
         is_shipped: Whether a call with a config has a compiled kernel that ships, and so need not be tried.
     """
-    given = list(live)
-    for config in given:
+    first = None
+    for config in live:
+        first = config if first is None else first
         try:
             if not is_shipped(call, config):
                 tunable.compile(call, config)
@@ -328,4 +333,4 @@ def first_that_compiles(
             log.info("`%s`: %s does not compile here (%s)", tunable.name, config, failures.describe(error))
         else:
             return config
-    return given[0]
+    return first

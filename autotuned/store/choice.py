@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, ClassVar
 
 from autotuned._startup import Frozen
@@ -82,6 +82,11 @@ class Choice(Frozen):
         return f"Choice({self.config}; {self.why})"
 
     @property
+    def is_own(self) -> bool:
+        """Whether it was measured on this host, or is in the user's store."""
+        return self.origin in (Origin.STORE, Origin.SEARCH)
+
+    @property
     def why(self) -> str:
         """Where it came from, in a line."""
         return f"{self.where or self.origin.name} ({self.note})" if self.note else self.where or self.origin.name
@@ -106,6 +111,7 @@ class Live(dict[str, Any]):
     """The live configs of a call by identity, in order.
 
     Attributes:
+        is_listed: False for members of a space, which are named as a search comes to them.
         whole: False where some were left out because their grid launches nothing.
         untuned: Identity of what the call has without tuning: `default=`, else the first; None where that is unknown.
         spare: The same, where the user's list does not have it: it must not stand for a list that failed.
@@ -113,6 +119,7 @@ class Live(dict[str, Any]):
         no_default: Why `default=` is not among them; "" where it is, or there is none.
     """
 
+    is_listed = True
     whole = True
     untuned: str | None = None
     spare: str | None = None
@@ -123,6 +130,14 @@ class Live(dict[str, Any]):
         """Take `default=` in: last, if the list does not have it."""
         self.untuned, self.spare = identity, None if identity in self else identity
         self.setdefault(identity, config)
+
+    def each(self) -> Iterable[Any]:
+        """The configs, in order."""
+        return self.values()
+
+    def is_wider_than(self, provenance: Mapping[str, Any]) -> bool:
+        """Whether they come from more members of a space than a record with this provenance."""
+        return False
 
     def only(self, names: Collection[str]) -> Live:
         """Those of these names, with all that is known of the call."""

@@ -32,8 +32,9 @@ class Pool:
 
     def __init__(self, targets: Sequence[str], options: Options, observer: Observer, executor: Executor):
         self._options, self._observer, self._executor = options, observer, executor
+        wanted = options.wanted and options.wanted.to_json()
         self._given = {"targets": list(targets), "force": options.force, "gathers": executor.gathers,
-                       "timeout_s": options.timeout_s}  # fmt: skip
+                       "timeout_s": options.timeout_s, "wanted": wanted}  # fmt: skip
         self._start = time.monotonic()
         self._slots: list[Slot] = []
         self._interrupts = Interrupts()
