@@ -20,41 +20,19 @@ from autotuned.tunable.call import Hooks, Names, Tunable, checked_names
 from autotuned.tunable.kernel import TunableKernel
 
 if TYPE_CHECKING:
-    from typing import Literal, Protocol, overload
+    from typing import Literal
 
     from triton import Config
 
     from autotuned.api.function import TunedFunction
-    from autotuned.api.static import F0, F1, F2, F3, F4, F5, F6, K
-    from autotuned.api.tuned import Tuned
+    from autotuned.api.overloads import Decorator
     from autotuned.configfiles import nearest_shape as neighbours
+    from autotuned.configfiles.policy import Within
     from autotuned.resolve import declared
     from autotuned.search import check as checks
     from autotuned.search import do_bench as benches
     from autotuned.space import strategies
     from autotuned.space.space import Space
-
-    class Decorator(Protocol):
-        """What `autotune(...)` gives: over a Triton kernel a `Tuned`, over another callable a `TunedFunction`."""
-
-        # mypy: every callable might take more arguments by position; the first overload that fits is right.
-        @overload
-        def __call__(self, fn: K, /) -> Tuned: ...
-        @overload
-        def __call__(self, fn: F6, /) -> TunedFunction[F6, Literal[6]]: ...
-        @overload
-        def __call__(self, fn: F5, /) -> TunedFunction[F5, Literal[5]]: ...  # type: ignore[overload-cannot-match]
-        @overload
-        def __call__(self, fn: F4, /) -> TunedFunction[F4, Literal[4]]: ...  # type: ignore[overload-cannot-match]
-        @overload
-        def __call__(self, fn: F3, /) -> TunedFunction[F3, Literal[3]]: ...  # type: ignore[overload-cannot-match]
-        @overload
-        def __call__(self, fn: F2, /) -> TunedFunction[F2, Literal[2]]: ...  # type: ignore[overload-cannot-match]
-        @overload
-        def __call__(self, fn: F1, /) -> TunedFunction[F1, Literal[1]]: ...  # type: ignore[overload-cannot-match]
-        @overload
-        def __call__(self, fn: F0, /) -> TunedFunction[F0, Literal[0]]: ...  # type: ignore[overload-cannot-match]
-
 else:
     checks, benches = later("search.check"), later("search.do_bench")
     neighbours, declared = later("configfiles.nearest_shape"), later("resolve.declared")
@@ -82,7 +60,7 @@ def autotune(
     bucket: Mapping[str, Callable[[Any], Any]] | None = None,
     members: int = 1,
     members_by: str = "mean",
-    nearest: Mapping[str, float] | None = None,
+    nearest: Mapping[str, float] | Within | None = None,
     check: checks.Check | Callable[..., Any] | Literal["first"] | None = None,
     version: Any = None,
     toolchain: Sequence[str] | None = None,
@@ -122,7 +100,7 @@ def autotune(
         members_by: What one config is the best of them by: "mean", the geometric mean of its times over those of the
             best of each, or "worst", the largest of these.
         nearest: `{"M": 2.0}`: where config files lack the call, its nearest neighbour serves that differs in M only, by
-            at most this factor.
+            at most this factor. `autotuned.within("5%")`: a rule in the files serves, where it loses no more than this.
         check: What a config must compute to be chosen: a reference callable, "first" (the first config that runs), or
             an `autotuned.Check` with tolerances and poisoning.
         version: A salt: change it to tune again.
@@ -156,7 +134,8 @@ def autotune(
         default=default,
         bucket=_checked_dict("bucket", "callables", bucket),
         members=(members, members_by),
-        nearest=_checked_dict("nearest", "factors", nearest),
+        nearest=_checked_dict("nearest", "factors", getattr(nearest, "nearest", nearest)),
+        within=nearest if hasattr(nearest, "bound") else None,  # asked without importing what makes one
         check=check,
         version=version,
         distributions=_checked_distributions(toolchain),
@@ -193,6 +172,7 @@ class _Given(Frozen):
     bucket: Mapping[str, Callable[[Any], Any]]
     members: tuple[Any, Any]
     nearest: Mapping[str, float]
+    within: Any
     check: Any
     version: Any
     distributions: tuple[str, ...]
@@ -318,6 +298,7 @@ class _Given(Frozen):
             check=None if self.check is None else checks.as_check(self.check, tunable.name),
             max_searches=_checked_searches(self.max_searches),
             nearest=self.nearest,
+            within=self.within,
             **checked_members(*self.members, self.bucket, tunable.name),
             **self._objectives(tunable),
         )

@@ -27,18 +27,20 @@ from autotuned.typed_json import Json
 
 if TYPE_CHECKING:
     from autotuned.binaries import serve
-    from autotuned.configfiles import lookup, nearest_shape
+    from autotuned.configfiles import lookup, nearest_shape, shipped_rules
+    from autotuned.configfiles.policy import Within
     from autotuned.key import words
     from autotuned.resolve import explain
     from autotuned.resolve.explain import Explanation
     from autotuned.search import failures, race
 else:
     serve, lookup, explain = later("binaries.serve"), later("configfiles.lookup"), later("resolve.explain")
+    shipped_rules = later("configfiles.shipped_rules")
     failures, race, words = later("search.failures"), later("search.race"), later("key.words")
 
 log = logging.getLogger("autotuned")
 
-_FROM_FILES = (Origin.BINARY, Origin.FILE, Origin.LADDER, Origin.NEAREST)
+_FROM_FILES = (Origin.BINARY, Origin.FILE, Origin.LADDER, Origin.RULE, Origin.NEAREST)
 
 
 def find(
@@ -149,6 +151,7 @@ def places(
     factors: nearest_shape.Factors,
     needed: Conditions = BY_DEFAULT,
     shipped: Callable[[Key, Candidates], Look] | None = None,
+    within: Within | None = None,
 ) -> Iterator[Place]:
     """The places a stored choice may come from, in the order in which they are asked; `explain` walks the same list.
 
@@ -159,6 +162,7 @@ def places(
         needed: What the choice must have been measured under.
         shipped: Asked for the entry of a config file that comes with a compiled kernel for the call; None where no
             kernel is compiled.
+        within: What a rule may lose; None for what the policies of folders say.
     """
     for place in exact_places(needed):
         if place[0] is Origin.FILE and shipped is not None and not exact:
@@ -166,6 +170,8 @@ def places(
         yield place
     if not exact:
         yield Origin.LADDER, lambda key, candidates: lookup.look_ladder(key, candidates, strict, needed)
+    if not exact and (within is not None or lookup.allow_rules()):
+        yield Origin.RULE, lambda key, candidates: shipped_rules.look_rule(key, candidates, within, needed, strict)
     if factors and not exact and not strict:
         yield Origin.NEAREST, lambda key, candidates: lookup.look_nearest(key, candidates, factors, needed)
 

@@ -12,7 +12,7 @@ from autotuned.store.record import TuningRecord
 
 
 class Origin:
-    """Where a choice came from: one of nine objects, in the order in which the places are asked.
+    """Where a choice came from: one of ten objects, in the order in which the places are asked.
 
     No `enum`: each process would spend 0.2 ms on making it before its first launch, as on reading two modules.
     """
@@ -22,6 +22,7 @@ class Origin:
     BINARY: ClassVar[Origin]  # config files: same call, with a compiled kernel that fits this Triton
     FILE: ClassVar[Origin]  # config files: same call, same context
     LADDER: ClassVar[Origin]  # config files: same call, another context
+    RULE: ClassVar[Origin]  # config files: a rule for calls of other sizes
     NEAREST: ClassVar[Origin]  # config files: nearest shape
     DEFAULT: ClassVar[Origin]  # `default=`, or the first config where a mode says so
     SEARCH: ClassVar[Origin]  # measured now
@@ -148,6 +149,11 @@ class Live(dict[str, Any]):
     def without(self, names: Collection[str]) -> Live:
         """Those that have other names."""
         return self.only(self.keys() - {*names})
+
+
+def each(candidates: Candidates) -> Iterable[Any]:
+    """The configs, in order; of a space more than were named so far."""
+    return candidates.each() if isinstance(candidates, Live) else candidates.values()
 
 
 def untuned_of(candidates: Candidates) -> str | None:

@@ -2,7 +2,7 @@
  * compiler can; the rest was tried with Python 3.10 to 3.13, in builds with the interpreter lock.
  *
  *  1. `tp_version_tag` of a class is 0 or another number after any change of the class or of one it inherits from, and a
- *     look-up in the class gives it one again (`guards.h`, `gridded.h`, `tuned.h`, `descriptors.h`).
+ *     look-up in the class gives it one again (guards, grids, tuned objects, descriptors).
  *  2. Before 3.12, `ma_version_tag` of a dict grows with any change of it; later ones have watchers, which are documented.
  *  3. The items of a tuple lie one after the other, and those of a call's arguments too.
  *  4. What is borrowed stays alive while this code holds the interpreter lock and runs no Python.
