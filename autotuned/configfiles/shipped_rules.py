@@ -60,6 +60,11 @@ def answering(key: Key, within: Within | None, strict: bool) -> tuple[RuleOffer,
     return None
 
 
+def count(key: Key) -> int:
+    """How many rules there are for calls like one."""
+    return len(_rules(key))
+
+
 def allowed_by(within: Within | None, policy: Policy, strict: bool) -> Within | None:
     """What a rule's loss may be: as the kernel says, else as the folder's policy; None for no rule at all."""
     for allowed in (within, policy.get(RULES)):

@@ -15,7 +15,7 @@ from autotuned.errors import ConfigFileError, OutputError
 from autotuned.gpu.device import Device, from_json
 from autotuned.key.key import Key
 from autotuned.store import layout, locks
-from autotuned.typed_json import Json, canonical
+from autotuned.typed_json import Json
 
 if TYPE_CHECKING:
     from autotuned.rules.rule import Rule
@@ -46,7 +46,7 @@ def ship_all(
     A folder that is new gets a `.gitattributes` that lets git merge what two people add.
 
     Args:
-        rules: A context without its device, and the rules of it, in place of those that are there.
+        rules: A context without its device, and rules of it, in place of those that are there for the same calls.
 
     Returns:
         The files, each `<folder>/<device slug>/<kernel>.json`.
@@ -78,8 +78,6 @@ def _add(path: Path, found: list[tuple[Key, Entry]], folder: Path, rules: tuple[
                 raise ConfigFileError(text, path=str(path))
             file.add(context, _with_binaries(file.find(key), entry))
         if rules is not None:
-            here = canonical(rules[0])
-            file.rules = [one for one in file.rules if canonical(one[0]) != here]
             for rule in rules[1]:
                 file.add_rule(rules[0], rule)
         write(file, folder)

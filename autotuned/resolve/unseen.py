@@ -119,8 +119,8 @@ class Families:
         key, values = chooser.key(call), tuple(call.arguments.values())
         found = shipped_rules.answering(key, options.within, env.current_mode() == "strict")
         steps = [self._step(name, value) for name, value in zip(self._names, values)]
-        if found is None or None in steps or len(self) >= LIMIT:
-            return
+        if found is None or None in steps or len(self) >= LIMIT or shipped_rules.count(key) > 1:
+            return  # of several rules for a call the usual way says which is asked first
         offer, allowed, place = found
         if offer.rule.identities[place] != chooser.state.identity(bound.config):
             return

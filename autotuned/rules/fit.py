@@ -61,7 +61,7 @@ class Fit:
         columns = zip(self.table.names, zip(*self.table.sizes))
         return Rule(
             self.table.pattern, {name: (min(column), max(column)) for name, column in columns}, self.table.along,
-            tuple(sorted(set(self.table.others))), tuple(map(json.loads, self.configs)), under, self.tree,
+            tuple(folds.tuned(self.table)), tuple(map(json.loads, self.configs)), under, self.tree,
         )  # fmt: skip
 
     @cached_property

@@ -139,6 +139,22 @@ def test_files_with_rules_are_merged_compared_and_written_as_they_were(folder: P
     assert copy.read_text() == path.read_text()
 
 
+def test_rules_for_other_calls_stand_side_by_side(folder: Path, tmp_path: Path) -> None:
+    """Sizes that a rule has fixed tell it from others: neither a merge nor a second rule takes its place."""
+    [path] = folder.rglob("*/app.k.json")
+    other = tmp_path / "other" / path.relative_to(folder)
+    other.parent.mkdir(parents=True)
+    other.write_text(path.read_text().replace("512", "1024"))
+    merged = autotuned.merge([folder, tmp_path / "other"], tmp_path / "merged")
+    [copy] = merged.files
+    read, faults = configfile.read(copy.read_text(), str(copy))
+    assert len(read.rules) == 2 and faults == []
+    kinds = [(change.kind) for change in exchange.diff(folder, copy).rules]
+    assert kinds == ["added"]
+    read.add_rule(*read.rules[0])
+    assert len(read.rules) == 2
+
+
 @pytest.mark.parametrize("bound", ["5", "x%", -0.1, 0, None, [], float("nan"), True], ids=str)
 def test_a_bound_that_is_none_is_refused(bound: Any) -> None:
     if bound == "5":
