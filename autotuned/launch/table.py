@@ -199,8 +199,8 @@ class PyLauncher:
         while len(self) > LIMIT and (plans := list(self._plans.items())):
             # Of the fullest plan: evicting from the plan just bound to would empty it again and again.
             types, plan = max(plans, key=lambda item: len(item[1].table))
-            with suppress(RuntimeError):  # another thread binds or clears meanwhile: then again
-                plan.table.pop(next(iter(plan.table), None), None)  # the oldest: dict keeps the order of insertion
+            with suppress(RuntimeError, StopIteration):  # another thread binds or clears meanwhile: then again
+                plan.table.pop(next(iter(plan.table)), None)  # the oldest: dict keeps the order of insertion
             if not plan.table:
                 self._plans.pop(types, None)  # it holds its types: a program may make classes without end
             self.evictions += 1

@@ -157,9 +157,9 @@ class _Call:
 
     @property
     def times(self) -> dict[str, float]:
-        """Microseconds by config, of those that may be chosen."""
+        """Microseconds by config, of those that may be chosen: they passed the checks that the entry's passed."""
         found = self.record.timings if self.record is not None else ()
-        return {one.identity: one.median_us for one in found if one.usable and one.median_us}
+        return {one.identity: one.median_us for one in found if one.serves(self.entry.conditions) and one.median_us}
 
     def timing(self, config: str) -> Timing | None:
         """What was measured of a config."""

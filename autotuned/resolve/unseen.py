@@ -84,9 +84,10 @@ class Families:
     def __len__(self) -> int:
         return sum(len(reader.families) for reader in list(self._readers.values()))
 
-    def _now(self) -> tuple[int, int, int]:
-        """What is equal as long as nothing was found, read anew or forgotten since a family was made."""
-        return self._tuner.chooser.state.searches, lookup.generation(), self._tuner.launcher.cleared
+    def _now(self) -> tuple[int, int, int, str]:
+        """What is equal as long as nothing was found, read anew or forgotten since a family was made, in one mode."""
+        searches, cleared = self._tuner.chooser.state.searches, self._tuner.launcher.cleared
+        return searches, lookup.generation(), cleared, env.current_mode()
 
     def answer(self, values: tuple[Any, ...]) -> Bound | None:
         """What is bound for a call that the launch table does not know and then does; None where only a key tells."""
