@@ -66,7 +66,7 @@ class Measurer:
         Args:
             budget_s: What its search may take; with 0 nothing is begun.
         """
-        measured = MeasuredCase(CaseResult(case.found.name, "failed"))
+        measured = MeasuredCase(CaseResult(case.found.name, "failed", sizes=case.sizes, group=case.group))
         result = measured.result
         try:
             if budget_s == 0:
@@ -82,7 +82,7 @@ class Measurer:
 
     def identify(self, case: Case) -> tuple[MeasuredCase, Hashable | None]:
         """What is known of a case before it is measured, and what its compiled code depends on."""
-        measured = MeasuredCase(CaseResult(case.found.name, "skipped"))
+        measured = MeasuredCase(CaseResult(case.found.name, "skipped", sizes=case.sizes, group=case.group))
         try:
             call, _ = self._identified(case, measured)
             return measured, case.found.tuner.tunable.compile_class(call)
