@@ -22,9 +22,9 @@ def pull(
 ) -> None:
     """Bring the config files of a shared store into a folder.
 
-    Rules and binaries come along. A config file that is there already is merged with the store's, as `merge` does, with
-    the binaries beside it; other files that are there stay. Nothing is served from the folder before a
-    program, or AUTOTUNED_CONFIG_PATH, names it.
+    Rules and binaries come with them. A config file that is there already is merged with the store's, as `merge` does,
+    with the binaries beside it; other files that are there stay. Nothing is served from the folder before a program, or
+    AUTOTUNED_CONFIG_PATH, names it.
 
     Exit codes: 0 done; 3 something is left out, such as what AUTOTUNED_STORE_KEY does not verify; 1 the store cannot be
     asked.
@@ -41,8 +41,8 @@ def push(
 ) -> None:
     """Put the config files of a folder into a shared store.
 
-    Rules and binaries go along. A config file that is there already is merged with the folder's, as `merge` does, with
-    the binaries beside it; other files take the place of those that are there. They are signed with
+    Rules and binaries go with them. A config file that is there already is merged with the folder's, as `merge` does,
+    with the binaries beside it; other files take the place of those that are there. They are signed with
     AUTOTUNED_STORE_KEY if it is set.
 
     Exit codes: 0 done; 3 something is left out; 1 the store cannot be asked or written.
