@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from autotuned.offline.tuning import tune as tune
     from autotuned.offline.warmup import warmup as warmup
     from autotuned.recording.recorder import record as record
+    from autotuned.resolve.refresh import refresh as refresh
     from autotuned.resolve.restored import restored as restored
     from autotuned.resolve.sealing import seal as seal
     from autotuned.resolve.sealing import unseal as unseal
@@ -44,7 +45,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Check", "Config", "FixedLaunches", "Space", "autotune", "check", "choices_digest", "counters", "diff", "errors",
     "export", "freeze", "heuristics", "import_configs", "install", "merge", "mode", "on_event", "pow2", "pow2s",
-    "prepare", "record", "register_configs", "report", "restored", "seal", "strategy", "sync", "tune", "uninstall",
+    "prepare", "record", "refresh", "register_configs", "report", "restored", "seal", "strategy", "sync", "tune", "uninstall",
     "unseal", "warmup",
 ]  # fmt: skip
 
@@ -73,6 +74,7 @@ _HOMES = {
     "record": "autotuned.recording.recorder",
     "register_configs": "autotuned.configfiles.lookup",
     "report": "autotuned.offline.report",
+    "refresh": "autotuned.resolve.refresh",
     "restored": "autotuned.resolve.restored",
     "seal": "autotuned.resolve.sealing",
     "strategy": "autotuned.space.strategies",

@@ -14,9 +14,10 @@ from autotuned.errors import AllConfigsFailedError, ConfigError, PruningError
 from autotuned.key import opaque
 from autotuned.key.key import Key, call_part
 from autotuned.resolve import active, sealing, sources
-from autotuned.resolve.request import Context, Options, Question, State
+from autotuned.resolve.request import Chosen, Context, Options, Question, State
 from autotuned.store import conditions, records
 from autotuned.store.choice import Candidates, Choice, Live, Look, Origin, Place
+from autotuned.store.conditions import Conditions
 from autotuned.triton_compat import kernel
 from autotuned.tunable import configs as candidates
 from autotuned.tunable.call import Call, Tunable, refuse_conflicts
@@ -38,6 +39,7 @@ else:
     )
 
 log = logging.getLogger("autotuned")
+_LIVES = 256  # sets of candidates of one kernel that are shared
 
 
 class Chooser:
@@ -64,6 +66,7 @@ class Chooser:
         self._on_configs = on_configs
         #: Arguments that decide with their exact values which configs a call may use, as far as has been seen.
         self.seen: set[str] = set()
+        self._lives: dict[tuple[str, ...], Live] = {}  # candidates by their identities
         self._context = Context(tunable, options.version, options.trial)
         self.shipped = sources.Shipped(tunable, self._context)
 
@@ -185,7 +188,7 @@ class Chooser:
 
     # -- the sources, in their order -----------------------------------------------------------------------------
 
-    def choose(self, call: Call, pinned: Any = None, search: bool = True, mode: str | None = None) -> Choice:
+    def choose(self, call: Call, pinned: Any = None, search: bool = True, mode: str | None = None) -> Chosen:
         """The config for a call.
 
         Args:
@@ -204,16 +207,28 @@ class Chooser:
         live = self.candidates(call) if pinned is None else Live()
         mode = mode or env.current_mode()
         if mode == "off" and len(live) > 1 and self.options.default is None:
-            return self._first_that_compiles(call, live)
-        known = self._without_key(call, live, mode, pinned) or self._ready(call, live, mode)
-        if known is not None:
-            self.state.lookup_s += time.perf_counter() - start
-            return known if live.whole else known.replace(lasting=False)
-        question = self.question(call, live, mode, search=search)
+            return Chosen(call, self._first_that_compiles(call, live), None, live, Conditions())
+        choice = self._without_key(call, live, mode, pinned) or self._ready(call, live, mode)
+        key, needed = None, Conditions()
+        if choice is None:
+            question = self.question(call, live, mode, search=search)
+            key, needed = question.key, question.needed
         self.state.lookup_s += time.perf_counter() - start
-        choice = self.answer(question)
+        if choice is None:
+            choice = self.answer(question)
         # No word of a call tells what its grid left out: a later one, with another grid, is to be asked anew.
-        return choice if live.whole else choice.replace(lasting=False)
+        return Chosen(call, choice if live.whole else choice.replace(lasting=False), key, live, needed)
+
+    def kept(self, chosen: Chosen, device: int | None) -> Chosen | None:
+        """What is to be kept of a choice that is bound, without the caller's memory; None where none can be newer."""
+        if not self.options.stored or (chosen.key is None and chosen.choice.origin is not Origin.BINARY):
+            return None
+        live = self._lives.setdefault(tuple(chosen.live), chosen.live)
+        if len(self._lives) > _LIVES:
+            self._lives.clear()
+        call = chosen.call
+        bare = call.without_memory() if self.tunable.has_options else Call((), {}, dict.fromkeys(call.arguments))
+        return chosen._replace(call=bare, live=live, device=device)
 
     def _allowed(self, call: Call, pinned: Any, say: Callable[..., None] | None = None) -> Any:
         """A pin, unless the pruner drops it for this call: the cache's key may be coarser than what a pruner sees."""

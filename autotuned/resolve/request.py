@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from autotuned import env, events
 from autotuned._startup import Frozen, later
@@ -182,6 +182,24 @@ class Question(Frozen):
     def fresh(self) -> bool:
         """Whether stored answers are ignored."""
         return self.force or self.mode == "search"
+
+
+class Chosen(NamedTuple):
+    """A call, the choice for it, and what that was chosen by: what is bound keeps it, so that it can be bound anew.
+
+    Attributes:
+        key: Of the call; None where none was needed.
+        live: The candidates, one object for all calls that have the same.
+        needed: What a choice must have been measured under.
+        device: Index of the GPU that was current when it was bound; None before, and where there is none.
+    """
+
+    call: Call
+    choice: Choice
+    key: Key | None
+    live: Live
+    needed: Conditions
+    device: int | None = None
 
 
 class Context:

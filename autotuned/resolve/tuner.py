@@ -8,6 +8,7 @@ import logging
 import time
 import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import lru_cache, partial
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,7 @@ from autotuned.key.key import Key, is_tensor
 from autotuned.launch import codegen, launcher
 from autotuned.resolve import active, sealing
 from autotuned.resolve.chooser import Chooser
-from autotuned.resolve.request import Options, Question
+from autotuned.resolve.request import Chosen, Options, Question
 from autotuned.store.choice import Choice, Origin
 from autotuned.triton_compat import kernel
 from autotuned.tunable import configs as candidates
@@ -64,7 +65,7 @@ class Tuner:
     """Chooses and launches for one tuned function; shared by `Tuned` and `TunedFunction`.
 
     Args:
-        on_choice: Told of each choice before its launch, with the call.
+        on_choice: Told of each choice before its launch, with the call; with `launched=False` of one that a refresh found.
         pinned: Asked for a config that the user pinned for a call, or None.
         on_written: Told the names a search found to be written.
         on_table: Told of each new launch table.
@@ -74,7 +75,7 @@ class Tuner:
         self,
         tunable: Tunable,
         options: Options,
-        on_choice: Callable[[Call, Choice], None],
+        on_choice: Callable[..., None],
         pinned: Callable[[Call], Any],
         on_written: Callable[[list[str]], None],
         on_table: Callable[[launcher.Launcher], None] = lambda table: None,
@@ -201,22 +202,27 @@ class Tuner:
         """
         return self._answer(call, self._compile, search)[1]
 
-    def _answer(self, call: Call, act: Callable[[Call, Choice], Any], search: bool = True) -> tuple[Choice, Any]:
+    def _answer(self, call: Call, act: Callable[[Chosen], Any], search: bool = True) -> tuple[Choice, Any]:
         """Choose, and do what is to be done with the choice; the choice, and what came of it."""
         self._refuse_without_tensor(call)
         while True:
-            choice = self.chooser.choose(call, self._pinned(call), search)
+            chosen = self.chooser.choose(call, self._pinned(call), search)
+            choice = chosen.choice
             try:
-                asked = partial(self.chooser.shipped.asked, call, choice, self.chooser.part)
-                with sealing.asked_by(self.tunable.name, asked):
-                    return choice, act(call, choice)
-            except _RefusedError as refused:
+                with self._asked(chosen):
+                    return choice, act(chosen)
+            except RefusedError as refused:
                 self.chooser.exclude(call, choice, refused.error)
             except Exception as error:
                 if not isinstance(error, AutotunedError):  # those say what there is to say
                     where = self.chooser.label(choice.config), choice.why
                     failures.note(error, "`{}`: raised with config {} ({}).".format(self.tunable.name, *where))
                 raise
+
+    def _asked(self, chosen: Chosen) -> AbstractContextManager[None]:
+        """Around the compilation for a call, for the seal."""
+        asked = partial(self.chooser.shipped.asked, chosen.call, chosen.choice, self.chooser.part)
+        return sealing.asked_by(self.tunable.name, asked)
 
     def _refuse_without_tensor(self, call: Call) -> None:
         """Refuse a call that gives no tensor for an argument that a list names."""
@@ -257,7 +263,8 @@ class Tuner:
         """Where the choice for a call comes from and why not from elsewhere; see `Chooser.explain`."""
         return self.chooser.explain(call, self._pinned(call))
 
-    def _launch(self, call: Call, choice: Choice) -> Any:
+    def _launch(self, chosen: Chosen) -> Any:
+        call, choice = chosen.call, chosen.choice
         config = choice.config
         self._on_choice(call, choice)
         values = tuple(call.arguments.values())
@@ -268,7 +275,7 @@ class Tuner:
         memory = self._compiled_for(values)
         result = self._first_launch(call, choice)
         if self._compiled_for(values) == memory:  # else the grid changed what was compiled for: a later call is bound
-            self._bind(call, choice, before, result, start)
+            self._bind(chosen, before, result, start)
         return result
 
     def _compiled_for(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -278,8 +285,9 @@ class Tuner:
             return ()
         return compiled.compiled_for(values), compiled.surroundings()
 
-    def _compile(self, call: Call, choice: Choice) -> Any:
+    def _compile(self, chosen: Chosen) -> Any:
         """What `_launch` does, without zeroing and without the launch."""
+        call, choice = chosen.call, chosen.choice
         config = choice.config
         self._on_choice(call, choice)
         if config.pre_hook is not None:  # it may decide what is compiled, as by the block shape of a descriptor
@@ -287,7 +295,7 @@ class Tuner:
         start = time.perf_counter()
         compiled = self._compiled(call, choice)
         before = self._prologue(call, config)
-        self._bind(call, choice, before, compiled, start)
+        self._bind(chosen, before, compiled, start)
         return config
 
     def _prologue(self, call: Call, config: Any) -> bound.Prologue | None:
@@ -296,24 +304,25 @@ class Tuner:
             return None  # asked here, so that what is for binding is imported after the first launch and not before
         return bound.Prologue(self.tunable.name, config, tuple(call.arguments), self.options.zero)
 
-    def _bind(self, call: Call, choice: Choice, before: bound.Prologue | None, result: Any, start: float) -> None:
+    def _bind(self, chosen: Chosen, before: bound.Prologue | None, result: Any, start: float) -> None:
         """Put the launch into the table; `start` is when compiling began, on the clock of `time.perf_counter`."""
-        launched = time.perf_counter()
+        launched, call = time.perf_counter(), chosen.call
         if isinstance(self.tunable, TunableKernel):
             _watch_environment()
-        if choice.lasting and not call.options and tuple(call.arguments) == self.names:
+        if chosen.choice.lasting and not call.options and tuple(call.arguments) == self.names:
             self._count_exactly()
-            self._put(call, choice.config, before, result)
+            self._put(chosen, before, result)
         self.chooser.state.compile_s += launched - start
         self.chooser.state.bind_s += time.perf_counter() - launched
 
-    def _put(self, call: Call, config: Any, before: bound.Prologue | None, result: Any) -> None:
+    def _put(self, chosen: Chosen, before: bound.Prologue | None, result: Any) -> None:
+        call = chosen.call
         try:
-            ready = self._bound(call, config, before, result)
+            ready = self._bound(call, chosen.choice.config, before, result)
         except compiled.EvictedError:  # by the user's code within the launch: a later call is bound
             return
-        if active.recorders:
-            ready = active.recorders[-1].watched(self, ready)
+        bindable = isinstance(self.tunable, TunableKernel) and self.tunable.bindable
+        ready = self._used(ready, self.chooser.kept(chosen, kernel.current_device() if bindable else None))
         values = tuple(call.arguments.values())
         in_c = launcher.in_c(self.launcher)
         if not self.launcher.bind(values, ready) or in_c is None or ready.twin is None:
@@ -321,6 +330,33 @@ class Tuner:
         wrong = ready.twin.differences(values, call.grid, in_c.passed(values, call.grid))
         if wrong:
             self.turn_c_off(wrong)
+
+    def _used(self, ready: bound.Bound, use: Chosen | None) -> bound.Bound:
+        """What goes into the table: recorded, and with what it is bound for."""
+        if active.recorders:
+            ready = active.recorders[-1].watched(self, ready)
+        ready.use = use
+        return ready
+
+    def bound_anew(self, use: Chosen, choice: Choice) -> bound.Bound:
+        """A launch with another choice for what is bound: compiled or loaded now, and not in the table yet.
+
+        Raises:
+            RefusedError, SealedError: It cannot be compiled or loaded here, or may not be.
+            Exception: The user's code cannot do without the memory of tensors.
+        """
+        chosen, config = use._replace(choice=choice), choice.config
+        if config.pre_hook is not None and use.call.has_descriptors:  # it may set their blocks, which are compiled in
+            config.pre_hook(use.call.full(config))
+        with self._asked(chosen):
+            result = self._compiled(use.call, choice)
+        return self._used(self._bound(use.call, config, self._prologue(use.call, config), result), chosen)
+
+    def swapped(self, use: Chosen, choice: Choice) -> None:
+        """Take note of a choice that has taken another's place in the table."""
+        if use.key is not None:
+            self.chooser.state.remember(use.key, choice)
+        self._on_choice(use.call, choice, launched=False)
 
     def turn_c_off(self, wrong: Sequence[str]) -> None:
         """Launch this kernel through Triton from now on: the C launcher would not pass what the Python twin does.
@@ -341,20 +377,20 @@ class Tuner:
         """Compile and load; what was measured elsewhere may turn out not to compile here.
 
         Raises:
-            _RefusedError: Another config is to be found.
+            RefusedError: Another config is to be found.
         """
         try:
             return self.chooser.shipped.load(call, choice) or self.tunable.compile(call, choice.config)
         except Exception as error:
             if isinstance(error, SealedError) or failures.is_passing(error) or choice.origin not in MEASURED:
                 raise
-            raise _RefusedError(error) from error
+            raise RefusedError(error) from error
 
     def _first_launch(self, call: Call, choice: Choice) -> Any:
         """Launch; what was measured elsewhere may turn out not to compile or launch here, before any of it ran.
 
         Raises:
-            _RefusedError: Another config is to be found. A fault after it ran is raised as it is.
+            RefusedError: Another config is to be found. A fault after it ran is raised as it is.
         """
         binary = self.chooser.shipped.load(call, choice)
         if binary is None and choice.origin not in MEASURED:
@@ -367,7 +403,7 @@ class Tuner:
             return self.tunable.launch(call, choice.config)
         except Exception as error:
             if failures.is_refusal(error):
-                raise _RefusedError(error) from error
+                raise RefusedError(error) from error
             raise
 
     def _bound(self, call: Call, config: Any, before: bound.Prologue | None, result: Any) -> bound.Bound:
@@ -415,7 +451,7 @@ class Tuner:
 MEASURED = (Origin.STORE, Origin.BINARY, Origin.FILE, Origin.LADDER, Origin.NEAREST, Origin.SEARCH)
 
 
-class _RefusedError(Exception):
+class RefusedError(Exception):
     """A chosen config cannot be launched for this call (`.error`)."""
 
     def __init__(self, error: Exception) -> None:
