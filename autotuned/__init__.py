@@ -45,8 +45,8 @@ __version__ = "0.1.0"
 __all__ = [
     "Check", "Config", "FixedLaunches", "Space", "autotune", "check", "choices_digest", "counters", "diff", "errors",
     "export", "freeze", "heuristics", "import_configs", "install", "merge", "mode", "on_event", "pow2", "pow2s",
-    "prepare", "record", "refresh", "register_configs", "report", "restored", "seal", "strategy", "sync", "tune", "uninstall",
-    "unseal", "warmup",
+    "prepare", "record", "refresh", "register_configs", "report", "restored", "seal", "strategy", "sync", "tune",
+    "uninstall", "unseal", "warmup",
 ]  # fmt: skip
 
 # Imported at first use: importing this package must cost neither torch (1 s) nor triton (0.24 s).

@@ -39,7 +39,6 @@ else:
     )
 
 log = logging.getLogger("autotuned")
-_LIVES = 256  # sets of candidates of one kernel that are shared
 
 
 class Chooser:
@@ -66,7 +65,6 @@ class Chooser:
         self._on_configs = on_configs
         #: Arguments that decide with their exact values which configs a call may use, as far as has been seen.
         self.seen: set[str] = set()
-        self._lives: dict[tuple[str, ...], Live] = {}  # candidates by their identities
         self._context = Context(tunable, options.version, options.trial)
         self.shipped = sources.Shipped(tunable, self._context)
 
@@ -218,17 +216,6 @@ class Chooser:
             choice = self.answer(question)
         # No word of a call tells what its grid left out: a later one, with another grid, is to be asked anew.
         return Chosen(call, choice if live.whole else choice.replace(lasting=False), key, live, needed)
-
-    def kept(self, chosen: Chosen, device: int | None) -> Chosen | None:
-        """What is to be kept of a choice that is bound, without the caller's memory; None where none can be newer."""
-        if not self.options.stored or (chosen.key is None and chosen.choice.origin is not Origin.BINARY):
-            return None
-        live = self._lives.setdefault(tuple(chosen.live), chosen.live)
-        if len(self._lives) > _LIVES:
-            self._lives.clear()
-        call = chosen.call
-        bare = call.without_memory() if self.tunable.has_options else Call((), {}, dict.fromkeys(call.arguments))
-        return chosen._replace(call=bare, live=live, device=device)
 
     def _allowed(self, call: Call, pinned: Any, say: Callable[..., None] | None = None) -> Any:
         """A pin, unless the pruner drops it for this call: the cache's key may be coarser than what a pruner sees."""

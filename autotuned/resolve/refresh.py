@@ -1,4 +1,4 @@
-"""`refresh`: newer choices of the store for the calls of this process, made ready aside and swapped between launches."""
+"""`refresh`: newer choices of the store, made ready aside and put in the place of what is bound between launches."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import time
 import weakref
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 from autotuned import env, events
 from autotuned.binaries import libcuda
@@ -18,8 +18,8 @@ from autotuned.errors import OptionError, SealedError
 from autotuned.key.key import Key
 from autotuned.launch.bound import Bound
 from autotuned.resolve import active, sealing, sources, tuner
-from autotuned.resolve.request import Chosen
-from autotuned.resolve.tuner import RefusedError, Tuner
+from autotuned.resolve.request import Chosen, RefusedError
+from autotuned.resolve.tuner import Tuner
 from autotuned.search import exclusions, failures
 from autotuned.store import conditions, layout
 from autotuned.store.choice import Choice, Live, Origin
@@ -120,7 +120,7 @@ class Refresher:
 
 _running: list[Refresher] = []
 _lock = threading.Lock()  # one look at a time
-#: By tuner, of the records that were looked at: what is equal as long as a file is, and whether the seal was in the way.
+#: By tuner, of the records that were looked at: what is equal while a file is, and whether a seal was in the way.
 _seen: weakref.WeakKeyDictionary[Tuner, dict[str, tuple[Any, bool]]] = weakref.WeakKeyDictionary()
 
 
@@ -167,7 +167,7 @@ def refresh(every_s: float | None = None, *, strict: bool = False) -> Refreshed 
         return _refreshed(strict, alone=False)
     if isinstance(every_s, bool) or not isinstance(every_s, (int, float)) or not every_s > 0:
         problem = f"expected seconds above 0, got {every_s!r}"
-        raise OptionError(f"every_s: {problem}.", option="every_s", problem=problem)
+        raise OptionError(f"every_s: expected seconds above 0, got {every_s!r}.", option="every_s", problem=problem)
     return Refresher(float(every_s), strict)
 
 
@@ -233,7 +233,9 @@ def _used_by(of: Tuner) -> Iterator[_Used]:
             found.setdefault((key, id(use.live), needed), _Used(of, key, use.live, needed, [])).bounds.append(one)
     yield from found.values()
     bound = {key for key, _, _ in found}
-    for key in [key for key in list(of.chooser.state.choices) if key not in bound]:  # nothing is bound: it is asked anew
+    for key in [
+        key for key in list(of.chooser.state.choices) if key not in bound
+    ]:  # nothing is bound: it is asked anew
         if _changed(of, key) is not None:
             of.chooser.state.choices.pop(key, None)
 
@@ -284,8 +286,11 @@ def _made(used: _Used, choice: Choice) -> _Ready:
     ready = _Ready(used, choice, [], Swap(used.key.kernel, used.key.digest, before, used.label(choice.config)))
     for old in others:
         try:
-            with _beside_launches(old.use.device):
-                ready.pairs.append((old, used.tuner.bound_anew(old.use, choice)))
+            chosen: Chosen = old.use._replace(choice=choice)
+            with _beside_launches(chosen.device):
+                if choice.config.pre_hook is not None and chosen.call.has_descriptors:  # whose blocks it may set
+                    choice.config.pre_hook(chosen.call.full(choice.config))
+                ready.pairs.append((old, used.tuner.bound_anew(chosen)))
         except Exception as error:  # whatever the user's compiler, hooks and heuristics raise
             _refuse(ready, error)
     ready.swap.seconds = time.perf_counter() - start
@@ -328,7 +333,8 @@ def _swapped(ready: _Ready) -> Swap:
     used, swap = ready.used, ready.swap
     swap.launches = sum(used.tuner.launcher.swap(old, new) for old, new in ready.pairs)
     if swap.launches:
-        used.tuner.swapped(ready.pairs[0][1].use, ready.choice)
+        used.tuner.chooser.state.remember(used.key, ready.choice)
+        used.tuner.on_choice(ready.pairs[0][1].use.call, ready.choice, launched=False)
         words = f"{swap.before} -> {swap.after} ({ready.choice.where})"
         events.emit("swap", swap.kernel, swap.digest, swap.seconds, words)
     return swap

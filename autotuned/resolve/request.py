@@ -202,6 +202,14 @@ class Chosen(NamedTuple):
     device: int | None = None
 
 
+class RefusedError(Exception):
+    """A chosen config cannot be launched for this call (`.error`)."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(error)
+        self.error = error
+
+
 class Context:
     """The context in which the calls of one tuned function are made.
 
@@ -271,6 +279,7 @@ class State:
         self.lookup_s = self.search_s = self.compile_s = self.bind_s = 0.0  # where the time of misses went
         self.choices: dict[Key, Choice] = {}
         self._said: set[str] = set()
+        self._lives: dict[tuple[str, ...], Live] = {}  # candidates by their identities
         self._identities: dict[Any, str] = {}  # of configs with plain values: each miss asks for all of them
 
     @property
@@ -293,6 +302,16 @@ class State:
         while len(self.choices) > LIMIT:
             self.choices.pop(list(self.choices)[0], None)  # not by `iter`: other threads add to it
         return choice
+
+    def kept(self, chosen: Chosen, device: int | None) -> Chosen | None:
+        """What is kept of a choice that is bound, without the caller's memory; None where none can be newer."""
+        if not self.options.stored or (chosen.key is None and chosen.choice.origin is not Origin.BINARY):
+            return None
+        call, live = chosen.call, self._lives.setdefault(tuple(chosen.live), chosen.live)
+        if len(self._lives) > LIMIT:
+            self._lives.clear()
+        bare = call.without_memory() if self.tunable.has_options else Call((), {}, dict.fromkeys(call.arguments))
+        return chosen._replace(call=bare, live=live, device=device)
 
     def forget(self) -> None:
         """Drop this process's choices; records on disk stay."""

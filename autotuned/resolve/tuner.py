@@ -20,7 +20,7 @@ from autotuned.key.key import Key, is_tensor
 from autotuned.launch import codegen, launcher
 from autotuned.resolve import active, sealing
 from autotuned.resolve.chooser import Chooser
-from autotuned.resolve.request import Chosen, Options, Question
+from autotuned.resolve.request import Chosen, Options, Question, RefusedError
 from autotuned.store.choice import Choice, Origin
 from autotuned.triton_compat import kernel
 from autotuned.tunable import configs as candidates
@@ -65,7 +65,7 @@ class Tuner:
     """Chooses and launches for one tuned function; shared by `Tuned` and `TunedFunction`.
 
     Args:
-        on_choice: Told of each choice before its launch, with the call; with `launched=False` of one that a refresh found.
+        on_choice: Told of each choice with its call: before its launch, or, with `launched=False`, where none follows.
         pinned: Asked for a config that the user pinned for a call, or None.
         on_written: Told the names a search found to be written.
         on_table: Told of each new launch table.
@@ -84,8 +84,8 @@ class Tuner:
         self.options = options
         self._on_table = on_table
         self.chooser = Chooser(tunable, options, self._learn, on_written)
-        self._on_choice, self._pinned = on_choice, pinned
-        self._bind_failed = False
+        self.on_choice, self._pinned = on_choice, pinned
+        self.bind_failed = False
         self._misses = 0
         self._rebuild(_tuned_names(options.configs(), tunable))
         if isinstance(tunable, TunableKernel) and not tunable.interpreted:
@@ -264,9 +264,8 @@ class Tuner:
         return self.chooser.explain(call, self._pinned(call))
 
     def _launch(self, chosen: Chosen) -> Any:
-        call, choice = chosen.call, chosen.choice
-        config = choice.config
-        self._on_choice(call, choice)
+        call, choice, config = chosen.call, chosen.choice, chosen.choice.config
+        self.on_choice(call, choice)
         values = tuple(call.arguments.values())
         before = self._prologue(call, config)
         if before is not None:
@@ -278,24 +277,23 @@ class Tuner:
             self._bind(chosen, before, result, start)
         return result
 
+    @property
+    def _is_bindable(self) -> bool:
+        return isinstance(self.tunable, TunableKernel) and self.tunable.bindable
+
     def _compiled_for(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
         """What a direct launch relies on, and code of the user's may change within the first launch."""
-        tunable = self.tunable
-        if not isinstance(tunable, TunableKernel) or not tunable.bindable:
-            return ()
-        return compiled.compiled_for(values), compiled.surroundings()
+        return (compiled.compiled_for(values), compiled.surroundings()) if self._is_bindable else ()
 
     def _compile(self, chosen: Chosen) -> Any:
         """What `_launch` does, without zeroing and without the launch."""
-        call, choice = chosen.call, chosen.choice
-        config = choice.config
-        self._on_choice(call, choice)
+        call, choice, config = chosen.call, chosen.choice, chosen.choice.config
+        self.on_choice(call, choice)
         if config.pre_hook is not None:  # it may decide what is compiled, as by the block shape of a descriptor
             config.pre_hook(call.full(config))
         start = time.perf_counter()
         compiled = self._compiled(call, choice)
-        before = self._prologue(call, config)
-        self._bind(chosen, before, compiled, start)
+        self._bind(chosen, self._prologue(call, config), compiled, start)
         return config
 
     def _prologue(self, call: Call, config: Any) -> bound.Prologue | None:
@@ -321,15 +319,14 @@ class Tuner:
             ready = self._bound(call, chosen.choice.config, before, result)
         except compiled.EvictedError:  # by the user's code within the launch: a later call is bound
             return
-        bindable = isinstance(self.tunable, TunableKernel) and self.tunable.bindable
-        ready = self._used(ready, self.chooser.kept(chosen, kernel.current_device() if bindable else None))
+        device = kernel.current_device() if self._is_bindable else None
+        ready = self._used(ready, self.chooser.state.kept(chosen, device))
         values = tuple(call.arguments.values())
         in_c = launcher.in_c(self.launcher)
         if not self.launcher.bind(values, ready) or in_c is None or ready.twin is None:
             return
-        wrong = ready.twin.differences(values, call.grid, in_c.passed(values, call.grid))
-        if wrong:
-            self.turn_c_off(wrong)
+        if wrong := ready.twin.differences(values, call.grid, in_c.passed(values, call.grid)):
+            verify.turn_c_off(self, wrong)
 
     def _used(self, ready: bound.Bound, use: Chosen | None) -> bound.Bound:
         """What goes into the table: recorded, and with what it is bound for."""
@@ -338,40 +335,16 @@ class Tuner:
         ready.use = use
         return ready
 
-    def bound_anew(self, use: Chosen, choice: Choice) -> bound.Bound:
+    def bound_anew(self, chosen: Chosen) -> bound.Bound:
         """A launch with another choice for what is bound: compiled or loaded now, and not in the table yet.
 
         Raises:
             RefusedError, SealedError: It cannot be compiled or loaded here, or may not be.
-            Exception: The user's code cannot do without the memory of tensors.
         """
-        chosen, config = use._replace(choice=choice), choice.config
-        if config.pre_hook is not None and use.call.has_descriptors:  # it may set their blocks, which are compiled in
-            config.pre_hook(use.call.full(config))
+        call, config = chosen.call, chosen.choice.config
         with self._asked(chosen):
-            result = self._compiled(use.call, choice)
-        return self._used(self._bound(use.call, config, self._prologue(use.call, config), result), chosen)
-
-    def swapped(self, use: Chosen, choice: Choice) -> None:
-        """Take note of a choice that has taken another's place in the table."""
-        if use.key is not None:
-            self.chooser.state.remember(use.key, choice)
-        self._on_choice(use.call, choice, launched=False)
-
-    def turn_c_off(self, wrong: Sequence[str]) -> None:
-        """Launch this kernel through Triton from now on: the C launcher would not pass what the Python twin does.
-
-        Args:
-            wrong: Where they differ, in words.
-        """
-        self._bind_failed = True
-        self.launcher.clear()
-        log.error(
-            "`%s` is launched through Triton from now on: the C launcher would launch it otherwise than the Python "
-            "twin (%s). Please report this, with the kernel's signature.",
-            self.tunable.name,
-            "; ".join(wrong),
-        )
+            result = self._compiled(call, chosen.choice)
+        return self._used(self._bound(call, config, self._prologue(call, config), result), chosen)
 
     def _compiled(self, call: Call, choice: Choice) -> Any:
         """Compile and load; what was measured elsewhere may turn out not to compile here.
@@ -415,22 +388,19 @@ class Tuner:
         by_triton = bound.through_triton(tunable, self.names, config)
         if hasattr(result, "variant"):  # a shipped binary: what it does not serve may be another one's
             by_triton = self.chooser.shipped.server.launching(self.rebound, config, by_triton)
-        if self._binds_directly(tunable):
+        if self._is_bindable and not self.bind_failed and launcher.binds_directly():
             try:
                 asks = bool(self.options.spec.buckets or self.options.spec.functions)
                 made = bound.Bound(config, by_triton, before, by_triton, again)
                 return direct.direct(made, tunable, call, result, asks)
             except compiled.UnbindableError as error:
-                self._bind_failed = True
+                self.bind_failed = True
                 log.warning(
                     "`%s` cannot be launched directly (%s); Triton's own launch is used from now on.",
                     tunable.name,
                     error,
                 )
         return bound.Bound(config, bound.launching(by_triton, again), before)
-
-    def _binds_directly(self, tunable: TunableKernel) -> bool:
-        return tunable.bindable and not self._bind_failed and launcher.binds_directly()
 
     # -- what users ask ------------------------------------------------------------------------------------------
 
@@ -449,14 +419,6 @@ class Tuner:
 
 
 MEASURED = (Origin.STORE, Origin.BINARY, Origin.FILE, Origin.LADDER, Origin.NEAREST, Origin.SEARCH)
-
-
-class RefusedError(Exception):
-    """A chosen config cannot be launched for this call (`.error`)."""
-
-    def __init__(self, error: Exception) -> None:
-        super().__init__(error)
-        self.error = error
 
 
 def _tuned_names(configs: Sequence[Any], tunable: Tunable) -> frozenset[str]:

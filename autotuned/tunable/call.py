@@ -52,9 +52,8 @@ class Call(Frozen):
         """Whether an argument, or an item of one, is a tensor descriptor."""
         return any(map(_holds_descriptor, self.arguments.values()))
 
-
     def without_memory(self) -> Call:
-        """The same call, of whose tensors nothing is kept but what decides code; all by name, with a grid of one block."""
+        """The same call by name, with a grid of one block; of tensors nothing is kept but what decides code."""
         arguments = {name: outlined(value) for name, value in self.arguments.items()}
         return Call((), arguments, arguments, grid=(1,))
 
