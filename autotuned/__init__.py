@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from autotuned.offline.check import check as check
     from autotuned.offline.digest import choices_digest as choices_digest
     from autotuned.offline.export import export as export
+    from autotuned.offline.follow import follow as follow
     from autotuned.offline.prepare import prepare as prepare
     from autotuned.offline.report import report as report
     from autotuned.offline.tuning import tune as tune
@@ -43,10 +44,10 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
-    "Check", "Config", "FixedLaunches", "Space", "autotune", "check", "choices_digest", "counters", "diff", "errors",
-    "export", "freeze", "heuristics", "import_configs", "install", "merge", "mode", "on_event", "pow2", "pow2s",
-    "prepare", "record", "refresh", "register_configs", "report", "restored", "seal", "strategy", "sync", "tune",
-    "uninstall", "unseal", "warmup",
+    "Check", "Config", "FixedLaunches", "Space", "autotune", "check", "choices_digest", "counters", "diff",
+    "errors", "export", "follow", "freeze", "heuristics", "import_configs", "install", "merge", "mode", "on_event",
+    "pow2", "pow2s", "prepare", "record", "refresh", "register_configs", "report", "restored", "seal", "strategy",
+    "sync", "tune", "uninstall", "unseal", "warmup",
 ]  # fmt: skip
 
 # Imported at first use: importing this package must cost neither torch (1 s) nor triton (0.24 s).
@@ -61,6 +62,7 @@ _HOMES = {
     "counters": "autotuned.events",
     "diff": "autotuned.configfiles.exchange",
     "export": "autotuned.offline.export",
+    "follow": "autotuned.offline.follow",
     "freeze": "autotuned.api.freeze",
     "heuristics": "autotuned.api.heuristics",
     "import_configs": "autotuned.configfiles.exchange",

@@ -422,7 +422,7 @@ def _absolute(setting: str) -> Path:
     try:
         return Path(setting).expanduser().absolute()
     except RuntimeError:  # '~' without a home folder
-        return _temporary_dir()
+        return temporary_folder()
 
 
 def _default_dir() -> Path:
@@ -431,11 +431,12 @@ def _default_dir() -> Path:
     try:
         path = Path(platformdirs.user_cache_dir("autotuned", appauthor=False))
     except (RuntimeError, KeyError, OSError):  # a uid without a passwd entry: which one depends on the Python version
-        return _temporary_dir()
-    return path if path.is_absolute() else _temporary_dir()
+        return temporary_folder()
+    return path if path.is_absolute() else temporary_folder()
 
 
-def _temporary_dir() -> Path:
+def temporary_folder() -> Path:
+    """A folder of this user's alone for what is not to last; another one each time, where its usual name is taken."""
     import tempfile  # here, for it costs a hit some milliseconds
 
     user = os.getuid() if hasattr(os, "getuid") else "user"

@@ -58,14 +58,17 @@ class Case:
 class Cases:
     """The cases of targets, in order; tensors of a case are made when it is reached and dropped behind it.
 
+    Args:
+        by_count: Recorded calls come in the order of their counts, whichever kernel they are of.
+
     Attributes:
         without_cases: Kernels that have none.
         recorded_count: How often all recorded calls were made together.
         known: How many cases there are, where all targets are recordings; 0 where generators tell as they go.
     """
 
-    def __init__(self, found: Sequence[Found], device: str) -> None:
-        self._found, self._device = found, device
+    def __init__(self, found: Sequence[Found], device: str, by_count: bool = False) -> None:
+        self._found, self._device, self._by_count = found, device, by_count
         self._going: Iterator[Case] = iter(())
         self._next = 0
         self.without_cases = [one.name for one in found if not isinstance(one, Replayed) and not one.tuned.cases]
@@ -89,10 +92,10 @@ class Cases:
         return None
 
     def _all(self) -> Iterator[tuple[Found, Any, str, int]]:
+        recorded = [case for found in self._found if isinstance(found, Replayed) for case in _recorded(found)]
+        yield from sorted(recorded, key=lambda case: -case[3]) if self._by_count else recorded
         for found in self._found:
-            if isinstance(found, Replayed):
-                yield from _recorded(found)
-            else:
+            if not isinstance(found, Replayed):
                 for generator in found.tuned.cases:
                     yield from self._generated(found, generator)
 

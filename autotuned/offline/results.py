@@ -37,6 +37,7 @@ class Options:
     devices: str | None = None
     executor: str = "local"
     ray_address: str | None = None
+    follows: bool = False
 
     def __post_init__(self) -> None:
         for option, seconds in (("budget_s", self.budget_s), ("timeout_s", self.timeout_s)):

@@ -239,6 +239,7 @@ class Tuner:
         budget_s: float | None = None,
         without: Collection[str] = (),
         again: bool = False,
+        served: str | None = None,
     ) -> tuple[Question, Choice]:
         """Find or search the choice for a call without launching it, as the command line's `tune` does.
 
@@ -249,11 +250,13 @@ class Tuner:
             budget_s: A search stops after this many seconds, or the decorator's `budget_s` if that is less.
             without: Configs, as text, that are left out: a recorded call has no grid for them.
             again: Measure again what was noisy.
+            served: The candidate that has to be beaten in place of what the call has untuned, by identity.
         """
         self._refuse_without_tensor(call)
         chooser = self.chooser
         found = chooser.candidates(call)
         live = found.only([name for name, config in found.items() if str(config) not in without])
+        live.untuned = served if served in live else live.untuned
         question = chooser.question(
             call, live, "auto", must_search=True, force=force, observer=observer, budget_s=budget_s, again=again
         )

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from itertools import groupby
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from autotuned.offline.results import CaseResult, TuneResult
+from autotuned.typed_json import Json
 
 from .. import terminal
 from ..progress import Display, case_words
+
+if TYPE_CHECKING:
+    from autotuned.offline.follow import FollowStatus
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 HEADERS = ("call", "config", "source", "time>", "vs first>", "vs default>", "quality")
@@ -47,6 +52,9 @@ def tune(
     ray_address: Annotated[
         str | None, typer.Option(metavar="ADDRESS", help="With --executor ray: the cluster; RAY_ADDRESS by default.")
     ] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Go on with what a service records into calls.jsonl, until Ctrl-C.")
+    ] = False,
     timeout: Annotated[
         float, typer.Option(metavar="SECONDS", help="With --isolate: what one config may take to compile, or to run.")
     ] = 60.0,
@@ -72,6 +80,12 @@ def tune(
     given as a target too. Its calls are tuned as they were made, those first that were made most often; of a --budget
     each gets its share by count.
 
+    With --follow the recording may still be written, and the command goes on until Ctrl-C: it measures what takes most
+    time first, keeps what beats what is served, and sleeps. A line once a minute says how far it is, with --json an
+    object with `calls` (keys that were recorded), `waiting`, `chosen` and `measured`, `share` (of all recorded time, 0
+    to 1, what is chosen for), `latest` (a case as below), `problems` (lines), `strange` (lines of the file that are no
+    recorded calls), `interrupted` and `seconds`.
+
     Exit codes: 0 done; 1 failed; 2 wrong usage; 3 some cases failed or were skipped; 130 interrupted (what was
     measured is kept: run the same command again to go on).
 
@@ -88,6 +102,10 @@ def tune(
     """
     from autotuned.offline.tuning import tune  # needs the measuring half of the library
 
+    if follow:
+        ray = executor != "local"
+        others = {"--out": out, "--binaries": binaries, "--force": force, "--budget": budget, "--executor": ray}
+        raise typer.Exit(_follow(targets, others, devices, isolate, timeout, as_json))
     try:
         with terminal.users_output(as_json), Display() as display:
             result = tune(
@@ -100,6 +118,54 @@ def tune(
         raise
     _print(result, as_json)
     raise typer.Exit(_exit_code(result))
+
+
+def _follow(
+    targets: list[str], others: Mapping[str, object], devices: str | None, isolate: bool | None, timeout: float,
+    as_json: bool,
+) -> int:  # fmt: skip
+    """Follow a recording; the exit code."""
+    from autotuned.offline.follow import follow
+
+    recordings = [target for target in targets if target.endswith(".jsonl")]
+    if len(recordings) != 1:
+        got = f"got {len(recordings)}: name the file that AUTOTUNED_RECORD does"
+        raise typer.BadParameter(f"expected one recording (.jsonl) among the targets, {got}", param_hint="--follow")
+    if given := [name for name, value in others.items() if value]:
+        why = "choices go into the store, and autotuned export makes files of them"
+        raise typer.BadParameter(f"expected without {given[0]}, got both: {why}", param_hint="--follow")
+    files = [target for target in targets if target not in recordings]
+    tell = _teller(terminal.json_lines() if as_json else None)
+    with terminal.users_output(as_json):
+        result = follow(recordings[0], files, devices=devices, isolate=isolate, timeout_s=timeout, progress=tell)
+    return INTERRUPTED if result.interrupted else 0
+
+
+def _teller(write: Callable[[Json], None] | None) -> Callable[[FollowStatus], None]:
+    """What tells how far it is, in a line each time; problems as they come, each in a line on stderr."""
+    told = 0
+
+    def tell(status: FollowStatus) -> None:
+        nonlocal told
+        for problem in status.problems[told:]:
+            terminal.remark(problem)
+        told = len(status.problems)
+        if write is not None:
+            write(status.to_json())
+        else:
+            terminal.say(_status_words(status))
+
+    return tell
+
+
+def _status_words(status: FollowStatus) -> str:
+    words = f"{status.chosen} of {status.calls} keys tuned, {status.share:.0%} of the recorded time"
+    words += f"; {status.waiting} waiting" if status.waiting else ""
+    case = status.latest
+    if case is None or case.status != "done":
+        return words
+    gain = f" {case.vs_default:.2f}x" if case.vs_default else ""
+    return f"{words}; latest: {case.kernel}  {case_words(case)}{gain}"
 
 
 def _print(result: TuneResult, as_json: bool) -> None:

@@ -32,7 +32,7 @@ class Pool:
     def __init__(self, targets: Sequence[str], options: Options, observer: Observer, executor: Executor):
         self._options, self._observer, self._executor = options, observer, executor
         self._given = {"targets": list(targets), "force": options.force, "gathers": executor.gathers,
-                       "timeout_s": options.timeout_s}  # fmt: skip
+                       "timeout_s": options.timeout_s, "follows": options.follows}  # fmt: skip
         self._start = time.monotonic()
         self._slots: list[Slot] = []
         self._interrupts = Interrupts()
