@@ -430,23 +430,22 @@ def _default_dir() -> Path:
 
     try:
         path = Path(platformdirs.user_cache_dir("autotuned", appauthor=False))
+        return path if path.is_absolute() else temporary_folder()
     except (RuntimeError, KeyError, OSError):  # a uid without a passwd entry: which one depends on the Python version
         return temporary_folder()
-    return path if path.is_absolute() else temporary_folder()
 
 
 def temporary_folder() -> Path:
-    """A folder of this user's alone for what is not to last; another one each time, where its usual name is taken."""
+    """A folder of this user's alone for what is not to last; where everybody writes, its usual name may be taken."""
     import tempfile  # here, for it costs a hit some milliseconds
 
     user = os.getuid() if hasattr(os, "getuid") else "user"
-    path = Path(tempfile.gettempdir()) / f"autotuned-{user}"
+    path = Path(tempfile.gettempdir(), f"autotuned-{user}")
     try:
         path.mkdir(mode=0o700, exist_ok=True)
         safe = not isinstance(user, int) or _is_private(path, user)
     except OSError:
         safe = False
-    # Under a folder that everybody writes, a name that can be guessed may be somebody else's.
     return path if safe else Path(tempfile.mkdtemp(prefix="autotuned-"))
 
 

@@ -47,6 +47,12 @@ OPTIONS = (
     Option("AUTOTUNED_BINARIES", "set by autotuned run", "Where that command keeps what every Triton kernel compiled."),
     Option("AUTOTUNED_SEAL", "none", f"What a search or a compilation of a tuned kernel is: {' or '.join(SEALS)}."),
     Option("AUTOTUNED_COMPILE_WORKERS", "by cores and memory", "Configs compiled at once; 0 or 1: one by one."),
+    Option(
+        "AUTOTUNED_STORE", "none", "A shared store behind the cache folder: redis://, rediss://, file:///, s3://..."
+    ),
+    Option("AUTOTUNED_STORE_KEY", "none", "Signs what is sent to the shared store; what is not signed so is ignored."),
+    Option("AUTOTUNED_STORE_READ_ONLY", "0", "1: the shared store is asked and never written."),
+    Option("AUTOTUNED_STORE_WAIT_S", "0.3", "Seconds that a call waits for the shared store before it searches."),
     Option("AUTOTUNED_DEVICE", "cuda if there is a GPU", "For the command line: cuda or interpreter."),
 )
 
@@ -258,9 +264,55 @@ def for_nodes() -> dict[str, str | None]:
     }
 
 
+connected: list[Any] = []  # shared stores that `autotuned.connect` was given; the last one is in force
+
+
+def has_store() -> bool:
+    """Whether there is a shared store behind the user's own."""
+    return bool(connected or _get("AUTOTUNED_STORE"))
+
+
+def store_url() -> str:
+    """The shared store's URL, with its secrets; "" for none."""
+    return _get("AUTOTUNED_STORE")
+
+
+def store_settings() -> dict[str, Any]:
+    """What the environment says of the shared store, as `autotuned.connect` takes it.
+
+    Raises:
+        ValueError: A variable cannot have its value.
+    """
+    wait, choices = _get("AUTOTUNED_STORE_WAIT_S"), ("0", "1")
+    try:
+        given = {"wait_s": float(wait)} if wait else {}
+    except ValueError:
+        problem = f"AUTOTUNED_STORE_WAIT_S: expected seconds, got {wait!r}. Unset it for 0.3."
+        raise ValueError(problem) from None
+    read_only = _choice("AUTOTUNED_STORE_READ_ONLY", choices, "0") == "1"
+    return {"key": _get("AUTOTUNED_STORE_KEY") or None, "read_only": read_only, **given}
+
+
+def redacted(url: str) -> str:
+    """A URL without what may be secret in it: user, password and query."""
+    scheme, mark, rest = url.partition("://")
+    if not mark:
+        return "***" if url else ""
+    _, at, rest = rest.rpartition("@")  # first: a password may have any letter
+    rest, hash_mark, fragment = rest.partition("#")
+    rest, query, _ = rest.partition("?")
+    return f"{scheme}://{'***@' * bool(at)}{rest}{query}{'***' * bool(query)}{hash_mark}{fragment}"
+
+
+_SECRET: dict[str, Callable[[str], str]] = {
+    "AUTOTUNED_STORE": redacted,
+    "AUTOTUNED_STORE_KEY": lambda key: "***" if key else "",
+}
+
+
 def values() -> dict[str, str]:
-    """Each option's name and its value in the environment ("" if unset), for `autotuned doctor`."""
-    return {option.name: _get(option.name) for option in OPTIONS}
+    """Each option's name and its value ("" if unset) without secrets, for `autotuned doctor`."""
+    return {option.name: _SECRET.get(option.name, str)(_get(option.name)) for option in OPTIONS}
 
 
 _chose_interpreter = False  # whether this process imported Triton for its interpreter by `use_interpreter`

@@ -120,6 +120,10 @@ class OutputError(AutotunedError, OSError):
     path: str
 
 
+class StoreError(AutotunedError, OSError):
+    """A shared store cannot be reached, or what it has cannot be believed; a launch does not raise it."""
+
+
 class KernelNameError(AutotunedError, LookupError):
     """A name stands for no kernel of which something is stored, or for several (`.name`; "" where all are meant)."""
 

@@ -28,6 +28,7 @@ BUILTINS = {
     "RecordError": ValueError,
     "ConfigFileError": ValueError,
     "OutputError": OSError,
+    "StoreError": OSError,
     "KernelNameError": LookupError,
     "TargetError": ValueError,
     "RecordingError": ValueError,

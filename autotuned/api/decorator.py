@@ -12,7 +12,7 @@ from autotuned._startup import Frozen, later
 from autotuned.errors import ArgumentNameError, DecorationError
 from autotuned.key import source
 from autotuned.key.key import KeySpec
-from autotuned.resolve.request import Options
+from autotuned.resolve.request import Options, checked_members
 from autotuned.triton_compat import kernel as triton_names
 from autotuned.triton_compat import versions
 from autotuned.tunable import configs
@@ -49,6 +49,8 @@ def autotune(
     name: str | None = None,
     default: Any = None,
     bucket: Mapping[str, Callable[[Any], Any]] | None = None,
+    members: int = 1,
+    members_by: str = "mean",
     nearest: Mapping[str, float] | None = None,
     check: Any = None,
     version: Any = None,
@@ -84,6 +86,10 @@ def autotune(
         default: Config, or callable of the bound arguments returning one, used where nothing is stored. With it
             a kernel never searches by itself.
         bucket: `{"M": autotuned.pow2}`: the key holds the bucket of a key argument, the launch its true value.
+        members: Tune a bucket on so many of its calls, where a recording or cases have them; a first call in a program
+            has only itself.
+        members_by: What one config is the best of them by: "mean", the geometric mean of its times over those of the
+            best of each, or "worst", the largest of these.
         nearest: `{"M": 2.0}`: where config files lack the call, its nearest neighbour serves that differs in M only, by
             at most this factor.
         check: What a config must compute to be chosen: a reference callable, "first" (the first config that runs), or
@@ -118,6 +124,7 @@ def autotune(
         name=name,
         default=default,
         bucket=_checked_dict("bucket", "callables", bucket),
+        members=(members, members_by),
         nearest=_checked_dict("nearest", "factors", nearest),
         check=check,
         version=version,
@@ -169,6 +176,7 @@ class _Given(Frozen):
     name: str | None
     default: Any
     bucket: Mapping[str, Callable[[Any], Any]]
+    members: tuple[Any, Any]
     nearest: Mapping[str, float]
     check: Any
     version: Any
@@ -295,6 +303,7 @@ class _Given(Frozen):
             check=None if self.check is None else checks.as_check(self.check, tunable.name),
             max_searches=_checked_searches(self.max_searches),
             nearest=self.nearest,
+            **checked_members(*self.members, self.bucket, tunable.name),
             **self._objectives(tunable),
         )
 
@@ -304,7 +313,7 @@ class _Given(Frozen):
             return self.configs if callable(self.configs) else None
         return declared.of(self.configs, self.strategy, tunable.has_options, tunable.name)
 
-    def _objectives(self, tunable: Tunable) -> dict[str, str]:
+    def _objectives(self, tunable: Tunable) -> dict[str, Any]:
         """What is measured, and what would be if nobody said."""
         if self.objective not in (None, "kernel", "call"):
             raise DecorationError(

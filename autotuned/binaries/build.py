@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from typing import Any
 
 from autotuned._startup import Frozen
 from autotuned.binaries.serve import Server
 from autotuned.binaries.variant import Code, Form, Variant, form_of
 from autotuned.errors import BinaryError
+from autotuned.triton_compat import descriptors, specialization
 from autotuned.triton_compat import kernel as toolchain
-from autotuned.triton_compat import specialization
 from autotuned.triton_compat.specialization import Specialization
-from autotuned.typed_json import Json
+from autotuned.tunable.call import Call
 
 
 class Built(Frozen):
@@ -44,13 +45,15 @@ class Builder:
         self._server, self._jit = server, server.jit
         self._done: dict[tuple[str, str], Built] = {}
 
-    def wanted(self, call: Json, config: Json, code: Code) -> Iterator[Wanted]:
+    def wanted(self, call: Call, config: Any, code: Code) -> Iterator[Wanted]:
         """What a call with a config needs: its own specialization first, then the generic ones.
 
         Raises:
             BinaryError: No binary can be built for such a call.
-            Exception: What Triton raises for arguments that do not fit.
+            Exception: What the config's hook raises, and Triton for arguments that do not fit.
         """
+        if config.pre_hook is not None and call.has_descriptors:
+            config.pre_hook(call.full(config))  # it may set their blocks
         special = self._server.specialize(call, config, code.arch)
         seen: set[str] = set()
         for number, one in enumerate([special, *specialization.generic(self._jit, special)]):
@@ -79,8 +82,11 @@ class Builder:
     def _compiled(self, wanted: Wanted) -> Built:
         found = specialization.compile_(self._jit, wanted.special)
         code, metadata = found.asm.get("cubin"), specialization.launch_metadata_of(found, wanted.special)
-        if not isinstance(code, bytes) or metadata.get("profile_scratch_size") or metadata.get("tensordesc_meta"):
-            raise BinaryError("expected machine code alone, got a need of descriptors or a profiler's memory", path="")
+        types = descriptors.flat(wanted.special.signature.values())
+        if not isinstance(code, bytes) or metadata.get("profile_scratch_size"):
+            raise BinaryError("expected machine code alone, got a need of a profiler's memory", path="")
+        if descriptors.encodings(types, found.metadata) is None:
+            raise BinaryError("expected descriptors of tensors' blocks, got padded 4-bit or im2col ones", path="")
         blob = hashlib.sha256(code).hexdigest()
         name, version = self._server.name, toolchain.version()
         return Built(Variant(name, version, wanted.code, wanted.form, metadata, blob), code, wanted.generic)

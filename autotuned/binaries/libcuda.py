@@ -10,12 +10,16 @@ from typing import Any
 
 from autotuned._startup import Frozen
 from autotuned.errors import BinaryError
+from autotuned.triton_compat.descriptors import Encoding
 
 USUAL_SHARED = 48 << 10  # bytes of dynamic shared memory that a launch may use without having asked for more
 # Attributes of a function, as the driver numbers them.
 _MAX_THREADS, _LOCAL_BYTES, _REGISTERS, _DYNAMIC_SHARED, _NON_PORTABLE_CLUSTER = 0, 3, 4, 8, 14
 _RELAXED = 2  # of a thread: what it does ends no capture of another one
 _DEVICE_POINTER, _INVALID_VALUE = 3, 1  # an attribute of an address, and the status of one that has none
+_NO_INTERLEAVE, _PROMOTE_128 = 0, 2
+_MAP_BYTES, _MAP_ALIGNMENT = 128, 64
+_CLEARED_UP_TO = 13010  # the last version of the driver for which Triton clears a bit of small maps
 _LIBRARIES = ("libcuda.so.1", "nvcuda.dll")
 _PARAMETERS = ctypes.POINTER(ctypes.c_void_p)
 
@@ -100,7 +104,39 @@ class Driver:
             ctypes.byref(config), ctypes.c_void_p(function), ctypes.cast(places, _PARAMETERS), None
         )
         if status:
-            raise RuntimeError(f"Triton Error [CUDA]: {self._words(status)}")
+            raise self._refusal(status)
+
+    def tensor_map(self, encoding: Encoding, address: int, block: Any) -> Any:
+        """The driver's map of a tensor descriptor, as the C launcher has it encoded (`launch/c/descriptors.h`).
+
+        Args:
+            block: The descriptor: `shape` and `strides` in elements, `padding`.
+
+        Raises:
+            RuntimeError: The driver refuses it: memory that is not aligned to 16 bytes, a step that is not.
+        """
+        _, rank, _, swizzle, size, type_, rounded, clears_bit, _, box = encoding
+        if rounded >= 0 and getattr(block, "round_f32_to_tf32", False):
+            type_ = rounded
+        sizes, steps = list(block.shape)[::-1], [size * step for step in list(block.strides)[-2::-1]]
+        room = bytearray(_MAP_BYTES + _MAP_ALIGNMENT)
+        past = ctypes.addressof(ctypes.c_char.from_buffer(room)) % _MAP_ALIGNMENT
+        made = (ctypes.c_uint64 * (_MAP_BYTES // 8)).from_buffer(room, -past % _MAP_ALIGNMENT)
+        wide, narrow = ctypes.c_uint64 * rank, ctypes.c_uint32 * rank
+        status = self._library.cuTensorMapEncodeTiled(
+            made, type_, rank, ctypes.c_void_p(address), wide(*sizes), wide(*steps), narrow(*box[::-1]),
+            narrow(*[1] * rank), _NO_INTERLEAVE, swizzle, _PROMOTE_128, int(block.padding == "nan"),
+        )  # fmt: skip
+        if status:
+            raise self._refusal(status)
+        if clears_bit and self._version() <= _CLEARED_UP_TO and _bytes_spanned(sizes, [size, *steps]) < 128 << 10:
+            made[1] &= ~(1 << 21)
+        return made
+
+    def _version(self) -> int:
+        version = ctypes.c_int()
+        self._library.cuDriverGetVersion(ctypes.byref(version))
+        return version.value
 
     def address(self, address: int) -> int | None:
         """Where kernels on the current device find what lies at an address; None where they cannot use it.
@@ -142,10 +178,19 @@ class Driver:
         if status:
             raise BinaryError(f"{name}: {self._words(status)}", path="")
 
+    def _refusal(self, status: int) -> RuntimeError:
+        return RuntimeError(f"Triton Error [CUDA]: {self._words(status)}")
+
     def _words(self, status: int) -> str:
         text = ctypes.c_char_p()
         self._library.cuGetErrorString(status, ctypes.byref(text))
         return (text.value or b"").decode(errors="replace") or f"error {status}"
+
+
+def _bytes_spanned(sizes: Sequence[int], steps: Sequence[int]) -> int:
+    """How far a tensor reaches, added up in 32 bits as Triton does."""
+    last = sum((size - 1) * step for size, step in zip(sizes, steps)) & 0xFFFFFFFF
+    return last - (last >> 31 << 32) + 1
 
 
 def may_pass(refusal: str) -> bool:

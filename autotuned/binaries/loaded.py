@@ -7,14 +7,16 @@ import ctypes
 import operator
 from collections import namedtuple
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, reduce
 from types import SimpleNamespace
 from typing import Any
 
 from autotuned.binaries import libcuda
 from autotuned.binaries.variant import Variant
+from autotuned.errors import BinaryError
 from autotuned.launch.driver_call import launch_attributes
-from autotuned.triton_compat import compiled, kernel, specialization
+from autotuned.triton_compat import compiled, descriptors, kernel, specialization
+from autotuned.triton_compat.descriptors import Encoding
 
 _C_TYPES: Mapping[str, Any] = {
     "i1": ctypes.c_int8, "u1": ctypes.c_uint8, "i8": ctypes.c_int8, "u8": ctypes.c_uint8, "i16": ctypes.c_int16,
@@ -108,8 +110,15 @@ class Launch:
         self.profile_scratch_size = 0
         self.launch_cooperative_grid, self.launch_pdl = metadata.launch_cooperative_grid, metadata.launch_pdl
         self._attributes = launch_attributes(metadata, needs.ctas)
-        names = [name for name, _ in loaded.variant.form.types]
-        self._passed = [(names.index(name), name, type_) for name, type_ in loaded.variant.form.launched]
+        form = loaded.variant.form
+        found = descriptors.encodings(descriptors.flat(type_ for _, type_ in form.launched), metadata)
+        if found is None:
+            raise BinaryError("expected descriptors that the driver's own call encodes, got another kind.", path="")
+        encodings = iter(found)
+        self._passed = [
+            (form.place(name), name, type_, next(encodings) if descriptors.is_type(type_) else None)
+            for name, type_ in form.launched
+        ]
 
     def __call__(
         self, x: int, y: int, z: int, stream: int, function: int, packed: Any, metadata: Any, enter: Any, leave: Any,
@@ -121,16 +130,53 @@ class Launch:
         if x > 0 and y > 0 and z > 0:
             scratch = self._scratch(x * y * z, stream)  # held until the launch is made
             address = 0 if scratch is None else scratch.data_ptr()
-            values = [_parameter(name, type_, args[place]) for place, name, type_ in self._passed]
+            values = [one for passed in self._passed for one in _parameters(args, *passed)]
             values += [ctypes.c_uint64(address), ctypes.c_uint64(0)]
             libcuda.driver().launch(function, (x, y, z), stream, self._needs, values, self._attributes)
         if leave is not None:
             leave(metadata)
 
+    def written(self, type_: str, encoding: Encoding, value: Any) -> list[bytes]:
+        """What is passed for a descriptor, parameter by parameter (`descriptors.written`)."""
+        return [bytes(one) for one in described(type_, value, encoding)]
+
     def _scratch(self, blocks: int, stream: int) -> Any:
         if not self.global_scratch_size:
             return None
         return compiled.scratch(blocks * self.num_ctas * self.global_scratch_size, self.global_scratch_align, stream)
+
+
+def _parameters(
+    args: Sequence[Any], place: Sequence[int], name: str, type_: str, encoding: Encoding | None
+) -> list[Any]:
+    """What is passed for a parameter or an item of a tuple, found by its place."""
+    value = reduce(operator.getitem, place, args)
+    return [_parameter(name, type_, value)] if encoding is None else described(name, value, encoding)
+
+
+def described(name: str, value: Any, encoding: Encoding) -> list[Any]:
+    """What is passed for a tensor descriptor, as Triton's launcher does (`descriptors.written`).
+
+    Raises:
+        ValueError: It is not the block that the kernel was compiled for.
+        OverflowError: A size does not fit its parameter.
+    """
+    form, rank, flags, *_, block, _ = encoding
+    if tuple(value.block_shape) != block or len(value.shape) != rank:
+        raise ValueError(f"argument {name!r}: expected a block of {list(block)}, got {value.block_shape!r:.60}.")
+    address, sizes, steps = _address(name, value.base), list(value.shape), list(value.strides)
+    shape, strides = [_number(name, "i32", size) for size in sizes], [_number(name, "i64", step) for step in steps]
+    if form == descriptors.ENCODED:
+        return [libcuda.driver().tensor_map(encoding, address, value), *shape, *strides]
+    said = [value.padding == "nan", getattr(value, "round_f32_to_tf32", False)][:flags]
+    head = [ctypes.c_uint64(address), *(_number(name, "i64", one) for one in (*sizes, *steps))]
+    return [*head, *map(ctypes.c_bool, said), *shape, *strides]
+
+
+def _number(name: str, type_: str, value: Any) -> Any:
+    if not -(1 << 31) <= value < 1 << 31 and type_ == "i32":
+        raise OverflowError(f"argument {name!r}: expected sizes of at most 32 bits, got {value}.")
+    return _C_TYPES[type_](value)
 
 
 def _parameter(name: str, type_: str, value: Any) -> Any:

@@ -100,7 +100,7 @@ class Server:
         return code
 
     def asked(self, call: Call, config: Any, code: Code) -> Asked | None:
-        """What a call with a config needs; None where no binary can say so: tuples, descriptors, odd constants."""
+        """What a call with a config needs; None where no binary can say so: odd constants."""
         memory = compiled.compiled_for(call.arguments.values())  # a hook may change it between look-up and launch
         of, to, then, asked = self._latest_asked  # read once: another thread may replace it
         if of is None or of() is not call or to is not config or then != memory or self._tunable.filled:
@@ -170,6 +170,8 @@ class Server:
         if any(variant.digest in among for variant in self._serving(shelf, asked)):
             return ""
         theirs = [variant for variant in shelf.binaries.variants if variant.digest in among]
+        if config.pre_hook is not None and any(_serves_after_hook(variant, code, asked.form) for variant in theirs):
+            return ""
         return _differences(theirs, code, asked.form)
 
     def _serving(self, shelf: Shelf, asked: Asked) -> list[Variant]:
@@ -306,6 +308,11 @@ def _without_toolchain(context: Mapping[str, Json], triton: str) -> str:
     """Canonical text of a context but for device and toolchain, and for variables that change nothing."""
     rest = {name: value for name, value in context.items() if name not in (*TOOLCHAIN, "device")}
     return canonical({**rest, "environment": policy.that_change_code(rest.get("environment") or {}, triton)})
+
+
+def _serves_after_hook(variant: Variant, code: Code, form: Form) -> bool:
+    """Whether a binary may serve a call once its config's hook has set the blocks of its descriptors."""
+    return variant.code.text == code.text and variant.form.of_any_block.serves(form.of_any_block)
 
 
 def _differences(variants: list[Variant], code: Code, form: Form) -> str:

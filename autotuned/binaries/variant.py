@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import keyword
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import Any
 
@@ -11,16 +12,19 @@ from autotuned._startup import Frozen
 from autotuned.errors import EncodingError
 from autotuned.key import exact
 from autotuned.key.words import value_words
+from autotuned.triton_compat import descriptors
 from autotuned.triton_compat.specialization import NUMBERS, Specialization, options_json
 from autotuned.typed_json import Json, canonical, digest, integer, named, typed, wrong
 
 DIGEST = 32  # letters of a variant's digest: 128 bits
 _ONE, _NONE = "=1", "=None"  # in place of a type: an integer that is 1, and a pointer that is None, are compiled in
+_TUPLE = re.compile(r"tuple\[(\d{1,3})\]")
 _SIZES = ("shared", "num_warps", "num_ctas", "global_scratch_size", "profile_scratch_size", "global_scratch_align",
           "profile_scratch_align", "tmem_size")  # fmt: skip
 MOST = 1 << 31
 _MOST_OF = {"num_warps": 64, "num_ctas": 64}
 _FLAGS = ("launch_pdl", "launch_cooperative_grid")
+_MAP_NUMBERS = {"swizzle": 3, "elem_size": 16, "elem_type": 64}  # of a descriptor, each with its most
 
 
 class Code(Frozen):
@@ -61,6 +65,7 @@ class Form(Frozen):
 
     Attributes:
         types: Name and type of each parameter, in order; "constexpr", "=1" and "=None" stand for what is compiled in.
+            A tuple's items follow it: `pair`, "tuple[2]"; `pair[0]`, "*fp32"; `pair[1]`, "i32".
         assumes: What is assumed of a parameter, as canonical text, by name.
         constants: Values of the constexpr parameters, as `exact.spell` has them. `options`: Triton's.
     """
@@ -79,6 +84,12 @@ class Form(Frozen):
     def text(self) -> str:
         """Canonical text of all."""
         return canonical([self.fixed, [list(pair) for pair in self.types], dict(self.assumes)])
+
+    @cached_property
+    def of_any_block(self) -> Form:
+        """The same for descriptors of any block: a config's hook may set the block before the launch."""
+        types = [(name, type_.partition("[")[0] if descriptors.is_type(type_) else type_) for name, type_ in self.types]
+        return self.replace(types=tuple(types))
 
     @property
     def rank(self) -> int:
@@ -118,12 +129,23 @@ class Form(Frozen):
     @property
     def launched(self) -> list[tuple[str, str]]:
         """The parameters that a launch passes, in order, with their types."""
-        return [(name, type_) for name, type_ in self.types if type_ in NUMBERS or type_.startswith("*")]
+        return [(name, type_) for name, type_ in self.types if is_launched(type_)]
 
     @property
-    def signature(self) -> dict[str, str]:
+    def parameters(self) -> list[str]:
+        """The names of the parameters, tuples as a whole, in order."""
+        return [name for name, _ in self.types if "[" not in name]
+
+    def place(self, name: str) -> list[int]:
+        """Where a parameter, or an item of a tuple, lies in the values of all parameters."""
+        whole, *items = name.replace("]", "").split("[")
+        return [self.parameters.index(whole), *map(int, items)]
+
+    @property
+    def signature(self) -> dict[str, Any]:
         """Triton's type of each parameter."""
-        return {name: "constexpr" if type_ in (_ONE, _NONE) else type_ for name, type_ in self.types}
+        types = iter(self.types)
+        return {name: _triton_type(type_, types) for name, type_ in types}
 
     def to_json(self) -> dict[str, Json]:
         """As a file holds it."""
@@ -139,7 +161,11 @@ class Form(Frozen):
             typed(text, str, f"{where}.assumes.{name}")
         for name in ("constants", "options"):
             typed(fields[name], dict, f"{where}.{name}")
-        return cls(tuple(pairs), assumes, fields["constants"], fields["options"])
+        form = cls(tuple(pairs), assumes, fields["constants"], fields["options"])
+        types = iter(form.types)
+        for name, type_ in types:
+            _check_items(name, type_, types, f"{where}.types")
+        return form
 
 
 def difference(forms: Iterable[Form], call: Form, exact: bool = False) -> str:
@@ -151,6 +177,32 @@ def difference(forms: Iterable[Form], call: Form, exact: bool = False) -> str:
 
 def _type_words(type_: str) -> str:
     return {_ONE: "an integer that is 1", _NONE: "None"}.get(type_, type_)
+
+
+def is_launched(type_: str) -> bool:
+    """Whether a launch passes something for a parameter of this type, or item of a tuple."""
+    return type_ in NUMBERS or type_.startswith("*") or descriptors.is_type(type_)
+
+
+def _items(type_: str) -> int:
+    """How many items a tuple has; -1 for what is no tuple."""
+    found = _TUPLE.match(type_)
+    return int(found[1]) if found else -1
+
+
+def _triton_type(type_: str, following: Iterator[tuple[str, str]]) -> Any:
+    if (count := _items(type_)) >= 0:
+        return tuple(_triton_type(next(following)[1], following) for _ in range(count))
+    return "constexpr" if type_ in (_ONE, _NONE) else type_
+
+
+def _check_items(name: str, type_: str, following: Iterator[tuple[str, str]], where: str) -> None:
+    """Whether the items of a tuple follow it, under their names."""
+    for place in range(_items(type_)):
+        inner, inner_type = next(following, ("", ""))
+        if inner != f"{name}[{place}]":
+            raise wrong(where, f"{name}[{place}]", inner)
+        _check_items(inner, inner_type, following, where)
 
 
 def _pair(data: Json, where: str) -> tuple[str, str]:
@@ -205,7 +257,19 @@ def check_launch(data: Json, where: str) -> dict[str, Json]:
             raise wrong(f"{where}.{name}", "true or false", value)
         if name in _SIZES and value is not None:
             integer(value, f"{where}.{name}", 0, _MOST_OF.get(name, MOST))
+    for place, described in enumerate(typed(fields.get("tensordesc_meta") or [], list, f"{where}.tensordesc_meta")):
+        if described is not None:
+            _check_map(described, f"{where}.tensordesc_meta[{place}]")
     return fields
+
+
+def _check_map(data: Json, where: str) -> None:
+    """What a launch needs of the driver's map of a descriptor."""
+    fields: dict[str, Json] = typed(data, dict, where)
+    for name, most in _MAP_NUMBERS.items():
+        integer(fields.get(name), f"{where}.{name}", 0, most)
+    for size in typed(fields.get("block_size"), list, f"{where}.block_size"):
+        integer(size, f"{where}.block_size", 1, 256)
 
 
 def check_metadata(data: Json, where: str) -> dict[str, Json]:
@@ -224,27 +288,47 @@ def check_metadata(data: Json, where: str) -> dict[str, Json]:
 
 
 def form_of(special: Specialization, constexprs: Iterable[str]) -> Form | None:
-    """A specialization as data; None where it cannot be written: tuples, descriptors, constants without a spelling."""
-    if not special.is_plain:
-        return None
+    """A specialization as data; None where it has half-precision numbers, or constants without a spelling."""
     own, types, constants, assumes = frozenset(constexprs), [], {}, {}
-    for place, (name, type_) in enumerate(special.signature.items()):
-        value = special.constants.get((place,))
-        if type_ == "constexpr" and name not in own:
-            type_ = _NONE if value is None else _ONE if type(value) is int and value == 1 else "?"
-        elif type_ == "constexpr":
-            constants[name] = value
-        if assumed := special.attrs.get((place,)):
-            assumes[name] = canonical(assumed)
-        types.append((name, type_))
     try:
-        spelled = {name: exact.spell(value, f"constant {name!r}") for name, value in constants.items()}
-        options = plain(options_json(special.options))
+        for name, path, type_ in _parts(special.signature):
+            value = special.constants.get(path)
+            if type_ == "constexpr" and (type_ := _compiled_in(name, value, own)) == "constexpr":
+                constants[name] = exact.spell(value, f"constant {name!r}")
+            elif type_ not in (_ONE, _NONE) and not is_launched(type_) and _items(type_) < 0:
+                return None
+            if assumed := special.attrs.get(path):
+                assumes[name] = canonical(assumed)
+            types.append((name, type_))
+        return Form(tuple(types), assumes, constants, plain(options_json(special.options)))
     except (EncodingError, TypeError):
         return None
-    if any(type_ == "?" for _, type_ in types):
-        return None
-    return Form(tuple(types), assumes, spelled, options)
+
+
+def _compiled_in(name: str, value: Any, constexprs: Collection[str]) -> str:
+    """The type of a part that is compiled in; a tuple may hold constants of its own."""
+    if name in constexprs or value is None:
+        return "constexpr" if name in constexprs else _NONE
+    if type(value) is int and value == 1:
+        return _ONE
+    return "constexpr" if "[" in name else "?"
+
+
+def _parts(signature: Mapping[str, Any]) -> Iterator[tuple[str, tuple[int, ...], str]]:
+    """Each parameter by its name, its path and its type; behind a tuple its items."""
+    for place, (name, type_) in enumerate(signature.items()):
+        yield from _flat(name, (place,), type_)
+
+
+def _flat(name: str, path: tuple[int, ...], type_: Any) -> Iterator[tuple[str, tuple[int, ...], str]]:
+    if not isinstance(type_, tuple):
+        yield name, path, type_
+        return
+    # Of a named tuple the class too: kernels may call its methods.
+    kind = "" if type(type_) is tuple else f" {digest(exact.spell(type(type_), 'its class'))}"
+    yield name, path, f"tuple[{len(type_)}]{kind}"
+    for place, inner in enumerate(type_):
+        yield from _flat(f"{name}[{place}]", (*path, place), inner)
 
 
 def plain(value: Any) -> Json:

@@ -20,6 +20,7 @@ from autotuned.configfiles.policy import Folder, Policy, Verdict
 from autotuned.errors import ConfigFileError
 from autotuned.gpu.device import from_json
 from autotuned.key.key import Key
+from autotuned.key.sizes import Sizes, shape_of
 from autotuned.store import conditions
 from autotuned.store.choice import Candidates, Choice, Look, Origin
 from autotuned.store.conditions import BY_DEFAULT, Conditions
@@ -383,7 +384,7 @@ def _ladder(key: Key) -> list[Offer]:
 
 def _neighbours(key: Key, factors: nearest_shape.Factors) -> Iterator[Offer]:
     """What there is for other sizes, the best first, in any context; found as it is asked for."""
-    ours = nearest_shape.shape_of(key.call, factors)
+    ours = shape_of(key.call, factors)
     if not ours.sizes:
         return iter(())
     found = [
@@ -399,7 +400,7 @@ def _outwards(
     verdict: Verdict,
     held: ShippedFile,
     alike: nearest_shape.Alike,
-    ours: nearest_shape.Sizes,
+    ours: Sizes,
     factors: nearest_shape.Factors,
 ) -> Iterator[Offer]:
     for far, sizes, entry in alike.entries.around(ours, factors):

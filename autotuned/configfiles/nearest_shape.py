@@ -11,43 +11,11 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from autotuned.configfiles.file import ConfigFile, Entry
 from autotuned.key.nearest_key import octave, total
-from autotuned.typed_json import Json, canonical
+from autotuned.key.sizes import Sizes, argument_of, shape_of
+from autotuned.typed_json import Json
 
 Factors = Mapping[str, float]  # argument -> how many times larger or smaller a neighbour may be
-Sizes = tuple[tuple[str, int], ...]  # of a call, each with its place
 T = TypeVar("T")
-
-
-class Shape(NamedTuple):
-    """A call taken apart: all that must be equal, as text, and the sizes that may differ, each with its place."""
-
-    rest: str
-    sizes: Sizes
-
-
-def shape_of(call: Json, axes: Iterable[str]) -> Shape:
-    """Take a call apart.
-
-    Args:
-        call: The call part of a key.
-        axes: Arguments whose integers, or whose tensors' shapes, may differ.
-    """
-    axes = set(axes)
-    sizes: list[tuple[str, int]] = []
-    values, tensors = dict(call.get("values", {})), dict(call.get("tensors", {}))
-    for path, value in sorted(values.items()):
-        if _argument(path) in axes and type(value) is int:
-            sizes.append((path, value))
-            values[path] = {"near": 1}
-    for path, tensor in sorted(tensors.items()):
-        if _argument(path) in axes and "shape" in tensor:
-            sizes += [(f"{path}.shape[{dim}]", size) for dim, size in enumerate(tensor["shape"])]
-            tensors[path] = {**tensor, "shape": {"near": len(tensor["shape"])}}
-    return Shape(canonical({**call, "values": values, "tensors": tensors}), tuple(sizes))
-
-
-def _argument(path: str) -> str:
-    return path.partition("[")[0]
 
 
 class Distance(NamedTuple):
@@ -69,7 +37,7 @@ def is_near(mine: int, other: int, factor: float) -> bool:
 
 
 def _factor(path: str, factors: Factors) -> float:
-    return factors[_argument(path.partition(".")[0])]
+    return factors[argument_of(path.partition(".")[0])]
 
 
 class _Axis(NamedTuple):

@@ -14,6 +14,7 @@ from autotuned.distributed import ranks
 from autotuned.distributed.ranks import Ranks
 from autotuned.errors import AutotunedError, SyncError
 from autotuned.key.key import Key
+from autotuned.remote import connection
 from autotuned.resolve import active, sealing, sources, tuner
 from autotuned.resolve.chooser import Chooser
 from autotuned.resolve.request import Question
@@ -191,7 +192,7 @@ class Agreement:
             records.append(record.load(disk.parse_json(text)))
         merged = slowest(records, question.live)
         if alone.state.keeps(question.key):
-            stored_records.keep(merged)
+            connection.keep(merged, again=question.fresh)
         winner = record.identity_of(merged.winner or {})
         tried = frozenset(question.live)
         return Choice(

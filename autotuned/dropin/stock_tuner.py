@@ -13,10 +13,11 @@ from typing import Any
 from autotuned import env
 from autotuned.key import opaque
 from autotuned.key.key import Key, dtypes_in, is_tensor
+from autotuned.remote import connection
 from autotuned.resolve import sealing, sources
 from autotuned.resolve.request import OWN_TIMER, Context, trial_part
 from autotuned.search import benchmark, failures
-from autotuned.store import conditions, records
+from autotuned.store import conditions
 from autotuned.store.choice import Origin, Place
 from autotuned.store.conditions import Conditions
 from autotuned.store.record import Timing, TuningRecord
@@ -148,7 +149,7 @@ class Seed:
             message = "`%s`: expected do_bench to tell configs apart, got %g ms for each; Triton takes the first."
             self.warn_once(message, "one answer", ran[0][0] / 1e3)
         under = Conditions(conditions.names(restore))
-        records.keep(kept.replace(median_us=won.median_us, quality=quality, conditions=under))
+        connection.keep(kept.replace(median_us=won.median_us, quality=quality, conditions=under))
 
     def _say_wrong_times(self, made: Sequence[Timing]) -> None:
         """Warn of answers of a benchmark that are no times; the infinite ones are Triton's own word for a failure."""

@@ -43,7 +43,7 @@ def fields(
     if None in kinds or needs_more or tuned or metadata.shared > 228 << 10 or metadata.target.backend != "cuda":
         return None
     encodings = descriptors.encodings(descriptors.flat(signature.values()), metadata)
-    if encodings is None:
+    if encodings is None or not (hasattr(found.run, "written") or descriptors.are_compared(encodings)):
         return None
     ctas = getattr(metadata, "num_ctas", 1)
     attributes = launch_attributes(metadata, ctas)
@@ -103,7 +103,9 @@ class Twin:
         self.kernel = found.kernel  # a weak reference
         self._types = [signature.get(name) for name in names]
         described = descriptors.flat(signature.values())
-        self._metas = descriptors.metas(described, kernel.metadata) or [None] * len(described)
+        self._written = getattr(found.run, "written", descriptors.written)  # of a shipped binary, or Triton's own
+        how = descriptors.metas if self._written is descriptors.written else descriptors.encodings
+        self._described = how(described, kernel.metadata) or [None] * len(described)
         launched_by = found.run if hasattr(found.run, "num_ctas") else kernel.metadata
         self._attributes = launch_attributes(launched_by, getattr(launched_by, "num_ctas", 1))
 
@@ -131,10 +133,10 @@ class Twin:
         return said + list(self._parameter_differences(values, parameters))
 
     def _parameter_differences(self, values: tuple[Any, ...], parameters: Sequence[bytes]) -> Iterator[str]:
-        metas = iter(self._metas)
+        described = iter(self._described)
         passed = [
             part for name, type_, value in zip(self._names, self._types, values)
-            for part in _parts(name, type_, value, metas)
+            for part in self._parts(name, type_, value, described)
         ]  # fmt: skip
         if len(passed) != len(parameters):
             yield f"parameters: expected {len(passed)}, got {len(parameters)}"
@@ -145,17 +147,18 @@ class Twin:
                     f"got {got[: len(wanted)].hex(' ')}"
                 )
 
-
-def _parts(name: str, type_: Any, value: Any, metas: Iterator[Any]) -> Iterator[tuple[str, Any, Any, bytes]]:
-    """What is written of an argument, by its path: of a tuple item by item, of a descriptor all that it becomes."""
-    if isinstance(type_, tuple):
-        for place, (inner, item) in enumerate(zip(type_, value)):
-            yield from _parts(f"{name}[{place}]", inner, item, metas)
-    elif descriptors.is_type(type_):
-        for one in descriptors.written(type_, next(metas), value):
-            yield name, type_, value, one
-    elif (kind := _kind(type_) or "-") != "-":
-        yield name, type_, value, _written(kind, value)
+    def _parts(
+        self, name: str, type_: Any, value: Any, described: Iterator[Any]
+    ) -> Iterator[tuple[str, Any, Any, bytes]]:
+        """What is written of an argument, by its path: of a tuple item by item, of a descriptor all that it becomes."""
+        if isinstance(type_, tuple):
+            for place, (inner, item) in enumerate(zip(type_, value)):
+                yield from self._parts(f"{name}[{place}]", inner, item, described)
+        elif descriptors.is_type(type_):
+            for one in self._written(type_, next(described), value):
+                yield name, type_, value, one
+        elif (kind := _kind(type_) or "-") != "-":
+            yield name, type_, value, _written(kind, value)
 
 
 def _three(grid: Any) -> tuple[int, int, int]:

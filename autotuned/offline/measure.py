@@ -13,8 +13,9 @@ from autotuned.errors import DeviceLostError, TargetError
 from autotuned.gpu.device import from_json
 from autotuned.key.key import Key
 from autotuned.offline import replay, targets
-from autotuned.offline.cases import Case, reason
+from autotuned.offline.cases import Case, Cases, reason
 from autotuned.offline.device import tensors_on
+from autotuned.offline.members import Members
 from autotuned.offline.results import CaseResult, Observer
 from autotuned.offline.targets import Found
 from autotuned.recording.file import RecordedCall
@@ -46,6 +47,7 @@ class Measurer:
     """Tunes cases; an error in one does not keep the next from its turn.
 
     Args:
+        cases: Of the session, among which the members of buckets are found.
         device: "cuda" or "interpreter".
         force: Measure again what is stored.
         follows: What wins must beat what the call is served now, where that is another context's choice or that of the
@@ -55,8 +57,9 @@ class Measurer:
         seen: Digests: a case listed twice is not measured twice, not even with `force`.
     """
 
-    def __init__(self, device: str, force: bool, observer: Observer, follows: bool = False) -> None:
+    def __init__(self, cases: Cases, device: str, force: bool, observer: Observer, follows: bool = False) -> None:
         self._device, self._force, self._observer, self._follows = device, force, observer, follows
+        self._members = Members(cases, device)
         self._outdated: set[str] = set()  # kernels of which it was said that configs have no grid in the recording
         self.seen: set[str] = set()
 
@@ -75,7 +78,7 @@ class Measurer:
                 self._leave_out(case, measured)
             else:
                 call, excluded = self._identified(case, measured)
-                self._tune(case.found, call, measured, excluded, budget_s)
+                self._tune(case, call, measured, excluded, budget_s)
         except Exception as error:  # any error of the user's kernel, pruners and hooks
             result.reason = reason(error)
             measured.entry = measured.record = None
@@ -121,18 +124,19 @@ class Measurer:
         return call, excluded
 
     def _tune(
-        self, found: Found, call: Call, measured: MeasuredCase, excluded: Sequence[str], budget_s: float | None
+        self, case: Case, call: Call, measured: MeasuredCase, excluded: Sequence[str], budget_s: float | None
     ) -> None:
         """Choose for a call, and note what came of it and what a config file should hold."""
-        tuner, result, key = found.tuner, measured.result, measured.key
+        tuner, result, key = case.found.tuner, measured.result, measured.key
         assert key is not None
         is_new = key.digest not in self.seen
         force = self._force and is_new
         self.seen.add(key.digest)
         self._observer.begin(result)
         searches, before = tuner.cache_info().searches, records.read_of(key)
-        served = self._served(found, call, key) if self._follows else None
-        question, choice = tuner.tune(call, force, self._observer.observe, budget_s, excluded, is_new, served)
+        members = self._members.of(case, call) if is_new else ()
+        served = self._served(case.found, call, key) if self._follows else None
+        question, choice = tuner.tune(call, force, self._observer.observe, budget_s, excluded, is_new, members, served)
         if not question.launches:
             result.status, result.reason = "empty", "its grid launches nothing: nothing is measured or stored"
             return
@@ -148,6 +152,7 @@ class Measurer:
         result.source = "measured" if tuner.cache_info().searches > searches else "stored"
         was_noisy = result.source == "measured" and not force and before is not None and before.is_doubtful
         result.remark = remark(choice.record, was_noisy)
+        result.members = [dict(one["sizes"]) for one in choice.record.members] or None
         measured.entry = _note_record(result, choice.record, form, question)
         measured.record = choice.record if measured.entry is not None else None
 
@@ -189,6 +194,9 @@ def remark(record: TuningRecord, was_noisy: bool) -> str | None:
     Args:
         was_noisy: Whether it was measured again because its times were noisy before.
     """
+    if record.unconfirmed is not None and not record.is_doubtful:
+        return ("the budget ended before a faster config could be compared once more with what runs untuned, which "
+                "stays; run `tune` again to compare them")  # fmt: skip
     if not record.is_doubtful:
         return "it was noisy before, and was measured again" if was_noisy else None
     again = "still noisy" if was_noisy else "noisy"

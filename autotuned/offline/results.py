@@ -85,6 +85,7 @@ class CaseResult:
     configs: int | None = None
     measured_configs: int | None = None
     remark: str | None = None
+    members: list[dict[str, Json]] | None = None
 
 
 @dataclass

@@ -5,12 +5,13 @@ from __future__ import annotations
 import itertools
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 from autotuned.configfiles import lookup
+from autotuned.errors import KernelNameError
 from autotuned.gpu.device import from_json
 from autotuned.key import words
 from autotuned.key.key import Key
@@ -112,12 +113,69 @@ def _of_context(context: Mapping[str, Json]) -> tuple[Mapping[str, Json], str, s
 _contexts: dict[int, tuple[Mapping[str, Json], str, str]] = {}  # by id, which is one's own while the context is held
 
 
+@dataclass(frozen=True)
+class Filter:
+    """Which choices are wanted: those that fit all that is given.
+
+    Attributes:
+        kernel: A kernel's name, or what it ends in after a dot. Without one, what comes with this package is left out.
+        device: A part of a device's slug, such as "h200" or "interpreter", in any case.
+        triton: A version of Triton, or how it begins: "3.6" stands for 3.6.0 and 3.6.1; "none" for plain callables.
+    """
+
+    kernel: str | None = None
+    device: str | None = None
+    triton: str | None = None
+
+    def fits(self, stored: Stored) -> bool:
+        """Whether a choice is for such a device and toolchain; the kernel is not looked at."""
+        version = f"{_version(stored)}.".startswith(f"{(self.triton or '').rstrip('.')}.")
+        return (self.device or "").lower() in stored.device and (self.triton is None or version)
+
+    def of(self, choices: Iterable[Stored]) -> Iterator[Stored]:
+        """Those that fit, in their order.
+
+        Raises:
+            KernelNameError: There are choices, and none fits.
+        """
+        devices, versions, fitting = set(), set(), False
+        for stored in choices:
+            devices.add(stored.device)
+            versions.add(_version(stored))
+            if self.fits(stored):
+                fitting = True
+                yield stored
+        if devices and not fitting:
+            wanted = " and ".join(f"{name} {value!r}" for name, value in vars(self).items() if value is not None)
+            there = f"Devices are {', '.join(sorted(devices))}; versions of Triton are {', '.join(sorted(versions))}."
+            raise KernelNameError(f"no choice for {wanted}. {there}", name=self.kernel or "")
+
+
+def _version(stored: Stored) -> str:
+    return str(stored.key.context.get("triton") or "none")
+
+
+def choices(wanted: Filter = Filter(), heads: bool = False, once: bool = False) -> Iterator[Stored]:
+    """Every choice that is wanted, by kernel, then in the order of `of_kernel`; none where nothing is stored.
+
+    Raises:
+        KernelNameError: No kernel has this name, or none of its choices fits.
+    """
+    own = wanted.kernel is not None
+    names = kernels(own=own)
+    if wanted.kernel is not None and names:
+        names = listing.named(names, wanted.kernel)
+    return wanted.of(stored for name in names for stored in of_kernel(name, heads, own=own, once=once))
+
+
 def kernels(quietly: bool = False, own: bool = True) -> list[str]:
     """The names of all kernels with a record or an entry in a config file; without `own`, not those of this package."""
     return sorted({key.kernel for _, key, _ in lookup.shipped(own=own)} | listing.kernels(quietly=quietly))
 
 
-def of_kernel(kernel: str, heads: bool = False, quietly: bool = False, own: bool = True) -> Iterator[Stored]:
+def of_kernel(
+    kernel: str, heads: bool = False, quietly: bool = False, own: bool = True, once: bool = False
+) -> Iterator[Stored]:
     """A kernel's records and entries of config files, by device, call and place.
 
     Of a kernel with more than `listing.BLOCK` of them each block of so many is in order: no more are held at a time.
@@ -127,8 +185,15 @@ def of_kernel(kernel: str, heads: bool = False, quietly: bool = False, own: bool
         heads: Without the timings and the provenance of records, which is far quicker.
         quietly: Leave damaged records where they are.
         own: With what the config files of this package have.
+        once: Of each key only the choice that a call gets, and no unfinished searches.
     """
-    found = itertools.chain(_entries(kernel, own), _records(kernel, heads, quietly))
+    found = itertools.chain(_records(kernel, heads, quietly), _entries(kernel, own))
+    yield from in_order(_first(found) if once else found)
+
+
+def in_order(found: Iterable[Stored]) -> Iterator[Stored]:
+    """Choices by device, call and place, as far as they are as they were written; in blocks of `listing.BLOCK`."""
+    found = iter(found)
     while block := list(itertools.islice(found, listing.BLOCK)):
         places = [_place(stored) for stored in block]
         in_order = sorted((n for n in range(len(block)) if places[n]), key=places.__getitem__)
@@ -143,6 +208,15 @@ def _place(stored: Stored) -> tuple[Json, ...]:
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         log.warning("left out: %s is not as it was written (%s: %s).", stored.path, type(error).__name__, error)
         return ()
+
+
+def _first(found: Iterable[Stored]) -> Iterator[Stored]:
+    """Of each key the first choice, in the order in which a call asks."""
+    seen: set[str] = set()
+    for stored in found:
+        if stored.config is not None and stored.digest not in seen:
+            seen.add(stored.digest)
+            yield stored
 
 
 def _records(kernel: str, heads: bool, quietly: bool) -> Iterator[Stored]:

@@ -127,7 +127,7 @@ class InProcess:
 
     def __init__(self, found: Cases, options: Options, device: str, observer: Observer) -> None:
         self._cases, self._options, self._observer = found, options, observer
-        self._measurer = Measurer(device, options.force, observer, options.follows)
+        self._measurer = Measurer(found, device, options.force, observer, options.follows)
         self._start = time.monotonic()
         self._result = TuneResult(device, without_cases=found.without_cases, budget_s=options.budget_s)
 

@@ -128,13 +128,14 @@ class Recorder:
     def watched(self, tuner: Source, bound: Bound) -> Bound:
         """The same launch, counted. It goes through Python while recording lasts.
 
-        What is bound is for one entry of the launch table, so that its calls differ in nothing but their grids.
+        What is bound is for one entry of the launch table, so that its calls differ in nothing but their grids, and
+        where a bucket is tuned on several of its calls in their sizes.
         """
-        inner = bound.run
+        inner, alike = bound.run, tuner.chooser.options.members < 2
         seen: Grids = {}
 
         def run(values: tuple[Any, ...], grid: Any) -> Any:
-            counter = seen.get(_grid_key(grid))
+            counter = seen.get(_grid_key(grid)) if alike else None
             if counter is not None:
                 with self._lock:  # of this process: a fork may have copied a held one
                     counter.total += 1
@@ -192,7 +193,9 @@ class Recorder:
         """From words of arguments, as the launch table has them, to the counters of their grids."""
         table = self._tables.get(tuner)
         if table is None or table.of_names != tuner.names:
-            table = self._tables[tuner] = _Table(tuner.names, tuner.chooser.options.spec, lambda: lambda: -1)
+            spec, members = tuner.chooser.options.spec, tuner.chooser.options.members
+            spec = spec.exactly(spec.buckets) if members > 1 else spec
+            table = self._tables[tuner] = _Table(tuner.names, spec, lambda: lambda: -1)
         return table
 
 

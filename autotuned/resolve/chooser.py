@@ -26,14 +26,14 @@ from autotuned.typed_json import Json
 
 if TYPE_CHECKING:
     from autotuned.configfiles import lookup
-    from autotuned.resolve import advice, declared, explain, searcher
+    from autotuned.resolve import advice, declared, explain, fleet, searcher
     from autotuned.resolve.explain import Explanation
     from autotuned.search import exclusions, failures
     from autotuned.store import locks
     from autotuned.tunable import readers
 else:
     explain, searcher, advice = map(later, ("resolve.explain", "resolve.searcher", "resolve.advice"))
-    lookup, declared = later("configfiles.lookup"), later("resolve.declared")
+    lookup, declared, fleet = map(later, ("configfiles.lookup", "resolve.declared", "resolve.fleet"))
     exclusions, failures, locks, readers = map(
         later, ("search.exclusions", "search.failures", "store.locks", "tunable.readers")
     )
@@ -95,7 +95,7 @@ class Chooser:
         if declaration is not None:
             self.seen |= declaration.reads(call.arguments)
             members = declaration.members(call.arguments)
-            if not declaration.is_listed(members):
+            if not declaration.is_listed(members, pruner.perf_model is not None):
                 prune = partial(self._pruned, call, pruner=Pruner(pruner.early))
                 live = declared.candidates(self.tunable, call, members, self.state.identity, prune)
                 return self._with_default(call, live)
@@ -301,6 +301,8 @@ class Chooser:
         """The choice made here: remembered, stored, shipped, default, or searched for; see `Origin`."""
         known = self.known(question)
         ending = self._ending(question)
+        if env.has_store():
+            known = fleet.asked(self, question, known, ending)
         if known is not None and (ending is not Origin.SEARCH or self.is_enough(known, question)):
             return self.state.remember(question.key, known)
         if not question.launches:  # as with no tokens for an expert: a later call of the key is measured
@@ -314,7 +316,8 @@ class Chooser:
                 waited = lock is locks.Lock.BUSY and self.options.default is not None and not question.must_search
                 if waited or lock is locks.Lock.NESTED:  # a hook or a helper calls what is being searched
                     return self.default(question.call, question.live)
-                known = self._searched(question.replace(lock=lock))
+                search = fleet.searched if env.has_store() else Chooser.searched
+                known = search(self, question.replace(lock=lock))
             return self.state.remember(question.key, known)
 
     def is_enough(self, known: Choice, question: Question) -> bool:
@@ -416,7 +419,7 @@ class Chooser:
         found = sources.first_that_compiles(self.tunable, call, live.values(), self.shipped.has)
         return Choice(found, Origin.DEFAULT)
 
-    def _searched(self, question: Question) -> Choice:
+    def searched(self, question: Question) -> Choice:
         """The choice of a search, or an untuned one where there is no room for it, or nothing works but `default=`."""
         try:
             with sealing.searching(question.key):

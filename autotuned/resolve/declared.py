@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import json
 import random
@@ -9,9 +10,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import Any
 
-from autotuned.errors import DecorationError, PruningError
+from autotuned.errors import DecorationError, PruningError, SpaceError
 from autotuned.key import opaque
-from autotuned.space.members import Members
+from autotuned.space.members import EXACT_LISTS, Members
 from autotuned.space.space import Space
 from autotuned.space.strategies import NAMES, SMALL, strategy
 from autotuned.store.choice import Live
@@ -43,6 +44,8 @@ class Declaration:
                 f"tell(results), got {wanted!r:.60}."
             )
         self.space, self._wanted, self._options, self._kernel = space, wanted, options, kernel
+        self._unused: list[Any] = [wanted]  # an object serves the first search; the others have copies of it
+        self._pristine = _copied(wanted)
         self._known: dict[Any, Members] = {}
 
     def reads(self, arguments: Iterable[str]) -> set[str]:
@@ -67,10 +70,23 @@ class Declaration:
             self._known[text] = self.space.members(arguments, self._options)
         return self._known[text]
 
-    def is_listed(self, members: Members) -> bool:
-        """Whether all members are candidates, as those of a list are."""
+    def is_listed(self, members: Members, ranked: bool) -> bool:
+        """Whether all members are candidates, as those of a list are.
+
+        Args:
+            ranked: Whether a `perf_model` says which of them are measured: it is asked about all.
+
+        Raises:
+            SpaceError: They are too many to be ranked.
+        """
+        if ranked and not (members.exact and members.size <= EXACT_LISTS):
+            raise SpaceError(
+                f"`{self._kernel}`: perf_model: expected a space of at most {EXACT_LISTS:,} configs to rank, got "
+                f"{members.words}. Add constraints, or leave perf_model out: the search learns which are fast.",
+                constraint="perf_model",
+            )
         wanted = self._wanted
-        return members.exact and (wanted == "exhaustive" or (wanted == "auto" and members.size <= SMALL))
+        return ranked or (members.exact and (wanted == "exhaustive" or (wanted == "auto" and members.size <= SMALL)))
 
     def __call__(self, **arguments: Any) -> list[Config]:
         """All members as a list; those to try first come first."""
@@ -81,7 +97,16 @@ class Declaration:
         """What asks for members of a call's space."""
         if isinstance(self._wanted, str):
             return strategy(self._wanted, members, 0, prior)
-        return self._wanted if _is_strategy(self._wanted) else self._wanted(members)
+        if not _is_strategy(self._wanted):
+            return self._wanted(members)
+        if self._unused:
+            return self._unused.pop()
+        if self._pristine is None:
+            raise DecorationError(
+                f"`{self._kernel}`: strategy: expected an object that can be copied for the search of each key, got "
+                f"{self._wanted!r:.60}. Give a callable that makes one of the space's members."
+            )
+        return copy.deepcopy(self._pristine)
 
     def sample(self) -> list[Config]:
         """One config that sets all parameters, whatever constraints say."""
@@ -218,6 +243,14 @@ def candidates(
         )
     live.untuned = next(iter(live))
     return live
+
+
+def _copied(given: Any) -> Any:
+    """A copy of a strategy as it was given; None where it cannot be copied."""
+    try:
+        return copy.deepcopy(given) if _is_strategy(given) else None
+    except Exception:  # whatever the user's object holds
+        return None
 
 
 def _is_strategy(given: Any) -> bool:

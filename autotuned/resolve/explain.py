@@ -18,6 +18,7 @@ from autotuned.resolve.request import Question
 from autotuned.store import listing, records
 from autotuned.store.choice import Candidates, Choice, Look, Origin, Place
 from autotuned.store.conditions import Conditions
+from autotuned.store.record import TuningRecord
 from autotuned.tunable import configs
 from autotuned.typed_json import Json, canonical
 
@@ -266,6 +267,10 @@ def of_call(
     choice, steps, problem = ask(places, key, live)
     notes = remarks(key, buckets)
     missing = 0 if choice is None or choice.record is None or choice.complete else _unmeasured(choice, live)
+    if choice is not None and choice.record is not None and choice.record.members:
+        notes += (f"best over {len(choice.record.members)} calls of its bucket: {_sizes(choice.record)}",)
+    if choice is not None and choice.record is not None and question.unraced(choice.record):
+        notes += (_unraced(question, choice.record),)
     if choice is not None and not (missing and ending is Origin.SEARCH):
         words, place = _label(configs.to_json(choice.config, key.kernel, opaque.spell), key), steps[-1].place
         return Explanation(key.kernel, key, mode, "hit", place, words, tuple(steps), choice.key, notes)
@@ -278,6 +283,17 @@ def of_call(
     other = None if problem == "new configs" else nearest(key)
     reason = problem or ("mode" if mode == "search" else "" if kept else "disabled") or reason_of(key, other)
     return Explanation(key.kernel, key, mode, reason, answer, None, tuple(steps), other, notes)
+
+
+def _sizes(record: TuningRecord) -> str:
+    calls = (", ".join(f"{name}={size}" for name, size in one["sizes"].items()) for one in record.members)
+    return "; ".join(calls)
+
+
+def _unraced(question: Question, record: TuningRecord) -> str:
+    if question.untuned in question.unraced(record):
+        return "default= was given, or changed, after this was chosen, and has not raced it: `autotuned tune` does"
+    return "a budget ended before a faster config could be compared with this once more: `autotuned tune` does that"
 
 
 def _unmeasured(choice: Choice, live: Candidates) -> int:

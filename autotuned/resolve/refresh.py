@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import threading
 import time
@@ -17,6 +16,7 @@ from autotuned.binaries import libcuda
 from autotuned.errors import OptionError, SealedError
 from autotuned.key.key import Key
 from autotuned.launch.bound import Bound
+from autotuned.remote import connection
 from autotuned.resolve import active, sealing, sources, tuner
 from autotuned.resolve.request import Chosen, RefusedError
 from autotuned.resolve.tuner import Tuner
@@ -30,7 +30,7 @@ from autotuned.typed_json import Json
 if TYPE_CHECKING:
     from types import TracebackType
 
-log = logging.getLogger("autotuned")
+SHARED_S = 5.0  # what a look waits for the shared store; what comes later is there at the next one
 
 
 @dataclass
@@ -197,11 +197,19 @@ def _refreshed(strict: bool, alone: bool) -> Refreshed:
         return result
     with _lock:
         used = [one for of in tuner.live() for one in _used_by(of)]
+        _ask_shared({one.key for one in used})
         result.keys = len({one.key for one in used})
         found = [(one, choice) for one in used if (choice := _newer(one)) is not None]
         result.swaps = _swap_together(used, found) if active.agreements else _swap_alone(found)
     result.seconds = time.perf_counter() - start
     return result
+
+
+def _ask_shared(keys: set[Key]) -> None:
+    """Have newer records of the shared store kept in the user's own, where there is one; waits a while at most."""
+    store = connection.store() if env.has_store() else None
+    if store is not None:
+        store.ask(keys).wait(SHARED_S)
 
 
 def _why_not(strict: bool, alone: bool) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from autotuned import env, events
 from autotuned._startup import Frozen, later
+from autotuned.errors import DecorationError
 from autotuned.key import opaque
 from autotuned.key.key import Key, KeySpec
 from autotuned.store import conditions, layout
@@ -49,6 +50,8 @@ class Options(Frozen):
         nearest: The axes on which a neighbour's choice may serve, and how far each.
         check: What configs are compared with while they are tuned.
         max_searches: How many searches one process may run for it.
+        members: On how many calls of a bucket it is tuned, where that many are known; `members_by`: by what one config
+            is the best of them, "mean" or "worst".
         objective: What is measured, "kernel" or "call"; `usual`: what is if nobody says.
     """
 
@@ -68,6 +71,8 @@ class Options(Frozen):
     check: Check | None = None
     max_searches: float = math.inf
     nearest: Mapping[str, float] = MappingProxyType({})
+    members: int = 1
+    members_by: str = "mean"
     objective: str = "kernel"
     usual: str = "kernel"
 
@@ -99,6 +104,24 @@ class Options(Frozen):
         return Conditions(restore, (checks.asked(self.check, kernel, next(iter(live), ""), restore),))
 
 
+def checked_members(count: Any, by: Any, buckets: Mapping[str, Any], kernel: str) -> dict[str, Any]:
+    """`members=` and `members_by=` of a decorator, by the names of the options.
+
+    Raises:
+        DecorationError: One of them cannot have its value, or there is no bucket to have members.
+    """
+    if type(count) is not int or count < 1:
+        raise DecorationError(f"`{kernel}`: members: expected a number of calls, 1 or more, got {count!r:.60}.")
+    if by not in ("mean", "worst"):
+        raise DecorationError(f"`{kernel}`: members_by: expected 'mean' or 'worst', got {by!r:.60}.")
+    if count > 1 and not buckets:
+        raise DecorationError(
+            f"`{kernel}`: members: expected bucket= beside it, got none: all calls of a key have the same sizes. "
+            "Remove members=, or add a bucket."
+        )
+    return {"members": count, "members_by": by}
+
+
 OWN_TIMER = "race-1"
 
 
@@ -119,6 +142,20 @@ def trial_part(do_bench: Any, zero: Sequence[str], hooks: Hooks, objective: str 
     return part
 
 
+class Member(Frozen):
+    """A call of a bucket, with the candidates that it may have.
+
+    Attributes:
+        sizes: Of the arguments that are in the key by their bucket.
+        count: How often it was called, as far as that is known.
+    """
+
+    call: Call
+    live: Mapping[str, Any]
+    sizes: Mapping[str, Json]
+    count: int = 0
+
+
 class Question(Frozen):
     """One call that needs a config, and how far one may go to answer it.
 
@@ -135,7 +172,8 @@ class Question(Frozen):
         needed: What a choice must have been measured under.
         launches: Whether it launches anything; if not there is nothing to measure.
         narrowed: Whether another call of the key may have other candidates.
-        again: Measure again what was noisy.
+        again: Measure again what was noisy, and compare with what runs untuned what never was.
+        members: The calls that the choice is to be best for, this one among them, where there are several.
     """
 
     call: Call
@@ -152,16 +190,39 @@ class Question(Frozen):
     launches: bool = True
     narrowed: bool = False
     again: bool = False
+    members: tuple[Member, ...] = ()
 
     def is_answered_by(self, known: Choice) -> bool:
         """Whether every candidate has been measured; where a search is wanted, what crashed once is tried again."""
         timings = known.record.timings if known.record is not None and self.must_search else ()
         crashed = any(timing.status == "crashed" and timing.identity in self.live for timing in timings)
-        return known.complete and not (crashed and known.origin is Origin.STORE) and not self.doubts(known.record)
+        fewer = known.record is not None and self.has_more(known.record)
+        return known.complete and not (crashed and known.origin is Origin.STORE or fewer or self.doubts(known.record))
+
+    def has_more(self, record: TuningRecord) -> bool:
+        """Whether it asks for more calls of its bucket than a record was measured for."""
+        return bool(record.timings) and len(record.members) < len(self.members)
 
     def doubts(self, record: TuningRecord | None) -> bool:
-        """Whether the times of a record are to be measured again."""
-        return self.again and record is not None and record.is_doubtful
+        """Whether the times of a record are to be measured again, all or those of `unraced`."""
+        return self.again and record is not None and (record.is_doubtful or bool(self.unraced(record)))
+
+    def unraced(self, record: TuningRecord) -> set[str]:
+        """Configs, by identity, that a record's winner is still to be compared with: a `default=` that was given after
+        it was chosen, and one that the budget left no time to confirm.
+        """
+        timings = {timing.identity: timing for timing in record.timings}
+        names = {record.unconfirmed, self.untuned if self.has_default and record.untuned != self.untuned else None}
+        won = record.timing_of(record.winner) if record.winner is not None else None
+        return {
+            name for name in names if name is not None and name in self.live and won is not None
+            and name != won.identity and (name not in timings or timings[name].usable)
+        }  # fmt: skip
+
+    @property
+    def has_default(self) -> bool:
+        """Whether `default=` gave what the call has without tuning."""
+        return isinstance(self.live, Live) and self.live.said not in (None, (None,)) and not self.live.no_default
 
     @property
     def untuned(self) -> str | None:

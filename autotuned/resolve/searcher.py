@@ -7,6 +7,7 @@ import operator
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,25 +17,28 @@ from autotuned.configfiles import lookup
 from autotuned.errors import OutOfMemoryError
 from autotuned.key import memory, nearest_key, opaque, walk
 from autotuned.key.key import Key
-from autotuned.resolve import explain, sources
+from autotuned.remote import connection
+from autotuned.resolve import active, explain, sources
 from autotuned.resolve.advice import Storm
 from autotuned.resolve.request import Question, State
 from autotuned.search import exclusions, failures, job, race, search
 from autotuned.search.job import Job, Outcome
-from autotuned.store import conditions, layout, listing, locks, records
+from autotuned.store import better, conditions, layout, listing, locks, records
 from autotuned.store.choice import Candidates, Choice, Origin
 from autotuned.store.conditions import Checked, Conditions, Restore
 from autotuned.store.journal import Journal
-from autotuned.store.record import Timing, TuningRecord, identity_of
+from autotuned.store.record import Timing, TuningRecord, identity_of, load_timing
 from autotuned.tunable import configs
+from autotuned.tunable.call import Call
 from autotuned.typed_json import canonical, portable
 
 if TYPE_CHECKING:
     from autotuned.resolve import declared, priors
-    from autotuned.search import batches
+    from autotuned.resolve.request import Member
+    from autotuned.search import batches, members
 else:  # for declared spaces alone: NumPy takes as long as all else
     declared, priors = later("resolve.declared"), later("resolve.priors")
-    batches = later("search.batches")
+    batches, members = later("search.batches"), later("search.members")
 
 log = logging.getLogger("autotuned")
 
@@ -130,8 +134,10 @@ class Searcher:
         known = exclusions.measured(excluded.without(key.digest, known), journal, again=question.must_search)
         if not any(known[name].status == "ok" for name in known.keys() & question.live.keys()):
             known = others  # failures alone, perhaps of a full or broken device, are tried again
-        elif question.doubts(earlier):
+        elif question.doubts(earlier) and earlier is not None and earlier.is_doubtful:
             known = {name: timing for name, timing in known.items() if name in others or not timing.usable}
+        elif earlier is not None:
+            known = {name: timing for name, timing in known.items() if name not in question.unraced(earlier)}
         fit = excluded.without(key.digest, question.live)
         # By its times alone: whether its results are right is found out, and a reference needs more than one to judge.
         incumbent = sources.best(earlier, fit, Conditions(())) if earlier is not None else None
@@ -143,6 +149,8 @@ class Searcher:
     ) -> dict[str, Timing]:
         """What earlier searches measured under all that is put back now, as this call's check sees it."""
         enough = earlier if earlier is not None and earlier.conditions.restore == restore else None
+        if enough is not None and enough.members and enough.winner is None:
+            enough = None  # of a search over several calls that was not finished: its times are those of none of them
         found = records.resumable(question.key, enough, restore) if is_stored else _timings(enough)
         seen = ((name, as_seen(timing, question.needed)) for name, timing in found.items())
         return {name: timing for name, timing in seen if timing is not None}
@@ -159,12 +167,38 @@ class Searcher:
         logged = records.logged(question.key, question.fresh, left.restore)
         writer = logged if left.saved else nullcontext(lambda timing: None)
         with writer as write, self.tunable.trials(folder := records.scratch_folder()):
-            wanted = self._job(question, left, write)
-            if (space := self._space(question)) is not None:
-                batches.run(wanted, outcome, self._source(question, space))
+            if question.members:
+                some = [self._member(question, one, left) for one in question.members]
+                members.run(
+                    some, outcome, self._state.options.members_by, lambda one, to: self._run(one.job, question, to)
+                )
             else:
-                search.run(wanted, outcome)
-            self.tunable.settle(question.call, question.live[outcome.winner or ""], folder)
+                self._run(self._job(question, left, write), question, outcome)
+            for one in question.members or (question,):
+                if outcome.winner in one.live:
+                    self.tunable.settle(one.call, one.live[outcome.winner or ""], folder)
+
+    def _run(self, wanted: Job, question: Question, outcome: Outcome) -> None:
+        """One search, of a list or of a space."""
+        live = question.live if wanted.call is question.call else _of_call(question, wanted.call).live
+        if (space := self._space(question.replace(live=live))) is not None:
+            batches.run(wanted, outcome, self._source(question, space))
+        else:
+            search.run(wanted, outcome)
+
+    def _member(self, question: Question, one: Member, left: _Left) -> members.Member:
+        """The search of one call of a bucket; what was measured for this very one need not be measured again."""
+        earlier, known = left.earlier, {}
+        same = [] if earlier is None else [call for call in earlier.members if call["sizes"] == one.sizes]
+        enough = earlier is not None and earlier.conditions.restore == left.restore and not question.doubts(earlier)
+        for data in same[0]["timings"] if same and enough and not question.fresh else ():
+            seen = as_seen(load_timing(data, "timings"), question.needed)
+            if seen is not None and seen.identity in one.live and (seen.usable or not question.must_search):
+                known[seen.identity] = seen
+        before = left.incumbent if left.incumbent in known else None
+        own = left._replace(known=known, incumbent=before)
+        asked = question.replace(call=one.call, live=one.live)
+        return members.Member(one.sizes, one.count, self._job(asked, own, lambda timing: None), asked.has_default)
 
     def _space(self, question: Question) -> declared.Declared | None:
         """The candidates of a declared space that is not searched as a list."""
@@ -213,6 +247,7 @@ class Searcher:
             hooks=options.hooks,
             known=left.known,
             incumbent=left.incumbent,
+            is_proven=left.earlier is not None and question.untuned in (left.earlier.untuned, left.incumbent),
             untuned=question.untuned,
             spare=question.spare,
             objective=options.objective,
@@ -243,7 +278,7 @@ class Searcher:
         made = outcome.record(key, seconds, self._provenance(question, outcome), left.restore)
         chosen = "none was chosen" if made.winner is None else f"chosen: {self._label(made.winner)}"
         events.emit("search", key.kernel, key.digest, seconds, f"{len(made.timings)} configs; {chosen}")
-        result = self._of_all_calls(with_verdicts_of(left.earlier, made), question)
+        result = self._of_all_calls(better.with_verdicts_of(left.earlier, made), question)
         before = records.read_of(key) if result.winner is None and self._state.keeps(key) else None
         if before is not None and before.conditions.restore != left.restore:
             return result  # what was measured so far is in the logbook
@@ -276,7 +311,8 @@ class Searcher:
         if question.lock is locks.Lock.BUSY and not records.may_save(result.key):
             log.info("`%s`: another process or thread tunes the same key and saves it.", result.key.kernel)
         elif portable(*(timing.config for timing in result.timings)):
-            records.keep(result)
+            together = question.force and active.agreements  # the record of all ranks follows
+            (records.keep if together else partial(connection.keep, again=question.fresh))(result)
         else:
             message = "`%s`: a config has a value or a pre_hook without JSON form; kept in memory only."
             self._state.warn_once("config", message, result.key.kernel)
@@ -318,6 +354,10 @@ class Searcher:
         return configs.label(form, self.tunable.has_options)
 
 
+def _of_call(question: Question, call: Call) -> Member:
+    return next(one for one in question.members if one.call is call)
+
+
 def as_seen(timing: Timing, needed: Conditions) -> Timing | None:
     """A timing as a call's check sees it; None where the config must be launched again: another check refused it."""
     right = timing.right_for(needed)
@@ -338,29 +378,6 @@ def _stricter(checked: Checked | None, earlier: TuningRecord | None) -> Checked 
         for other in timing.passed:
             found = (found and found.joined(other)) or found
     return None if found == checked else found
-
-
-def with_verdicts_of(earlier: TuningRecord | None, result: TuningRecord) -> TuningRecord:
-    """A record with what earlier searches know of its configs' results; what the new one found comes first."""
-    if earlier is None:
-        return result
-    before = {timing.identity: timing for timing in earlier.timings}
-    timings = tuple(_with_verdicts(timing, before.get(timing.identity)) for timing in result.timings)
-    found = result.replace(timings=timings)
-    won = found.timing_of(found.winner) if found.winner is not None else None
-    return found if won is None else found.replace(conditions=found.conditions.replace(checks=won.passed))
-
-
-def _with_verdicts(timing: Timing, before: Timing | None) -> Timing:
-    if before is None:
-        return timing
-    passed, failed = conditions.with_verdicts((timing.passed, timing.failed), (before.passed, before.failed))
-    found = timing.replace(passed=passed, failed=failed)
-    if timing.status != "wrong" or timing.median_us or not passed:
-        return found
-    return found.replace(
-        median_us=before.median_us, low_us=before.low_us, high_us=before.high_us, samples=before.samples
-    )
 
 
 def _timings(earlier: TuningRecord | None) -> dict[str, Timing]:

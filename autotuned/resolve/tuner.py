@@ -20,7 +20,7 @@ from autotuned.key.key import Key, is_tensor
 from autotuned.launch import codegen, launcher
 from autotuned.resolve import active, sealing
 from autotuned.resolve.chooser import Chooser
-from autotuned.resolve.request import Chosen, Options, Question, RefusedError
+from autotuned.resolve.request import Chosen, Member, Options, Question, RefusedError
 from autotuned.store.choice import Choice, Origin
 from autotuned.triton_compat import kernel
 from autotuned.tunable import configs as candidates
@@ -239,6 +239,7 @@ class Tuner:
         budget_s: float | None = None,
         without: Collection[str] = (),
         again: bool = False,
+        members: Sequence[Member] = (),
         served: str | None = None,
     ) -> tuple[Question, Choice]:
         """Find or search the choice for a call without launching it, as the command line's `tune` does.
@@ -246,11 +247,10 @@ class Tuner:
         Args:
             call: The bound call.
             force: Measure again whatever is stored.
-            observer: Told of a search's progress.
-            budget_s: A search stops after this many seconds, or the decorator's `budget_s` if that is less.
+            observer: Told of a search's progress. `budget_s`: of a search, or the decorator's if that is less.
             without: Configs, as text, that are left out: a recorded call has no grid for them.
             again: Measure again what was noisy.
-            served: The candidate that has to be beaten in place of what the call has untuned, by identity.
+            members: Calls of the key that the choice is to be best for. `served`: what is to be beaten, not the untuned.
         """
         self._refuse_without_tensor(call)
         chooser = self.chooser
@@ -258,8 +258,8 @@ class Tuner:
         live = found.only([name for name, config in found.items() if str(config) not in without])
         live.untuned = served if served in live else live.untuned
         question = chooser.question(
-            call, live, "auto", must_search=True, force=force, observer=observer, budget_s=budget_s, again=again
-        )
+            call, live, "auto", must_search=True, force=force, observer=observer, budget_s=budget_s, again=again,
+            members=tuple(members))  # fmt: skip
         return question, chooser.answer(question)
 
     def explain(self, call: Call) -> Explanation:

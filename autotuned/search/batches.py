@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from autotuned.errors import AllConfigsFailedError, CheckError, DeviceLostError, OutOfMemoryError
+from autotuned.errors import AllConfigsFailedError, CheckError, DecorationError, DeviceLostError, OutOfMemoryError
 from autotuned.search import parallelism, search
 from autotuned.search.job import Job, Outcome
 from autotuned.store.record import Timing
@@ -25,7 +25,6 @@ log = logging.getLogger("autotuned")
 LEAST_BATCH, MOST_BATCH = 8, 64
 MOST = 600  # trials of one search by our own strategies, about
 IN_VAIN, GAIN = 96, 0.995  # a search ends after so many trials, and half of all, without a time below this share
-FAILING = 3  # batches in which nothing runs, the first ones, end it too
 
 
 class Asked(Protocol):
@@ -85,21 +84,25 @@ class _Batches:
         self._best: list[Json] = []
         self._lead = math.inf
         self._message = f"`{job.tunable.name}`: no config was tried: the strategy asked for none."
-        self._trials = self._failing = self._better_at = 0
+        self._trials = self._better_at = 0
         self._own = hasattr(source.strategy, "doubt")  # the user's own says itself when it is done
         self._incumbent = job.incumbent
+        for timing in job.known.values():  # of a search that was interrupted
+            self._trials += 1
+            self._note(timing.median_us if timing.usable else None)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """The configs of each batch by identity."""
         told = [(config, self._known[name]) for name, config in self._configs.items() if name in self._known]
         self._source.strategy.tell([_result(config, timing) for config, timing in told])
         waiting = {name: config for name, config in self._configs.items() if name not in self._known}
-        while (stopped := self._why_stop()) is None:
+        in_vain = 0
+        while (stopped := self._why_stop(in_vain)) is None:
             fresh = self._asked(waiting)
             if fresh is None:
                 stopped = "the strategy has asked for all that it wants"
                 break
-            waiting = {}
+            waiting, in_vain = {}, 0 if fresh else in_vain + 1
             if fresh:
                 yield fresh
         self._stopped = stopped or ""
@@ -107,7 +110,7 @@ class _Batches:
     def _asked(self, waiting: Mapping[str, Any]) -> dict[str, Any] | None:
         """What is to be measured next; None at the end."""
         room = self._size() - len(waiting)
-        asked = list(self._source.strategy.ask(room)) if room > 0 else []
+        asked = self._configs_of(self._source.strategy.ask(room)) if room > 0 else []
         if not asked and not waiting:
             return None
         admitted = self._source.admit(asked)
@@ -118,15 +121,27 @@ class _Batches:
         self._source.strategy.tell([_result(config, self._known[name]) for name, config in repeated.items()])
         return {**waiting, **{name: config for name, config in admitted.items() if name not in repeated}}
 
+    def _configs_of(self, answer: Any) -> list[Any]:
+        """What a strategy has asked for, checked."""
+        asked = list(answer) if isinstance(answer, Iterable) and not isinstance(answer, (str, Mapping)) else [answer]
+        if not all(map(configs.is_config, asked)):
+            raise DecorationError(
+                f"`{self._job.tunable.name}`: strategy: expected a list of autotuned.Config from ask(n), got "
+                f"{answer!r:.60}. Give an empty list at the end."
+            )
+        return asked
+
     def _size(self) -> int:
         if not self._job.tunable.compiles_ahead:
             return LEAST_BATCH
         return max(LEAST_BATCH, min(MOST_BATCH, parallelism.count(MOST_BATCH)))
 
-    def _why_stop(self) -> str | None:
+    def _why_stop(self, in_vain: int) -> str | None:
         if self._left_s() is not None and (self._left_s() or 0.0) <= 0 and self._trials:
             return "the budget is used up"
-        if self._own and self._trials >= MOST:
+        if in_vain >= IN_VAIN:
+            return f"the strategy asked {IN_VAIN} times for nothing new"
+        if self._trials >= MOST and (self._own or self._lead == math.inf):
             return f"{MOST} trials"
         if self._own and self._trials - self._better_at >= max(IN_VAIN, self._trials // 2):
             return "nothing better is likely"
@@ -146,7 +161,8 @@ class _Batches:
         found, left_s = Outcome(), self._left_s()
         budget_s = None if left_s is None else max(left_s, 1e-3)
         beaten = self._incumbent if self._incumbent in known else None
-        wanted = replace(self._job, configs=dict(self._configs), known=known, incumbent=beaten, budget_s=budget_s)
+        wanted = replace(self._job, configs=dict(self._configs), known=known, incumbent=beaten, budget_s=budget_s,
+                         is_proven=self._job.is_proven or self._outcome.winner is not None)  # fmt: skip
         try:
             search.run(wanted, found)
             self._outcome.winner, self._outcome.quality = found.winner, found.quality
@@ -154,8 +170,7 @@ class _Batches:
         except (DeviceLostError, OutOfMemoryError, CheckError):
             raise
         except Exception as error:  # of this batch nothing runs
-            self._failing += 1
-            if self._failing >= FAILING or any(one.status != "failed" for one in found.timings):
+            if any(one.status != "failed" for one in found.timings):
                 raise
             self._message = str(error)
         finally:
@@ -178,14 +193,17 @@ class _Batches:
         for name in ("written", "unnamed"):
             known = getattr(into, name)
             known += [one for one in getattr(found, name) if one not in known]
-        for name in ("one_answer_us", "copied_bytes", "needed_bytes", "regime", "noise"):
+        for name in ("one_answer_us", "copied_bytes", "needed_bytes", "regime", "noise", "unconfirmed"):
             setattr(into, name, getattr(found, name))
-        best = min((one.median_us or math.inf for one in self._known.values() if one.usable), default=math.inf)
-        if best < math.inf:
-            if not self._best or best < self._best[-1][2]:
-                self._best.append([self._trials, round(time.perf_counter() - self._start, 3), best])
-            if best < GAIN * self._lead:
-                self._better_at, self._lead = self._trials, best
+        best = min((one.median_us or math.inf for one in self._known.values() if one.usable), default=None)
+        if best is not None and (not self._best or best < self._best[-1][2]):
+            self._best.append([self._trials, round(time.perf_counter() - self._start, 3), best])
+        self._note(best)
+
+    def _note(self, best: float | None) -> None:
+        """Take in the best time so far."""
+        if best is not None and best < GAIN * self._lead:
+            self._better_at, self._lead = self._trials, best
 
     def finish(self) -> None:
         """Say what was done, for the record."""

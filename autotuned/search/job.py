@@ -66,7 +66,9 @@ class Job:
         checked: The check as records hold it. `stricter`: one that also covers what others asked of the reference.
         known: Timings of an earlier search, by identity; these configs are not measured again.
         incumbent: Of these, the one to beat: measured again beside configs that are new.
+        is_proven: Whether the incumbent has beaten what runs without tuning.
         untuned: The config that runs without tuning, by identity: it stays in the race, and what wins must beat it.
+        all_stay: None leaves the race before there are finalists.
         spare: The same where the user's list does not have it: where the whole list fails, the search has failed.
         objective: What of a call is timed: "kernel" or "call" (`timers`).
         budget_s: The search stops after this many seconds with what it has; None never.
@@ -86,7 +88,9 @@ class Job:
     hooks: Hooks = field(default_factory=Hooks)
     known: Mapping[str, Timing] = field(default_factory=dict)
     incumbent: str | None = None
+    is_proven: bool = False
     untuned: str | None = None
+    all_stay: bool = False
     spare: str | None = None
     objective: str = "kernel"
     budget_s: float | None = None
@@ -144,6 +148,8 @@ class Outcome:
         written: Names of the arguments that were restored. `unnamed`: those written that no list names.
         regime: The conditions under which times were taken, as the timer names them.
         noise: What there is to say of a race that was noisy; None of another.
+        unconfirmed: The config, by identity, that would have won had the budget left time for the last comparison.
+        members: What was found for each call of a bucket.
         one_answer_us: The time that the user's benchmark gave to all configs alike, where it did.
         copied_bytes, needed_bytes: What was copied aside, and how much of that is written.
     """
@@ -159,7 +165,9 @@ class Outcome:
     compile_s: float = 0.0
     regime: dict[str, Json] = field(default_factory=dict)
     noise: Noise | None = None
+    unconfirmed: str | None = None
     space: dict[str, Json] = field(default_factory=dict)
+    members: dict[str, Json] = field(default_factory=dict)
 
     def record(self, key: Key, seconds: float, provenance: Mapping[str, Any], restore: Restore = None) -> TuningRecord:
         """What is kept of it.
@@ -170,7 +178,8 @@ class Outcome:
             provenance: What else there is to say of how it was measured.
             restore: What was put back around trials.
         """
-        won = next((timing for timing in self.timings if timing.identity == self.winner), None)
+        by_name = {timing.identity: timing for timing in self.timings}
+        won, unconfirmed = by_name.get(self.winner or ""), by_name.get(self.unconfirmed or "")
         how = {
             "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
             "seconds": round(seconds, 3),
@@ -178,6 +187,8 @@ class Outcome:
             "regime": dict(self.regime),
             **({} if self.noise is None else {"noise": self.noise.to_json()}),
             **({"space": dict(self.space)} if self.space else {}),
+            **({"members": dict(self.members)} if self.members else {}),
+            **({"unconfirmed": unconfirmed.config} if unconfirmed is not None else {}),
             **provenance,
         }
         return TuningRecord(

@@ -68,7 +68,9 @@ class Track:
     drifts: bool = True
 
 
-def race(trials: Sequence[Trial], track: Track, random_seed: int = 0, untuned: Trial | None = None) -> bool:
+def race(
+    trials: Sequence[Trial], track: Track, random_seed: int = 0, untuned: Trial | None = None, all_stay: bool = False
+) -> bool:
     """Give each trial as many samples as it takes to tell it from the fastest.
 
     Turns are interleaved sample by sample and shuffled, and what all configs' times share of change is taken out
@@ -78,18 +80,20 @@ def race(trials: Sequence[Trial], track: Track, random_seed: int = 0, untuned: T
         trials: Configs that have been launched at least once; losers simply stop being sampled.
         random_seed: Of the shuffle, so that a search can be repeated.
         untuned: What runs without tuning; it stays until there are finalists, so that its time is known well.
+        all_stay: So do all others.
 
     Returns:
         Whether conditions were steady, as far as the device says.
     """
     rounds = _Rounds(track, random.Random(random_seed))
     rounds.run(trials, FIRST_SAMPLES)
-    track.examine(_within(trials, _first_limit, untuned))
-    alive = _left(trials, _first_limit, untuned)  # the leader may be out
+    first_limit, guard_limit = (_no_limit, _no_limit) if all_stay else (_first_limit, _guard_limit)
+    track.examine(_within(trials, first_limit, untuned))
+    alive = _left(trials, first_limit, untuned)  # the leader may be out
     while behind := [trial for trial in _open(alive) if len(trial.samples_us) < GUARD_SAMPLES]:
         if not rounds.run(behind, FIRST_SAMPLES):
             break
-        alive = _left(alive, _guard_limit, untuned)
+        alive = _left(alive, guard_limit, untuned)
     finalists = _left(alive, _finalist_limit, most=FINALISTS)
     while len(finalists) > 1 and (unsure := _unsure(finalists)):
         if not rounds.run(unsure, _final_round(unsure)):
@@ -113,10 +117,13 @@ class Duel:
 
     @property
     def is_won(self) -> bool:
-        """Whether the best beats the untuned config by more than a tie; out of time, the race's word stands."""
-        if not (self.best.samples_us and self.untuned.samples_us):
-            return True
-        return self.best.median_us * (1 + TIE_BAND) < self.untuned.median_us
+        """Whether the best beats the untuned config by more than a tie."""
+        return self.is_fought and self.best.median_us * (1 + TIE_BAND) < self.untuned.median_us
+
+    @property
+    def is_fought(self) -> bool:
+        """Whether there was time for enough samples."""
+        return min(len(self.best.samples_us), len(self.untuned.samples_us)) >= FIRST_SAMPLES
 
     def quality(self, resolution_us: float) -> str:
         """How sure it is that the untuned config stays; see `winner`."""
@@ -260,6 +267,10 @@ def _shrunk_error(trial: Trial, pooled: float) -> float:
     count = len(trial.samples_us)
     spread = (count * trial.spread + PSEUDO_SAMPLES * pooled) / (count + PSEUDO_SAMPLES)
     return 1.2533 * (spread if pooled else trial.spread) / math.sqrt(count)
+
+
+def _no_limit(trial: Trial, lead: Trial) -> float:
+    return math.inf
 
 
 def _first_limit(trial: Trial, lead: Trial) -> float:

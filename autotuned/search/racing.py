@@ -55,7 +55,7 @@ class Racing:
         """
         running = self._board.open()
         measured = [trial.median_us for trial in running if trial.samples_us]
-        if self._out_of_time or not measured:
+        if self._out_of_time or not measured or self._job.all_stay:
             return running
         limit_us = FAR_OFF_UNWARMED * min(measured)
         stays = self._board.untuned
@@ -76,9 +76,12 @@ class Racing:
             if not self._out_of_time:
                 self._guard.with_room(timer.warm_up)
             start = time.monotonic()
-            self.steady = race.race(racing, self._track(examine), untuned=self._board.untuned)
+            self.steady = self._race(racing, self._track(examine))
             self._race_again(racing, time.monotonic() - start)
         self._sampling.take_back(self._board.open())
+
+    def _race(self, trials: Sequence[Trial], track: race.Track, random_seed: int = 0) -> bool:
+        return race.race(trials, track, random_seed, self._board.untuned, self._job.all_stay)
 
     def _race_again(self, racing: Sequence[Trial], took_s: float) -> None:
         """Once more, after a wait for calm, if the race was noisy."""
@@ -95,7 +98,7 @@ class Racing:
         for trial in ran:
             trial.samples_us.clear()
             trial.leader_us = None
-        steady = race.race(ran, self._track(), random_seed=1, untuned=self._board.untuned)
+        steady = self._race(ran, self._track(), random_seed=1)
         if not self._out_of_time:
             self.steady = steady
             return True
@@ -185,14 +188,15 @@ class Racing:
         return race.winner(ran, self._job.timer.resolution_us, self.steady, index)
 
     def may_duel(self, best: Trial) -> bool:
-        """Whether there is something to compare the best with, and time for it."""
+        """Whether there is something to compare the best with."""
         untuned = self._board.untuned
         same = untuned is None or untuned is best or bool(untuned.error)
-        return not (same or self._is_given or self._out_of_time)
+        return not (same or self._is_given)
 
     def duel(self, best: Trial, untuned: Trial) -> race.Duel:
-        """The last comparison of the best with what runs without tuning."""
+        """The last comparison of the best with what runs without tuning, as far as the budget goes."""
         self._board.report(best, "sampling")
+        self._sampling.use_all()
         sample = partial(self._turn, tells=False)  # the race's samples are what is kept
         return race.duel(best, untuned, race.Track(sample, recovers=self._ran_well))
 

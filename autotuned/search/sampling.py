@@ -12,6 +12,8 @@ from autotuned.search.timers import AnswerError
 from autotuned.search.trial import Trial, check_samples
 from autotuned.search.trials import Board
 
+DUEL_SHARE = 0.05  # of a budget is for the last comparison with what runs untuned: without it nothing else is chosen
+
 
 class Sampling:
     """Takes samples until the deadline has passed and a config has a time.
@@ -21,19 +23,24 @@ class Sampling:
         board: Its trials.
 
     Attributes:
-        deadline_s: Of `time.monotonic`; infinite without a budget.
+        deadline_s: Of `time.monotonic`, for all but the last comparison; infinite without a budget.
     """
 
     def __init__(self, job: Job, board: Board) -> None:
         self._job, self._board = job, board
         self._early: dict[int, list[float]] = {}  # what was measured while others were compiled
         self._cost_s: dict[int, float] = {}  # of one sample of a config, with all around it
-        self.deadline_s = time.monotonic() + (math.inf if job.budget_s is None else job.budget_s)
+        budget_s = math.inf if job.budget_s is None else job.budget_s
+        self.deadline_s, self._end_s = time.monotonic() + (1 - DUEL_SHARE) * budget_s, time.monotonic() + budget_s
 
     @property
     def left_s(self) -> float:
         """Seconds until the deadline; negative after it."""
         return self.deadline_s - time.monotonic()
+
+    def use_all(self) -> None:
+        """From now on the whole budget may be used."""
+        self.deadline_s = self._end_s
 
     @property
     def answered(self) -> bool:

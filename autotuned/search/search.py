@@ -345,21 +345,26 @@ class _Search:
                 ran = [trial for trial in ran if not trial.error]
                 self.board.raise_if_none(ran)
                 best, outcome.quality = self._racing.winner(ran)
-        if overruled := self._overruled(best):
+        if overruled := self._overruled(best, ran):
             best, outcome.quality = overruled
         outcome.winner = self.board.identity(best)
         if isinstance(self._job.timer, GivenTimer) and benchmark.is_one_answer(trial.samples_us for trial in ran):
             outcome.quality, outcome.one_answer_us = "unresolved", best.median_us
 
-    def _overruled(self, best: Trial) -> tuple[Trial, str] | None:
+    def _overruled(self, best: Trial, ran: Sequence[Trial]) -> tuple[Trial, str] | None:
         """What runs without tuning and how sure that is, if the best does not beat it in a last duel; else None."""
         untuned = self.board.untuned
-        if not self._racing.may_duel(best) or (best in self._earlier and not self._meet_again(best)):
+        if not self._racing.may_duel(best):
             return None
         assert untuned is not None
+        late = best in self._earlier and self._out_of_time()
+        if late or (best in self._earlier and not self._meet_again(best)):
+            return self._unconfirmed(best, untuned, ran) if late else None
         duel = self._racing.duel(best, untuned)
         if duel.is_won or untuned.error:
             return None
+        if not (duel.is_fought or best.error):
+            return self._unconfirmed(best, untuned, ran)
         if self._comparison is not None and untuned.index not in self._checked:
             self._examine([untuned])
         if untuned.error:
@@ -367,6 +372,17 @@ class _Search:
         log.info("`%s`: %s is no faster than what runs without tuning, in a last comparison: that stays",
                  self._job.tunable.name, self.board.label(best))  # fmt: skip
         return untuned, duel.quality(self._job.timer.resolution_us)
+
+    def _unconfirmed(self, best: Trial, untuned: Trial, ran: Sequence[Trial]) -> tuple[Trial, str] | None:
+        """What stays where time is up before the last comparison: what has won one before, else the untuned config."""
+        job, name = self._job, self.board.identity
+        stays = next((trial for trial in ran if job.is_proven and name(trial) == job.incumbent), untuned)
+        if stays is best:
+            return None
+        self._outcome.unconfirmed = name(best)
+        log.info("`%s`: the budget ended before %s could be compared with what runs without tuning: that stays",
+                 job.tunable.name, self.board.label(best))  # fmt: skip
+        return stays, "noisy" if self._outcome.quality == "noisy" else "unresolved"
 
     def _measured(self, identity: str, timing: Timing) -> Trial:
         """A config with what an earlier search has measured; asked for again, the same trial."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import numpy as np
 
@@ -25,6 +27,16 @@ UNRUN = 0.7, 0.4, 0.05  # what share runs where nothing is known; how far a fail
 GAIN = 0.01  # what counts as better, as a share of the best time
 CONTROLLED = 40  # trials, of which every eighth is made at random where a prior may mislead
 FAR = 0.1, 0.25, 0.5, 1.0, 8.0  # how far apart a prior's times may be from those seen here; the last is: unrelated
+
+
+def _one_thread() -> AbstractContextManager[Any]:
+    """Linear algebra by one thread: the matrices are small, and where cores are taken threads wait for one another."""
+    try:
+        import threadpoolctl
+    except ImportError:
+        return nullcontext()
+    limits: AbstractContextManager[Any] = threadpoolctl.threadpool_limits(1, "blas")
+    return limits
 
 
 class Guided:
@@ -60,12 +72,16 @@ class Guided:
 
     def ask(self, count: int) -> list[Point]:
         """At most so many members that were not asked for; none: all were."""
+        with _one_thread():
+            return self._ask(count)
+
+    def _ask(self, count: int) -> list[Point]:
         found = self._take(self._first, count)
         if not self._prior and len(self._asked) < OPENING:
             found += self._spread(min(count - len(found), OPENING - len(self._asked)))
         if not found or (len(found) < count and self._times):
             found += self._take(self._modelled(count - len(found)) if self._times or self._prior else [], count)
-        return found or self._take(self._left(), count)
+        return found or self._take(self._unlike_failures(), count)
 
     def tell(self, results: Iterable[tuple[Point, float | None]]) -> None:
         """Take logarithms of times; None for what failed."""
@@ -94,9 +110,15 @@ class Guided:
         if point in self._rows:
             self._is_new[self._rows[point]] = False
 
-    def _left(self) -> list[Point]:
-        """What was not asked for; drawn at random where the space is too large to be listed."""
-        return [point for point in map(tuple, self._members.some(self._source).tolist()) if point not in self._asked]
+    def _unlike_failures(self) -> list[Point]:
+        """What was not asked for while nothing runs: at random, and sooner what is far from all that failed."""
+        points, at = self._candidates()
+        if not len(points):
+            return [
+                point for point in map(tuple, self._members.some(self._source).tolist()) if point not in self._asked
+            ]
+        order = np.argsort(self._random.exponential(size=len(points)) / self._runs(at.astype(np.float64)))
+        return [tuple(point) for point in points[order[:CLOSE]].tolist()]
 
     def _spread(self, count: int) -> list[Point]:
         """Members far from all that were asked for: each the farthest of some drawn at random."""

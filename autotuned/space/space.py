@@ -9,7 +9,7 @@ from autotuned.errors import SpaceError
 from autotuned.space import constraints
 from autotuned.space.members import Members, indices, key_of
 from autotuned.space.parts import Point
-from autotuned.tunable.configs import is_config
+from autotuned.tunable.configs import OPTIONS, is_config
 
 
 class Space:
@@ -95,13 +95,27 @@ def _values(name: Any, given: Any) -> tuple[Any, ...]:
     return values
 
 
+def _values_of(config: Any, parameters: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
+    """The values that a config sets; of its launch options those of the space, and those that are not as usual."""
+    options = {name: getattr(config, name, usual) for name, usual in (*OPTIONS.items(), ("pre_hook", None))}
+    usual = {**OPTIONS, "pre_hook": None}
+    return {**{name: value for name, value in options.items() if name in parameters or value != usual[name]},
+            **config.kwargs}  # fmt: skip
+
+
 def _first(given: Any, parameters: Mapping[str, Sequence[Any]]) -> Point:
     """One of `first=` as a point."""
-    values = given.all_kwargs() if is_config(given) else given
+    values = _values_of(given, parameters) if is_config(given) else given
     if not isinstance(values, Mapping) or not parameters.keys() <= values.keys():
         raise SpaceError(
             f"Space: first: expected a Config or a dict with a value for each of {', '.join(parameters)}, got "
             f"{given!r:.80}.",
+            constraint="first",
+        )
+    if unknown := [name for name in values if name not in parameters]:
+        raise SpaceError(
+            f"Space: first: expected the space's parameters alone ({', '.join(parameters)}), got {unknown[0]!s:.40} "
+            "too. Add it to the parameters, or leave it out here.",
             constraint="first",
         )
     known = {name: indices(allowed) for name, allowed in parameters.items()}

@@ -6,7 +6,8 @@ import itertools
 import logging
 import math
 import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from autotuned.errors import OptionError
@@ -47,8 +48,13 @@ class Strategy:
         members: What it chooses from.
     """
 
-    def __init__(self, members: Members, asking: Asking) -> None:
-        self.members, self._asking = members, asking
+    def __init__(self, members: Members, begin: Callable[[], Asking]) -> None:
+        self.members, self._begin = members, begin
+        self._asking = begin()
+
+    def __deepcopy__(self, memo: object) -> Strategy:
+        """A strategy that begins anew."""
+        return Strategy(self.members, self._begin)
 
     def ask(self, n: int) -> list[Config]:
         """At most `n` configs that were not asked for before; none when there are no others.
@@ -111,7 +117,7 @@ def strategy(
     members = space.members(arguments) if isinstance(space, Space) else space
     placed = [(members.point(config), _logarithm(us)) for config, us in prior]
     known = {point: time for point, time in placed if point is not None and time is not None}
-    return Strategy(members, _named(name, members, seed, known))
+    return Strategy(members, partial(_named, name, members, seed, known))
 
 
 def _named(name: str, members: Members, seed: int, prior: Mapping[Point, float]) -> Asking:

@@ -87,6 +87,11 @@ def locked(path: Path, between_processes: bool = True, timeout_s: float | None =
             held.remove(path)
 
 
+def depth() -> int:
+    """How many locks this thread holds, or has asked for in vain."""
+    return len(_held.__dict__.get("paths", ()))
+
+
 # -- threads ---------------------------------------------------------------------------------------------------------
 
 

@@ -112,6 +112,18 @@ class TuningRecord(Frozen):
         return identity_of(default) if isinstance(default, dict) else None
 
     @property
+    def unconfirmed(self) -> str | None:
+        """Identity of what would have won, had there been time to compare it with what runs untuned once more."""
+        form = self.provenance.get("unconfirmed")
+        return identity_of(form) if isinstance(form, dict) else None
+
+    @property
+    def members(self) -> Sequence[Json]:
+        """The calls of its bucket that it was measured for, each with `sizes`, `count`, `vs_default` and `timings`."""
+        found: Json = self.provenance.get("members")
+        return found["calls"] if isinstance(found, dict) else ()
+
+    @property
     def vs_default(self) -> float | None:
         """Time of what runs without tuning over that of the winner; None where one of them is not known."""
         default = self.provenance.get("default")
@@ -185,13 +197,26 @@ def _provenance(data: Json) -> dict[str, Json]:
     for name in ("seconds", "vs_default"):
         if found.get(name) is not None and not is_finite(found[name]):
             raise wrong(f"provenance.{name}", "a finite number", found[name])
+    if found.get("members") is not None:
+        _check_members(found["members"])
     if "written" in found:
         texts(found["written"], "provenance.written")
     if "timer" in found:
         typed(found["timer"], str, "provenance.timer")
-    if found.get("default") is not None:
-        check_config(found["default"], "provenance.default")
+    for name in ("default", "unconfirmed"):
+        if found.get(name) is not None:
+            check_config(found[name], f"provenance.{name}")
     return found
+
+
+def _check_members(data: Json) -> None:
+    fields = named(data, "provenance.members", {"by", "calls"})
+    for i, call in enumerate(typed(fields["calls"], list, "provenance.members.calls")):
+        where = f"provenance.members.calls[{i}]"
+        entry = named(call, where, {"sizes", "count", "vs_default", "timings"})
+        typed(entry["sizes"], dict, f"{where}.sizes")
+        for j, timing in enumerate(typed(entry["timings"], list, f"{where}.timings")):
+            load_timing(timing, f"{where}.timings[{j}]")
 
 
 def check_config(data: Json, where: str) -> dict[str, Json]:

@@ -43,7 +43,7 @@ def metas(types: Sequence[str], metadata: Any) -> list[Any] | None:
 
 
 def encodings(types: Sequence[str], metadata: Any) -> tuple[Encoding, ...] | None:
-    """How the C launcher passes a kernel's descriptors, in the order of `take_encoding` in `launch/c/entries.h`.
+    """How a kernel's descriptors are passed, in the order of `take_encoding` in `launch/c/entries.h`.
 
     Args:
         types: Of its descriptors.
@@ -65,8 +65,6 @@ def _encoding(type_: str, meta: Mapping[str, Any] | None) -> Encoding | None:
     if not meta.keys() <= _KNOWN or meta["fp4_padded"] or meta.get("is_im2col"):
         return None
     nvidia = _nvidia()
-    if not _encodes():
-        return None
     numbers = nvidia.TMA_DTYPE_DEVICE_TO_HOST[meta["elem_type"]], getattr(nvidia, "TMA_TF32", -1)
     box = tuple(meta["block_size"])
     if len(box) != len(block):
@@ -80,12 +78,13 @@ def _block(type_: str) -> tuple[int, ...]:
     return tuple(map(int, found[1].split(","))) if found else ()
 
 
-def _encodes() -> bool:
-    """Whether Triton's driver makes maps, which those of the C launcher are compared with."""
+def are_compared(encodings: Sequence[Encoding]) -> bool:
+    """Whether Triton's driver makes the maps of these descriptors too, to compare those of the C launcher with."""
     from triton.runtime.driver import driver
 
     names = ("fill_tma_descriptor_tiled", "fill_tma_descriptor")  # the latter in 3.6
-    return any(hasattr(driver.active.utils, name) for name in names)
+    encoded = any(form == ENCODED for form, *_ in encodings)
+    return not encoded or any(hasattr(driver.active.utils, name) for name in names)
 
 
 def _nvidia() -> Any:

@@ -6,7 +6,7 @@ import hashlib
 import inspect
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -38,14 +38,6 @@ class Specialization(Frozen):
     attrs: Mapping[tuple[int, ...], Any]
     options: Any
     arch: int
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether every parameter is a pointer, a number or a constant: no tuple and no tensor descriptor."""
-        return all(
-            isinstance(type_, str) and (type_ == "constexpr" or type_.startswith("*") or type_ in NUMBERS)
-            for type_ in self.signature.values()
-        )
 
 
 # Numbers that a launch passes as they are; half-precision ones are rounded by Triton's own launcher alone.
@@ -206,14 +198,23 @@ def generic(jit: Any, special: Specialization) -> list[Specialization]:
     An integer that Triton compiled in because it is 1 promotes types otherwise than a parameter of 32 bits. So
     each of the two is for its own calls. A pointer that is None stays so: the kernel's code asks for it.
     """
-    folded = {
-        parameter.name: (place,) for place, parameter in enumerate(jit.params)
-        if not parameter.is_constexpr and type(special.constants.get((place,))) is int
-    }  # fmt: skip
-    signature = {name: "i32" if name in folded else type_ for name, type_ in special.signature.items()}
-    constants = {path: value for path, value in special.constants.items() if path not in folded.values()}
+    own = [place for place, parameter in enumerate(jit.params) if parameter.is_constexpr]
+    folded = {path for path, value in special.constants.items() if type(value) is int and path[0] not in own}
     as_met = special.replace(attrs={})
-    return [as_met, special.replace(signature=signature, constants=constants, attrs={})] if folded else [as_met]
+    if not folded:
+        return [as_met]
+    pairs = enumerate(special.signature.items())
+    signature = {name: _unfolded(type_, (place,), folded) for place, (name, type_) in pairs}
+    constants = {path: value for path, value in special.constants.items() if path not in folded}
+    return [as_met, as_met.replace(signature=signature, constants=constants)]
+
+
+def _unfolded(type_: Any, path: tuple[int, ...], folded: Collection[tuple[int, ...]]) -> Any:
+    """A type in which integers that were compiled in are parameters; of a tuple, of its own class."""
+    if not isinstance(type_, tuple):
+        return "i32" if path in folded else type_
+    items = [_unfolded(inner, (*path, place), folded) for place, inner in enumerate(type_)]
+    return tuple(items) if type(type_) is tuple else type(type_)(*items)
 
 
 def target(arch: int) -> Any:

@@ -91,7 +91,13 @@ def _facts(stored: Stored) -> Iterator[tuple[str, str]]:
 
 
 def _provenance(record: TuningRecord) -> Iterator[tuple[str, str]]:
-    provenance = dict(record.provenance)
+    provenance = {name: value for name, value in record.provenance.items() if name != "members"}
+    for one in record.members:
+        sizes = ", ".join(f"{name}={value_words(size)}" for name, size in one["sizes"].items())
+        won: dict[str, Json] = next((timing for timing in one["timings"] if timing["config"] == record.winner), {})
+        best_us = min(timing["median_us"] for timing in one["timings"] if timing["median_us"])
+        words = f"{terminal.time_words(won.get('median_us'))}, its own best {terminal.time_words(best_us)}"
+        yield f"member {sizes}", f"{words}, {terminal.ratio_words(one['vs_default'])} vs default"
     if isinstance(default := provenance.pop("default", None), dict):
         yield "untuned", terminal.config_words(default, record.key.is_of_triton)
     yield from _words(provenance, "provenance.")

@@ -96,7 +96,8 @@ def tune(
     done), and, null where they are not known: `digest`, `device` (slug), `triton` (its version), `call`, `config`,
     `median_us`, `vs_first` and `vs_default` (speed-up against the first config and against what runs untuned),
     `quality`, `source` ("measured", "stored" or the config file), `configs` and `measured_configs` (how many there are
-    and how many have been measured), and `remark` (a sentence, of a choice that is or was noisy). With --binaries also
+    and how many have been measured), `remark` (a sentence, of a choice that is or was noisy) and `members` (the sizes
+    of the calls of its bucket that it was tuned on). With --binaries also
     `binaries.files`, each with `path`, `kernel`, `of` (entries), `entries` (those with binaries), `variants`, `generic`
     (of them), `bytes` and `missing` (lines).
     """

@@ -78,6 +78,7 @@ REVIEWED = {
         "autotuned is not installed as files; call autotuned.install() in the program.",
     ],
     "something named is not there, or the system refuses it: its name, the reason, and what is there": [
+        "no choice for {}. {}",
         "there is no file {}.{}",
         "kernel {} cannot be imported ({}). {}",
         "argument {} is missing. Expected: {}.",
@@ -124,6 +125,7 @@ KNOWN_TEXTS = {text for texts in REVIEWED.values() for text in texts}
 PLAIN = {
     "`{}` key {}: this rank may choose another config than the others.",
     "waiting for {}, which tunes the same key; lock file: {}",
+    "waiting for {}, which tunes the same key; shared store: {}",
     "rank {} waits for {}.",
     "autotuned run: nothing is installed in this process",
 }

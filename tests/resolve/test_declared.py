@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import threading
 
 import pytest
 import triton
@@ -164,7 +165,15 @@ def test_where_nothing_runs_the_reasons_are_said(monkeypatch):
     f = tuned(Space({"a": pow2s(512, 4096), "b": pow2s(512, 4096), "c": range(8)}))
     with pytest.raises(RuntimeError, match="too large"):
         f(1)
-    assert batches.LEAST_BATCH < len(set(f.table.asked)) <= batches.FAILING * batches.LEAST_BATCH + 1
+    assert batches.LEAST_BATCH < len(set(f.table.asked)) <= batches.IN_VAIN + batches.LEAST_BATCH
+
+
+def test_a_search_goes_on_where_most_configs_fail():
+    """None of the first batches runs."""
+    f = tuned(Space({"a": pow2s(4, 2**20), "b": pow2s(4, 2**20), "c": range(5)}, first=[
+        {"a": 2**20, "b": 2**place, "c": c} for place in range(12, 16) for c in range(5)]))  # fmt: skip
+    f(1)
+    assert values(f.best_config) == (64, 32, 0)
 
 
 def test_a_first_batch_that_fails_is_not_the_end():
@@ -172,6 +181,62 @@ def test_a_first_batch_that_fails_is_not_the_end():
         {"a": 4096, "b": 512, "c": c} for c in range(8)]))  # fmt: skip
     f(1)
     assert values(f.best_config) == (64, 32, 0)
+
+
+def test_each_key_has_a_search_of_its_own():
+    """An object with a state serves the first search; the others begin with a copy of it as it was given."""
+    for given in (autotuned.strategy("exhaustive", space()), autotuned.strategy("random", space(), seed=3),
+                  autotuned.strategy("guided", space())):  # fmt: skip
+        f = tuned(space(), strategy=given)
+        for n in (1, 2):
+            f(n)
+            assert values(f.best_config) == (64, 32, 0)
+        f.cache_clear()
+
+
+def test_a_strategy_that_cannot_be_copied_serves_one_key():
+    own = Own([Config({"a": 64, "b": 32, "c": 0})])
+    own.lock = threading.Lock()
+    f = tuned(space(), strategy=own)
+    f(1)
+    with pytest.raises(DecorationError, match="declared.f.*an object that can be copied for the search of each key"):
+        f(2)
+
+
+@pytest.mark.parametrize("again", [{"a": 64, "b": 32, "c": 0}, {"a": 7, "b": 32, "c": 0}], ids=["known", "foreign"])
+def test_a_strategy_that_repeats_itself_ends(again):
+    class Same:
+        def ask(self, n):
+            return [Config(again)]
+
+        def tell(self, results):
+            pass
+
+    f = tuned(space(), strategy=Same())
+    f(1)
+    (record,) = [found for _, found in listing.all_records("declared.f")]
+    assert record.provenance["space"]["stopped"] == "the strategy asked 96 times for nothing new"
+
+
+@pytest.mark.parametrize("answer", [None, "abc", [{"a": 64, "b": 32, "c": 0}], {"a": 1}, [None], 3], ids=repr)
+def test_what_is_no_list_of_configs_is_said(answer):
+    class Wrong(Own):
+        def ask(self, n):
+            return answer
+
+    with pytest.raises(DecorationError, match="`declared.f`: strategy: expected a list of autotuned.Config"):
+        tuned(space(), strategy=Wrong([]))(1)
+
+
+def test_a_model_ranks_all_members():
+    """As those of a list."""
+    model = lambda n, a, b, c, **options: microseconds(a, b, c) or 1e9
+    f = tuned(space(), prune_configs_by={"perf_model": model, "top_k": 5})
+    f(1)
+    assert values(f.best_config) == (64, 32, 0) and len(set(f.table.asked)) == 5
+    large = Space({"a": pow2s(4, 512), "b": pow2s(4, 512), "c": range(5_000)})
+    with pytest.raises(SpaceError, match="`declared.f`: perf_model: expected a space of at most 50,000.*got 320,000"):
+        tuned(large, prune_configs_by={"perf_model": model, "top_k": 5})(1)
 
 
 def test_a_strategy_that_asks_for_nothing_that_runs_is_an_error():

@@ -9,13 +9,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+import replay
 from fakes import FakeConfig as Config
 
 import autotuned
 from autotuned import autotune
-from autotuned.search import race
+from autotuned.offline.measure import remark
+from autotuned.search import compile as compiling
+from autotuned.search import race, racing, sampling, search
 from autotuned.search.race import Duel, Track, duel, winner
-from autotuned.search.trial import Trial
+from autotuned.search.trial import Trial, median
 from autotuned.store import listing
 
 
@@ -215,3 +218,96 @@ def test_a_tie_goes_to_the_untuned_and_then_to_the_earlier() -> None:
     assert winner(trials, 0.5, untuned=2)[0] is trials[2]
     assert winner(trials, 0.5)[0] is trials[0]
     assert winner([*trials, trial(3, *[90.0] * 40)], 0.5, untuned=2)[0].index == 3
+
+
+# -- a default that came later, and a budget that ended too early --------------------------------------------------------
+
+
+def tuned_again(run: Any, n: int = 4) -> Any:
+    return run.tuner.tune(run.tuner.call((np.zeros(4), n), {}, None), again=True)[1]
+
+
+@pytest.mark.parametrize("default_us", [500, 2004, 2500, 3000], ids="{}".format)
+def test_a_default_that_came_after_the_choice_is_raced_by_tune(took: Callable[[float], None], default_us: int) -> None:
+    times_us = [3000, 2000, 2500]
+    tuned(took, times_us)(np.zeros(4), 4)
+    run = tuned(took, times_us, default=Config({"us": default_us}))
+    run(np.zeros(4), 4)
+    assert (run.best_config.kwargs["us"], run.cache_info().searches) == (2000, 0)
+    beaten = "default= was given, or changed, after this was chosen" in str(run.explain(np.zeros(4), 4))
+    assert beaten == (default_us != 3000)  # which was the first of the list, and so what ran untuned
+    chosen = tuned_again(run)
+    assert chosen.config.kwargs["us"] == (2000 if default_us > 2004 else default_us)
+    [(_, record)] = listing.all_records()
+    assert record.provenance["default"]["kwargs"] == {"us": default_us}
+    assert {timing.config["kwargs"]["us"] for timing in record.timings} == {*times_us, default_us}
+    assert "default= was given" not in str(run.explain(np.zeros(4), 4))
+    searches = run.cache_info().searches
+    tuned_again(run)
+    assert run.cache_info().searches == searches == (default_us != 3000)
+
+
+class Late:
+    """A clock that is over a budget as soon as the last comparison is about to begin."""
+
+    def __init__(self, took: Callable[[float], None], monkeypatch: pytest.MonkeyPatch, budget_s: float) -> None:
+        self.now_s, self._took = 0.0, took
+        for module in (sampling, racing, search, compiling):
+            monkeypatch.setattr(module, "time", self)
+        use_all = sampling.Sampling.use_all
+
+        def late(self_: Any) -> None:
+            use_all(self_)
+            self.now_s += budget_s
+
+        monkeypatch.setattr(sampling.Sampling, "use_all", late)
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    perf_counter = monotonic
+
+
+@pytest.mark.parametrize("default_us", [None, 2500])
+def test_a_budget_that_ends_before_the_last_comparison_leaves_what_runs_untuned(
+    took: Callable[[float], None], monkeypatch: pytest.MonkeyPatch, default_us: int | None
+) -> None:
+    untuned_us = default_us or 3000
+    with monkeypatch.context() as patch:
+        Late(took, patch, 10.0)
+        run = tuned(took, [3000, 2000, 2500], budget_s=5.0, default=default_us and Config({"us": default_us}))
+        searched(run, 4)
+    [(_, record)] = listing.all_records()
+    assert (record.winner["kwargs"]["us"], record.quality) == (untuned_us, "unresolved")
+    assert record.provenance["unconfirmed"]["kwargs"] == {"us": 2000}
+    assert "run `tune` again" in str(remark(record, False))
+    run = tuned(took, [3000, 2000, 2500], default=default_us and Config({"us": default_us}))
+    run(np.zeros(4), 4)
+    assert (run.best_config.kwargs["us"], run.cache_info().searches) == (untuned_us, 0)
+    assert "a budget ended before" in str(run.explain(np.zeros(4), 4))
+    assert tuned_again(run).config.kwargs["us"] == 2000
+    [(_, record)] = listing.all_records()
+    assert (record.quality, record.unconfirmed, len(record.timings)) == ("ok", None, 3)
+
+
+@pytest.mark.parametrize("recording", [one.name for one in replay.recordings()])
+def test_whatever_the_budget_nothing_is_chosen_that_has_not_won_the_last_comparison(recording: str) -> None:
+    """Replayed: a duel that is cut off after any number of samples is won by nobody but who beats the other."""
+    [samples_us] = [one.samples_us for one in replay.recordings() if one.name == recording]
+    means = [median(list(samples)) for samples in samples_us]
+    best = means.index(min(means))
+    for untuned in range(len(samples_us)):
+        for time_for in range(0, 2 * race.DUEL_SAMPLES, 3):
+            taken: list[int] = []
+
+            def sample(turn: Sequence[Trial], untuned: int = untuned, time_for: int = time_for) -> None:
+                for one in turn:
+                    if len(taken) < time_for:
+                        one.samples_us.append(samples_us[(best, untuned)[one.index]][len(one.samples_us)])
+                        taken.append(one.index)
+
+            found = duel(trial(0, means[best]), trial(1, means[untuned]), Track(sample))
+            fewest = min(taken.count(0), taken.count(1))
+            assert found.is_fought == (fewest >= race.FIRST_SAMPLES)
+            if found.is_won:
+                assert found.is_fought and found.best.median_us < found.untuned.median_us

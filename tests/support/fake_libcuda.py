@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 from types import SimpleNamespace
 
+from fake_driver import OLD_DRIVER, Device
+
 from autotuned.binaries import libcuda, serve
 
 OUT_OF_MEMORY, NO_IMAGE = 2, 200
@@ -14,7 +16,7 @@ WORDS = {OUT_OF_MEMORY: b"out of memory", NO_IMAGE: b"device kernel image is inv
 class Library:
     """Loads whatever begins like machine code; `error` is what the next load answers.
 
-    `params` is how many parameters of a launch are noted, 8 bytes each.
+    `params` is how many parameters of a launch are noted, 8 bytes each, or the bytes of each.
     """
 
     def __init__(self):
@@ -57,8 +59,19 @@ class Library:
         self.launches.append(SimpleNamespace(
             grid=tuple(c.grid), block=tuple(c.block), shared=c.shared, stream=c.stream, function=function.value,
             attributes=[(c.attributes[i].id, *c.attributes[i].value[:3]) for i in range(c.attribute_count)],
-            raw=[ctypes.string_at(params[i], 8) for i in range(self.params)],
+            raw=[ctypes.string_at(params[i], size) for i, size in enumerate(self._sizes())],
         ))  # fmt: skip
+        return 0
+
+    def _sizes(self):
+        return [8] * self.params if isinstance(self.params, int) else self.params
+
+    def cuTensorMapEncodeTiled(self, out, type_, rank, address, *rest):
+        assert ctypes.addressof(out) % 64 == 0
+        return Device()._encode(ctypes.addressof(out), type_, rank, address.value, *rest)
+
+    def cuDriverGetVersion(self, out):
+        out._obj.value = OLD_DRIVER
         return 0
 
     def cuPointerGetAttribute(self, out, which, address):

@@ -16,6 +16,7 @@ from autotuned.offline.workers.interrupts import Interrupts
 from autotuned.offline.workers.process import Ending
 from autotuned.offline.workers.queue import Queue, QueuedCase
 from autotuned.offline.workers.slots import Executor, Slot
+from autotuned.remote import connection
 from autotuned.search.job import Progress
 from autotuned.store import record, records
 from autotuned.typed_json import Json
@@ -277,7 +278,7 @@ class Pool:
     def _keep(self, message: Mapping[str, Json]) -> None:
         """Keep what a result rests on: a record of another host in this one's store, an entry for its config file."""
         if message["record"] is not None:
-            records.keep(record.load(message["record"]))
+            connection.keep(record.load(message["record"]))
         if message["entry"] is not None and self._options.out is not None:
             entry = file.load_entry(message["entry"], "entry")
             self._unshipped.append((Key(**message["key"]), entry))

@@ -1,4 +1,4 @@
-"""A server whose code is tuned while it serves: `python server.py`, and `autotuned tune --follow calls.jsonl` beside it."""
+"""A server whose code is tuned while it serves; `autotuned tune --follow calls.jsonl` is its companion."""
 
 import json
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer

@@ -1,0 +1,43 @@
+"""A call taken apart: its sizes, each with its place, and the rest, which must be equal for calls to be alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from autotuned.typed_json import Json, canonical
+
+Sizes = tuple[tuple[str, int], ...]  # of a call, each with its place
+
+
+class Shape(NamedTuple):
+    """A call taken apart: all that must be equal, as text, and the sizes that may differ, each with its place."""
+
+    rest: str
+    sizes: Sizes
+
+
+def shape_of(call: Json, axes: Iterable[str] | None = None) -> Shape:
+    """Take a call apart.
+
+    Args:
+        call: The call part of a key.
+        axes: Arguments whose integers, or whose tensors' shapes, may differ; None for all.
+    """
+    free = None if axes is None else set(axes)
+    sizes: list[tuple[str, int]] = []
+    values, tensors = dict(call.get("values", {})), dict(call.get("tensors", {}))
+    for path, value in sorted(values.items()):
+        if type(value) is int and (free is None or argument_of(path) in free):
+            sizes.append((path, value))
+            values[path] = {"near": 1}
+    for path, tensor in sorted(tensors.items()):
+        if "shape" in tensor and (free is None or argument_of(path) in free):
+            sizes += [(f"{path}.shape[{dim}]", size) for dim, size in enumerate(tensor["shape"])]
+            tensors[path] = {**tensor, "shape": {"near": len(tensor["shape"])}}
+    return Shape(canonical({**call, "values": values, "tensors": tensors}), tuple(sizes))
+
+
+def argument_of(path: str) -> str:
+    """The argument that a place lies in: of an item of a tuple, the tuple."""
+    return path.partition("[")[0]

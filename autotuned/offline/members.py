@@ -1,0 +1,176 @@
+"""Which calls of a bucket it is tuned on: the most frequent of a recording, the ends, and what lies between them."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from autotuned.api.pickling import CaseGenerator
+from autotuned.offline import replay, targets
+from autotuned.offline.cases import Case, Cases
+from autotuned.offline.device import tensors_on
+from autotuned.offline.targets import Found
+from autotuned.recording.file import RecordedCall
+from autotuned.resolve.request import Member
+from autotuned.tunable.call import Call
+from autotuned.typed_json import Json, canonical
+
+Sizes = Mapping[str, Json]  # of the arguments that are in the key by their bucket
+MOST = 1 << 40  # no size is looked for beyond
+
+
+@dataclass(frozen=True)
+class _Known:
+    """A call of a bucket: its sizes, how often it was made, and what it is made from again."""
+
+    sizes: Sizes
+    count: int
+    given: Any
+
+
+class Members:
+    """The calls of each bucket of the targets.
+
+    Args:
+        cases: Of the session.
+        device: "cuda" or "interpreter".
+    """
+
+    def __init__(self, cases: Cases, device: str) -> None:
+        self._cases, self._device = cases, tensors_on(device)
+        self._known: dict[int, dict[str, list[_Known]]] = {}  # by tuned object, then by the call part of the key
+
+    def of(self, case: Case, call: Call) -> tuple[Member, ...]:
+        """The calls that a case's choice is to be best for, its own first; empty where that is the only one."""
+        found, options = case.found, case.found.tuner.options
+        if options.members < 2:
+            return ()
+        chooser = found.tuner.chooser
+        part, own = canonical(chooser.part(call)), sizes_of(found, call.arguments)
+        if id(found.tuned) not in self._known:
+            self._known[id(found.tuned)] = self._all(found)
+        known = self._known[id(found.tuned)].get(part, [])
+        mine = next((one for one in known if one.sizes == own), _Known(own, case.count, case.given))
+        others = {canonical(dict(one.sizes)): one for one in known if one.sizes != own}
+        if len(others) + 1 < options.members:
+            more = self._generated(found, part, mine, options.members - 1)
+            others = {**{canonical(dict(one.sizes)): one for one in more}, **others}
+        picked = chosen([mine, *others.values()], options.members)
+        if len(picked) < 2:
+            return ()
+        return tuple(self._member(found, one, call if one is mine else None) for one in picked)
+
+    def _member(self, found: Found, known: _Known, call: Call | None) -> Member:
+        made, lost = (call, []) if call is not None else self._bound(found, known.given)
+        live = found.tuner.chooser.candidates(made)
+        left = live.only([name for name, config in live.items() if str(config) not in lost])
+        return Member(made, left, known.sizes, known.count)
+
+    def _all(self, found: Found) -> dict[str, list[_Known]]:
+        """The cases of one tuned object by the call part of their key; tensors are made and dropped one by one."""
+        groups: dict[str, list[_Known]] = {}
+        for case in self._cases:
+            if case.found.tuned is not found.tuned or case.error:
+                continue
+            try:
+                call, _ = self._bound(found, case.given)
+            except Exception:  # the result that says so comes when it is its turn
+                continue
+            sizes = sizes_of(found, call.arguments)
+            group = groups.setdefault(canonical(found.tuner.chooser.part(call)), [])
+            if all(one.sizes != sizes for one in group):
+                given = case.given if isinstance(case.given, RecordedCall) else replace(case, given=None)
+                group.append(_Known(sizes, case.count, given))
+        return groups
+
+    def _bound(self, found: Found, given: Any) -> tuple[Call, list[str]]:
+        """A call, and the configs, as text, that it cannot be launched with."""
+        if isinstance(given, RecordedCall):
+            return replay.call_of(found, given, self._device)
+        if isinstance(given, Case):  # of a generator: made again, for nobody has kept its tensors
+            again = self._cases.at(given.number)
+            given = again.given if again is not None else None
+        return targets.bind(found, given), []
+
+    def _generated(self, found: Found, part: str, mine: _Known, count: int) -> Iterator[_Known]:
+        """Calls of the same bucket from generators that take sizes by keyword: its ends, and between them."""
+        for name, bucket in found.tuner.options.spec.buckets.items():
+            size = mine.sizes.get(name)
+            takers = [one for one in found.tuned.cases if name in keywords(one)]
+            if type(size) is not int or not takers:
+                continue
+            low, high = ends(bucket, size)
+            for other in _spread(low, high, size, count):
+                for given in (case for one in takers for case in one(self._device, **{name: other})):
+                    call = targets.bind(found, given)
+                    sizes = sizes_of(found, call.arguments)
+                    if canonical(found.tuner.chooser.part(call)) == part and sizes == {**mine.sizes, name: other}:
+                        yield _Known(sizes, 0, given)
+
+
+def keywords(generator: CaseGenerator) -> list[str]:
+    """The sizes that a generator of cases takes by keyword."""
+    parameters = list(inspect.signature(generator).parameters.values())[1:]
+    return [one.name for one in parameters if one.kind in (one.KEYWORD_ONLY, one.POSITIONAL_OR_KEYWORD)]
+
+
+def sizes_of(found: Found, arguments: Mapping[str, Any]) -> dict[str, Json]:
+    """The true sizes of a call's arguments that are in the key by their bucket."""
+    sizes: dict[str, Json] = {}
+    for name in found.tuner.options.spec.buckets:
+        value = arguments.get(name)
+        shape = getattr(value, "shape", None)
+        sizes[name] = list(map(int, shape)) if shape is not None else value if type(value) is int else str(value)
+    return sizes
+
+
+def chosen(known: Sequence[_Known], count: int) -> list[_Known]:
+    """At most so many: the first and the most frequent, the ends, then those furthest from all that are chosen."""
+    left = sorted(known[1:], key=lambda one: -one.count)
+    picked = [known[0]]
+    if left and left[0].count > known[0].count:
+        picked.append(left.pop(0))
+    while left and len(picked) < count:
+        furthest = max(left, key=lambda one: min(_distance(one.sizes, other.sizes) for other in picked))
+        picked.append(furthest)
+        left.remove(furthest)
+    return picked[:count]
+
+
+def _distance(one: Sizes, other: Sizes) -> float:
+    pairs = zip(_numbers(one.values()), _numbers(other.values()))
+    return sum(abs(math.log2((a + 1) / (b + 1))) for a, b in pairs)
+
+
+def _numbers(values: Iterable[Json]) -> Iterator[int]:
+    for value in values:
+        if isinstance(value, list):
+            yield from _numbers(value)
+        elif type(value) is int and value >= 0:
+            yield value
+
+
+def ends(bucket: Any, size: int) -> tuple[int, int]:
+    """The smallest and the largest size of a bucket that has no gaps around a size."""
+
+    def end(step: int) -> int:
+        reached, stride = size, 1
+        while stride:  # further and further while it is the same bucket, then back in halves
+            further = reached + step * stride
+            inside = 0 < further < MOST and bucket(further) == bucket(size)
+            reached, stride = (further, stride * 2) if inside else (reached, stride // 2)
+        return reached
+
+    return end(-1), end(1)
+
+
+def _spread(low: int, high: int, size: int, count: int) -> list[int]:
+    """So many sizes from one end to the other, in equal ratios, without one."""
+    if low == high:
+        return []
+    parts = max(count, 2) - 1
+    some = [round(low * (high / low) ** (index / parts)) for index in range(parts + 1)]
+    return [one for one in dict.fromkeys(some) if one != size]

@@ -1,0 +1,119 @@
+"""The shared store of a process: the one that was connected in code, else that of the environment."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from autotuned import env
+from autotuned.remote import place
+from autotuned.remote.place import LEASE_S, RETRY_S, WAIT_S
+from autotuned.store import records
+from autotuned.store.record import TuningRecord
+
+if TYPE_CHECKING:
+    from autotuned.remote.client import Client
+
+_of_environment: dict[tuple[str, str], Client] = {}
+
+
+class Connection:
+    """A shared store in use, until `close()` or the end of a `with` block."""
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        env.connected.append(client)
+
+    def close(self) -> None:
+        """Send what is to be sent, for 2 s at most, and use it no more."""
+        if self.client in env.connected:
+            env.connected.remove(self.client)
+            self.client.close()
+
+    def __enter__(self) -> Connection:
+        """The connection."""
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Connection({self.client.where})"
+
+
+def connect(
+    url: str,
+    *,
+    namespace: str | None = None,
+    key: str | None = None,
+    read_only: bool = False,
+    wait_s: float = WAIT_S,
+    lease_s: float = LEASE_S,
+    retry_s: float = RETRY_S,
+    **options: Any,
+) -> Connection:
+    """Use a shared store behind the user's own, for the whole process, in place of that of `AUTOTUNED_STORE`.
+
+    Nothing is asked of it before a call finds nothing in the user's store.
+
+    Args:
+        url: `redis://`, `rediss://`, or what fsspec opens, such as `s3://bucket/folder` or `file:///mnt/shared`.
+        namespace: Keeps users of one server apart; default: what follows a `#` in the URL, else "default".
+        key: Signs what is sent; what is not signed with it is ignored. Default: `AUTOTUNED_STORE_KEY`.
+        read_only: Send nothing.
+        wait_s: Seconds that a call waits at most, where it would otherwise search.
+        lease_s: Seconds after which the lease of a dead host ends.
+        retry_s: Seconds after a failure in which the store is not asked.
+        options: Passed to the client: of the package redis, or fsspec's file system.
+
+    Returns:
+        What ends it: call its `.close()`, or use it in a `with` statement.
+
+    Raises:
+        OptionError: The URL is none, or an option cannot have its value.
+    """
+    key = key if key is not None else env.store_settings()["key"]
+    return Connection(_client(place.place(
+        url, namespace=namespace, key=key, read_only=read_only, wait_s=wait_s, lease_s=lease_s, retry_s=retry_s,
+        options=options,
+    )))  # fmt: skip
+
+
+def _client(where: place.Place) -> Client:
+    from autotuned.remote.client import Client
+
+    return Client(where)
+
+
+def keep(found: TuningRecord, again: bool = False) -> bool:
+    """Keep what was measured here in the user's store, and send it to the shared one if there is one.
+
+    Args:
+        found: A record.
+        again: It was measured to replace what is there.
+
+    Returns:
+        Whether it was kept.
+    """
+    client = store()
+    return records.keep(found) if client is None else client.keep(found, again)
+
+
+def store() -> Client | None:
+    """The shared store in force; None where there is none, or it cannot be used."""
+    return env.connected[-1] if env.connected else of_environment()
+
+
+def of_environment() -> Client | None:
+    """The store that `AUTOTUNED_STORE` names; None where there is none, or it cannot be used, which is said once."""
+    url = env.store_url()
+    if not url:
+        return None
+    try:
+        settings = env.store_settings()
+        at = url, repr(settings)
+        if at not in _of_environment:
+            _of_environment[at] = _client(place.place(url, **settings))
+        return _of_environment[at]
+    except ValueError as error:
+        env.warn_once("AUTOTUNED_STORE", "AUTOTUNED_STORE is not used: %s", error)
+        return None

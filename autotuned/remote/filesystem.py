@@ -1,0 +1,162 @@
+"""A shared store in a folder or a bucket, by fsspec: a file a record."""
+
+from __future__ import annotations
+
+import errno
+import time
+from collections.abc import Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+from autotuned import disk
+from autotuned.errors import StoreError
+from autotuned.remote.place import Place, bounded
+from autotuned.store import locks
+
+TIMEOUT_S = 5.0
+_LOCK_S = 5.0  # a write takes milliseconds; whoever waits longer writes without the lock
+
+
+class FileSystem:
+    """Files `<URL>/<namespace>/<name>` of whatever fsspec opens.
+
+    What is there is replaced in one step. On S3 a write is refused where somebody else wrote meanwhile; in a folder a
+    lock file keeps writers apart where the file system has locks; elsewhere the last writer wins.
+
+    Raises:
+        StoreError: fsspec, or its half for this URL, is not installed.
+    """
+
+    has_leases = False
+
+    def __init__(self, place: Place) -> None:
+        try:
+            from fsspec.core import url_to_fs
+
+            protocol = place.url.partition("://")[0]
+            options = {**_OPTIONS.get(protocol, {}), "skip_instance_cache": True, "use_listings_cache": False}
+            self._fs, root = url_to_fs(place.url, **options, **place.options)
+        except (ImportError, ValueError) as error:
+            raise StoreError(
+                f"shared store {place.words}: expected fsspec and its package for this URL, such as s3fs, got "
+                f"{place.scrubbed(error)}. pip install 'autotuned[fsspec]'"
+            ) from None
+        self._is_s3, self._is_folder = "s3" in self._fs.protocol, "file" in self._fs.protocol
+        self._root = f"{root.rstrip('/')}/{place.namespace}/"
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def read(self, name: str, most: int, for_update: bool = False) -> tuple[bytes | None, str]:
+        """Content and what tells it from later content; None and "" where there is none.
+
+        Args:
+            name: What it was written as.
+            most: Bytes that are read at most.
+            for_update: Ask for what tells it from later content: another round trip.
+
+        Raises:
+            ValueError: It is larger than `most` bytes, or no plain file.
+        """
+        path = self._root + name
+        if self._is_folder:
+            try:
+                return disk.read_bytes(Path(path), most), ""
+            except (FileNotFoundError, NotADirectoryError):
+                return None, ""
+        try:  # first what tells it from others: if it is replaced before it is read, the write is refused
+            seen = str(self._fs.info(path).get("ETag", "")) if for_update else ""
+            data = self._fs.cat_file(path, start=0, end=most + 1)
+        except FileNotFoundError:
+            return None, ""
+        except OSError as error:
+            if error.errno != errno.EINVAL or self._fs.info(path)["size"]:
+                raise
+            data = b""  # S3 has no part of what is empty
+        return bounded(name, data, most), seen
+
+    def read_all(self, names: list[str], most: int) -> Iterator[tuple[str, bytes | None]]:
+        """What several names have; what is too large is left out."""
+        for name in names:
+            try:
+                yield name, self.read(name, most)[0]
+            except ValueError:
+                continue
+
+    def write(self, name: str, data: bytes, seen: str, fence: int = 0) -> str:
+        """Replace what was seen: "written", or "changed" where it is known to be another by now.
+
+        Args:
+            name: What it is found by.
+            data: Its whole content.
+            seen: As `read` gave it; "*" for whatever is there.
+            fence: Not used: there are no leases.
+        """
+        path = self._root + name
+        if self._is_folder:
+            disk.write_bytes(Path(path), data)
+            return "written"
+        condition: dict[str, Any] = {}
+        if self._is_s3 and seen != "*":
+            condition = {"IfMatch": seen} if seen else {"mode": "create"}
+        try:
+            self._put(path, data, condition)
+        except FileExistsError:
+            return "changed"
+        except OSError as error:
+            if condition and _is_conflict(error):
+                return "changed"
+            raise
+        return "written"
+
+    def _put(self, path: str, data: bytes, condition: dict[str, Any]) -> None:
+        try:
+            self._fs.pipe_file(path, data, **condition)
+        except FileNotFoundError:  # a file system with real folders
+            self._fs.makedirs(path.rpartition("/")[0], exist_ok=True)
+            self._fs.pipe_file(path, data, **condition)
+
+    def updating(self, name: str) -> Any:
+        """A `with` block in which nobody else reads and replaces a record of a folder."""
+        if not self._is_folder:
+            return nullcontext()
+        path = Path(self._root + name)
+        return locks.locked(path.with_name(".lock"), timeout_s=_LOCK_S)
+
+    def names(self, prefix: str) -> Iterator[str]:
+        """All names that begin so."""
+        return (name for name, _, _ in self.sizes(prefix))
+
+    def sizes(self, prefix: str) -> Iterator[tuple[str, int, float]]:
+        """Names with bytes and seconds since they were written."""
+        try:
+            found = self._fs.find(self._root + prefix, detail=True)
+        except FileNotFoundError:
+            return
+        root, now = self._fs._strip_protocol(self._root).rstrip("/") + "/", time.time()
+        for path, info in sorted(found.items()):
+            if info["type"] == "file" and not path.rpartition("/")[2].startswith("."):
+                yield path.removeprefix(root), int(info["size"] or 0), _age_s(info, now)
+
+    def remove(self, name: str) -> None:
+        """Remove it, if it is there."""
+        try:
+            self._fs.rm_file(self._root + name)
+        except FileNotFoundError:
+            pass
+
+
+def _age_s(info: dict[str, Any], now: float) -> float:
+    when = info.get("mtime", info.get("LastModified", now))
+    return now - (when.timestamp() if hasattr(when, "timestamp") else float(when))
+
+
+def _is_conflict(error: OSError) -> bool:
+    words = str(error)
+    return any(word in words for word in ("PreconditionFailed", "ConditionalRequestConflict", "pre-conditions", "412"))
+
+
+# Once, and soon given up: whoever needs it goes on by itself.
+_S3 = {"config_kwargs": {"connect_timeout": TIMEOUT_S, "read_timeout": TIMEOUT_S, "retries": {"max_attempts": 1}}}
+_OPTIONS: dict[str, dict[str, Any]] = {"s3": _S3, "s3a": _S3}

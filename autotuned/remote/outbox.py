@@ -1,0 +1,72 @@
+"""Which records are still to be sent to a shared store: a file each, which outlives the process."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+from autotuned import disk
+from autotuned.store import layout
+from autotuned.typed_json import typed, wrong
+
+_LOST_S = 86400.0  # a record that is not there by then was cleared away, or never written
+
+
+class Letter(NamedTuple):
+    """A record that is to be sent: its file, whether it replaces what is there, and the files that say so."""
+
+    record: Path
+    again: bool
+    files: tuple[Path, ...]
+
+
+def put(folder: Path, record: Path, again: bool) -> Path | None:
+    """Say that a record will have to be sent, before it is written; None where the disk does not let us."""
+    path = folder / f"{record.stem}.{os.urandom(6).hex()}"
+    try:
+        below = record.relative_to(layout.root()).as_posix()
+        disk.write_text(path, disk.text({"record": below, "again": again}))
+    except (OSError, ValueError):
+        return None
+    return path
+
+
+def digests(folder: Path) -> list[str]:
+    """Of the keys whose records are to be sent; an empty outbox is removed, so that a start sees that there is none."""
+    try:
+        names = [name for name in os.listdir(folder) if not name.startswith(".")]
+    except OSError:
+        return []
+    if not names:
+        disk.remove_folder(folder)
+        disk.remove_folder(folder.parent)
+    return sorted({name.partition(".")[0] for name in names})
+
+
+def letter(folder: Path, digest: str) -> Letter | None:
+    """What is to be sent of a key; what is no such thing is removed."""
+    record, again, files = None, False, []
+    for path in sorted(folder.glob(f"{digest}.*")):
+        try:
+            fields = typed(disk.read_json(path, 4096), dict, "letter")
+            named = layout.root() / typed(fields.get("record"), str, "record")
+            if named.stem != digest or named.parent.parent != layout.schema_folder():
+                raise wrong("record", "the record of this key", named.name)
+        except OSError:
+            continue
+        except ValueError:
+            disk.remove(path)
+            continue
+        record, again = named, again or fields.get("again") is True
+        files.append(path)
+    return None if record is None else Letter(record, again, tuple(files))
+
+
+def is_lost(letter: Letter) -> bool:
+    """Whether a record that is not there will never be."""
+    try:
+        return time.time() - max(os.stat(path).st_mtime for path in letter.files) > _LOST_S
+    except OSError:
+        return True

@@ -1,0 +1,202 @@
+"""Where a shared store is, how it is used, and what is signed in it."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import math
+import re
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from autotuned import disk, env
+from autotuned._startup import Frozen
+from autotuned.errors import OptionError, RecordError, StoreError
+from autotuned.store import record
+from autotuned.store.record import TuningRecord
+
+WAIT_S = 0.3
+LEASE_S = 15.0
+RETRY_S = 60.0
+MAX_RECORD_BYTES = 8 << 20  # 10,000 configs take 4 MiB
+MAX_FILE_BYTES = disk.MAX_FILE_BYTES
+LEAST_KEY = 16  # letters: a word can be guessed by whoever has one signed record
+_NAMESPACE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_FORMAT = "autotuned-store-1"
+_UNSIGNED = "-"
+
+
+class Place(Frozen):
+    """A shared store as a process uses it.
+
+    Attributes:
+        url: With its secrets; `words` is without.
+        namespace: Keeps users of one server apart.
+        key: What signs; None signs nothing and believes all.
+        read_only: Nothing is sent, and no lease taken.
+        wait_s: Seconds that a call waits at most, where it would otherwise search.
+        lease_s: Seconds after which a dead holder's lease ends.
+        retry_s: Seconds after a failure in which it is not asked.
+        options: Further ones of the client: of the package redis, or of fsspec's file system.
+    """
+
+    url: str
+    namespace: str = "default"
+    key: str | None = None
+    read_only: bool = False
+    wait_s: float = WAIT_S
+    lease_s: float = LEASE_S
+    retry_s: float = RETRY_S
+    options: Mapping[str, Any] = MappingProxyType({})
+
+    def __repr__(self) -> str:
+        return f"Place({self.words})"
+
+    @property
+    def words(self) -> str:
+        """The URL without secrets, for people and provenance."""
+        return env.redacted(self.url)
+
+    @property
+    def is_redis(self) -> bool:
+        """Whether it is a Redis server; fsspec opens all else."""
+        return self.url.startswith(("redis://", "rediss://"))
+
+    def scrubbed(self, error: BaseException) -> str:
+        """What went wrong in one line, without secrets: clients put URLs and passwords into their errors."""
+        text = " ".join(f"{type(error).__name__}: {error}".split())
+        for secret in sorted(_secrets(self), key=len, reverse=True):
+            text = text.replace(secret, "***")
+        return text[:300]
+
+    # -- signatures ----------------------------------------------------------------------------------------------
+
+    def seal(self, name: str, content: bytes) -> bytes:
+        """Content as it is stored under a name: a line with its signature, then itself."""
+        return f"{_FORMAT} {self._signature(name, content)}\n".encode() + content
+
+    def open(self, name: str, data: bytes) -> bytes:
+        """The content of what is stored under a name.
+
+        Raises:
+            StoreError: It was not put there by `seal`, or is not signed with this process's key.
+        """
+        head, _, content = data.partition(b"\n")
+        form, _, signature = head.decode("ascii", "replace").partition(" ")
+        if form != _FORMAT:
+            raise StoreError(f"{name}: expected the line {_FORMAT} before the content, got {form!r:.40}.")
+        if self.key is not None and not hmac.compare_digest(signature, self._signature(name, content)):
+            how = "none" if signature == _UNSIGNED else "another"
+            raise StoreError(f"{name}: expected a signature by AUTOTUNED_STORE_KEY, got {how}.")
+        return content
+
+    def _signature(self, name: str, content: bytes) -> str:
+        """Over the namespace and the name, which has the schema and the digest of the key, so that nothing of it
+        verifies in another place.
+        """
+        if self.key is None:
+            return _UNSIGNED
+        parts = [_FORMAT.encode(), self.namespace.encode(), name.encode(), content]
+        text = b"".join(len(part).to_bytes(8, "big") + part for part in parts)
+        return hmac.new(self.key.encode(), text, hashlib.sha256).hexdigest()
+
+    # -- records -------------------------------------------------------------------------------------------------
+
+    def dump(self, found: TuningRecord) -> bytes:
+        """A record as it is stored."""
+        return self.seal(record_name(found.key.digest), disk.text(record.dump(found)).encode())
+
+    def load(self, digest: str, data: bytes) -> TuningRecord:
+        """The record of a key in what is stored for it.
+
+        Raises:
+            StoreError: It cannot be believed, or is none of this key.
+        """
+        name = record_name(digest)
+        content = self.open(name, data)
+        try:
+            found = record.load(disk.parse_json(content))
+            record.check_winner(found)
+        except (ValueError, RecordError) as error:
+            raise StoreError(f"{name}: expected a record, got {str(error)!r:.200}.") from None
+        if found.key.digest != digest or found.winner is None:
+            raise StoreError(f"{name}: expected the choice of this key, got that of {found.key.digest[:12]}.")
+        return found
+
+
+def record_name(digest: str) -> str:
+    """The name of a key's record in the store: it has the schema, for two versions of the package to share one."""
+    return f"v{record.SCHEMA}/{digest[:2]}/{digest}"
+
+
+def bounded(name: str, content: bytes, most: int) -> bytes:
+    """What was read of a name, of which one byte more than `most` was asked for; ValueError if that one came."""
+    if len(content) > most:
+        raise ValueError(f"shared store: {name}: expected at most {most} bytes, got more.")
+    return content
+
+
+def digest_of(name: str) -> str:
+    """The digest in the name of a record."""
+    return name.rpartition("/")[2]
+
+
+RECORDS = f"v{record.SCHEMA}/"
+FILES = "files/"
+
+
+def place(
+    url: str,
+    *,
+    namespace: str | None = None,
+    key: str | None = None,
+    read_only: bool = False,
+    wait_s: float = WAIT_S,
+    lease_s: float = LEASE_S,
+    retry_s: float = RETRY_S,
+    options: Mapping[str, Any] | None = None,
+) -> Place:
+    """The place of a shared store, checked; nothing is asked of it.
+
+    Raises:
+        OptionError: The URL is none, or an option cannot have its value.
+    """
+    url, mark, fragment = str(url).rpartition("#")
+    if not mark or "@" in fragment:  # it is in a password
+        url, fragment = url + mark + fragment, ""
+    if "://" not in url:
+        raise _wrong("url", "a URL such as redis://host:6379/0 or file:///folder", env.redacted(url) or "nothing")
+    named = namespace or fragment or "default"
+    if not _NAMESPACE.fullmatch(named):
+        raise _wrong("namespace", "at most 64 letters, digits, dots, dashes and underscores", repr(named)[:80])
+    if key is not None and len(key) < LEAST_KEY:
+        raise _wrong("key", f"at least {LEAST_KEY} letters", f"{len(key)}")
+    for name, seconds in (("wait_s", wait_s), ("lease_s", lease_s), ("retry_s", retry_s)):
+        if not (math.isfinite(seconds) and seconds >= 0):
+            raise _wrong(name, "seconds of 0 or more", repr(seconds))
+    return Place(url, named, key, read_only, float(wait_s), float(lease_s), float(retry_s), dict(options or {}))
+
+
+def _wrong(option: str, expected: str, got: str) -> OptionError:
+    text = f"shared store: {option}: expected {expected}, got {got}."
+    return OptionError(text, option=option, problem=f"expected {expected}, got {got}")
+
+
+def _secrets(place: Place) -> set[str]:
+    """What of a place must not be shown, also as it is written in a URL."""
+    from urllib.parse import unquote  # here: only what failed asks
+
+    rest = place.url.partition("://")[2]
+    users, query = rest.rpartition("@")[0], rest.rpartition("?")[2] if "?" in rest else ""
+    found = {place.url, users, users.partition(":")[2], query, place.key or "", *_texts(place.options)}
+    found |= {value.partition("=")[2] for value in query.split("&")}
+    return {text for one in found for text in (one, unquote(one)) if len(text) > 2}
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, Mapping):
+        for one in value.values():
+            yield from _texts(one)
+    elif isinstance(value, str):
+        yield value

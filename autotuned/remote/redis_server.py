@@ -1,0 +1,153 @@
+"""A shared store in Redis: records and files as strings, leases as keys that expire."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from typing import Any
+
+from autotuned.errors import StoreError
+from autotuned.remote.place import Place, bounded
+
+TIMEOUT_S = 2.0  # of one command; a launch waits less, and on another thread
+FENCE_DIGITS = 16  # before the content: microseconds of the server's clock
+_BATCH = 100
+
+# One lease of a name: had, renewed, or in another's hands. Its fencing token is larger than that of any lease before,
+# also where the server has forgotten all of them.
+_LEASE = """
+local held = redis.call('GET', KEYS[1])
+if held and string.sub(held, 1, #ARGV[1]) ~= ARGV[1] then return {0, held} end
+local token = held and string.match(held, ' (%d+) ', #ARGV[1])
+if not token then
+  local now = redis.call('TIME')
+  token = now[1] * 1000000 + now[2]
+  local last = tonumber(string.sub(redis.call('GETRANGE', KEYS[2], 0, 15), 1, 16)) or 0
+  token = string.format('%.0f', math.max(token, last + 1))
+end
+redis.call('SET', KEYS[1], ARGV[1] .. ' ' .. token .. ' ' .. ARGV[3], 'PX', ARGV[2])
+return {1, token}
+"""
+_RELEASE = """
+local held = redis.call('GET', KEYS[1])
+if held and string.sub(held, 1, #ARGV[1]) == ARGV[1] then redis.call('DEL', KEYS[1]) end
+"""
+# Replace what was seen; not what a later lease has written.
+_WRITE = """
+local old = redis.call('GET', KEYS[1])
+local last = old and tonumber(string.sub(old, 1, 16)) or 0
+local fence = tonumber(ARGV[3])
+if fence > 0 and fence < last then return 'fenced' end
+if ARGV[2] ~= '*' and ARGV[2] ~= (old and redis.sha1hex(old) or '') then return 'changed' end
+redis.call('SET', KEYS[1], string.format('%016.0f', math.max(fence, last)) .. ARGV[1])
+return 'written'
+"""
+
+
+class RedisServer:
+    """Keys `autotuned:<namespace>:<name>` of a Redis server.
+
+    Raises:
+        StoreError: The package `redis` is not installed.
+    """
+
+    has_leases = True
+
+    def __init__(self, place: Place) -> None:
+        try:
+            import redis
+            from redis.backoff import NoBackoff
+            from redis.retry import Retry
+        except ImportError as error:
+            raise StoreError(
+                f"shared store {place.words}: expected the package redis, got {error}. pip install 'autotuned[redis]'"
+            ) from None
+        options = {
+            "socket_timeout": TIMEOUT_S,
+            "socket_connect_timeout": TIMEOUT_S,
+            "retry": Retry(NoBackoff(), 1),  # once: a connection may have been closed while nobody used it
+            **place.options,
+            "decode_responses": False,
+        }
+        self._client: Any = redis.Redis.from_url(place.url, **options)
+        self._lease, self._release, self._write = map(self._client.register_script, (_LEASE, _RELEASE, _WRITE))
+        self._prefix = f"autotuned:{place.namespace}:"
+
+    def close(self) -> None:
+        """Let go of its connections."""
+        self._client.close()
+
+    def read(self, name: str, most: int, for_update: bool = False) -> tuple[bytes | None, str]:
+        """Content and what tells it from later content; None and "" where there is none.
+
+        Raises:
+            ValueError: It is larger than `most` bytes, and no more are read.
+        """
+        return self._opened(name, self._client.getrange(self._prefix + name, 0, FENCE_DIGITS + most), most)
+
+    def read_all(self, names: list[str], most: int) -> Iterator[tuple[str, bytes | None]]:
+        """What several names have, in few round trips; what is too large, or torn, is left out."""
+        for start in range(0, len(names), _BATCH):
+            some = names[start : start + _BATCH]
+            with self._client.pipeline(transaction=False) as asked:
+                for name in some:
+                    asked.getrange(self._prefix + name, 0, FENCE_DIGITS + most)
+                answers = asked.execute()
+            for name, answer in zip(some, answers):
+                try:
+                    yield name, self._opened(name, answer, most)[0]
+                except ValueError:
+                    continue
+
+    def _opened(self, name: str, data: bytes, most: int) -> tuple[bytes | None, str]:
+        if not data:
+            return None, ""
+        return bounded(name, data[FENCE_DIGITS:], most), hashlib.sha1(data, usedforsecurity=False).hexdigest()
+
+    def write(self, name: str, data: bytes, seen: str, fence: int = 0) -> str:
+        """Replace what was seen: "written", "changed" where it is another by now, "fenced" where a later lease wrote.
+
+        Args:
+            seen: As `read` gave it; "*" for whatever is there.
+            fence: The token of the lease under which it was measured; 0 for none.
+        """
+        return _text(self._write([self._prefix + name], [data, seen, fence]))
+
+    def names(self, prefix: str) -> Iterator[str]:
+        """All names that begin so, in no order."""
+        # A namespace has no letters that mean something in a pattern, and neither have our prefixes.
+        for key in self._client.scan_iter(match=f"{self._prefix}{prefix}*", count=1000):
+            name = _text(key)[len(self._prefix) :]
+            if not name.endswith(".lease"):
+                yield name
+
+    def sizes(self, prefix: str) -> Iterator[tuple[str, int, float]]:
+        """Names with bytes and seconds since the last use, roughly."""
+        names = list(self.names(prefix))
+        for start in range(0, len(names), _BATCH):
+            some = names[start : start + _BATCH]
+            with self._client.pipeline(transaction=False) as asked:
+                for name in some:
+                    asked.strlen(self._prefix + name)
+                    asked.object("idletime", self._prefix + name)
+                found = asked.execute(raise_on_error=False)
+            for name, size, idle in zip(some, found[::2], found[1::2]):
+                yield name, int(size), float(idle) if isinstance(idle, int) else 0.0
+
+    def remove(self, name: str) -> None:
+        """Remove it, if it is there."""
+        self._client.delete(self._prefix + name)
+
+    def lease(self, name: str, nonce: str, seconds: float, who: str) -> tuple[bool, str]:
+        """Have or renew the lease of a name: whether it is had, and its fencing token, or who has it."""
+        keys = [f"{self._prefix}{name}.lease", self._prefix + name]
+        had, answer = self._lease(keys, [nonce, max(1, round(seconds * 1000)), who])
+        return bool(had), _text(answer) if had else _text(answer).partition(" ")[2].partition(" ")[2]
+
+    def release(self, name: str, nonce: str) -> None:
+        """End a lease, if it is this one."""
+        self._release([f"{self._prefix}{name}.lease"], [nonce])
+
+
+def _text(answer: Any) -> str:
+    return answer.decode("utf-8", "replace") if isinstance(answer, bytes) else str(answer)

@@ -1,0 +1,83 @@
+"""A miss where there is a shared store: when it is asked, and which host searches."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+from autotuned.remote import connection
+from autotuned.resolve.request import Question
+from autotuned.store import layout, locks
+from autotuned.store.choice import Choice, Origin
+
+log = logging.getLogger("autotuned")
+
+POLL_S = 0.25
+_seen: set[str] = set()
+
+
+def asked(chooser: Any, question: Question, known: Choice | None, ending: Origin | None) -> Choice | None:
+    """What is known of a question, with the shared store asked: waited for only where the call would raise.
+
+    Where it would search, `searched` asks. What the user's own store answers is asked of nobody.
+    """
+    is_own = known is not None and known.origin in _OWN
+    is_left = "drained" not in _seen and os.path.isdir(layout.root() / layout.OUTBOX)
+    _seen.add("drained")
+    if is_own and not is_left:
+        return known
+    store = None if question.fresh or not chooser.state.keeps(question.key) else connection.store()
+    if store is None:
+        return known
+    if is_left:
+        store.drain()
+    if known is None and ending is None and question.launches:
+        found: Choice | None = chooser.known(question) if store.find(question.key) else None
+        return found
+    will_search = ending is Origin.SEARCH and (known is None or not chooser.is_enough(known, question))
+    if not is_own and not will_search:
+        store.ask([question.key], again=False)
+    return known
+
+
+_OWN = (Origin.STORE, Origin.SEARCH)
+
+
+def searched(chooser: Any, question: Question) -> Choice:
+    """The choice of a call that would be searched for: that of the fleet, or of a search that others wait for.
+
+    As on one machine they wait while somebody searches, take `default=` instead where there is one, and search by
+    themselves after the same time. A thread that holds another key's lock does not wait.
+
+    Raises:
+        AllConfigsFailedError, DeviceLostError: The search failed.
+    """
+    search: Callable[[Question], Choice] = chooser.searched
+    store = None if question.fresh or not chooser.state.keeps(question.key) else connection.store()
+    if store is None:
+        return search(question)
+    start, is_said = time.monotonic(), False
+    patience_s = 0.0 if locks.depth() > 1 else locks.LOCK_TIMEOUT_S
+    try:
+        while True:
+            changed, who = store.turn(question.key)
+            known: Choice | None = chooser.known(question) if changed else None
+            if known is not None and chooser.is_enough(known, question):
+                return known
+            if changed and who is None:  # it is not all that is asked for: once more, with the lease
+                continue
+            waited_s = time.monotonic() - start
+            if not who or waited_s >= patience_s:
+                return search(question)
+            if chooser.options.default is not None and not question.must_search:
+                untuned: Choice = chooser.default(question.call, question.live)
+                return untuned
+            if not is_said and waited_s > locks.MESSAGE_AFTER_S:
+                is_said = True
+                log.warning("waiting for %s, which tunes the same key; shared store: %s", who, store.where)
+            time.sleep(POLL_S)
+    finally:
+        store.release(question.key)

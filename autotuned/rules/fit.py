@@ -1,0 +1,277 @@
+"""A rule fitted to times: its tree, its error where calls were left out, and whether it is worth more than less."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import numpy as np
+
+from autotuned.rules import cover, folds, tree
+from autotuned.rules.rule import Leaf, Loss, Node, Rule, Tree, leaves
+from autotuned.rules.table import MISSING, Table
+from autotuned.store.conditions import BY_DEFAULT, Conditions
+from autotuned.typed_json import Json
+
+CALLS = 20  # in a table at least: of fewer no loss is known that 95 of 100 do not exceed
+LEAVES = 16  # of a tree at most: people read it
+CONFIDENCE = 0.95
+PRIOR = 8.0  # calls with the mean loss of all leaves, which each leaf's own are put beside
+GAIN, FACTOR = 0.01, 2.0  # what a rule must save: in the mean, or of the worst call
+NEAR = 2.0  # the factor of the neighbours that it is compared with
+
+
+@dataclass(frozen=True)
+class Fit:
+    """What came of fitting a table.
+
+    Attributes:
+        table: What it was fitted to. `within`: the loss that is allowed.
+        configs: The configs of its leaves. `cover`: how they were chosen, by their places in `table.configs`.
+        tree: None where there are too few calls. `leaf_of`: of each call, the place of its leaf in `leaves`.
+        left_out, left_out_across: Of each call, the loss that it had when it was left out with its band, and with its
+            combination of the other sizes too; NaN where it was not, infinite where it got a config without a time.
+        compared: Mean and worst loss of the same calls under "rule" and under what is simpler.
+        why_not: Why it is not worth writing down; "" where it is.
+    """
+
+    table: Table
+    within: float
+    configs: tuple[str, ...]
+    cover: cover.Cover
+    tree: Tree | None
+    leaf_of: np.ndarray
+    left_out: np.ndarray
+    left_out_across: np.ndarray
+    compared: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    served: float = 0.0
+    why_not: str = ""
+
+    def rule(self, under: Conditions = BY_DEFAULT) -> Rule | None:
+        """The rule over the table's calls, whether it is worth it or not; None where there is no tree.
+
+        Args:
+            under: What all times were measured under.
+        """
+        if self.tree is None or self.table.pattern is None:
+            return None
+        columns = zip(self.table.names, zip(*self.table.sizes))
+        return Rule(
+            self.table.pattern, {name: (min(column), max(column)) for name, column in columns}, self.table.along,
+            tuple(sorted(set(self.table.others))), tuple(map(json.loads, self.configs)), under, self.tree,
+        )  # fmt: skip
+
+    @cached_property
+    def leaves(self) -> list[Leaf]:
+        """The leaves of the tree, in its order."""
+        return list(leaves(self.tree)) if self.tree is not None else []
+
+    def to_json(self) -> dict[str, Json]:
+        """What is known of its error."""
+        compared = {
+            name: {"mean": _round(mean), "worst": _round(worst)} for name, (mean, worst) in self.compared.items()
+        }
+        return {
+            "calls": len(self.table), "configs": len(self.configs), "leaves": len(self.leaves),
+            "served": _round(self.served), "compared": compared, "why_not": self.why_not,
+        }  # fmt: skip
+
+
+def fit(table: Table, within: float, most: int | None = None) -> Fit:
+    """Fit a rule to a table.
+
+    The configs are the fewest that hold every call within the loss. The tree's size is the one that did best on calls
+    left out; so that its error is that of unseen calls, configs and tree are chosen anew without them each time.
+
+    Args:
+        within: The loss that is allowed: 0.05 for 5%.
+        most: How many configs at most.
+    """
+    chosen = cover.fewest(table.losses, within, most)
+    names = tuple(table.configs[place] for place in chosen.configs)
+    nothing = np.full(len(table), math.nan)
+    empty = Fit(table, within, names, chosen, None, np.zeros(len(table), dtype=int), nothing, nothing)
+    if not table.names:
+        return replace(empty, why_not="all calls have the same sizes")
+    if len(table) < CALLS:
+        return replace(empty, why_not=f"expected {CALLS} calls or more, got {len(table)}")
+    features = tree.Features(table.names, table.sizes)
+    trial = _Trial(table, features, within, most)
+    grown = trial.grow(np.arange(len(table)), list(chosen.configs), trial.leaves)
+    losses = (trial.along(), trial.across())
+    for left_out in losses:
+        exceeds = np.nan_to_num(left_out, nan=np.inf) > within
+        if (~np.isnan(left_out)).sum() >= CALLS:
+            grown.isolate(exceeds, _allowed(len(table)), LEAVES)
+    leaf_of = np.zeros(len(table), dtype=int)
+    for place, leaf in enumerate(grown.leaves):
+        leaf_of[leaf.all_rows] = place
+    known = [_losses(one, leaf_of, len(grown.leaves)) for one in losses]
+    made = [
+        Leaf(chosen.configs.index(leaf.config), len(leaf.rows), *((None, None) if leaf.guesses else one))
+        for leaf, one in zip(grown.leaves, zip(*known))
+    ]
+    ends = {id(leaf): one for leaf, one in zip(grown.leaves, made)}
+    found = Fit(table, within, names, chosen, _tree(grown.root, ends), leaf_of, *losses)
+    return _judged(found, trial)
+
+
+def _tree(grown: tree.Grown, ends: Mapping[int, Leaf]) -> Tree:
+    if grown.split is None or grown.then is None or grown.other is None:
+        return ends[id(grown)]
+    then, other = _tree(grown.then, ends), _tree(grown.other, ends)
+    return Node(grown.split, then, other)
+
+
+class _Trial:
+    """Trees fitted without some calls, and what these then lose."""
+
+    def __init__(self, table: Table, features: tree.Features, within: float, most: int | None) -> None:
+        self.table, self._features = table, features
+        self._within, self._most = within, most
+        self._costs = tree.costs(table.losses)
+        self._losses = np.nan_to_num(table.losses, nan=np.inf)
+        self._along = list(folds.along(table))
+        self._grown = [self.grow(left, self._configs(left), LEAVES).predicted for _, left in self._along]
+        self.leaves = self._best_size()
+
+    def _configs(self, rows: np.ndarray) -> list[int]:
+        return list(cover.greedy(self.table.losses[rows], self._within, self._most))
+
+    def grow(self, rows: np.ndarray, configs: Sequence[int], most: int) -> tree.Growth:
+        """A tree fitted to some calls, with some of the configs."""
+        costs = np.full_like(self._costs, MISSING)
+        costs[:, configs] = self._costs[:, configs]
+        return tree.Growth(self._features, costs, rows, most)
+
+    def _best_size(self) -> int:
+        """The number of leaves with the least cost of calls left out; of about as good ones the least."""
+        totals = []
+        for count in range(LEAVES):
+            costs = [
+                self._costs[out, predicted[min(count, len(predicted) - 1)][out]]
+                for (out, _), predicted in zip(self._along, self._grown)
+            ]
+            totals.append(np.concatenate(costs) if costs else np.zeros(1))
+        means = [float(found.mean()) for found in totals]
+        best = int(np.argmin(means))
+        error = float((totals[best] - means[best]).std() / math.sqrt(len(totals[best]))) / 2
+        return next(count + 1 for count, mean in enumerate(means) if mean <= means[best] + error)
+
+    def along(self) -> np.ndarray:
+        """The loss of each call where its band was left out."""
+        found = np.full(len(self.table), math.nan)
+        for (out, _), predicted in zip(self._along, self._grown):
+            found[out] = self._losses[out, predicted[min(self.leaves, len(predicted)) - 1][out]]
+        return found
+
+    def across(self) -> np.ndarray:
+        """The loss of each call where its combination of other sizes was left out too."""
+        found = np.full(len(self.table), math.nan)
+        for out, left in folds.across(self.table):
+            predicted = self.grow(left, self._configs(left), self.leaves).predicted[-1]
+            found[out] = self._losses[out, predicted[out]]
+        return found
+
+    def simpler(self) -> dict[str, np.ndarray]:
+        """The losses of the same calls under what is simpler than a rule."""
+        found = {name: np.full(len(self.table), math.nan) for name in SIMPLER}
+        for out, left in self._along:
+            single = int(np.argmin(self._costs[left].mean(axis=0)))
+            for row in out:
+                here = [at for at in left if self.table.others[at] == self.table.others[row]]
+                picks = self._picks(row, here, single)
+                for name, pick in zip(SIMPLER, picks):
+                    found[name][row] = self._losses[row, pick]
+        return found
+
+    def _picks(self, row: int, here: Sequence[int], single: int) -> tuple[int, int, int]:
+        """What a call gets: the single config, that of its power of two, that of its nearest neighbour."""
+        octaves = np.log2(np.maximum(self.table.steps, 1.0))
+        far = octaves - octaves[row]
+        bucket = [at for at in here if math.ceil(octaves[at]) == math.ceil(octaves[row])]
+        power = int(np.argmin(self._costs[bucket or [min(here, key=lambda at: abs(far[at]))]].mean(axis=0)))
+        reached = sorted((far[at] > 0, abs(far[at]), at) for at in here if abs(far[at]) <= math.log2(NEAR))
+        return single, power, int(np.argmin(self._costs[reached[0][2]])) if reached else single
+
+
+SIMPLER = ("best single config", "best config of each power of two", f"nearest within a factor of {NEAR:g}")
+
+
+def _losses(left_out: np.ndarray, leaf_of: np.ndarray, count: int) -> list[Loss | None]:
+    """What is known of each leaf, from the losses of calls that were left out; None for one with too few.
+
+    The bound of a leaf is its mean loss, put beside that of all calls, times the ratio to it that 95 of 100 calls of
+    all leaves did not exceed; each ratio is to the mean of the others of the leaf, so that no call counts itself. It is
+    no less than what 95 of 100 calls of the leaf did not exceed: leaves were chosen by these losses.
+    """
+    known = ~np.isnan(left_out)
+    rows = np.flatnonzero(known)
+    if len(rows) < CALLS:
+        return [None] * count
+    losses, leaves = np.minimum(left_out[rows], 1e6), leaf_of[rows]
+    mean = float(losses.mean()) or 1e-6
+    sums, counts = (np.bincount(leaves, weights, count) for weights in (losses, None))
+    others = (sums[leaves] - losses + PRIOR * mean) / (counts[leaves] - 1 + PRIOR)
+    ratio = _quantile(losses / others)
+    found: list[Loss | None] = []
+    for leaf in range(count):
+        own = losses[leaves == leaf]
+        if len(own) < tree.LEAF or ratio is None:
+            found.append(None)
+            continue
+        scale = (float(own.sum()) + PRIOR * mean) / (len(own) + PRIOR)
+        alone = _quantile(own)  # of few calls there is none: then it is their worst, at least
+        bound = max(ratio * scale, float(own.max()) if alone is None else alone)
+        found.append(Loss(len(own), _round(own.mean()), _round(own.max()), _up(bound)))
+    return found
+
+
+def _allowed(count: int) -> np.ndarray:
+    """How many of 0, 1, 2, ... calls may exceed what `_quantile` of their losses then is not above; -1 of too few."""
+    found = [number - math.ceil((number + 1) * CONFIDENCE) for number in range(count + 1)]
+    return np.asarray(found)
+
+
+def _quantile(losses: np.ndarray) -> float | None:
+    """What one more of the same kind does not exceed in 95 of 100 cases; None of too few."""
+    place = math.ceil((len(losses) + 1) * CONFIDENCE)
+    return float(np.sort(losses)[place - 1]) if place <= len(losses) else None
+
+
+def _round(value: float) -> float:
+    return round(float(value), 4)
+
+
+def _up(value: float) -> float:
+    return math.ceil(value * 1e4) / 1e4
+
+
+def _judged(fitted: Fit, trial: _Trial) -> Fit:
+    """With how it compares to what is simpler, on calls left out, those that it abstains from priced as neighbours."""
+    simpler = trial.simpler()
+    asked = ~np.isnan(fitted.left_out)
+    bounds = np.asarray([leaf.along.bound if leaf.along else math.inf for leaf in fitted.leaves])
+    served = (bounds <= fitted.within)[fitted.leaf_of] & asked
+    rule = np.where(served, fitted.left_out, simpler[SIMPLER[2]])
+    losses = {"rule": rule, **simpler}
+    compared = {name: (float(found[asked].mean()), float(found[asked].max())) for name, found in losses.items()}
+    share = float(served.sum() / max(asked.sum(), 1))
+    return replace(fitted, compared=compared, served=share, why_not=_why_not(compared, share, fitted))
+
+
+def _why_not(compared: Mapping[str, tuple[float, float]], served: float, fitted: Fit) -> str:
+    if not served:
+        return f"no leaf of it has a bound of at most {fitted.within:.1%}"
+    (mean, worst), others = compared["rule"], [compared[name] for name in SIMPLER]
+    least_mean, least_worst = min(one[0] for one in others), min(one[1] for one in others)
+    if mean <= least_mean - GAIN or (worst * FACTOR <= least_worst and mean <= least_mean):
+        return ""
+    name = min(SIMPLER, key=lambda one: compared[one][0])
+    return (
+        f"on calls left out it loses {mean:.1%} in the mean and {worst:.0%} in the worst call, and {name} "
+        f"{compared[name][0]:.1%} and {compared[name][1]:.0%}: neither {GAIN:.0%} better nor half of the worst"
+    )

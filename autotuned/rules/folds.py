@@ -1,0 +1,60 @@
+"""Which calls are left out together, so that what is said of a rule's error holds for calls nobody measured."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from autotuned.rules.table import Table
+
+APART = 1.3  # no call that a tree was fitted to is nearer than this factor to one that was left out
+BAND = 1.5  # of a band the largest size over the least
+FOLDS = 8  # bands that are left out at once are so many bands apart
+COMBINED = 8  # groups of other sizes that are left out together, at most
+LEAST = 4  # combinations, of which one can be left out and the others still say something
+
+
+def bands(steps: np.ndarray) -> np.ndarray:
+    """The number of each call's band; every size has one of its own where there are few."""
+    values = sorted(set(steps.tolist()))
+    if len(values) <= 2 * FOLDS:
+        return np.searchsorted(values, steps)
+    low = max(values[0], 1.0)
+    found = np.floor(np.log(np.maximum(steps, 1.0) / low) / math.log(BAND) + 1e-9).astype(int)
+    _, numbers = np.unique(found, return_inverse=True)
+    return numbers
+
+
+def near(steps: np.ndarray, out: np.ndarray) -> np.ndarray:
+    """Which calls are within `APART` of one that is left out."""
+    values = np.unique(steps[out])
+    at = np.maximum(np.abs(steps), 1.0)[:, None]
+    with np.errstate(divide="ignore"):
+        ratio = np.maximum(at / np.maximum(np.abs(values), 1.0), np.maximum(np.abs(values), 1.0) / at)
+    return (ratio <= APART).any(axis=1) if len(values) else np.zeros(len(steps), dtype=bool)
+
+
+def along(table: Table) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Whole bands of the size `along` left out: calls left out, and those that remain."""
+    numbers = bands(table.steps)
+    count = int(numbers.max()) + 1 if len(numbers) else 0
+    for fold in range(min(FOLDS, count)):
+        out = numbers % FOLDS == fold
+        left = ~near(table.steps, out)
+        if out.any() and left.any():
+            yield np.flatnonzero(out), np.flatnonzero(left)
+
+
+def across(table: Table) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Whole combinations of the other sizes left out, and of what remains the bands around them too."""
+    kinds = {others: number for number, others in enumerate(sorted(set(table.others)))}
+    if len(kinds) < LEAST:
+        return
+    group = np.asarray([kinds[others] % COMBINED for others in table.others])
+    for out, left in along(table):
+        for one in range(min(COMBINED, len(kinds))):
+            gone, stays = out[group[out] == one], left[group[left] != one]
+            if len(gone) and len(stays):
+                yield gone, stays

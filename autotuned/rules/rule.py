@@ -1,0 +1,436 @@
+"""A rule: a small tree from the sizes of a call to a config, with how far off it was where calls were left out."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+from autotuned._startup import Frozen
+from autotuned.errors import RecordError
+from autotuned.key.key import check_call
+from autotuned.key.sizes import shape_of
+from autotuned.store import conditions, record
+from autotuned.store.conditions import Conditions
+from autotuned.typed_json import INT64_MAX, Json, integer, integers, is_finite, named, typed, wrong
+
+SIZE = "size"  # in a rule's call `{"size": "M"}` stands for any size, and for the same one wherever it stands
+DEPTH = 32  # of a tree; one that is fitted has four or five levels
+Values = tuple[int, ...]  # of a call, in the order of a rule's sizes
+
+_TEST = re.compile(r"(?P<names>\S+(?: \* \S+)*) (?:<= (?P<limit>-?\d+)|% (?P<divisor>[1-9]\d*) == 0)")
+
+
+class Split(Frozen):
+    """A question to sizes: whether their product is at most a number, or a multiple of it."""
+
+    names: tuple[str, ...]
+    divides: bool
+    number: int
+
+    def __str__(self) -> str:
+        return f"{' * '.join(self.names)} {f'% {self.number} == 0' if self.divides else f'<= {self.number}'}"
+
+    def negated(self) -> str:
+        """The opposite, in words as short."""
+        return f"{' * '.join(self.names)} {f'% {self.number} != 0' if self.divides else f'> {self.number}'}"
+
+
+def split_of(text: Json, where: str) -> Split:
+    """The split that a text is.
+
+    Raises:
+        RecordError: It is none.
+    """
+    found = _TEST.fullmatch(text) if isinstance(text, str) else None
+    if found is None or len(found["limit"] or found["divisor"]) > 30:
+        raise wrong(where, "a test such as 'M <= 96', 'M * N <= 4096' or 'K % 64 == 0'", text)
+    return Split(tuple(found["names"].split(" * ")), found["limit"] is None, int(found["limit"] or found["divisor"]))
+
+
+class Loss(Frozen):
+    """By how much a leaf's config was slower than the best of each of some calls that had been left out.
+
+    Attributes:
+        calls: How many. `mean`, `worst`: 0.02 is 2% more time.
+        bound: What a call is expected not to exceed in 95 of 100 cases.
+    """
+
+    calls: int
+    mean: float
+    worst: float
+    bound: float
+
+
+class Tree(Frozen):
+    """A part of a rule's tree: a `Leaf`, or a `Node` with two parts below it."""
+
+
+class Leaf(Tree):
+    """Where a path through a tree ends.
+
+    Attributes:
+        config: Its place in the rule's list. `calls`: how many tuned calls end here.
+        along: The loss where only the size `Rule.along` is a new one; `across`: where the others are, too. None where
+            that could not be measured: too few calls.
+    """
+
+    config: int
+    calls: int
+    along: Loss | None = None
+    across: Loss | None = None
+
+
+class Node(Tree):
+    """A split, and what follows where it holds and where not."""
+
+    split: Split
+    then: Tree
+    other: Tree
+
+
+class Answer(Frozen):
+    """What a rule says of a call.
+
+    Attributes:
+        leaf: None for a call outside of what was tuned. `bound`: of the loss; None where it is not known.
+        words: The path through the tree and the bound, or why there is none.
+    """
+
+    leaf: Leaf | None
+    bound: float | None
+    words: str
+
+
+class Rule(Frozen):
+    """What a config file says of calls that differ in their sizes only.
+
+    Attributes:
+        call: The call part of a key, with `{"size": name}` for each size that differs.
+        sizes: The least and the largest that were tuned, by name, in the order in which values are given.
+        along: The size that was tuned at most values; None where a rule knows no such.
+        tuned: The values of the other sizes that were tuned together.
+        configs: Canonical forms, the tree's leaves say which.
+        conditions: What all times were measured under.
+    """
+
+    call: Json
+    sizes: Mapping[str, tuple[int, int]]
+    along: str
+    tuned: tuple[Values, ...]
+    configs: tuple[Mapping[str, Json], ...]
+    conditions: Conditions
+    tree: Tree
+
+    def __hash__(self) -> int:
+        return hash(self.rest)
+
+    @cached_property
+    def rest(self) -> str:
+        """What is equal in all its calls, as `shape_of` has it."""
+        return shape_of(_filled(self.call, dict.fromkeys(self.sizes, 1))).rest
+
+    @cached_property
+    def identities(self) -> list[str]:
+        """The configs' identities among the live candidates of a call."""
+        return list(map(record.identity_of, self.configs))
+
+    @cached_property
+    def _places(self) -> list[int | None]:
+        """For each size of a call in order: the place among `sizes`, or None for one that never differs."""
+        names = list(self.sizes)
+        return [names.index(mark) if isinstance(mark, str) else None for mark in self._marks]
+
+    @cached_property
+    def _marks(self) -> list[str | int]:
+        return list(_marks(self.call))
+
+    def values(self, sizes: Sequence[int]) -> Values | None:
+        """The values of a call of this rest; None where sizes differ that never did, or differ from one another.
+
+        Args:
+            sizes: All sizes of the call, in the order of `shape_of`.
+        """
+        found: list[int | None] = [None] * len(self.sizes)
+        for size, place, mark in zip(sizes, self._places, self._marks):
+            if place is None:
+                if size != mark:
+                    return None
+            elif found[place] is None:
+                found[place] = size
+            elif found[place] != size:
+                return None
+        return tuple(found)  # type: ignore[arg-type]  # each name stands somewhere in the call: `load_rule`
+
+    @cached_property
+    def _ranges(self) -> list[tuple[int, int]]:
+        return list(self.sizes.values())
+
+    @cached_property
+    def _at(self) -> int:
+        return list(self.sizes).index(self.along)
+
+    @cached_property
+    def _known(self) -> frozenset[Values]:
+        return frozenset(self.tuned)
+
+    @cached_property
+    def _compiled(self) -> Any:
+        names = list(self.sizes)
+
+        def compiled(tree: Tree) -> Any:
+            if not isinstance(tree, Node):
+                return tree
+            places = tuple(map(names.index, tree.split.names))
+            return places, tree.split.divides, tree.split.number, compiled(tree.then), compiled(tree.other)
+
+        return compiled(self.tree)
+
+    def leaf(self, values: Values) -> Leaf:
+        """Where a call ends, whatever its sizes."""
+        node = self._compiled
+        while type(node) is tuple:
+            places, divides, number, then, other = node
+            product = 1
+            for place in places:
+                product *= values[place]
+            node = then if (product % number == 0 if divides else product <= number) else other
+        return node  # type: ignore[no-any-return]
+
+    def loss(self, leaf: Leaf, values: Values) -> Loss | None:
+        """What is known of the loss of a call that ends in a leaf; None for one outside of what was tuned."""
+        for value, (low, high) in zip(values, self._ranges):
+            if not low <= value <= high:
+                return None
+        at = self._at
+        return leaf.along if (*values[:at], *values[at + 1 :]) in self._known else leaf.across
+
+    def config(self, values: Values, within: float) -> int | None:
+        """The place of the config for a call whose loss is bounded by `within`; None where the rule abstains."""
+        leaf = self.leaf(values)
+        loss = self.loss(leaf, values)
+        return leaf.config if loss is not None and loss.bound <= within else None
+
+    def answer(self, values: Values, within: float) -> Answer:
+        """The same in words."""
+        given = dict(zip(self.sizes, values))
+        for name, (low, high) in self.sizes.items():
+            if not low <= given[name] <= high:
+                return Answer(None, None, f"{name}={given[name]} is outside of the tuned {low} to {high}")
+        leaf = self.leaf(values)
+        path = ", ".join(_path(self.tree, given)) or "any sizes"
+        loss = self.loss(leaf, values)
+        if loss is None:
+            return Answer(leaf, None, f"{path}: too few calls for a bound of the loss")
+        allowed = "" if loss.bound <= within else f", above the {within:.1%} that is allowed"
+        said = f"at most {loss.bound:.1%} of loss in 95 of 100 calls{allowed}"
+        return Answer(leaf, loss.bound, f"{path}: {said} (left out: {loss.calls} calls, {loss.mean:.1%} in the mean)")
+
+    @property
+    def leaves(self) -> list[Leaf]:
+        """All leaves, in the order of the file."""
+        return list(leaves(self.tree))
+
+    @property
+    def words(self) -> str:
+        """Its sizes in a line."""
+        return ", ".join(f"{name} {low} to {high}" for name, (low, high) in self.sizes.items())
+
+    def to_json(self) -> dict[str, Json]:
+        """As a config file holds it."""
+        return {
+            "call": self.call,
+            "sizes": {name: list(limits) for name, limits in self.sizes.items()},
+            "along": self.along,
+            "tuned": [list(values) for values in self.tuned],
+            "configs": list(map(dict, self.configs)),
+            "conditions": self.conditions.to_json(),
+            "tree": _tree_json(self.tree),
+        }
+
+
+def leaves(tree: Tree) -> Iterator[Leaf]:
+    """The leaves of a tree, in the order of the file."""
+    if isinstance(tree, Leaf):
+        yield tree
+    elif isinstance(tree, Node):
+        yield from leaves(tree.then)
+        yield from leaves(tree.other)
+
+
+def _path(tree: Tree, given: Mapping[str, int]) -> Iterator[str]:
+    while isinstance(tree, Node):
+        product = 1
+        for name in tree.split.names:
+            product *= given[name]
+        holds = product % tree.split.number == 0 if tree.split.divides else product <= tree.split.number
+        yield str(tree.split) if holds else tree.split.negated()
+        tree = tree.then if holds else tree.other
+
+
+# -- as JSON ---------------------------------------------------------------------------------------------------------
+
+
+def _tree_json(tree: Tree) -> dict[str, Json]:
+    if isinstance(tree, Node):
+        return {"if": str(tree.split), "then": _tree_json(tree.then), "else": _tree_json(tree.other)}
+    assert isinstance(tree, Leaf)
+    losses = {name: loss and loss.fields() for name, loss in (("along", tree.along), ("across", tree.across))}
+    return {"config": tree.config, "calls": tree.calls, **losses}
+
+
+def lines(rule: Rule, context: Json) -> list[str]:
+    """A rule's text in a config file: a line for each config and each node of the tree, so that git shows changes."""
+    head = {"context": context, **rule.to_json()}
+    configs, tree = head.pop("configs"), head.pop("tree")
+    dumped = [f'   "{name}": {json.dumps(value, sort_keys=name != "sizes")},' for name, value in head.items()]
+    forms = ",\n".join(f"    {json.dumps(form, sort_keys=True)}" for form in configs)
+    dumped[0] = "  {" + dumped[0].lstrip()
+    return [*dumped, '   "configs": [', f"{forms}],", '   "tree":', *_tree_lines(tree, "    "), "  }"]
+
+
+def _tree_lines(tree: dict[str, Json], indent: str) -> list[str]:
+    if "if" not in tree:
+        return [indent + json.dumps(tree)]
+    then, other = (_tree_lines(tree[name], indent + " ") for name in ("then", "else"))
+    return [
+        f'{indent}{{"if": {json.dumps(tree["if"])}, "then":', *then[:-1], f"{then[-1]},",
+        f'{indent}"else":', *other[:-1], f"{other[-1]}}}",
+    ]  # fmt: skip
+
+
+def load_rule(data: Json, where: str) -> tuple[Json, Rule]:
+    """Check a rule's JSON; its context, and the rule.
+
+    Raises:
+        RecordError: A field is missing, unknown, of another type, or says what cannot be.
+    """
+    names = {"context", "call", "sizes", "along", "tuned", "configs", "conditions", "tree"}
+    fields = named(data, where, names)
+    context = typed(fields["context"], dict, f"{where}.context")
+    sizes = _sizes(fields["sizes"], f"{where}.sizes")
+    call = _call(fields["call"], sizes, f"{where}.call")
+    forms = typed(fields["configs"], list, f"{where}.configs")
+    configs = tuple(record.check_config(form, f"{where}.configs[{i}]") for i, form in enumerate(forms))
+    along = typed(fields["along"], str, f"{where}.along")
+    if along not in sizes:
+        raise wrong(f"{where}.along", f"one of the sizes {', '.join(sizes)}", along)
+    listed = typed(fields["tuned"], list, f"{where}.tuned")
+    tuned = [integers(one, f"{where}.tuned[{i}]", -INT64_MAX) for i, one in enumerate(listed)]
+    if any(len(one) != len(sizes) - 1 for one in tuned):
+        raise wrong(f"{where}.tuned", f"{len(sizes) - 1} sizes each, all but {along}", fields["tuned"])
+    tree = _Loader(sizes, len(configs)).tree(fields["tree"], f"{where}.tree")
+    under = conditions.load(fields["conditions"], f"{where}.conditions")
+    return context, Rule(call, sizes, along, tuple(map(tuple, tuned)), configs, under, tree)
+
+
+def _sizes(data: Json, where: str) -> dict[str, tuple[int, int]]:
+    found = {}
+    for name, limits in typed(data, dict, where).items():
+        numbers = integers(limits, f"{where}.{name}", -INT64_MAX)
+        if len(numbers) != 2 or numbers[0] > numbers[1]:
+            raise wrong(f"{where}.{name}", "the least and the largest size", limits)
+        found[name] = (numbers[0], numbers[1])
+    if not found:
+        raise wrong(where, "sizes by name", data)
+    return found
+
+
+def _call(data: Json, sizes: Mapping[str, Any], where: str) -> Json:
+    call = typed(data, dict, where)
+    marks = {mark for mark in _marks(call) if isinstance(mark, str)}
+    if marks != sizes.keys():
+        raise wrong(where, f"the sizes {', '.join(sizes)} in it, each as {{'size': name}}", sorted(marks))
+    check_call(_filled(call, dict.fromkeys(sizes, 1)), where)
+    return call
+
+
+def _marks(call: Json) -> Iterator[str | int]:
+    """The sizes of a rule's call in the order of `shape_of`: a name for one that differs, else the number."""
+    for _, value in sorted(typed(call.get("values", {}), dict, "values").items()):
+        if type(value) is int or _name(value) is not None:
+            yield value if type(value) is int else str(_name(value))
+    for _, tensor in sorted(typed(call.get("tensors", {}), dict, "tensors").items()):
+        for size in typed(typed(tensor, dict, "tensor").get("shape", []), list, "shape"):
+            if type(size) is not int and _name(size) is None:
+                raise wrong("shape", "sizes, or names of them", size)
+            yield size if type(size) is int else str(_name(size))
+
+
+def _name(value: Json) -> str | None:
+    found = value.get(SIZE) if isinstance(value, dict) and value.keys() == {SIZE} else None
+    return found if isinstance(found, str) else None
+
+
+def _filled(call: Json, sizes: Mapping[str, int]) -> Json:
+    """A rule's call with sizes in the places of their names: the call part of a key."""
+
+    def fill(value: Json) -> Json:
+        name = _name(value)
+        return value if name is None else sizes.get(name, value)
+
+    tensors = {
+        path: {**tensor, "shape": list(map(fill, tensor["shape"]))} if "shape" in tensor else tensor
+        for path, tensor in call.get("tensors", {}).items()
+    }
+    return {**call, "values": {path: fill(value) for path, value in call.get("values", {}).items()}, "tensors": tensors}
+
+
+class _Loader:
+    """Checks the tree of a rule."""
+
+    def __init__(self, sizes: Iterable[str], configs: int) -> None:
+        self._sizes, self._configs = set(sizes), configs
+
+    def tree(self, data: Json, where: str, depth: int = 0) -> Tree:
+        if depth > DEPTH:
+            raise RecordError(f"{where}: expected at most {DEPTH} levels, got more.", where=where)
+        if "if" not in typed(data, dict, where):
+            return self._leaf(data, where)
+        fields = named(data, where, {"if", "then", "else"})
+        test = split_of(fields["if"], f"{where}.if")
+        for name in test.names:
+            if name not in self._sizes:
+                raise wrong(f"{where}.if", f"sizes among {', '.join(sorted(self._sizes))}", name)
+        then, other = (self.tree(fields[name], f"{where}.{name}", depth + 1) for name in ("then", "else"))
+        return Node(test, then, other)
+
+    def _leaf(self, data: Json, where: str) -> Leaf:
+        fields = named(data, where, {"config", "calls", "along", "across"})
+        config = integer(fields["config"], f"{where}.config")
+        if config >= self._configs:
+            raise wrong(f"{where}.config", f"a place in the list of {self._configs} configs, from 0", config)
+        losses = [_loss(fields[name], f"{where}.{name}") for name in ("along", "across")]
+        return Leaf(config, integer(fields["calls"], f"{where}.calls"), *losses)
+
+
+def _loss(data: Json, where: str) -> Loss | None:
+    if data is None:
+        return None
+    fields = named(data, where, {"calls", "mean", "worst", "bound"})
+    for name in ("mean", "worst", "bound"):
+        if not is_finite(fields[name]) or fields[name] < 0:
+            raise wrong(f"{where}.{name}", "a loss of 0 or more, such as 0.02 for 2%", fields[name])
+    return Loss(integer(fields["calls"], f"{where}.calls"), fields["mean"], fields["worst"], fields["bound"])
+
+
+def pattern_of(call: Json, names: Mapping[str, str]) -> Json:
+    """The call of a rule: the call part of a key, with the names of sizes in the places that have one.
+
+    Args:
+        names: By place, as `shape_of` has it.
+    """
+
+    def mark(path: str, size: Json) -> Json:
+        return {SIZE: names[path]} if path in names else size
+
+    tensors = {
+        path: {**tensor, "shape": [mark(f"{path}.shape[{dim}]", size) for dim, size in enumerate(tensor["shape"])]}
+        if "shape" in tensor
+        else dict(tensor)
+        for path, tensor in call.get("tensors", {}).items()
+    }
+    values = {path: mark(path, value) for path, value in call.get("values", {}).items()}
+    return {**call, "values": values, "tensors": tensors}

@@ -1,0 +1,104 @@
+"""Times of configs over calls that differ in sizes only: what configs are chosen, and rules fitted, from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from autotuned.key.sizes import Sizes, shape_of
+from autotuned.rules.rule import Values, pattern_of
+from autotuned.typed_json import Json
+
+MISSING = 1e3  # stands for the loss of a config that was not measured: more than any sum of losses that were
+
+
+@dataclass(frozen=True)
+class Table:
+    """One row a call, with what was measured of it.
+
+    Attributes:
+        names: The sizes that differ.
+        sizes: Their values, one tuple a call.
+        times: Microseconds by config, one mapping a call; what was not measured is not in it. Each has one at least.
+        pattern: The call of a rule over these calls; None where only numbers are looked at.
+    """
+
+    names: tuple[str, ...]
+    sizes: Sequence[Values]
+    times: Sequence[Mapping[str, float]]
+    pattern: Json = None
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    @cached_property
+    def configs(self) -> list[str]:
+        """All configs that were measured for some call, in the order of their text."""
+        return sorted({config for times in self.times for config in times})
+
+    @cached_property
+    def losses(self) -> np.ndarray:
+        """By how much a config is slower than the best of its call, calls by configs: 0.1 is 10%, NaN not measured."""
+        rows = [[times.get(config, math.nan) / min(times.values()) for config in self.configs] for times in self.times]
+        return np.asarray(rows, dtype=float).reshape(len(self), len(self.configs)) - 1.0
+
+    @cached_property
+    def along(self) -> str:
+        """The size with the most values; of equally many the first."""
+        return max(self.names, key=lambda name: len({row[self.names.index(name)] for row in self.sizes}), default="")
+
+    @cached_property
+    def steps(self) -> np.ndarray:
+        """Of each call the size `along`."""
+        return np.asarray([row[self.names.index(self.along)] for row in self.sizes], dtype=float)
+
+    @cached_property
+    def others(self) -> list[Values]:
+        """Of each call the other sizes."""
+        at = self.names.index(self.along)
+        return [(*row[:at], *row[at + 1 :]) for row in self.sizes]
+
+    def only(self, configs: Iterable[str]) -> Table:
+        """The same calls with these configs alone; losses are against the best of these. Calls of none are left out."""
+        kept = set(configs)
+        rows = [{config: us for config, us in times.items() if config in kept} for times in self.times]
+        found = [row for row, times in enumerate(rows) if times]
+        return Table(self.names, [self.sizes[row] for row in found], [rows[row] for row in found], self.pattern)
+
+
+def tables(calls: Iterable[tuple[Json, Mapping[str, float]]]) -> list[tuple[Table, list[int]]]:
+    """Tables of calls of one kernel and context, one for each group of equal parts that are no sizes.
+
+    A size that stands in several places, as the rows of a matrix and the number of rows, has one name: that of the
+    argument that holds it alone, if there is one. Of the same call only the first counts.
+
+    Args:
+        calls: The call part of each key, and microseconds by config; those without times are left out.
+
+    Returns:
+        Each table with the numbers of its calls.
+    """
+    groups: dict[str, list[tuple[int, Json, Sizes, Mapping[str, float]]]] = {}
+    for number, (call, times) in enumerate(calls):
+        rest, sizes = shape_of(call)
+        group = groups.setdefault(rest, [])
+        if times and all(sizes != known for _, _, known, _ in group):
+            group.append((number, call, sizes, times))
+    return [_table(group) for group in groups.values() if group]
+
+
+def _table(group: Sequence[tuple[int, Json, Sizes, Mapping[str, float]]]) -> tuple[Table, list[int]]:
+    paths = [path for path, _ in group[0][2]]
+    columns = {path: tuple(sizes[place][1] for _, _, sizes, _ in group) for place, path in enumerate(paths)}
+    named: dict[Values, str] = {}  # a column, and the first of its places: values come before the shapes of tensors
+    for path, column in columns.items():
+        if len(set(column)) > 1:
+            named.setdefault(column, path)
+    marks = {path: named[column] for path, column in columns.items() if column in named}
+    pattern = pattern_of(group[0][1], marks)
+    rows = list(zip(*named)) if named else [() for _ in group]
+    return Table(tuple(named.values()), rows, [times for *_, times in group], pattern), [number for number, *_ in group]

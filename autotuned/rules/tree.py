@@ -1,0 +1,209 @@
+"""A tree grown from a table of losses: the split that saves most first, so that fewer leaves are a tree as well."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from autotuned.rules.rule import Split, Values
+from autotuned.rules.table import MISSING
+
+LEAF = 4  # calls of a leaf at least
+DIVISORS = (16, 64, 128, 256)  # what tiles and vector loads ask of a size
+STEEP = 0.1  # a loss of this much counts twice as much as one half as large would, twice
+
+
+def costs(losses: np.ndarray) -> np.ndarray:
+    """What a tree makes small: large losses count more than in proportion, and what was not measured is never taken."""
+    known = np.nan_to_num(losses, nan=0.0)
+    return np.where(np.isnan(losses), MISSING, np.minimum(known + known**2 / STEEP, MISSING / 10))
+
+
+Saving = tuple[float, int, float, float]  # what it saves, a feature, and the values on both sides of the test
+
+
+class Features:
+    """What a tree may ask of the sizes: each, the products of two, and whether each is a multiple of something.
+
+    Attributes:
+        columns: Numbers, features by calls. An answer of yes or no is 0 or 1, and asked as "at most 0".
+    """
+
+    def __init__(self, names: Sequence[str], sizes: Sequence[Values]) -> None:
+        given = list(zip(*sizes))  # of Python's integers: a product may be beyond 64 bits
+        self._asked: list[tuple[tuple[str, ...], int]] = []
+        found: list[list[float]] = []
+        for count in (1, 2):
+            for places in itertools.combinations(range(len(names)), count):
+                rows = [float(np.prod([float(given[place][row]) for place in places])) for row in range(len(sizes))]
+                self._note(found, tuple(names[place] for place in places), 0, rows)
+        for place, name in enumerate(names):
+            for divisor in DIVISORS:
+                self._note(found, (name,), divisor, [float(size % divisor != 0) for size in given[place]])
+        self.columns = np.asarray(found, dtype=float).reshape(len(found), len(sizes))
+
+    def _note(self, found: list[list[float]], names: tuple[str, ...], divisor: int, rows: list[float]) -> None:
+        if len(set(rows)) > 1 and rows not in found:
+            found.append(rows)
+            self._asked.append((names, divisor))
+
+    def asked(self, feature: int, below: float, above: float) -> Split:
+        """The test that parts calls of which the feature is at most `below` from those where it is at least `above`."""
+        names, divisor = self._asked[feature]
+        return Split(names, divisor > 0, divisor or roundest(int(below), int(above) - 1))
+
+    @cached_property
+    def orders(self) -> np.ndarray:
+        """The calls in the order of each feature."""
+        return np.argsort(self.columns, axis=1, kind="stable")
+
+
+def roundest(low: int, high: int) -> int:
+    """The number between two, both included, that is a multiple of the largest power of two: tiles are such."""
+    if low <= 0:
+        return min(max(0, low), high) if high >= 0 else high
+    bit = 1
+    while high // (2 * bit) * (2 * bit) >= low:
+        bit *= 2
+    return high // bit * bit
+
+
+@dataclass(eq=False)
+class Grown:
+    """A leaf while a tree grows, or what became of it.
+
+    Attributes:
+        rows: The calls that it was fitted to, and `all_rows` all that come to it. `config`: the best for the former.
+    """
+
+    rows: np.ndarray
+    all_rows: np.ndarray
+    config: int
+    cost: float
+    saving: Saving | None = None
+    split: Split | None = None
+    then: Grown | None = None
+    other: Grown | None = None
+
+    @property
+    def guesses(self) -> bool:
+        """Whether some call that it was fitted to has no time of its config."""
+        return self.cost >= MISSING
+
+
+@dataclass(eq=False)
+class Growth:
+    """A tree as it grows, from one leaf up to `most`.
+
+    Attributes:
+        predicted: The config of each call, with 1, 2, ... leaves; also of calls that it was not fitted to.
+    """
+
+    features: Features
+    costs: np.ndarray
+    rows: np.ndarray
+    most: int
+    predicted: list[np.ndarray] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._fitted = np.zeros(len(self.costs), dtype=bool)
+        self._fitted[self.rows] = True
+        self.root = self._leaf(np.arange(len(self.costs)))
+        self.leaves = [self.root]
+        now = np.full(len(self.costs), self.root.config)
+        self.predicted.append(now)
+        while len(self.leaves) < self.most and (best := self._next()) is not None:
+            now = now.copy()
+            for leaf in self._part(best):
+                now[leaf.all_rows] = leaf.config
+            self.predicted.append(now)
+
+    def _leaf(self, all_rows: np.ndarray) -> Grown:
+        rows = all_rows[self._fitted[all_rows]]
+        sums = self.costs[rows].sum(axis=0)
+        config = int(np.argmin(sums))
+        leaf = Grown(rows, all_rows, config, float(sums[config]))
+        leaf.saving = self._best_saving(leaf)
+        return leaf
+
+    def _next(self) -> Grown | None:
+        found = [leaf for leaf in self.leaves if leaf.saving is not None]
+        return max(found, key=lambda leaf: leaf.saving[0] if leaf.saving else 0.0, default=None)
+
+    def _part(self, leaf: Grown) -> tuple[Grown, Grown]:
+        assert leaf.saving is not None
+        _, feature, below, above = leaf.saving
+        column = self.features.columns[feature]
+        leaf.split = self.features.asked(feature, below, above)
+        limit = 0.0 if leaf.split.divides else float(leaf.split.number)
+        holds = column[leaf.all_rows] <= limit
+        leaf.then, leaf.other = self._leaf(leaf.all_rows[holds]), self._leaf(leaf.all_rows[~holds])
+        at = self.leaves.index(leaf)
+        self.leaves[at : at + 1] = [leaf.then, leaf.other]
+        return leaf.then, leaf.other
+
+    def isolate(self, exceeds: np.ndarray, allowed: np.ndarray, most: int) -> None:
+        """Part leaves so that calls whose loss is often too large are in leaves of their own; configs stay.
+
+        Args:
+            exceeds: Of each call, whether its loss was too large when it was left out.
+            allowed: How many such calls a leaf of so many calls may have; -1 for one that is too small.
+            most: How many leaves at most.
+        """
+        waiting = list(self.leaves)
+        while waiting and len(self.leaves) < most:
+            leaf = waiting.pop(0)
+            leaf.saving = self._isolating(leaf, exceeds, allowed)
+            if leaf.saving is not None:
+                for part in self._part(leaf):
+                    part.config, part.cost = leaf.config, float(self.costs[part.rows, leaf.config].sum())
+                    waiting.append(part)
+
+    def _isolating(self, leaf: Grown, exceeds: np.ndarray, allowed: np.ndarray) -> Saving | None:
+        """The split after which most calls are in a side with as few large losses as are allowed."""
+        best, count = None, len(leaf.rows)
+        if count < 2 * LEAF or int(exceeds[leaf.rows].sum()) <= allowed[count]:
+            return None
+        for feature, rows, at in self._places(leaf):
+            sums = np.cumsum(exceeds[rows])
+            left, right = at + 1, count - at - 1
+            sides = left * (sums[at] <= allowed[left]), right * (sums[-1] - sums[at] <= allowed[right])
+            kept = sides[0] + sides[1]
+            place = int(np.argmax(kept))
+            if kept[place] > 0 and (best is None or kept[place] > best[0]):
+                best = self._saving(float(kept[place]), feature, rows, int(at[place]))
+        return best
+
+    def _places(self, leaf: Grown) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+        """By feature, the calls of a leaf in its order, and behind which of them it can be parted."""
+        member = np.zeros(len(self.costs), dtype=bool)
+        member[leaf.rows] = True
+        for feature, order in enumerate(self.features.orders):
+            rows = order[member[order]]
+            values = self.features.columns[feature][rows]
+            at = np.arange(LEAF - 1, len(rows) - LEAF)
+            at = at[values[at] < values[at + 1]]
+            if len(at):
+                yield feature, rows, at
+
+    def _saving(self, gain: float, feature: int, rows: np.ndarray, at: int) -> Saving:
+        below, above = self.features.columns[feature][rows[at : at + 2]]
+        return gain, feature, float(below), float(above)
+
+    def _best_saving(self, leaf: Grown) -> Saving | None:
+        """The split that saves most: both sides with a config of their own."""
+        best = None
+        if len(leaf.rows) < 2 * LEAF or leaf.cost <= 1e-9:
+            return None
+        for feature, rows, at in self._places(leaf):
+            sums = np.cumsum(self.costs[rows], axis=0)
+            after = sums[at].min(axis=1) + (sums[-1] - sums[at]).min(axis=1)
+            place = int(np.argmin(after))
+            gain = leaf.cost - float(after[place])
+            if gain > 1e-9 and (best is None or gain > best[0] + 1e-9):
+                best = self._saving(gain, feature, rows, int(at[place]))
+        return best

@@ -1,0 +1,271 @@
+"""One search over several calls of a bucket: each is raced by itself, then the best of them, and one config wins."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from autotuned.errors import AllConfigsFailedError
+from autotuned.search import failures, search
+from autotuned.search.job import Job, Outcome
+from autotuned.search.race import TIE_BAND
+from autotuned.search.timers import GivenTimer
+from autotuned.store.record import Timing
+from autotuned.typed_json import Json
+
+# Those within this ratio of the best over all members are raced once more, so many of them at most: a config that was
+# never the fastest of a member may be the best of all, and left each race after a few samples.
+FINAL_RATIO, FINALISTS = 1.1, 8
+OF_EACH = 3  # of a space members have tried different configs: the fastest of each that not all have are among them
+CHALLENGES = 3  # so many configs are compared with what runs untuned, one after the other
+
+_NOTHING = Timing({})
+
+
+@dataclass(frozen=True)
+class Member:
+    """A call of a bucket.
+
+    Attributes:
+        sizes: Of the arguments that are in the key by their bucket.
+        count: How often it was called, as far as that is known.
+        job: Its search.
+        has_default: Whether what it runs untuned was given by `default=`, to which nothing may lose.
+    """
+
+    sizes: Mapping[str, Json]
+    count: int
+    job: Job
+    has_default: bool = False
+
+
+def run(members: Sequence[Member], outcome: Outcome, by: str, first: Callable[[Member, Outcome], None]) -> None:
+    """Choose one config for all members; `outcome` as `search.run` leaves it, with times of all members together.
+
+    Args:
+        by: "mean": the geometric mean of its times over those of the best of each member; "worst": the largest of them.
+        first: Runs the search of one member.
+
+    Raises:
+        AllConfigsFailedError: Nothing runs for any of them.
+        Exception: As `search.run`.
+    """
+    together = _Together(members, by)
+    try:
+        together.measure(first)
+        together.choose(outcome)
+    finally:
+        together.note(outcome)
+
+
+class _Together:
+    """The state of one search over members."""
+
+    def __init__(self, members: Sequence[Member], by: str) -> None:
+        self._members, self._by = members, by
+        self._found: list[tuple[Member, Outcome, dict[str, Timing]]] = []
+        budget_s = members[0].job.budget_s
+        self._deadline_s = math.inf if budget_s is None else time.monotonic() + budget_s
+        self._untuned = {member.job.untuned for member in members}
+
+    def measure(self, first: Callable[[Member, Outcome], None]) -> None:
+        """Search for each member by itself; one for which nothing runs is left out."""
+        failed: AllConfigsFailedError | None = None
+        for place, member in enumerate(self._members):
+            share_s = self._left_s() / (len(self._members) - place + 1)
+            if share_s <= 0 and self._found:
+                break
+            job, found = member.job, Outcome()
+            budget_s = None if share_s == math.inf else max(share_s, 1e-3)
+            try:
+                first(replace(member, job=replace(job, budget_s=budget_s)), found)
+            except AllConfigsFailedError as error:
+                failed = error
+                continue
+            self._found.append((member, found, {timing.identity: timing for timing in found.timings}))
+        if failed is not None and not self._found:
+            raise failed
+
+    def choose(self, outcome: Outcome) -> None:
+        """Race the best of all members again, and confirm the winner against what each runs untuned."""
+        scores = self._scores()
+        if not scores:
+            job = self._members[0].job
+            raise failures.all_failed(job.tunable.name, [(one.error or one.status, "") for one in self._combined()])
+        job = self._found[0][0].job
+        is_given, late = isinstance(job.timer, GivenTimer), self._left_s() <= 0
+        if not late and not (is_given and job.check is None):
+            self._race(self._finalists(scores))
+            scores = self._scores()
+        tied = [name for name in scores if scores[name] <= (1 + TIE_BAND) * min(scores.values())]
+        listed = list(job.configs)
+        best = min(tied, key=lambda name: (name not in self._untuned, listed.index(name) if name in listed else 0))
+        outcome.winner, outcome.quality = best, self._quality(len(tied))
+        if not is_given:
+            self._confirm(outcome, scores, late)
+
+    def _quality(self, tied: int) -> str:
+        qualities = {found.quality for _, found, _ in self._found}
+        return "noisy" if "noisy" in qualities else "tied" if tied > 1 else "ok"
+
+    # -- scores --------------------------------------------------------------------------------------------------
+
+    def _scores(self) -> dict[str, float]:
+        """How many times slower each is than the best of the members; of those that run for the most members."""
+        ratios: dict[str, list[float]] = {}
+        for _, _, times in self._found:
+            usable = {name: timing.median_us or math.inf for name, timing in times.items() if timing.usable}
+            for name, median_us in usable.items():
+                ratios.setdefault(name, []).append(median_us / min(usable.values()))
+        most = max(map(len, ratios.values()), default=0)
+        return {name: self._score(some) for name, some in ratios.items() if len(some) == most}
+
+    def _score(self, ratios: Iterable[float]) -> float:
+        return max(ratios) if self._by == "worst" else _mean(ratios)
+
+    def _finalists(self, scores: Mapping[str, float]) -> list[str]:
+        limit = FINAL_RATIO * min(scores.values())
+        best = [name for name in sorted(scores, key=scores.__getitem__) if scores[name] <= limit][:FINALISTS]
+        of_each = []
+        for _, _, times in self._found:
+            usable = [name for name in times if times[name].usable and name not in scores]
+            of_each += sorted(usable, key=lambda name: times[name].median_us or math.inf)[:OF_EACH]
+        return list(dict.fromkeys([*best, *of_each, *filter(None, self._untuned)]))
+
+    # -- races ---------------------------------------------------------------------------------------------------
+
+    def _race(self, names: Sequence[str]) -> None:
+        """Race some configs for each member; all of them stay until they are known well."""
+        for index, (member, found, times) in enumerate(self._found):
+            fresh = self._again(member, names, all_stay=True)
+            if fresh is not None:
+                found.quality = fresh.quality
+                found.noise = fresh.noise or found.noise
+                self._found[index] = member, found, {**times, **{one.identity: one for one in fresh.timings}}
+
+    def _again(self, member: Member, names: Sequence[str], all_stay: bool = False) -> Outcome | None:
+        """A race of some configs of one member alone; None where none of them runs, or time is up."""
+        job, left_s = member.job, self._left_s()
+        configs = {name: job.configs[name] for name in names if name in job.configs}
+        if not configs or left_s <= 0:
+            return None
+        found = Outcome()
+        untuned = job.untuned if all_stay else names[0]  # in a duel, what stays in a tie
+        budget_s = None if left_s == math.inf else left_s
+        try:
+            check = job.check if all_stay else None
+            search.run(replace(job, configs=configs, untuned=untuned, all_stay=all_stay, budget_s=budget_s, check=check,
+                               known={}, incumbent=None, spare=None), found)  # fmt: skip
+        except AllConfigsFailedError:
+            return None
+        return found
+
+    def _confirm(self, outcome: Outcome, scores: Mapping[str, float], late: bool) -> None:
+        """Let the first of the best win that what runs untuned beats for no member; else that stays."""
+        names = sorted(scores, key=lambda name: (name != outcome.winner, scores[name]))[:CHALLENGES]
+        [common] = self._untuned if len(self._untuned) == 1 else [None]
+        for name in names:
+            if name == common:
+                outcome.winner = name
+                return
+            if (late or self._left_s() <= 0) and common in scores:
+                outcome.winner, outcome.quality, outcome.unconfirmed = common, "unresolved", name
+                return
+            if self._wins(name):
+                outcome.winner = name
+                return
+        # No config loses nowhere: the common one of all is left, else the one that loses least to what each member has.
+        outcome.winner = common if common in scores else min(scores, key=self._largest_loss)
+
+    def _wins(self, name: str) -> bool:
+        """Whether a config beats what runs untuned over all members, and loses to the `default=` of none, once more."""
+        mine, bases = [], []
+        for member, _, times in self._found:
+            untuned = member.job.untuned or ""
+            duel = None if untuned == name else self._again(member, [name, untuned])
+            fresh = {} if duel is None else {one.identity: one for one in duel.timings if one.status == "ok"}
+            if duel is None or len(fresh) < 2:  # one binary, or one that does not run
+                continue
+            if member.has_default and duel.winner == untuned:
+                return False
+            best_us = min(one.median_us or math.inf for one in times.values() if one.usable)
+            mine.append((fresh[name].median_us or math.inf) / best_us)
+            bases.append((fresh[untuned].median_us or math.inf) / best_us)
+        return not mine or self._score(mine) * (1 + TIE_BAND) < self._score(bases)
+
+    def _largest_loss(self, name: str) -> float:
+        losses = [1 / ratio for _, ratio in self._vs_default(name) if ratio]
+        return max(losses, default=1.0)
+
+    def _vs_default(self, name: str) -> list[tuple[Member, float | None]]:
+        """For each member, the time of what it runs untuned over that of a config."""
+        found = []
+        for member, _, times in self._found:
+            base, mine = times.get(member.job.untuned or "", _NOTHING), times.get(name, _NOTHING)
+            known = base.median_us and mine.median_us
+            found.append((member, (base.median_us or 0.0) / (mine.median_us or 1.0) if known else None))
+        return found
+
+    def _left_s(self) -> float:
+        return self._deadline_s - time.monotonic()
+
+    # -- what is kept --------------------------------------------------------------------------------------------
+
+    def note(self, outcome: Outcome) -> None:
+        """Write down what was found of each member, and of all together."""
+        outcome.timings = self._combined()
+        for _, found, _ in self._found:
+            outcome.compile_s += found.compile_s
+            for name in ("written", "unnamed"):
+                known = getattr(outcome, name)
+                known += [one for one in getattr(found, name) if one not in known]
+            outcome.noise = outcome.noise or found.noise
+            for name in ("one_answer_us", "copied_bytes", "needed_bytes", "regime", "space"):
+                setattr(outcome, name, getattr(found, name))
+        ratios = dict(zip(range(len(self._found)), self._vs_default(outcome.winner or "")))
+        outcome.members = {"by": self._by, "calls": [
+            {"sizes": dict(member.sizes), "count": member.count, "vs_default": ratios[index][1],
+             "timings": [timing.to_json() for timing in times.values()]}
+            for index, (member, _, times) in enumerate(self._found)
+        ]}  # fmt: skip
+
+    def _combined(self) -> list[Timing]:
+        """Each config's times over the members that may have it; left out where one of them has not measured it."""
+        bests = [
+            min((one.median_us or math.inf for one in times.values() if one.usable), default=math.inf)
+            for _, _, times in self._found
+        ]
+        scale_us = _mean([best for best in bests if best < math.inf] or [1.0])
+        found = []
+        for name in dict.fromkeys(name for _, _, times in self._found for name in times):
+            having = [(member, times.get(name), best) for (member, _, times), best in zip(self._found, bests)
+                      if name in member.job.configs]  # fmt: skip
+            if having and all(timing is not None for _, timing, _ in having):
+                found.append(self._one([(m, t, best) for m, t, best in having if t is not None], scale_us))
+        return found
+
+    def _one(self, having: Sequence[tuple[Member, Timing, float]], scale_us: float) -> Timing:
+        timings = [timing for _, timing, _ in having]
+        for member, timing, _ in having:
+            if not timing.usable:
+                words = ", ".join(f"{name}={value}" for name, value in member.sizes.items())
+                return timing.replace(error=f"{words}: {timing.error}", median_us=None, low_us=None, high_us=None)
+        same = all(timing.status == "same" for timing in timings)
+        first = next((timing for timing in timings if timing.status == "ok"), timings[0])
+
+        def over_all(of: str) -> float:
+            return scale_us * self._score((getattr(one, of) or one.median_us or 0.0) / best for _, one, best in having)
+
+        return first.replace(
+            median_us=over_all("median_us"), low_us=over_all("low_us"), high_us=over_all("high_us"),
+            samples=min(timing.samples for timing in timings), status="same" if same else "ok",
+            error=first.error if same else None,
+        )  # fmt: skip
+
+
+def _mean(ratios: Iterable[float]) -> float:
+    """The geometric mean."""
+    logs = [math.log(ratio) for ratio in ratios]
+    return math.exp(sum(logs) / len(logs))

@@ -1,0 +1,170 @@
+"""Rules fitted to pretended kernels: their promises hold for calls that nobody measured, and nothing is guessed."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import synthetic
+
+from autotuned.rules import fit, folds, tree
+from autotuned.rules.table import Table, tables
+
+
+def steps_table(count: int = 60, loss: float = 0.5) -> Table:
+    """One size, and three configs that are best in a range each: what a rule finds by itself."""
+    names = [synthetic.form_of((size, 64, 32, 4, 3)) for size in (16, 64, 128)]
+    rows = []
+    for number in range(count):
+        m = round(8 * 1.15**number)
+        best = 0 if m <= 128 else 1 if m <= 2048 else 2
+        rows.append(
+            ({"values": {"M": m}, "tensors": {}}, {n: 10 * (1 + loss * (i != best)) for i, n in enumerate(names)})
+        )
+    [(found, _)] = tables(rows)
+    return found
+
+
+def aligned_table() -> Table:
+    """The winner is one where M is a multiple of 64 and another where not: neighbours say nothing."""
+    names = [synthetic.form_of((size, 64, 32, 4, 3)) for size in (64, 128)]
+    rows = [16 * number for number in range(1, 161)]
+    calls = [
+        ({"values": {"M": m}, "tensors": {}}, {names[0]: 10 + 5 * (m % 64 > 0), names[1]: 10 + 4 * (m % 64 == 0)})
+        for m in rows
+    ]
+    [(found, _)] = tables(calls)
+    return found
+
+
+def test_a_rule_finds_where_the_winner_changes():
+    found = fit.fit(steps_table(), 0.05)
+    made = found.rule()
+    assert [made.configs[made.leaf((m,)).config]["kwargs"]["BM"] for m in (8, 128, 129, 2048, 2049, 9999)] == [
+        16, 16, 64, 64, 128, 128,
+    ]  # fmt: skip
+    assert found.compared["rule"][0] < found.compared["best single config"][0]
+
+
+def test_a_rule_is_worth_it_where_it_beats_what_is_simpler():
+    found = fit.fit(aligned_table(), 0.05)
+    assert (found.why_not, found.served) == ("", 1.0)
+    assert str(found.rule().tree.split) == "M % 64 == 0"
+    assert (
+        found.compared["rule"] == (0.0, 0.0)
+        and min(one[0] for name, one in found.compared.items() if name != "rule") > 0.05
+    )
+
+
+def test_the_same_times_give_the_same_rule():
+    one, other = (fit.fit(synthetic.Kernel(3).table(80), 0.1) for _ in "ab")
+    assert one.rule() == other.rule() and one.compared == other.compared
+
+
+def test_promised_bounds_hold_for_calls_nobody_measured():
+    """Of all calls that get a bound, over kernels that differ in everything; also of those with a small one."""
+    exceeded: dict[tuple[str, bool], list[bool]] = {}
+    for seed in range(5):
+        kernel = synthetic.Kernel(seed + 500)
+        found = fit.fit(kernel.table(150), 0.05)
+        made = found.rule()
+        for kind, pairs in (("seen", synthetic.PAIRS[:6]), ("new", ((3072, 5120), (8192, 6144), (11008, 8192)))):
+            for m, n, k in kernel.sizes(120, pairs):
+                values = made.values([size for _, size in synthetic.sizes_of(m, n, k)])
+                leaf = made.leaf(values)
+                known, times = made.loss(leaf, values), kernel.times(m, n, k)
+                if known is not None:
+                    loss = times[found.configs[leaf.config]] / min(times.values()) - 1
+                    exceeded.setdefault((kind, known.bound <= 0.2), []).append(loss > known.bound)
+    assert all(len(some) > 100 for some in exceeded.values())
+    for kind in ("seen", "new"):
+        some, small = exceeded[kind, True] + exceeded[kind, False], exceeded[kind, True]
+        assert np.mean(some) <= 0.05
+        assert np.mean(small) <= 0.05 + 2 * (0.05 * 0.95 / len(small)) ** 0.5  # of few kernels: two standard errors
+
+
+def test_each_tuned_call_keeps_its_promise():
+    table = synthetic.Kernel(11).table(60)
+    for within in (0.0, 0.02, 0.1):
+        chosen = fit.fit(table, within).cover
+        assert chosen.is_exact and len(chosen.held) == len(table)
+        assert (table.losses[:, chosen.configs].min(axis=1) <= within).all()
+
+
+def test_whole_bands_are_left_out():
+    table = synthetic.Kernel(1).table(150)
+    seen = np.zeros(len(table), dtype=int)
+    for out, left in folds.along(table):
+        seen[out] += 1
+        ratio = table.steps[out][:, None] / table.steps[left][None, :]
+        assert np.maximum(ratio, 1 / ratio).min() > folds.APART
+    assert (seen == 1).all()
+    for out, left in folds.across(table):
+        assert not {table.others[row] for row in out} & {table.others[row] for row in left}
+
+
+def test_few_calls_give_no_rule_and_say_so():
+    found = fit.fit(synthetic.Kernel(1).table(12), 0.05)
+    assert (found.rule(), found.why_not) == (None, "expected 20 calls or more, got 12")
+    assert len(found.cover.held) == 12
+
+
+def test_calls_of_one_shape_give_no_rule():
+    [(table, numbers)] = tables([(synthetic.call_of(64, 512, 256), synthetic.Kernel(1).times(64, 512, 256))] * 3)
+    assert (len(table), numbers, table.names) == (1, [0], ())
+    assert fit.fit(table, 0.05).why_not == "all calls have the same sizes"
+
+
+def test_where_one_config_is_as_good_no_rule_is_worth_it():
+    found = fit.fit(steps_table(loss=0.004), 0.05)
+    assert "neither 1% better nor half of the worst" in found.why_not
+
+
+def test_a_config_that_was_not_measured_for_a_call_is_not_promised_to_it():
+    table = steps_table()
+    slow = table.configs[0]
+    rows = [
+        {name: us for name, us in times.items() if name == slow or m % 2}
+        for (m,), times in zip(table.sizes, table.times)
+    ]
+    found = fit.fit(Table(table.names, table.sizes, rows, table.pattern), 0.05)
+    known = found.table.losses
+    for row, place in enumerate(found.leaf_of):
+        leaf = found.leaves[place]
+        column = found.table.configs.index(found.configs[leaf.config])
+        assert leaf.along is None or not math.isnan(known[row, column])
+
+
+def test_groups_are_apart_and_sizes_have_one_name():
+    calls = [(synthetic.call_of(m, 512, 256), {"a": 1.0}) for m in (1, 2, 3)]
+    other = {**synthetic.call_of(4, 512, 256), "none": ["bias"]}
+    found = tables([*calls, (other, {"a": 1.0}), (calls[0][0], {"b": 2.0}), (synthetic.call_of(9, 512, 256), {})])
+    assert [(table.names, table.sizes, numbers) for table, numbers in found] == [
+        (("M",), [(1,), (2,), (3,)], [0, 1, 2]),
+        ((), [()], [3]),
+    ]
+    assert found[0][0].pattern["tensors"]["a"]["shape"] == [{"size": "M"}, 256]
+    assert found[0][0].pattern["values"] == {"M": {"size": "M"}, "N": 512, "K": 256}
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "number"),
+    [
+        (57, 70, 64),
+        (100, 120, 112),
+        (65, 65, 65),
+        (1, 3, 2),
+        (0, 9, 0),
+        (-5, -2, -2),
+        (-3, 4, 0),
+        (2**70 - 9, 2**70 + 9, 2**70),
+    ],
+    ids=str,
+)
+def test_thresholds_are_round(low, high, number):
+    assert tree.roundest(low, high) == number
+
+
+def test_configs_can_be_read_back_from_a_fit():
+    found = fit.fit(steps_table(), 0.05)
+    assert list(found.rule().configs) == list(map(json.loads, found.configs))

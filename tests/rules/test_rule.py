@@ -1,0 +1,140 @@
+"""A rule as a file holds it: read back as it was, answered in words, and refused where it says what cannot be."""
+
+import copy
+import json
+
+import pytest
+import synthetic
+
+from autotuned.errors import RecordError
+from autotuned.key.sizes import shape_of
+from autotuned.rules import rule
+from autotuned.rules.rule import Leaf, Loss, Node, Rule, Split
+from autotuned.store.conditions import Conditions
+
+GOOD, POOR = Loss(30, 0.004, 0.03, 0.02), Loss(25, 0.05, 0.3, 0.2)
+FORMS = tuple(json.loads(synthetic.form_of((m, 64, 32, 4, 3))) for m in (16, 64, 128))
+PATTERN = rule.pattern_of(
+    synthetic.call_of(8, 512, 256),
+    {"M": "M", "N": "N", "a.shape[0]": "M", "b.shape[1]": "N", "c.shape[0]": "M", "c.shape[1]": "N"},
+)
+TREE = Node(
+    Split(("M",), False, 96),
+    Leaf(0, 30, GOOD, POOR),
+    Node(
+        Split(("M", "N"), False, 1 << 20),
+        Leaf(1, 40, GOOD),
+        Node(Split(("M",), True, 64), Leaf(2, 9), Leaf(1, 9, POOR)),
+    ),
+)
+RULE = Rule(PATTERN, {"M": (1, 4096), "N": (512, 8192)}, "M", ((512,), (1024,)), FORMS, Conditions(), TREE)
+CONTEXT = {"triton": "3.9.0"}
+
+
+def values(m: int, n: int, k: int = 256):
+    return RULE.values([size for _, size in shape_of(synthetic.call_of(m, n, k)).sizes])
+
+
+def written() -> dict:
+    return json.loads("\n".join(rule.lines(RULE, CONTEXT)))
+
+
+def test_a_rule_is_read_as_it_was_written():
+    assert rule.load_rule(written(), "rules[0]") == (CONTEXT, RULE)
+
+
+def test_git_sees_one_line_for_each_part_of_the_tree():
+    lines = rule.lines(RULE, CONTEXT)
+    assert sum('"if":' in line for line in lines) == 3 and sum('"calls":' in line for line in lines) == 4 + 0
+    assert max(map(len, lines)) < 500
+
+
+def test_a_rule_is_for_calls_with_its_rest_and_its_equal_sizes():
+    assert shape_of(synthetic.call_of(7, 1024, 256)).rest == RULE.rest
+    assert values(7, 1024) == (7, 1024)
+    assert values(7, 1024, 512) is None  # K never differed
+    odd = synthetic.call_of(7, 1024, 256)
+    odd["tensors"]["a"]["shape"][0] = 8
+    assert RULE.values([size for _, size in shape_of(odd).sizes]) is None
+
+
+@pytest.mark.parametrize(
+    ("sizes", "within", "config"),
+    [
+        ((96, 512), 0.05, 0),
+        ((96, 777), 0.05, None),  # of an N that was never tuned: another bound
+        ((96, 777), 0.25, 0),
+        ((97, 1024), 0.05, 1),
+        ((97, 1024), 0.01, None),
+        ((97, 2048), 0.5, None),  # no bound for unseen pairs
+        ((4096, 512), 0.5, None),  # few calls
+        ((4095, 512), 0.5, 1),
+        ((4097, 512), 0.5, None),
+        ((0, 512), 0.5, None),
+    ],
+    ids=str,
+)
+def test_a_rule_serves_where_its_bound_is_within_what_is_allowed(sizes, within, config):
+    assert RULE.config(sizes, within) == config
+    answer = RULE.answer(sizes, within)
+    assert (answer.bound is not None and answer.bound <= within) == (config is not None)
+
+
+def test_the_answer_says_the_path_and_the_bound():
+    assert RULE.answer((97, 512), 0.05).words == (
+        "M > 96, M * N <= 1048576: at most 2.0% of loss in 95 of 100 calls (left out: 30 calls, 0.4% in the mean)"
+    )
+    assert "above the 5.0% that is allowed" in RULE.answer((96, 777), 0.05).words
+    assert (
+        RULE.answer((4096, 512), 0.05).words
+        == "M > 96, M * N > 1048576, M % 64 == 0: too few calls for a bound of the loss"
+    )
+    assert RULE.answer((5000, 512), 0.05).words == "M=5000 is outside of the tuned 1 to 4096"
+
+
+def edited(change):
+    data = copy.deepcopy(written())
+    change(data)
+    return data
+
+
+NONSENSE = {
+    "no test": lambda data: data["tree"].update({"if": "M < 3"}),
+    "code": lambda data: data["tree"].update({"if": "__import__('os') <= 3"}),
+    "a huge number": lambda data: data["tree"].update({"if": f"M <= {'9' * 99}"}),
+    "another size": lambda data: data["tree"].update({"if": "Q <= 3"}),
+    "no number": lambda data: data["tree"].update({"if": 3}),
+    "no else": lambda data: data["tree"].pop("else"),
+    "one more": lambda data: data["tree"].update({"maybe": {}}),
+    "a config that is not there": lambda data: data["tree"]["then"].update({"config": 3}),
+    "a negative config": lambda data: data["tree"]["then"].update({"config": -1}),
+    "a negative bound": lambda data: data["tree"]["then"]["along"].update({"bound": -0.5}),
+    "a bound in words": lambda data: data["tree"]["then"]["along"].update({"bound": "5%"}),
+    "a list for a tree": lambda data: data.update({"tree": []}),
+    "sizes that end before they begin": lambda data: data["sizes"].update({"M": [9, 1]}),
+    "no sizes": lambda data: data.update({"sizes": {}}),
+    "a size that is not in the call": lambda data: data["sizes"].update({"Z": [1, 9]}),
+    "along nothing": lambda data: data.update({"along": "K"}),
+    "a pair too long": lambda data: data["tuned"].append([1, 2]),
+    "no config": lambda data: data["configs"].__setitem__(0, {"BM": 3}),
+    "text as a call": lambda data: data.update({"call": "any"}),
+    "a shape of texts": lambda data: data["call"]["tensors"]["a"].update({"shape": ["M", 3]}),
+}
+
+
+@pytest.mark.parametrize("change", NONSENSE.values(), ids=NONSENSE)
+def test_nonsense_is_refused_with_its_place(change):
+    with pytest.raises(RecordError, match=r"rules\[0\]|shape|values|tensor"):
+        rule.load_rule(edited(change), "rules[0]")
+
+
+def test_a_tree_without_end_is_refused():
+    data = written()
+    for _ in range(40):
+        data["tree"] = {
+            "if": "M <= 3",
+            "then": data["tree"],
+            "else": data["tree"]["else"] if "else" in data["tree"] else data["tree"],
+        }
+    with pytest.raises(RecordError, match="levels"):
+        rule.load_rule(data, "rules[0]")
