@@ -222,7 +222,8 @@ class Question(Frozen):
     @property
     def has_default(self) -> bool:
         """Whether `default=` gave what the call has without tuning."""
-        return isinstance(self.live, Live) and self.live.said not in (None, (None,)) and not self.live.no_default
+        said = self.live.said if isinstance(self.live, Live) else None
+        return said is not None and said[0] is not None and not self.no_default
 
     @property
     def untuned(self) -> str | None:

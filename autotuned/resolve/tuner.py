@@ -250,7 +250,7 @@ class Tuner:
             observer: Told of a search's progress. `budget_s`: of a search, or the decorator's if that is less.
             without: Configs, as text, that are left out: a recorded call has no grid for them.
             again: Measure again what was noisy.
-            members: Calls of the key that the choice is to be best for. `served`: what is to be beaten, not the untuned.
+            members: Calls of the key that the choice is to be best for. `served`: what it has to beat, by identity.
         """
         self._refuse_without_tensor(call)
         chooser = self.chooser
