@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from autotuned.events import on_event as on_event
     from autotuned.key.key import pow2 as pow2
     from autotuned.offline.check import check as check
+    from autotuned.offline.compare import compare as compare
     from autotuned.offline.digest import choices_digest as choices_digest
     from autotuned.offline.export import export as export
     from autotuned.offline.follow import follow as follow
@@ -45,10 +46,10 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
-    "Check", "Config", "FixedLaunches", "Space", "autotune", "check", "choices_digest", "connect", "counters",
-    "diff", "errors", "export", "follow", "freeze", "heuristics", "import_configs", "install", "merge", "mode",
-    "on_event", "pow2", "pow2s", "prepare", "record", "refresh", "register_configs", "report", "restored", "seal",
-    "strategy", "sync", "tune", "uninstall", "unseal", "warmup",
+    "Check", "Config", "FixedLaunches", "Space", "autotune", "check", "choices_digest", "compare", "connect",
+    "counters", "diff", "errors", "export", "follow", "freeze", "heuristics", "import_configs", "install", "merge",
+    "mode", "on_event", "pow2", "pow2s", "prepare", "record", "refresh", "register_configs", "report", "restored",
+    "seal", "strategy", "sync", "tune", "uninstall", "unseal", "warmup",
 ]  # fmt: skip
 
 # Imported at first use: importing this package must cost neither torch (1 s) nor triton (0.24 s).
@@ -60,6 +61,7 @@ _HOMES = {
     "autotune": "autotuned.api.decorator",
     "check": "autotuned.offline.check",
     "choices_digest": "autotuned.offline.digest",
+    "compare": "autotuned.offline.compare",
     "connect": "autotuned.remote.connection",
     "counters": "autotuned.events",
     "diff": "autotuned.configfiles.exchange",

@@ -29,6 +29,13 @@ NARROW = 110  # columns; below this the long cells of a row are stacked instead 
 LEAST = 20  # columns for the stacked cells; with less, the other cells stand below them
 _quiet = False
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else on stdout.")]
+OnlyDevice = Annotated[
+    str | None,
+    typer.Option("--device", metavar="NAME", help="Only devices with this in their name: h200, interpreter."),
+]
+OnlyTriton = Annotated[
+    str | None, typer.Option("--triton", metavar="VERSION", help="Only this version of Triton: 3.6.0, or 3.6 for all.")
+]
 
 
 def stdout() -> Console:

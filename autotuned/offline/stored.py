@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from autotuned.configfiles import lookup
+from autotuned.configfiles import exchange, lookup
+from autotuned.configfiles.file import Entry
 from autotuned.errors import KernelNameError
 from autotuned.gpu.device import from_json
 from autotuned.key import words
@@ -127,10 +128,13 @@ class Filter:
     device: str | None = None
     triton: str | None = None
 
-    def fits(self, stored: Stored) -> bool:
-        """Whether a choice is for such a device and toolchain; the kernel is not looked at."""
-        version = f"{_version(stored)}.".startswith(f"{(self.triton or '').rstrip('.')}.")
-        return (self.device or "").lower() in stored.device and (self.triton is None or version)
+    def fits(self, key: Key) -> bool:
+        """Whether a key is of such a kernel, device and toolchain."""
+        return (
+            (self.kernel is None or f".{key.kernel}".endswith(f".{self.kernel}"))
+            and (self.device or "").lower() in _of_context(key.context)[1]
+            and (self.triton is None or f"{_version(key)}.".startswith(f"{self.triton.rstrip('.')}."))
+        )
 
     def of(self, choices: Iterable[Stored]) -> Iterator[Stored]:
         """Those that fit, in their order.
@@ -141,8 +145,8 @@ class Filter:
         devices, versions, fitting = set(), set(), False
         for stored in choices:
             devices.add(stored.device)
-            versions.add(_version(stored))
-            if self.fits(stored):
+            versions.add(_version(stored.key))
+            if self.fits(stored.key):
                 fitting = True
                 yield stored
         if devices and not fitting:
@@ -151,8 +155,8 @@ class Filter:
             raise KernelNameError(f"no choice for {wanted}. {there}", name=self.kernel or "")
 
 
-def _version(stored: Stored) -> str:
-    return str(stored.key.context.get("triton") or "none")
+def _version(key: Key) -> str:
+    return str(key.context.get("triton") or "none")
 
 
 def choices(wanted: Filter = Filter(), heads: bool = False, once: bool = False) -> Iterator[Stored]:
@@ -168,6 +172,20 @@ def choices(wanted: Filter = Filter(), heads: bool = False, once: bool = False) 
     return wanted.of(stored for name in names for stored in of_kernel(name, heads, own=own, once=once))
 
 
+def choices_in(path: Path) -> Iterator[Stored]:
+    """Every choice in another store, by its cache folder, or in a config file or a folder of them; each key once.
+
+    Raises:
+        ConfigFileError: There are no config files.
+    """
+    if listing.is_store(path):
+        found = _records(listing.all_records(quietly=True, store=path))
+    else:
+        files = ((str(name), exchange.read(name)[0]) for name in exchange.files_in(path))
+        found = _entries((name, key, entry) for name, file in files if file for key, entry in file.entries())
+    return in_order(_first(found))
+
+
 def kernels(quietly: bool = False, own: bool = True) -> list[str]:
     """The names of all kernels with a record or an entry in a config file; without `own`, not those of this package."""
     return sorted({key.kernel for _, key, _ in lookup.shipped(own=own)} | listing.kernels(quietly=quietly))
@@ -176,7 +194,7 @@ def kernels(quietly: bool = False, own: bool = True) -> list[str]:
 def of_kernel(
     kernel: str, heads: bool = False, quietly: bool = False, own: bool = True, once: bool = False
 ) -> Iterator[Stored]:
-    """A kernel's records and entries of config files, by device, call and place.
+    """A kernel's records and entries of config files, by device, call, toolchain and place.
 
     Of a kernel with more than `listing.BLOCK` of them each block of so many is in order: no more are held at a time.
 
@@ -187,12 +205,13 @@ def of_kernel(
         own: With what the config files of this package have.
         once: Of each key only the choice that a call gets, and no unfinished searches.
     """
-    found = itertools.chain(_records(kernel, heads, quietly), _entries(kernel, own))
+    kept = (listing.all_heads if heads else listing.all_records)(kernel, quietly)
+    found = itertools.chain(_records(kept), _entries(lookup.shipped(kernel, own=own)))
     yield from in_order(_first(found) if once else found)
 
 
 def in_order(found: Iterable[Stored]) -> Iterator[Stored]:
-    """Choices by device, call and place, as far as they are as they were written; in blocks of `listing.BLOCK`."""
+    """Choices by device, call, toolchain and place, in blocks of `listing.BLOCK`; without those that are damaged."""
     found = iter(found)
     while block := list(itertools.islice(found, listing.BLOCK)):
         places = [_place(stored) for stored in block]
@@ -203,8 +222,8 @@ def in_order(found: Iterable[Stored]) -> Iterator[Stored]:
 def _place(stored: Stored) -> tuple[Json, ...]:
     """By what it is ordered; empty if it is not built as it should be, which is said. Somebody may have edited it."""
     try:
-        place = stored.device, words.in_order(stored.call_words), stored.source
-        return place if stored.toolchain and stored.config_words else ()
+        texts = map(words.in_order, (stored.call_words, stored.toolchain))
+        return (stored.device, *texts, stored.source) if stored.config_words else ()
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         log.warning("left out: %s is not as it was written (%s: %s).", stored.path, type(error).__name__, error)
         return ()
@@ -219,8 +238,8 @@ def _first(found: Iterable[Stored]) -> Iterator[Stored]:
             yield stored
 
 
-def _records(kernel: str, heads: bool, quietly: bool) -> Iterator[Stored]:
-    for path, record in (listing.all_heads if heads else listing.all_records)(kernel, quietly):
+def _records(found: Iterable[tuple[str | Path, TuningRecord]]) -> Iterator[Stored]:
+    for path, record in found:
         if record.key.digest != Path(path).stem:
             log.warning("left out: %s is not as it was written (its key is another than its file's name says).", path)
             continue
@@ -228,6 +247,6 @@ def _records(kernel: str, heads: bool, quietly: bool) -> Iterator[Stored]:
         yield Stored(record.key, *chosen, record.vs_default, os.fspath(path), record, record.conditions)
 
 
-def _entries(kernel: str, own: bool) -> Iterator[Stored]:
-    for path, key, entry in lookup.shipped(kernel, own=own):
+def _entries(found: Iterable[tuple[str, Key, Entry]]) -> Iterator[Stored]:
+    for path, key, entry in found:
         yield Stored(key, entry.config, entry.median_us, None, entry.vs_default, path, conditions=entry.conditions)

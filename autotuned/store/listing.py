@@ -23,7 +23,9 @@ MOST_FOLDERS = 16  # kernels of which some are; of more, the one that was first 
 _SETTLED_NS = 2_000_000_000  # network file systems tell times by the second
 
 
-def all_records(kernel: str | None = None, quietly: bool = False) -> Iterator[tuple[Path, TuningRecord]]:
+def all_records(
+    kernel: str | None = None, quietly: bool = False, store: Path | None = None
+) -> Iterator[tuple[Path, TuningRecord]]:
     """Every readable record of the user's store, or of one kernel in it.
 
     By kernel and digest; of a kernel with more than `BLOCK` of them, each block of so many is in order.
@@ -31,8 +33,9 @@ def all_records(kernel: str | None = None, quietly: bool = False) -> Iterator[tu
     Args:
         kernel: Its name, or None for all kernels.
         quietly: Leave damaged records where they are, and say nothing of them.
+        store: The cache folder of another store, of which all kernels are listed.
     """
-    for path in map(Path, _record_paths(kernel)):
+    for path in map(Path, _record_paths(kernel, store)):
         if (found := _read(path, quietly)) is not None:
             yield path, found
 
@@ -181,16 +184,22 @@ def _head(path: str) -> TuningRecord | None:
         return None  # reading all of it says what is wrong
 
 
-def _record_paths(kernel: str | None) -> Iterator[str]:
-    for folder in _folders(kernel):
+def is_store(path: Path) -> bool:
+    """Whether a folder is the cache folder of a store with records of this schema."""
+    return (path / layout.schema_folder().name).is_dir()
+
+
+def _record_paths(kernel: str | None, store: Path | None = None) -> Iterator[str]:
+    for folder in _folders(kernel, store):
         yield from _paths_in(folder)
 
 
-def _folders(kernel: str | None = None) -> list[Path]:
+def _folders(kernel: str | None = None, store: Path | None = None) -> list[Path]:
     """The folder of one kernel, or those of all."""
     if kernel is not None:
         return [layout.kernel_folder(kernel)]
     schema = layout.schema_folder()
+    schema = schema if store is None else store / schema.name
     return sorted(schema / name for name in _names(schema) if not name.startswith("."))
 
 

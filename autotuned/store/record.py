@@ -133,9 +133,10 @@ class TuningRecord(Frozen):
         return self.ratio_of(default if isinstance(default, dict) else self.timings[0].config)
 
     def ratio_of(self, config: Mapping[str, Json]) -> float | None:
-        """Time of a config over that of the winner; None where one of them is not known."""
+        """Time of a config over that of the winner; None where one of them is not known, or the ratio is no number."""
         base = self.timing_of(config)
-        return base.median_us / self.median_us if base and base.median_us and self.median_us else None
+        ratio = base.median_us / self.median_us if base and base.median_us and self.median_us else 0.0
+        return ratio if is_finite(ratio) and ratio > 0 else None
 
     def timing_of(self, config: Mapping[str, Json]) -> Timing | None:
         """The timing of the config with this canonical form."""

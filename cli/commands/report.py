@@ -1,8 +1,8 @@
-"""`autotuned report`: what tuning bought, as a page for a browser or in the terminal."""
+"""`autotuned report`: what tuning bought, or two toolchains side by side, as a page or in the terminal."""
 
 from __future__ import annotations
 
-from itertools import groupby
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -10,20 +10,30 @@ import typer
 
 import autotuned
 from autotuned import disk
-from autotuned.offline.report import Report, ReportCase
+from autotuned.offline.compare import Comparison, Pair, PairSummary
+from autotuned.offline.report import Report
+from autotuned.offline.reported import ReportCase, Summary, by_kernel
 from autotuned.offline.usage import Usage
-from autotuned.store import layout
-from autotuned.typed_json import Json
 
 from .. import terminal
 from ..views.names import complete
 
-HEADERS = ("call", "config", "source", "time>", "vs first>", "vs default>", "spread>", "failed>", "quality")
+CASES = ("call", "config", "device", "toolchain", "source", "time>", "vs default>", "spread>", "failed>", "quality")
+KERNELS = ("kernel", "device", "toolchain", "calls>", "vs default>", "least>", "most>", "noisy>", "search>")
+PAIRED = ("kernel", "A", "B", "calls>", "B vs A>", "least>", "most>", "other config>", "keep A's>")
+PAIRS = ("call", "A's config", "B's config", "A>", "B>", "B vs A>", "keep A's>")
+ROWS = 100  # of a table; more are left out, and that is said
 
 
 def report(
     kernel: Annotated[
         str | None, typer.Argument(autocompletion=complete, help="Only kernels of this name, or whose name ends in it.")
+    ] = None,
+    device: terminal.OnlyDevice = None,
+    triton: terminal.OnlyTriton = None,
+    compare: Annotated[
+        tuple[str, str] | None,
+        typer.Option(metavar="A B", help="Two side by side: device=NAME, triton=VERSION, config files or stores."),
     ] = None,
     out: Annotated[Path | None, typer.Option(metavar="FILE.html", help="Write a page that needs no network.")] = None,
     recorded: Annotated[
@@ -31,58 +41,91 @@ def report(
     ] = None,
     as_json: terminal.AsJson = False,
 ) -> None:
-    """Show what tuning bought.
+    """Show what tuning bought over what calls without tuning run.
 
-    That is each choice against the first config and the default, and the spread of all configs. Those that come with
-    this package are shown only by a kernel's name.
+    That is `default=`, or the first config of the list. A key counts once, with the choice that a call gets. Means are
+    geometric, and never over several devices or toolchains. Kernels that come with this package are shown only by name.
 
-    JSON: `cases`, `totals` and `coverage` (null without --calls). Each case has the fields of `list --json`, and
-    `vs_first` and `vs_default` (speed-ups), `spread` (slowest over fastest), `failed`, `wrong`, `seconds` (of the
-    search), `count` (in the recording) and `configs` (each with `label`, `median_us`, `low_us`, `high_us`, `samples`,
-    `status`, `error` and `roles`). `totals` has `kernels`, `cases`, `configs`, `failed` (wrong ones too), `tied`,
-    `noisy` (unresolved ones too), `seconds` and, as geometric means, `vs_first` and `vs_default`. `coverage` has
-    `distinct`, `tuned`, `calls`, `tuned_calls` and `missing` (as of `list --missing --json`).
+    With --compare the choices of A and B for the same calls stand side by side. Each is `device=h200`, `triton=3.6.0`,
+    both with a comma between, a config file, a folder of them, or the cache folder of another store.
+
+    JSON: `cases`, `devices`, `kernels`, `tunables`, `next`, `worst` (digests), `older` (choices for earlier sources,
+    left out) and `coverage` (null without --calls). Each case has the fields of `list --json`, and `toolchain`,
+    `vs_default` (speed-up), `spread` (slowest over fastest), `failed`, `wrong`, `seconds` (of the search), `count` (in
+    the recording) and `configs` (each with `config`, `label`, `median_us`, `low_us`, `high_us`, `samples`, `status`,
+    `error` and `roles`: "chosen", "default"). `devices` and `kernels` have, for each device and toolchain, `kernel`
+    (null for all), `interpreted`, `cases`, `vs_default` (geometric mean), `least` and `most` of it, `slower` (than
+    untuned, by over 1%), `tied`, `noisy` (unresolved ones too), `configs`, `failed` (wrong ones too) and `seconds`.
+    `tunables` have `cases`, `parameters` (`name`; `fixed`: cost of one value for all cases; `wrong`: cost of the worst
+    value; `values` with `value`, `cost` and how many cases have `chosen` it) and `one`, the best config for all
+    (`label`, `cost`, `worst`). `next` has `kind`, `count` and `text`. `coverage` has `distinct`, `tuned`, `calls`,
+    `tuned_calls` and `missing` (as of `list --missing --json`). With --compare: `a`, `b`, `pairs` (`ratio`: time of A
+    over that of B; `same_config`; `kept`: cost of A's config on B), `kernels` (also `faster`, `changed`), `only_a` and
+    `only_b`.
     """
-    found = autotuned.report(kernel, calls=recorded)
+    if compare is not None:
+        if recorded is not None:
+            raise typer.BadParameter("expected without --calls", param_hint="--compare")
+        found = autotuned.compare(*compare, kernel=kernel, device=device, triton=triton)
+        _show(found, out, as_json)
+    else:
+        _show(autotuned.report(kernel, calls=recorded, device=device, triton=triton), out, as_json)
+
+
+def _show(found: Report | Comparison, out: Path | None, as_json: bool) -> None:
     if out is not None:
         _write(out, found)
     if as_json:
         terminal.print_json(found.to_json())
     elif out is None:
-        _print(found)
+        _print_compared(found) if isinstance(found, Comparison) else _print(found)
 
 
-def _write(out: Path, found: Report) -> None:
+def _write(out: Path, found: Report | Comparison) -> None:
     from ..views import page
 
+    text = page.compared(found) if isinstance(found, Comparison) else page.of(found)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        disk.write_text(out, page.of(found))
+        disk.write_text(out, text)
     except OSError as error:
         raise terminal.cannot_write(out, error.strerror or error) from error
     terminal.remark(f"wrote {out}")
 
 
 def _print(found: Report) -> None:
-    if not found.cases:
-        terminal.say(f"Nothing is tuned in {layout.root()}, nor in config files.")
-    for name, cases in groupby(found.cases, lambda case: case.stored.key.kernel):
+    for name, cases in by_kernel(found.cases).items():
         terminal.print_heading(name)
-        terminal.print_table(HEADERS, map(_cells, cases), stack=(1, 1, 1))
-    if found.cases:
-        terminal.say(_summary(found.totals))
+        _table(CASES, map(_cells, cases[:ROWS]), len(cases), stack=(1, 1, 3))
+    terminal.print_heading("what tuning bought")
+    _table(KERNELS, map(_summary_cells, found.kernels[:ROWS]), len(found.kernels), stack=(1, 2))
+    terminal.say("\n".join(_words(one) for one in found.devices))
+    if found.suggestions:
+        terminal.print_heading("what to tune next")
+        for one in found.suggestions[:10]:
+            where = ", ".join(filter(None, (one.kernel, one.device, one.toolchain)))
+            terminal.say(f"{where}: {one.text}")
+        _say_left(len(found.suggestions) - 10)
     if found.coverage is not None:
         terminal.say(_coverage_words(found.coverage))
 
 
-def _summary(numbers: Json) -> str:
-    """The totals in one line."""
+def _table(headers: Sequence[str], rows: Iterable[Sequence[str]], of: int, stack: Sequence[int]) -> None:
+    terminal.print_table(headers, rows, stack=stack)
+    _say_left(of - ROWS)
+
+
+def _say_left(count: int) -> None:
+    if count > 0:
+        terminal.say(f"and {count} more, which --json has")
+
+
+def _words(one: Summary) -> str:
+    """The cases of a device and toolchain in one line."""
     return (
-        f"{terminal.counted(numbers['cases'], 'case')} of {terminal.counted(numbers['kernels'], 'kernel')}; "
-        f"{terminal.counted(numbers['configs'], 'config')} measured "
-        f"({numbers['failed']} failed) in {numbers['seconds']:.1f} s; on average "
-        f"{terminal.ratio_words(numbers['vs_first'])} the speed of the first config, "
-        f"{terminal.ratio_words(numbers['vs_default'])} of the default"
+        f"{one.device}, {one.toolchain}: {terminal.ratio_words(one.vs_default)} the untuned speed on average, "
+        f"{terminal.counted(one.cases, 'case')}; {terminal.counted(one.configs, 'config')} measured "
+        f"({one.failed} failed) in {one.seconds:.1f} s"
     )
 
 
@@ -93,16 +136,57 @@ def _coverage_words(covered: Usage) -> str:
     return f"recorded: {tuned}, {covered.share:.1%} of {covered.calls} calls{which}"
 
 
+def _summary_cells(one: Summary) -> list[str]:
+    ratios = map(terminal.ratio_words, (one.vs_default, one.least, one.most))
+    return [
+        one.kernel or "",
+        one.device,
+        one.toolchain,
+        str(one.cases),
+        *ratios,
+        str(one.noisy),
+        f"{one.seconds:.1f} s",
+    ]
+
+
 def _cells(case: ReportCase) -> list[str]:
     stored = case.stored
     return [
         stored.call_words,
         stored.config_words,
+        stored.device,
+        stored.toolchain,
         stored.place,
         terminal.time_words(stored.median_us),
-        terminal.ratio_words(case.vs_first),
         terminal.ratio_words(case.vs_default),
         terminal.ratio_words(case.spread),
         f"{case.failed} of {len(case.configs)}" if case.configs else "n/a",
         stored.quality or "n/a",
+    ]
+
+
+def _print_compared(found: Comparison) -> None:
+    for one in found.kernels:
+        terminal.print_heading(f"{one.kernel}  {', '.join(one.a)} and {', '.join(one.b)}")
+        pairs = [pair for pair in found.pairs if pair.place == one.place]
+        _table(PAIRS, map(_pair_cells, pairs[:ROWS]), len(pairs), stack=(1, 1, 1))
+    terminal.print_heading(f"A: {found.a}, B: {found.b}")
+    _table(PAIRED, map(_paired_cells, found.kernels[:ROWS]), len(found.kernels), stack=(1, 1, 1))
+    terminal.say(f"{len(found.pairs)} on both sides, {len(found.only_a)} on A only, {len(found.only_b)} on B only")
+
+
+def _paired_cells(one: PairSummary) -> list[str]:
+    ratios = map(terminal.ratio_words, (one.ratio, one.least, one.most))
+    return [one.kernel, ", ".join(one.a), ", ".join(one.b), str(one.pairs), *ratios, str(one.changed),
+            terminal.ratio_words(one.kept)]  # fmt: skip
+
+
+def _pair_cells(pair: Pair) -> list[str]:
+    a, b = pair.a.stored, pair.b.stored
+    return [
+        a.call_words,
+        a.config_words,
+        "the same" if pair.same_config else b.config_words,
+        *map(terminal.time_words, (a.median_us, b.median_us)),
+        *map(terminal.ratio_words, (pair.ratio, pair.kept)),
     ]

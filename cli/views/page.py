@@ -5,215 +5,254 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from importlib import resources
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
 
 import autotuned
 from autotuned.key.words import call_words
-from autotuned.offline.report import Report, ReportCase, ReportConfig, mean
-from autotuned.offline.usage import Missing, Usage
-from autotuned.typed_json import Json
+from autotuned.offline.compare import Comparison, Pair, PairSummary
+from autotuned.offline.parameters import Parameter, sizes
+from autotuned.offline.report import Report
+from autotuned.offline.reported import ReportCase, ReportConfig, by_kernel
 
 from .. import terminal
 from . import plots
-from .plots import escape
+from .plots import Dot, Point, tag, text
 
-MOST_BARS = 40  # of the plot over all cases; the rest is in the tables
-MISSING_ROWS = 50
+ROWS = 100  # of a table, `CALLS` of all tables of calls together: what is left out is said
+CALLS = 300
+PLOTS = 24  # of kernels, and tables of parameters
+DETAILS, FASTEST = 60, 8  # calls whose timings are listed, and configs of each
+MISSING = 50
 
 
 def of(found: Report) -> str:
-    """The page as text."""
-    cases, covered = found.cases, found.coverage
-    style = resources.files(__package__).joinpath("page.css").read_text(encoding="utf-8")
-    names = list(dict.fromkeys(case.stored.key.kernel for case in cases))
-    body = [
-        _head(found.totals, covered),
-        _contents(names) if len(names) > 1 else "",
-        _overview(cases),
-        *(_kernel(name, [case for case in cases if case.stored.key.kernel == name]) for name in names),
-        _missing(covered) if covered is not None else "",
-        _legend(),
-    ]
-    if not cases:
-        body.insert(1, "<p>Nothing is tuned yet: <code>autotuned tune</code> measures, and this page shows.</p>")
+    """The page of a report."""
+    real = [case for case in found.cases if not case.is_interpreted] or found.cases
+    view = _View(found.cases)
+    panels, series = view.panels([(case, case.vs_default, _said(case)) for case in real])
+    kernels = by_kernel(found.cases)
+    each = max(5, CALLS // max(len(kernels), 1))
+    groups = [_group(name, cases, each) for name, cases in list(kernels.items())[: CALLS // 5]]
+    shown = [one for one in found.devices if not one.interpreted] or found.devices
+    return view.page(
+        "report.html",
+        report=found,
+        tiles=shown[:6],
+        kernels_at=lambda one: len({k.kernel for k in found.kernels if view.classes(k) == view.classes(one)}),
+        configs=sum(one.configs for one in found.devices),
+        failed=sum(one.failed for one in found.devices),
+        seconds=sum(one.seconds for one in found.devices),
+        kernels=found.kernels[:ROWS],
+        interpreted=any(one.interpreted for one in found.devices) and shown is not found.devices,
+        plots=panels[:PLOTS],
+        plots_left=len(panels) - PLOTS,
+        series=series,
+        tunables=found.tunables[:PLOTS],
+        suggestions=found.suggestions[:ROWS],
+        missing=found.coverage.missing[:MISSING] if found.coverage is not None else [],
+        groups=groups,
+    )
+
+
+def compared(found: Comparison) -> str:
+    """The page of two sets of choices side by side."""
+    view = _View([case for pair in found.pairs for case in (pair.a, pair.b)])
+    panels, series = view.panels(
+        [
+            (pair.a, pair.ratio, f"{pair.a.stored.call_words}: {terminal.ratio_words(pair.ratio)}")
+            for pair in found.pairs
+        ]
+    )
+    return view.page(
+        "compare.html",
+        found=found,
+        kernels=found.kernels[:ROWS],
+        plots=panels[:PLOTS],
+        plots_left=len(panels) - PLOTS,
+        series=series,
+        slower=found.slower[:ROWS],
+        pairs=found.pairs[:CALLS],
+    )
+
+
+def _said(case: ReportCase) -> str:
+    stored = case.stored
     return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n<title>What tuning bought</title>\n'
-        f"<style>\n{style}</style>\n</head>\n<body>\n<main>\n{''.join(body)}</main>\n</body>\n</html>\n"
+        f"{stored.call_words}: {terminal.ratio_words(case.vs_default)}, {stored.config_words}, {stored.device}, "
+        f"{stored.toolchain}"
     )
 
 
-def _head(totals: Json, covered: Usage | None) -> str:
-    tiles = [
-        (terminal.ratio_words(totals[name]), f"the speed of the {what}, on average")
-        for name, what in (("vs_first", "first config"), ("vs_default", "default"))
-        if totals[name] is not None
-    ]
-    tiles += [
-        (str(totals["cases"]), f"cases of {terminal.counted(totals['kernels'], 'kernel')}"),
-        (str(totals["configs"]), f"configs measured, {totals['failed']} failed"),
-        (f"{totals['seconds']:.1f} s", "spent searching"),
-        (f"{totals['tied']} / {totals['noisy']}", "ties / noisy choices"),
-    ]
-    if covered is not None:
-        tiles.append((f"{covered.share:.1%}", f"of {covered.calls} recorded calls are tuned"))
-    made = time.strftime("%Y-%m-%d %H:%M")
-    cells = "".join(
-        f'<div class="tile"><b>{escape(number)}</b><span>{escape(text)}</span></div>\n' for number, text in tiles
-    )
-    return (
-        f"<h1>What tuning bought</h1>\n<p class=faint>autotuned {escape(autotuned.__version__)}, {made}</p>\n"
-        f'<div class="tiles">\n{cells}</div>\n'
-    )
+def _group(kernel: str, cases: Sequence[ReportCase], most: int) -> dict[str, Any]:
+    """The rows of one kernel; those whose words another row has too get their keys shown."""
+    words = Counter((case.stored.call_words, case.place) for case in cases)
+    shown = cases[:most]
+    return {
+        "kernel": kernel,
+        "cases": shown,
+        "left": len(cases) - len(shown),
+        "alike": [case for case in shown if words[case.stored.call_words, case.place] > 1],
+        "details": [case for case in shown if case.configs][: max(1, most * DETAILS // CALLS)],
+    }
 
 
-def _contents(names: Sequence[str]) -> str:
-    links = "".join(f'<li><a href="#{escape(_anchor(name))}">{escape(name)}</a></li>\n' for name in names)
-    return f"<nav><ul>\n{links}</ul></nav>\n"
+class _View:
+    """What the templates ask for: devices and toolchains by number, and filters for words and plots."""
+
+    def __init__(self, cases: Sequence[ReportCase]) -> None:
+        self.devices = list(dict.fromkeys(case.stored.device for case in cases))
+        self.toolchains = list(dict.fromkeys(case.stored.toolchain for case in cases))
+
+    def page(self, name: str, **facts: Any) -> str:
+        """A template, filled in."""
+        loader = jinja2.FunctionLoader(_template)
+        env = jinja2.Environment(
+            autoescape=True, loader=loader, trim_blocks=True, lstrip_blocks=True, finalize=_printable,
+            undefined=jinja2.StrictUndefined,
+        )  # fmt: skip
+        env.filters.update(
+            anchor=_anchor, both=_both, call=call_words, classes=self.classes, code=_code, columns=_columns,
+            costs=_costs, counted=terminal.counted, duration=_duration, fastest=_fastest, mark=plots.mark, name=_name,
+            number="{:,}".format, quality=_quality, ratio=terminal.ratio_words, short=_short,
+            span=_spans(facts["kernels"]), strip=_strip, time=terminal.time_words,
+        )  # fmt: skip
+        return env.get_template(name).render(
+            **facts,
+            style=Markup(_template("page.css")),  # our own file
+            version=autotuned.__version__,
+            made=time.strftime("%Y-%m-%d %H:%M"),
+            devices=self.devices,
+            toolchains=self.toolchains,
+            filters=[
+                *(f"d{n}" for n in range(len(self.devices)) if len(self.devices) > 1),
+                *(f"t{n}" for n in range(len(self.toolchains)) if len(self.toolchains) > 1),
+            ],
+        )
+
+    def classes(self, one: Any) -> str:
+        """By what the page's filters know a case, a summary or a suggestion."""
+        device, toolchain = one.place if isinstance(one, ReportCase) else (one.device, one.toolchain)
+        found = [("d", self.devices, device), ("t", self.toolchains, toolchain)]
+        return " ".join(f"{kind}{names.index(name)}" for kind, names, name in found if name in names)
+
+    def panels(
+        self, cases: Sequence[tuple[ReportCase, float | None, str]]
+    ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        """A plot over sizes for each kernel whose calls have some, and its series: devices and toolchains."""
+        series = list(dict.fromkeys(case.place for case, _, _ in cases))
+        kernels: dict[str, list[tuple[ReportCase, float, str]]] = {}
+        for case, ratio, words in cases:
+            if ratio:
+                kernels.setdefault(case.stored.key.kernel, []).append((case, ratio, words))
+        found = []
+        for kernel, some in kernels.items():
+            label, large = sizes([case.stored.key.call for case, _, _ in some])
+            points = [
+                Point(size, ratio, words, series.index(case.place), self.classes(case))
+                for size, (case, ratio, words) in zip(large, some)
+            ]
+            if label:
+                title = f"{kernel}: {len(points)} calls over {label}"
+                found.append({"kernel": kernel, "image": plots.over_sizes(points, label, title)})
+        named = [
+            {"number": number, "words": ", ".join(place), "classes": " ".join(self._of_place(place))}
+            for number, place in enumerate(series)
+        ]
+        return found, named
+
+    def _of_place(self, place: tuple[str, str]) -> tuple[str, str]:
+        return f"d{self.devices.index(place[0])}", f"t{self.toolchains.index(place[1])}"
+
+
+def _template(name: str) -> str:
+    return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
+
+
+def _printable(value: Any) -> Any:
+    return text(value) if isinstance(value, str) else value
 
 
 def _anchor(name: str) -> str:
     return "kernel-" + "".join(letter if letter.isalnum() else "-" for letter in name)
 
 
-def _overview(cases: Sequence[ReportCase]) -> str:
-    """Bars of the speed-up of each case, the largest first."""
-    known = sorted((case for case in cases if case.vs_first), key=lambda case: -(case.vs_first or 0.0))
-    if not known:
-        return ""
-    shown = [(case.stored, case.vs_first or 1.0) for case in known[:MOST_BARS]]
-    bars = [(f"{_short(stored.key.kernel)}  {stored.call_words}", ratio) for stored, ratio in shown]
-    more = f"<p class=faint>and {len(known) - MOST_BARS} more, below</p>\n" if len(known) > MOST_BARS else ""
-    plot = f'<div class="wide">{plots.bars(bars)}</div>\n'
-    how = ", on a logarithmic scale" * (bars[0][1] >= plots.LINEAR)
-    return f"<section>\n<h2>Speed against the first config{how}</h2>\n{plot}{more}</section>\n"
+def _name(kernel: str) -> Markup:
+    """A kernel's name, which may be broken after its dots."""
+    return Markup(".<wbr>").join(map(text, kernel.split(".")))
 
 
-def _short(kernel: str) -> str:
-    return kernel.rpartition(".")[2]
+def _short(kernel: str | None) -> str:
+    return (kernel or "").rpartition(".")[2]
 
 
-def _kernel(name: str, cases: Sequence[ReportCase]) -> str:
-    average = mean(case.vs_first for case in cases)
-    facts = [terminal.counted(len(cases), "case"), *sorted({case.stored.device for case in cases})]
-    facts += sorted({case.stored.toolchain for case in cases} - {"n/a"})
-    facts += [f"{terminal.ratio_words(average)} the first config on average"] if average else []
-    chips = "".join(f"<span class=chip>{escape(fact)}</span> " for fact in facts)
-    head = "<th>call</th><th>chosen</th>" + "".join(map(_number_head, ("time", "vs first", "vs default")))
-    alike = Counter(case.stored.call_words for case in cases)
-    rows = "".join(_row(case, alike[case.stored.call_words] > 1) for case in cases)
-    details = "".join(map(_details, (case for case in cases if case.configs)))
+def _code(words: str) -> Markup:
+    """Words with what stands between backticks as code."""
+    parts = words.split("`")
+    return Markup("").join(tag("code", part) if place % 2 else text(part) for place, part in enumerate(parts))
+
+
+def _duration(seconds: float) -> str:
     return (
-        f'<section id="{escape(_anchor(name))}">\n<h2>{escape(name)}</h2>\n<p>{chips}</p>\n'
-        f'<div class="wide"><table>\n<thead><tr>{head}<th>all configs</th><th>quality</th><th>from</th></tr></thead>\n'
-        f"<tbody>\n{rows}</tbody>\n</table></div>\n{details}</section>\n"
+        f"{seconds:.1f} s"
+        if seconds < 100
+        else f"{seconds / 60:.0f} min"
+        if seconds < 6000
+        else f"{seconds / 3600:.1f} h"
     )
 
 
-def _row(case: ReportCase, alike: bool) -> str:
-    """The row of a case; `alike`: another has the same words, in another context."""
-    stored = case.stored
-    notes = [f"key {stored.digest[:12]}"] * alike + [_called(case.count)] * (case.count is not None)
-    seen = f"<br><span class=faint>{', '.join(notes)}</span>" if notes else ""
-    quality = stored.quality or ""
-    cells = [
-        f"<td>{escape(case.stored.call_words)}{seen}</td>",
-        f"<td><code>{escape(stored.config_words)}</code></td>",
-        f'<td class="number">{escape(terminal.time_words(stored.median_us))}</td>',
-        _ratio_cell(case.vs_first),
-        _ratio_cell(case.vs_default),
-        f"<td>{plots.strip([_dot(config) for config in case.configs if config.median_us], _failed_words(case))}</td>",
-        f'<td><span class="chip {escape(quality)}">{escape(quality or "n/a")}</span></td>',
-        f'<td title="{escape(stored.path)}">{escape(stored.place)}</td>',
+def _quality(case: ReportCase) -> Markup:
+    quality = case.stored.quality or "n/a"
+    return tag("span", quality, class_=f"chip {quality}")
+
+
+def _both(compared: Pair | PairSummary, part: int) -> str:
+    """Device (0) or toolchain (1) of both sides, once if they are the same."""
+    return " \u2192 ".join(dict.fromkeys(place[part] for place in compared.place[1:]))
+
+
+def _spans(kernels: Sequence[Any]) -> Any:
+    """Draws the range of a kernel's ratios on the scale of all."""
+    low = min((one.least for one in kernels if one.least), default=1.0)
+    high = max((one.most for one in kernels if one.most), default=1.0)
+
+    def draw(one: Any) -> Markup:
+        middle = one.ratio if hasattr(one, "ratio") else one.vs_default
+        if not middle:
+            return Markup("")
+        ends = f"{terminal.ratio_words(one.least)} to {terminal.ratio_words(one.most)}"
+        return plots.span(one.least, middle, one.most, low, high) + tag("span", ends, class_="faint")
+
+    return draw
+
+
+def _costs(parameter: Parameter) -> str:
+    worst = f"worst {terminal.ratio_words(parameter.wrong)}"
+    return worst if parameter.fixed is None else f"best {terminal.ratio_words(parameter.fixed)}, {worst}"
+
+
+def _columns(parameter: Parameter) -> Markup:
+    return plots.columns([(value.value, value.cost, value.chosen) for value in parameter.values])
+
+
+def _strip(case: ReportCase) -> Markup:
+    dots = [
+        Dot(one.median_us, ", ".join([f"{one.label}: {terminal.time_words(one.median_us)}", *one.roles]), one.roles)
+        for one in case.configs
+        if one.median_us
     ]
-    return f"<tr>{''.join(cells)}</tr>\n"
+    failed = [f"{len(some)} {status}" for status in ("failed", "wrong") if (some := case.failures(status))]
+    return plots.strip(dots, ", ".join(failed))
 
 
-def _called(count: int | None) -> str:
-    return {0: "never called", 1: "called once"}.get(count or 0, f"called {count} times")
-
-
-def _number_head(text: str) -> str:
-    return f'<th class="number">{text}</th>'
-
-
-def _ratio_cell(ratio: float | None) -> str:
-    kind = "" if ratio is None else " good" if ratio >= 1.05 else " bad" if ratio < 0.95 else ""
-    return f'<td class="number{kind}">{escape(terminal.ratio_words(ratio))}</td>'
-
-
-def _dot(config: ReportConfig) -> plots.Dot:
-    words = f"{config.label}: {terminal.time_words(config.median_us)}" + "".join(f", {role}" for role in config.roles)
-    return plots.Dot(config.median_us or math.nan, words, config.roles)
-
-
-def _failed_words(case: ReportCase) -> str:
-    words = [f"{len(found)} {status}" for status in ("failed", "wrong") if (found := case.failures(status))]
-    return ", ".join(words)
-
-
-def _details(case: ReportCase) -> str:
-    """Every config of a case, fastest first, then those that failed."""
-    ordered = sorted(case.configs, key=lambda config: config.median_us or math.inf)
-    fastest = case.times_us[0] if case.times_us else 0.0
-    rows = "".join(_config_row(config, fastest) for config in ordered)
-    head = f"<th>config</th>{_number_head('time')}<th>against the fastest</th>"
-    head += f"{_number_head('20-80%')}{_number_head('samples')}<th></th>"
-    took = "" if case.seconds is None else f", {case.seconds:.1f} s"
-    return (
-        f"<details>\n<summary>{escape(case.stored.call_words)}: {len(case.configs)} configs{took}</summary>\n"
-        f'<div class="wide"><table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{rows}</tbody>\n</table></div>\n'
-        f"<p class=faint>key {case.stored.digest}</p>\n</details>\n"
-    )
-
-
-def _config_row(config: ReportConfig, fastest_us: float) -> str:
-    roles = "".join(f'<span class="chip {role}">{role}</span> ' for role in config.roles)
-    spread = f"{terminal.time_words(config.low_us)} - {terminal.time_words(config.high_us)}" if config.low_us else ""
-    error = "" if config.status == "ok" else f"{config.status}: {config.error}"
-    return (
-        f"<tr><td><code>{escape(config.label)}</code> {roles}</td>"
-        f'<td class="number">{escape(terminal.time_words(config.median_us))}</td>'
-        f"<td>{plots.bar(config.median_us / fastest_us if config.median_us and fastest_us else None)}</td>"
-        f'<td class="number">{escape(spread)}</td><td class="number">{config.samples or ""}</td>'
-        f'<td class="error">{escape(error[:400])}</td></tr>\n'
-    )
-
-
-def _missing(covered: Usage) -> str:
-    if not covered.missing:
-        return ""
-    rows = "".join(map(_missing_row, covered.missing[:MISSING_ROWS]))
-    left = len(covered.missing) - MISSING_ROWS
-    more = f"<p class=faint>and {left} more</p>\n" if left > 0 else ""
-    head = f"<th>kernel</th><th>call</th><th>tuned != called, from the nearest</th>{_number_head('calls')}"
-    return (
-        "<section>\n<h2>Called, and not tuned</h2>\n"
-        f'<div class="wide"><table>\n<thead><tr>{head}</tr></thead>\n'
-        f"<tbody>\n{rows}</tbody>\n</table></div>\n{more}</section>\n"
-    )
-
-
-def _missing_row(one: Missing) -> str:
-    call, kernel = call_words(one.key.call), one.key.kernel
-    return (
-        f"<tr><td>{escape(kernel)}</td><td>{escape(call)}</td><td>{escape(one.words)}</td>"
-        f'<td class="number">{one.count}</td></tr>\n'
-    )
-
-
-def _legend() -> str:
-    items: Iterable[tuple[str, str]] = (
-        ("vs first, vs default", "time of that config over the time of the chosen one: above 1 the choice is faster"),
-        (
-            "all configs",
-            "a dot each on a logarithmic scale, the fastest left; filled: chosen; ring: first; orange: default",
-        ),
-        ("tied", "another config was as fast within what can be told; the earlier in the list was taken"),
-        ("noisy", "the samples of the chosen config spread by more than 5%"),
-        ("unresolved", "too short for the clock"),
-        ("from", "the user's store, or the config file"),
-    )
-    rows = "".join(f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>\n" for name, text in items)
-    return f'<section>\n<h2>How to read this</h2>\n<dl class="legend">\n{rows}</dl>\n</section>\n'
+def _fastest(case: ReportCase) -> list[ReportConfig]:
+    """The fastest configs, what runs untuned, and one for each way to fail."""
+    ordered = sorted(case.configs, key=lambda config: config.usable_us or math.inf)
+    shown = [one for place, one in enumerate(ordered) if one.usable_us and (place < FASTEST or one.roles)]
+    errors = {(one.status, one.error): one for one in reversed(ordered) if not one.usable_us}
+    return [*shown, *list(errors.values())[:FASTEST]]

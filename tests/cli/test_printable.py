@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from autotuned.cli import terminal
-from autotuned.cli.views import page
+from autotuned.cli.views import plots
 from commands import ENTRY
 from fakes import FakeConfig, form, make_key
 from hypothesis import given
@@ -97,7 +97,7 @@ def test_the_page_shows_names_and_obeys_none(nasty: Path) -> None:
     CliRunner().invoke(ENTRY.load(), ["report", "--out", str(nasty / "page.html")], catch_exceptions=False)
     text = (nasty / "page.html").read_text()
     assert "é漢" in text and shown(text)
-    assert page.escape("<\x1b>") == "&lt;\\x1b&gt;"
+    assert str(plots.text("<\x1b>")) == "&lt;\\x1b&gt;"
 
 
 def test_the_log_of_a_command_is_printable(caplog: Any) -> None:

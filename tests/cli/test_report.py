@@ -7,11 +7,13 @@ from importlib.metadata import entry_points
 
 import pytest
 from autotuned.cli.views import plots
-from fakes import FakeConfig, form, make_key
+from fakes import CONTEXT, FakeConfig, form, make_key
 from typer.testing import CliRunner
 
 from autotuned.configfiles import lookup, policy
 from autotuned.errors import RecordingError
+from autotuned.gpu.device import INTERPRETER
+from autotuned.key.key import Key
 from autotuned.recording import file
 from autotuned.recording.file import RecordedCall, Writer
 from autotuned.store import listing, records
@@ -26,7 +28,7 @@ def wide(monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
 
 
-def keep(n=1024, kernel="app.k", quality="ok", best_us=10.0):
+def keep(n=1024, kernel="app.k", quality="ok", best_us=10.0, **context):
     timings = (
         Timing(FIRST, 30.0, 29.0, 31.0, 12),
         Timing(BEST, best_us, best_us, best_us, 40),
@@ -35,7 +37,7 @@ def keep(n=1024, kernel="app.k", quality="ok", best_us=10.0):
         Timing(WRONG, status="wrong", error="out differs by 3"),
     )
     provenance = {"seconds": 1.5, "default": DEFAULT, "written": [], "timer": "race-1"}
-    records.keep(TuningRecord(make_key(n, kernel), BEST, best_us, quality, timings, provenance))
+    records.keep(TuningRecord(make_key(n, kernel, **context), BEST, best_us, quality, timings, provenance))
 
 
 def run(*args, code=0):
@@ -54,18 +56,19 @@ def own(cases):
 def test_json_has_speed_ups_spread_failures_and_seconds():
     keep()
     [case] = own(json.loads(run("app.k", "--json").stdout)["cases"])
-    assert (case["vs_first"], case["vs_default"], case["spread"]) == (3.0, 1.5, 3.0)
+    assert (case["vs_default"], case["spread"], case["toolchain"]) == (1.5, 3.0, "triton 3.9.0")
     assert (case["failed"], case["wrong"], case["seconds"], case["count"]) == (1, 1, 1.5, None)
-    assert [config["roles"] for config in case["configs"]] == [["first"], ["chosen"], ["default"], [], []]
+    assert [config["roles"] for config in case["configs"]] == [[], ["chosen"], ["default"], [], []]
 
 
-def test_totals_are_geometric_means():
+def test_a_device_and_toolchain_are_summed_with_geometric_means():
     keep(1, best_us=10.0)
     keep(2, best_us=2.5, quality="tied")
-    totals = json.loads(run("app.k", "--json").stdout)["totals"]
-    assert totals["vs_first"] == pytest.approx((3 * 12) ** 0.5)
-    expected = {"kernels": 1, "cases": 2, "configs": 10, "failed": 4, "tied": 1, "noisy": 0, "seconds": 3.0}
-    assert {name: totals[name] for name in expected} == expected
+    [found] = json.loads(run("app.k", "--json").stdout)["devices"]
+    assert found["vs_default"] == pytest.approx((1.5 * 6) ** 0.5)
+    assert (found["least"], found["most"]) == (1.5, 6.0)
+    expected = {"kernel": None, "cases": 2, "configs": 10, "failed": 4, "tied": 1, "noisy": 0, "seconds": 3.0}
+    assert {name: found[name] for name in expected} == expected
 
 
 @pytest.mark.parametrize("command", ["list", "report"])
@@ -91,7 +94,10 @@ def test_the_table_and_its_last_line():
     keep()
     out = run("k").stdout
     assert "BLOCK=32" in out and "3.00x" in out and "1.50x" in out and "2 of 5" in out
-    assert out.splitlines()[-1].startswith("1 case of 1 kernel; 5 configs measured (2 failed) in 1.5 s; on average")
+    assert out.splitlines()[-1] == (
+        "nvidia-h100-80gb-hbm3-sm_90-132, triton 3.9.0: 1.50x the untuned speed on average, 1 case; 5 configs measured "
+        "(2 failed) in 1.5 s"
+    )
 
 
 def test_numbers_in_calls_are_sorted_by_size():
@@ -107,9 +113,58 @@ def test_an_unknown_kernel_is_refused_with_the_nearest():
     assert "no kernel 'app.matmull'. Did you mean" in result.stderr
 
 
-def test_a_search_that_is_not_finished_is_left_out():
+def test_where_nothing_is_tuned_one_line_says_so(tmp_path):
+    """Also where a search is not finished, and where a recording is given."""
+    recorded = recording(tmp_path, n1=2)
+    for args in ([], ["--calls", str(recorded)], ["--json"], ["--out", str(tmp_path / "page.html")]):
+        result = run(*args, code=1)
+        assert result.stdout == "" and result.stderr.startswith("error: nothing is tuned in ")
+    assert not (tmp_path / "page.html").exists()
     records.keep(TuningRecord(make_key(), None, None, "unresolved", (Timing(FIRST, 1.0, 1.0, 1.0, 3),), {}))
-    assert json.loads(run("app.k", "--json").stdout)["cases"] == []
+    assert "nothing is tuned in" in run("k", code=1).stderr
+
+
+def test_devices_and_versions_are_filters():
+    keep(1)
+    keep(2, triton="3.6.0")
+    keep(3, device=INTERPRETER.to_json())
+    for args, sizes in ((["--device", "h100"], [1, 2]), (["--triton", "3.6"], [2]), (["--device", "interpreter"], [3])):
+        found = json.loads(run(*args, "--json").stdout)
+        assert sorted(case["call"]["values"]["n"] for case in found["cases"]) == sizes
+    assert (
+        "no choice for device 'h300'. Devices are cpu-interpreter, nvidia-h100"
+        in run("--device", "h300", code=1).stderr
+    )
+
+
+# -- side by side -------------------------------------------------------------------------------------------------
+
+
+def test_two_toolchains_stand_side_by_side(tmp_path):
+    keep(1, triton="3.6.0", best_us=12.0)
+    keep(1, best_us=10.0)
+    keep(2)
+    found = json.loads(run("--compare", "triton=3.6.0", "triton=3.9", "--json").stdout)
+    [pair] = found["pairs"]
+    assert (pair["ratio"], pair["same_config"], pair["kept"]) == (1.2, True, 1.0)
+    assert [case["call"]["values"]["n"] for case in found["only_b"]] == [2] and found["only_a"] == []
+    out = run("--compare", "triton=3.6.0", "triton=3.9").stdout
+    assert "1.20x" in out and out.splitlines()[-1] == "1 on both sides, 0 on A only, 1 on B only"
+    text = page(tmp_path, "--compare", "triton=3.6.0", "triton=3.9")
+    assert "1.20x" in "".join(Page(text).words) and "triton 3.6.0 \u2192 triton 3.9.0" in text
+
+
+@pytest.mark.parametrize("side", ["nowhere", "triton=", "kernel=k", "h100", "device=h100,"])
+def test_a_side_that_is_none_is_refused(side):
+    keep()
+    said = " ".join(run("--compare", "triton=3.9", side, code=2).stderr.split())
+    assert "expected device=NAME, triton=VERSION" in said and "--compare" in said
+
+
+def test_a_side_without_choices_and_a_recording_are_refused(tmp_path):
+    keep()
+    assert "no choice for triton '3.1'" in run("--compare", "triton=3.1", "triton=3.9", code=1).stderr
+    run("--compare", "triton=3.9", "triton=3.9", "--calls", "calls.jsonl", code=2)
 
 
 # -- the page -----------------------------------------------------------------------------------------------------
@@ -118,7 +173,7 @@ def test_a_search_that_is_not_finished_is_left_out():
 class Page(HTMLParser):
     """Tags and text; fails on tags that are not closed."""
 
-    EMPTY = {"meta", "br"}
+    EMPTY = {"meta", "br", "input", "wbr"}
 
     def __init__(self, text):
         super().__init__()
@@ -159,35 +214,96 @@ def test_the_page_is_well_formed_and_needs_nothing_else(tmp_path):
     assert "<b>other" not in text and "OutOfResources: <shared> memory & more" in "".join(parsed.words)
 
 
-def test_the_page_has_a_dot_for_each_config_that_ran(tmp_path):
-    keep()
-    parsed = Page(page(tmp_path, "app.k"))
-    dots = [
-        value
-        for name, value in parsed.attributes
-        if name == "class" and value in ("chosen", "first", "default", "other")
-    ]
-    assert sorted(dots) == ["chosen", "default", "first"]
-    titles = "".join(parsed.words)
-    assert "BLOCK=32 num_warps=4 num_stages=3: 10 us, chosen" in titles
-    assert "1 failed, 1 wrong" in titles
+def test_the_page_says_what_tuning_bought_by_kernel_shape_and_config(tmp_path):
+    for n in (1, 64, 4096):
+        keep(n)
+    words = " ".join("".join(Page(page(tmp_path, "app.k")).words).split())
+    assert "1.50xthe untuned speed on nvidia-h100-80gb-hbm3-sm_90-132, triton 3.9.0: 3 calls of 1 kernel" in words
+    assert "n=64: 1.50x, BLOCK=32" in words  # a point of the plot over sizes
+    assert "One config for all, BLOCK=32 num_warps=4 num_stages=3: 1.00x the tuned time" in words
+    assert "BLOCK best 1.00x, worst 3.00x" in words and "16: 3.00x, chosen 0 times" in words
+    assert "2 failed" not in words and "1 failed, 1 wrong" in words and "OutOfResources" in words
+
+
+def test_the_page_is_readable_without_eyes(tmp_path):
+    """Tables have captions and headings of rows and columns, plots words, and filters labels."""
+    keep(1)
+    keep(2, triton="3.6.0")
+    text = page(tmp_path)
+    assert text.count("<caption") == text.count("<table>") > 3
+    assert all('scope="' in head for head in re.findall(r"<th\b[^>]*>", text))
+    images = re.findall(r"<svg [^>]*>", text)
+    assert images and all('role="img"' in one and "aria-label=" in one or 'aria-hidden="true"' in one for one in images)
+    assert len(re.findall(r'<label><input type="checkbox" id="t\d" checked>triton 3', text)) == 2
+
+
+def test_devices_and_toolchains_are_filters_of_the_page_too(tmp_path):
+    """By CSS alone: a box that is not checked hides what has its name as a class."""
+    keep(1)
+    keep(2, triton="3.6.0")
+    text = page(tmp_path)
+    assert "body:has(#t0:not(:checked)) .t0 { display: none; }" in text and "#d0" not in text
+    rows = re.findall(r'<tr class="([^"]*)">', text)
+    assert {"d0 t0", "d0 t1"} == set(rows)
+    assert re.findall(r'<g class="s\d ([^"]*)">', text) == ["d0 t1", "d0 t0"] or "d0 t0" in text
+
+
+def test_the_interpreter_is_in_no_plot_and_no_mean_beside_a_device(tmp_path):
+    keep(1)
+    keep(2)
+    for n in (3, 4):
+        keep(n, device=INTERPRETER.to_json(), best_us=1000.0)
+    parsed = Page(page(tmp_path))
+    words = " ".join("".join(parsed.words).split())
+    assert "1.50xthe untuned speed on nvidia" in words and "untuned speed on cpu-interpreter" not in words
+    assert "n=3: " not in words and "n=1: 1.50x" in words and "Times of cpu-interpreter are those of" in words
+    found = json.loads(run("--json").stdout)
+    assert [(one["interpreted"], one["cases"]) for one in found["devices"]] == [(False, 2), (True, 2)]
+    assert found["devices"][0]["vs_default"] == 1.5 and len(found["tunables"]) == 1
+
+
+def test_the_page_of_many_calls_stays_small_and_says_what_it_left_out(tmp_path):
+    for n in range(350):
+        keep(1 + n)
+    text = page(tmp_path, "app.k")
+    assert "50 more are left out here: " in text and len(text) < 1_000_000
+    assert "and 250 more, which --json has" in run("app.k").stdout
+
+
+def test_a_page_survives_odd_values(tmp_path):
+    """No time of the default, ratios beyond floats, calls without numbers, and one config."""
+    huge = (Timing(FIRST, 1e300, 1e300, 1e300, 1), Timing(BEST, 1e-300, 1e-300, 1e-300, 1))
+    records.keep(TuningRecord(make_key(-1), BEST, 1e-300, "ok", huge, {"default": FIRST}))
+    records.keep(TuningRecord(make_key(0), FIRST, 5.0, "ok", (Timing(FIRST, 5.0, None, None, 1),), {"default": BROKEN}))
+    imported = TuningRecord(Key("app.none", {}, CONTEXT), BEST, None, "ok", (), {"vs_default": None})
+    records.keep(imported)
+    Page(page(tmp_path))
+    found = json.loads(run("--json").stdout)
+    assert [case["vs_default"] for case in found["cases"]] == [None, None, None]
+    assert found["devices"][0]["vs_default"] is None
 
 
 def test_the_dots_lie_where_their_times_are(tmp_path):
     keep()
     strip = re.search(r'<svg class="strip".*?</svg>', page(tmp_path, "app.k"), re.DOTALL)[0]
     x = {kind: float(place) for kind, place in re.findall(r'<circle class="(\w+)" cx="([\d.]+)"', strip)}
-    assert x["chosen"] < x["default"] < x["first"]
+    first = float(re.search(r'<path d="M(\d+) 11h0"', strip)[1])
+    assert x["chosen"] < x["default"] < first
     # 1.5 and 3 times as slow, on a logarithmic scale that ends at 3.
-    assert (x["default"] - x["chosen"]) / (x["first"] - x["chosen"]) == pytest.approx(0.369, abs=0.001)
+    assert (x["default"] - x["chosen"]) / (first - x["chosen"]) == pytest.approx(0.369, abs=0.005)
+    assert "BLOCK=32 num_warps=4 num_stages=3: 10 us, chosen" in strip
 
 
-def test_bars_are_all_seen_beside_one_of_a_thousand():
-    """On a linear scale every bar beside it was a hair."""
-    widths = [float(width) for width in re.findall(r'width="([\d.]+)" height', plots.bars([("a", 1000.0), ("b", 2.0)]))]
-    assert widths[0] == pytest.approx(10 * widths[1], rel=0.01)
-    linear = [float(width) for width in re.findall(r'width="([\d.]+)" height', plots.bars([("a", 3.0), ("b", 2.0)]))]
-    assert linear[0] == pytest.approx(2 * linear[1])
+def test_points_lie_where_their_sizes_and_ratios_are():
+    points = [plots.Point(size, ratio, "", 0) for size, ratio in ((1.0, 1.0), (100.0, 2.0), (10.0, 4.0))]
+    drawn = plots.over_sizes(points, "n", "title")
+    (x1, y1), (x2, y2), (x3, y3) = (
+        tuple(map(float, at)) for at in re.findall(r"translate\(([\d.]+),([\d.]+)\)", drawn)
+    )
+    assert x2 - x1 == pytest.approx(x3 - x2, abs=0.2) and y1 - y3 == pytest.approx(
+        y3 - y2, abs=0.2
+    )  # by size: 1, 10, 100
+    assert y1 > y3 > y2 or y1 > y2
 
 
 @pytest.mark.parametrize("slowest", [1.01, 1.25, 1.5, 2.0, 10.0, 100.0, 1001.0])
@@ -196,10 +312,6 @@ def test_no_word_of_a_scale_is_cut_off(slowest):
     strip = plots.strip([plots.Dot(1.0, "a"), plots.Dot(slowest, "b")])
     words = re.findall(r'<text class="tick" x="([\d.]+)" y="31" text-anchor="middle">([\d.]+x)', strip)
     assert words and all(float(x) + 3 * len(word) <= plots.STRIP_WIDTH for x, word in words)
-
-
-def test_an_empty_store_is_a_page_too(tmp_path):
-    assert "Nothing is tuned yet" in "".join(Page(page(tmp_path)).words) or own([]) == []
 
 
 def test_a_page_that_cannot_be_written_is_said(tmp_path):

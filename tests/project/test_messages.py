@@ -69,6 +69,8 @@ REVIEWED = {
         "Crashed: the compiler ended {}",
         "integers cannot be read while a CUDA graph is captured; call it once before",
         "nothing is stored in {}: tune something first.",
+        "nothing is tuned in {}, nor in config files: tune something first.",
+        "--compare: nothing is tuned in {}: tune something first.",
         "without a terminal nobody can be asked: give --yes",
         "nothing was deleted.",
         "none of the inputs can be read.",

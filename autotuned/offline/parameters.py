@@ -1,0 +1,180 @@
+"""Which parameters of a kernel's configs matter, and which numbers of its calls say how large they are."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from autotuned.key.words import in_order, value_words
+from autotuned.offline.reported import ReportCase, ReportConfig, mean, slowdown
+from autotuned.tunable.configs import OPTIONS
+from autotuned.typed_json import Json
+
+MOST_CHOSEN = 2 / 3  # of the cases, from which the end of what was tried is worth a word
+Times = list[tuple[Mapping[str, str], float]]  # of one case: parameters and time of each config that ran
+
+
+@dataclass(frozen=True)
+class Value:
+    """One value of a parameter.
+
+    Attributes:
+        cost: Time of the fastest config with this value over that of the fastest of all: a geometric mean over the
+            cases in which one ran. None where none did.
+        chosen: How many cases chose it.
+    """
+
+    value: str
+    cost: float | None
+    chosen: int
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One parameter of a kernel's configs, over its cases on one device and toolchain.
+
+    Attributes:
+        fixed: The least cost of giving it one value in all cases: how much it pays to tune it for each. None where no
+            value ran in all of them.
+        wrong: The cost of its worst value: how much it matters to choose it at all.
+        values: In order.
+    """
+
+    name: str
+    fixed: float | None
+    wrong: float | None
+    values: Sequence[Value]
+
+    @property
+    def edge(self) -> str:
+        """Where most cases chose the last of three or more numbers at one end, "largest" or "smallest"; else ""."""
+        chosen = sum(value.chosen for value in self.values)
+        numbers = [value for value in self.values if value.value.isdecimal()]
+        if len(numbers) < max(3, len(self.values)):
+            return ""
+        ends = {"smallest": numbers[0], "largest": numbers[-1]}
+        most = [name for name, end in ends.items() if end.chosen > MOST_CHOSEN * chosen and end.value not in ("0", "1")]
+        return most[0] if most else ""
+
+    def to_json(self) -> dict[str, Json]:
+        """What `report --json` prints of it."""
+        return {**vars(self), "values": [dict(vars(value)) for value in self.values]}
+
+
+@dataclass(frozen=True)
+class OneConfig:
+    """One config for all cases: its time over that of the fastest, as a geometric mean and at worst."""
+
+    label: str
+    cost: float
+    worst: float
+
+
+@dataclass(frozen=True)
+class Tunables:
+    """What the configs of one kernel say on one device and toolchain.
+
+    Attributes:
+        cases: How many were measured.
+        parameters: Those that differ between configs, first those that matter most.
+        one: The config that would cost least if all cases had it; None where no config ran in all of them.
+    """
+
+    kernel: str
+    device: str
+    toolchain: str
+    cases: int
+    parameters: Sequence[Parameter]
+    one: OneConfig | None
+
+    def to_json(self) -> dict[str, Json]:
+        """What `report --json` prints of it."""
+        one = None if self.one is None else dict(vars(self.one))
+        return {**vars(self), "parameters": [parameter.to_json() for parameter in self.parameters], "one": one}
+
+
+def tunables(cases: Sequence[ReportCase]) -> Tunables | None:
+    """What the configs of a kernel's cases on one device and toolchain say; None where fewer than two were measured."""
+    measured = [case for case in cases if len(case.times_us) > 1]
+    if not measured:
+        return None
+    times = [list(_times(case)) for case in measured]
+    chosen = [next((_settings(one, case) for one in case.configs if "chosen" in one.roles), {}) for case in measured]
+    names = dict.fromkeys(name for case in times for settings, _ in case for name in settings)
+    found = [_parameter(name, times, chosen) for name in names]
+    found = [one for one in found if len(one.values) > 1]
+    found.sort(key=lambda one: (-(one.fixed or 1.0), -(one.wrong or 1.0)))
+    first = cases[0]
+    return Tunables(first.stored.key.kernel, *first.place, len(measured), found, _one_config(measured))
+
+
+def _times(case: ReportCase) -> Iterator[tuple[Mapping[str, str], float]]:
+    for config in case.configs:
+        if config.usable_us:
+            yield _settings(config, case), config.usable_us
+
+
+def _settings(config: ReportConfig, case: ReportCase) -> dict[str, str]:
+    """The parameters of a config, with options where they mean something."""
+    options = OPTIONS if case.stored.key.is_of_triton else ()
+    named = {**{name: config.config.get(name) for name in options}, **config.config["kwargs"]}
+    return {name: value_words(value) for name, value in named.items() if name != "ir_override"}
+
+
+def _parameter(name: str, times: Sequence[Times], chosen: Sequence[Mapping[str, str]]) -> Parameter:
+    costs: dict[str, list[float]] = {}
+    for case in times:
+        fastest = min(us for _, us in case)
+        least: dict[str, float] = {}
+        for settings, us in case:
+            if name in settings:
+                least[settings[name]] = min(us, least.get(settings[name], math.inf))
+        for value, us in least.items():
+            costs.setdefault(value, []).append(slowdown(us, fastest))
+    counts = Counter(settings.get(name) for settings in chosen)
+    values = [Value(value, mean(costs[value]), counts[value]) for value in sorted(costs, key=in_order)]
+    everywhere = [one.cost for one in values if one.cost and len(costs[one.value]) == len(times)]
+    worst = max((one.cost for one in values if one.cost), default=None)
+    return Parameter(name, min(everywhere, default=None), worst, values)
+
+
+def _one_config(cases: Sequence[ReportCase]) -> OneConfig | None:
+    costs: dict[str, list[float]] = {}
+    for case in cases:
+        fastest = case.times_us[0]
+        for label, us in {config.label: config.usable_us for config in case.configs}.items():
+            if us:
+                costs.setdefault(label, []).append(slowdown(us, fastest))
+    found = [OneConfig(label, mean(some) or 1.0, max(some)) for label, some in costs.items() if len(some) == len(cases)]
+    return min(found, key=lambda one: one.cost, default=None)
+
+
+def sizes(calls: Sequence[Json]) -> tuple[str, list[float]]:
+    """How large each of a kernel's calls is: the product of the numbers in which they differ, and these in words.
+
+    Numbers are integers among the arguments and the sizes of tensors, as far as all calls have them; of those that are
+    equal in all calls the first counts. Without any: "" and no sizes.
+    """
+    rows = [dict(_numbers(call)) for call in calls]
+    columns: dict[tuple[int, ...], str] = {}
+    for name in rows[0] if rows else ():
+        column = tuple(row.get(name, 0) for row in rows)
+        if min(column) > 0 and len(set(column)) > 1:
+            columns.setdefault(column, name)
+    products = [min(math.prod(row), 10**300) for row in zip(*columns)]
+    for column in columns:  # one that is the product of the others: `n_elements` beside a shape
+        if len(columns) > 2 and all(number * number == product for number, product in zip(column, products)):
+            return columns[column], list(map(float, column))
+    names = list(columns.values())
+    return " * ".join(names[:3]) + " * ..." * (len(names) > 3), list(map(float, products))
+
+
+def _numbers(call: Json) -> Iterator[tuple[str, int]]:
+    for name, value in call.get("values", {}).items():
+        if type(value) is int:
+            yield name, value
+    for name, tensor in call.get("tensors", {}).items():
+        for place, size in enumerate(tensor.get("shape", ())):
+            yield f"{name}.shape[{place}]", size

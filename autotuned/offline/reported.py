@@ -1,0 +1,232 @@
+"""What a report is about: each choice with what it is worth and what was measured, and groups in a few numbers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from statistics import geometric_mean
+
+from autotuned.key import words
+from autotuned.offline.stored import Stored
+from autotuned.store.record import Timing, identity_of
+from autotuned.tunable import configs
+from autotuned.typed_json import Json, canonical
+
+SLOWER = 0.99  # a choice whose `vs_default` is below loses to what runs untuned by over 1%
+Place = tuple[str, str]  # device and toolchain
+
+
+@dataclass(frozen=True)
+class ReportConfig:
+    """One config of a case; `roles` are among "chosen" and "default": what runs untuned.
+
+    Attributes:
+        config: Its canonical form.
+    """
+
+    config: Json
+    label: str
+    median_us: float | None
+    low_us: float | None
+    high_us: float | None
+    samples: int
+    status: str
+    error: str | None
+    roles: tuple[str, ...] = ()
+
+    @property
+    def usable_us(self) -> float | None:
+        """Its time, where it may be chosen."""
+        return self.median_us if self.median_us and self.status in ("ok", "same") else None
+
+    def to_json(self) -> dict[str, Json]:
+        """What `report --json` prints of it."""
+        return {**vars(self), "roles": list(self.roles)}
+
+
+@dataclass(frozen=True)
+class ReportCase:
+    """One choice and what it is worth.
+
+    Attributes:
+        configs: All that were measured, in list order; none from config files.
+        seconds: What the search took.
+        count: How often a recording has it; None without one.
+    """
+
+    stored: Stored
+    configs: Sequence[ReportConfig] = ()
+    seconds: float | None = None
+    count: int | None = None
+
+    @property
+    def vs_default(self) -> float | None:
+        """Time of what runs untuned over that of the choice, above 1 where tuning helps; None where it is not known."""
+        return self.stored.vs_default
+
+    @property
+    def place(self) -> Place:
+        """Device and toolchain."""
+        return self.stored.device, self.stored.toolchain
+
+    @property
+    def is_interpreted(self) -> bool:
+        """Whether Triton's interpreter was measured, whose times say nothing of a GPU."""
+        return bool(self.stored.key.context["device"].get("name") == "interpreter")
+
+    @property
+    def is_noisy(self) -> bool:
+        """Whether its times were too unsteady, or too short, to be sure of the choice."""
+        return self.stored.quality in ("noisy", "unresolved") and not self.is_interpreted
+
+    @property
+    def times_us(self) -> list[float]:
+        """Of the configs that may be chosen, fastest first."""
+        return sorted(config.usable_us for config in self.configs if config.usable_us)
+
+    @property
+    def spread(self) -> float | None:
+        """Time of the slowest config over that of the fastest."""
+        times = self.times_us
+        return slowdown(times[-1], times[0]) if times else None
+
+    def failures(self, status: str = "failed") -> list[ReportConfig]:
+        """Those that failed, whose process ended in their launch included, or computed something else ("wrong")."""
+        alike = ("failed", "crashed") if status == "failed" else (status,)
+        return [config for config in self.configs if config.status in alike]
+
+    @property
+    def failed(self) -> int:
+        """How many configs failed, or computed something else."""
+        return len(self.failures()) + len(self.failures("wrong"))
+
+    def to_json(self) -> dict[str, Json]:
+        """What `report --json` prints of it."""
+        return {
+            **self.stored.to_json(),
+            "toolchain": self.stored.toolchain,
+            "vs_default": self.vs_default,
+            "spread": self.spread,
+            "failed": len(self.failures()),
+            "wrong": len(self.failures("wrong")),
+            "seconds": self.seconds,
+            "count": self.count,
+            "configs": [config.to_json() for config in self.configs],
+        }
+
+
+class Reader:
+    """Makes cases of choices; what many have in common, configs and their labels, is held once."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, bool], tuple[Json, str]] = {}
+
+    def case(self, choice: Stored, count: int | None = None) -> ReportCase:
+        """The case of a choice, which then holds its record without the timings."""
+        record = choice.record
+        if record is None or not record.timings:
+            return ReportCase(choice, count=count)
+        default = record.untuned or record.timings[0].identity
+        roles = {"chosen": identity_of(choice.config or {}), "default": default}
+        measured = [self._measured(timing, roles, choice.key.is_of_triton) for timing in record.timings]
+        light = replace(choice, record=record.replace(timings=()))
+        return ReportCase(light, measured, record.provenance.get("seconds"), count)
+
+    def _measured(self, timing: Timing, roles: dict[str, str], options: bool) -> ReportConfig:
+        identity = timing.identity
+        config, label = self._known.get((identity, options)) or (timing.config, configs.label(timing.config, options))
+        self._known[identity, options] = config, label
+        return ReportConfig(
+            config, label, *(timing.median_us, timing.low_us, timing.high_us, timing.samples, timing.status),
+            timing.error, tuple(role for role, name in roles.items() if name == identity),
+        )  # fmt: skip
+
+
+def current(cases: Iterable[ReportCase]) -> list[ReportCase]:
+    """Without what was tuned for another source of a kernel than the one that was tuned last, the rest being equal."""
+    newest: dict[str, tuple[str, str, ReportCase]] = {}
+    for case in cases:
+        key = case.stored.key
+        rest = {name: part for name, part in key.context.items() if name != "source"}
+        same = canonical([key.kernel, key.call, rest])
+        record = case.stored.record
+        date = str(record.provenance.get("date", "")) if record is not None else ""
+        if same not in newest or newest[same][:2] < (date, case.stored.digest):
+            newest[same] = date, case.stored.digest, case
+    return [case for _, _, case in newest.values()]
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The cases of one device and toolchain, of one kernel or (None) of all, in a few numbers.
+
+    Attributes:
+        vs_default: Geometric mean of the cases' `vs_default`; None where no case has one. `least`, `most`: of these.
+        slower: Cases that lose to what runs untuned by over 1%.
+        noisy: Cases whose times are noisy or unresolved.
+        failed: Configs that failed, or computed something else; `configs` is how many were measured.
+        seconds: Spent searching.
+    """
+
+    kernel: str | None
+    device: str
+    toolchain: str
+    interpreted: bool
+    cases: int
+    vs_default: float | None
+    least: float | None
+    most: float | None
+    slower: int
+    tied: int
+    noisy: int
+    configs: int
+    failed: int
+    seconds: float
+
+    def to_json(self) -> dict[str, Json]:
+        """What `report --json` prints of it."""
+        return dict(vars(self))
+
+
+def summed(cases: Sequence[ReportCase], kernel: str | None = None) -> Summary:
+    """The summary of cases of one device and toolchain."""
+    ratios = [case.vs_default for case in cases if case.vs_default]
+    qualities = Counter(case.stored.quality for case in cases)
+    return Summary(
+        kernel, *cases[0].place, cases[0].is_interpreted, len(cases),
+        *(mean(ratios), min(ratios, default=None), max(ratios, default=None)),
+        slower=sum(ratio < SLOWER for ratio in ratios),
+        tied=qualities["tied"],
+        noisy=qualities["noisy"] + qualities["unresolved"],
+        configs=sum(len(case.configs) for case in cases),
+        failed=sum(case.failed for case in cases),
+        seconds=round(sum(case.seconds or 0.0 for case in cases), 3),
+    )  # fmt: skip
+
+
+def by_place(cases: Iterable[ReportCase]) -> dict[Place, list[ReportCase]]:
+    """Cases by device and toolchain; the interpreter last, for its times say nothing of a GPU."""
+    found: dict[Place, list[ReportCase]] = {}
+    for case in cases:
+        found.setdefault(case.place, []).append(case)
+    return dict(sorted(found.items(), key=lambda item: (item[1][0].is_interpreted, *map(words.in_order, item[0]))))
+
+
+def by_kernel(cases: Iterable[ReportCase]) -> dict[str, list[ReportCase]]:
+    """Cases by kernel."""
+    found: dict[str, list[ReportCase]] = {}
+    for case in cases:
+        found.setdefault(case.stored.key.kernel, []).append(case)
+    return found
+
+
+def slowdown(us: float, fastest_us: float) -> float:
+    """A time over the fastest one; a damaged record's may be beyond all numbers."""
+    return min(us / fastest_us, 1e9)
+
+
+def mean(ratios: Iterable[float | None]) -> float | None:
+    """Geometric mean of what is known; None where nothing is."""
+    known = [ratio for ratio in ratios if ratio]
+    return geometric_mean(known) if known else None
