@@ -176,12 +176,14 @@ class Tail(Gathered):
             RecordingError: It is there and cannot be read.
         """
         try:
-            with open(self.path, "rb") as file:
+            with os.fdopen(disk.opened(self.path), "rb") as file:
                 return self._read(file)
         except FileNotFoundError:
             return False
         except OSError as error:
             raise _unreadable(self.path, error) from error
+        except ValueError as error:  # it is no plain file
+            raise RecordingError(str(error), path=str(self.path)) from error
 
     def _read(self, file: BinaryIO) -> bool:
         state = os.fstat(file.fileno())
