@@ -28,7 +28,9 @@ if TYPE_CHECKING:
     from autotuned.offline.digest import choices_digest as choices_digest
     from autotuned.offline.export import export as export
     from autotuned.offline.follow import follow as follow
+    from autotuned.offline.plan import plan as plan
     from autotuned.offline.prepare import prepare as prepare
+    from autotuned.offline.prune import prune as prune
     from autotuned.offline.report import report as report
     from autotuned.offline.tuning import tune as tune
     from autotuned.offline.warmup import warmup as warmup
@@ -48,8 +50,8 @@ __version__ = "0.1.0"
 __all__ = [
     "Check", "Config", "FixedLaunches", "Space", "autotune", "check", "choices_digest", "compare", "connect",
     "counters", "diff", "errors", "export", "follow", "freeze", "heuristics", "import_configs", "install", "merge",
-    "mode", "on_event", "pow2", "pow2s", "prepare", "record", "refresh", "register_configs", "report", "restored",
-    "seal", "strategy", "sync", "tune", "uninstall", "unseal", "warmup",
+    "mode", "on_event", "plan", "pow2", "pow2s", "prepare", "prune", "record", "refresh", "register_configs",
+    "report", "restored", "seal", "strategy", "sync", "tune", "uninstall", "unseal", "warmup",
 ]  # fmt: skip
 
 # Imported at first use: importing this package must cost neither torch (1 s) nor triton (0.24 s).
@@ -74,9 +76,11 @@ _HOMES = {
     "merge": "autotuned.binaries.merge",
     "mode": "autotuned.env",
     "on_event": "autotuned.events",
+    "plan": "autotuned.offline.plan",
     "pow2": "autotuned.key.key",
     "prepare": "autotuned.offline.prepare",
     "pow2s": "autotuned.space.space",
+    "prune": "autotuned.offline.prune",
     "record": "autotuned.recording.recorder",
     "register_configs": "autotuned.configfiles.lookup",
     "report": "autotuned.offline.report",

@@ -315,6 +315,11 @@ def values() -> dict[str, str]:
     return {option.name: _SECRET.get(option.name, str)(_get(option.name)) for option in OPTIONS}
 
 
+def has_columns() -> bool:
+    """Whether `COLUMNS` says how wide a terminal is."""
+    return bool(_get("COLUMNS"))
+
+
 _chose_interpreter = False  # whether this process imported Triton for its interpreter by `use_interpreter`
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -27,6 +28,7 @@ from .commands.gc import gc
 from .commands.import_ import import_
 from .commands.list import list_
 from .commands.merge import merge
+from .commands.prune import prune
 from .commands.record import record
 from .commands.report import report
 from .commands.run import run
@@ -35,6 +37,7 @@ from .commands.tune import tune
 from .commands.warmup import warmup
 
 DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212"  # what word processors make of "-" and "--"
+
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only, and with --json the document.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log on stderr what is decided; errors with a trace.")]
 
@@ -42,8 +45,27 @@ Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log on stderr wh
 class Commands(typer.core.TyperGroup):
     """All commands, with what holds for each of them."""
 
+    def main(self, *args: Any, **options: Any) -> Any:
+        """Run the command line; wrong usage ends in one line that reads like any other error."""
+        alone, options["standalone_mode"] = options.get("standalone_mode", True), False
+        if not alone:
+            return super().main(*args, **options)
+        try:
+            sys.exit(super().main(*args, **options))
+        except Exception as error:
+            wrong: Any = error
+            if not hasattr(wrong, "format_message"):  # click's, of which typer brings a copy of its own or not
+                raise
+            if (ctx := getattr(wrong, "ctx", None)) is not None:
+                terminal.remark_text(f"{ctx.get_usage()}\nTry '{ctx.command_path} --help' for help.\n\n")
+            text = wrong.format_message()
+            sys.exit(terminal.fail(text[:1].lower() + text[1:], wrong.exit_code).exit_code)
+
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Refuse arguments that begin with a typographic dash: copied from a web page, they would name a kernel."""
+        if not args and not ctx.resilient_parsing:
+            terminal.remark_text(f"{ctx.get_help()}\n")
+            ctx.exit(2)
         for arg in args:
             if arg[:1] and arg[0] in DASHES:
                 ctx.fail(f"{arg!r} begins with a typographic dash; type --{arg.lstrip(DASHES + '-')}")
@@ -55,18 +77,39 @@ class Commands(typer.core.TyperGroup):
         try:
             with terminal.printable_log():
                 return super().invoke(ctx)
-        except BrokenPipeError:
-            raise  # `autotuned list | head`: typer ends it quietly
         except OutputError as error:
             raise terminal.fail(f"--out: {error}") from error
-        except (AutotunedError, OSError) as error:
+        except AutotunedError as error:
             raise terminal.fail(str(error)) from error
+        except OSError as error:  # without its number
+            named = error.filename is not None
+            raise terminal.fail(f"{error.strerror}: {error.filename!r}" if named else str(error)) from error
         except KeyboardInterrupt:
             terminal.remark("interrupted.")
             raise typer.Exit(130) from None
 
 
-app = typer.Typer(cls=Commands, pretty_exceptions_enable=False, no_args_is_help=True, rich_markup_mode=None)
+class Command(typer.core.TyperCommand):
+    """One command."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """What its usage line has: what must be given as it is typed, what may be left out in brackets."""
+        params = self.get_params(ctx)
+        needed = [f"{param.opts[0]} {param.metavar}" for param in params if param.opts[0][0] == "-" and param.required]
+        return [*needed, "[OPTIONS]", *(_usage(param) for param in params if param.opts[0][0] != "-")]
+
+
+def _usage(argument: Any) -> str:
+    name = (argument.metavar or argument.name.upper()).strip("[].") + "..." * (argument.nargs != 1)
+    return name if argument.required else f"[{name}]"
+
+
+app = typer.Typer(
+    cls=Commands,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 
 
 def _version(asked: bool) -> None:
@@ -77,11 +120,21 @@ def _version(asked: bool) -> None:
 
 @app.callback()
 def main(
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = (
-        False
-    ),
+    ctx: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", "-V", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+    as_json: terminal.AsJson = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
 ) -> None:
-    """Tune kernels ahead of time and look at what is stored."""
+    """Tune kernels ahead of time and look at what is stored.
+
+    --json, --quiet and --verbose may stand before the command, too.
+    """
+    given = {"as_json": as_json, "quiet": quiet, "verbose": verbose}
+    defaults = {name: True for name, is_given in given.items() if is_given}
+    ctx.default_map = dict.fromkeys(ctx.command.list_commands(ctx), defaults)  # type: ignore[attr-defined]
 
 
 def _with_levels(command: Callable[..., None]) -> Callable[..., None]:
@@ -131,6 +184,7 @@ def _level(quiet: bool, verbose: bool) -> Iterator[None]:
 
 
 for command in (
-    tune, list_, show, explain_, export, import_, merge, diff, check, run, clear, gc, record, warmup, report, doctor
+    tune, list_, show, explain_, export, import_, merge, diff, check, run, clear, prune, gc, record, warmup, report,
+    doctor,
 ):  # fmt: skip
-    app.command(command.__name__.rstrip("_"))(_with_levels(command))
+    app.command(command.__name__.rstrip("_"), cls=Command)(_with_levels(command))

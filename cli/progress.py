@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
+import os
+import sys
+import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -13,7 +19,7 @@ from autotuned.offline.results import CaseResult, Observer
 from . import terminal
 
 if TYPE_CHECKING:
-    from rich.console import Group
+    from rich.console import Console, Group
 
     from autotuned.search.job import Progress
 
@@ -26,33 +32,37 @@ class _Search:
     """The search that is running on one device."""
 
     case: str
-    next: float = 0.0
-    tried: str = "preparing"
-    testing: str = ""
-    best: str = ""
+    begun: float
+    words: str = "preparing"
 
-    def take(self, progress: Progress) -> None:
-        self.tried = f"{progress.done} of {progress.total} configs tried"
-        self.testing = progress.config
+    def take(self, progress: Progress, testing: bool) -> None:
+        tried = f"{progress.done} of {progress.total} configs tried" + f", testing {progress.config}" * testing
         found = progress.best and f"best so far {progress.best}, {terminal.time_words(progress.best_us)}"
-        self.best = found or "none ran yet"
+        self.words = f"{tried}; {found or 'none ran yet'}"
 
 
 class Display(Observer):
-    """Shows the searches that are running, one a device, and keeps a line for each that is done."""
+    """Shows how far the cases are and which searches are running, one a device; results are not its business.
 
-    def __init__(self) -> None:
+    Args:
+        workers: Whether other processes measure, whose output would break the lines that move.
+    """
+
+    def __init__(self, workers: bool = False) -> None:
         from rich.live import Live
 
         self._console = terminal.stderr()
         moving = not terminal.is_quiet() and self._console.is_terminal and not self._console.is_dumb_terminal
+        self._stack = contextlib.ExitStack()
+        if moving and workers:
+            self._stack.enter_context(_printed_above(self._console))
         # No refreshing thread: it would take the interpreter's lock in the middle of a CPU kernel's timing. An
         # observer is called between launches.
         self._live = Live(console=self._console, auto_refresh=False, transient=True) if moving else None
         self._searches: dict[str, _Search] = {}
-        self._total = ""
-        self._counted: tuple[float, int] | None = None  # when the first count came, and how many were done then
-        self._shown = 0.0
+        self._done = self._known = self._failed = 0
+        self._measured: list[float] = []  # seconds of each case that was not stored before
+        self._next: dict[str, float] = {}  # by device: when it may be shown again
 
     def __enter__(self) -> Display:
         return self
@@ -60,42 +70,41 @@ class Display(Observer):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._live is not None:
-            self._live.stop()
+        self._stack.close()
 
     def begin(self, case: CaseResult, device: str = "") -> None:
         """Name the case that is tuned from now on, on a device."""
-        if self._live is not None:  # not before: modules are imported on a terminal as it is
-            self._live.start()
-        pause_s = REFRESH_S if self._live else HEARTBEAT_S
-        self._searches[device] = _Search(f"{case.kernel}  {case_words(case)}", time.monotonic() + pause_s)
+        if self._live is not None and not self._live.is_started:  # not before: modules are imported as without it
+            self._stack.enter_context(self._live)
+            self._stack.enter_context(_log_above())
+        now = time.monotonic()
+        self._searches[device] = _Search(f"{case.kernel}  {case_words(case)}", now)
+        self._next.setdefault(device, now + self._pause_s)
 
     def done(self, case: CaseResult, device: str = "") -> None:
-        """Keep a line for a case that is done."""
-        if case.status != "skipped":  # thousands of a long recording, in one line at the end
-            self.note(f"{case.kernel}  {case_words(case)}: {_outcome(case)}", device)
+        """Count a case that is done."""
+        self._failed += case.status == "failed"
+        search = self._searches.pop(device, None)
+        if search is not None and case.source not in (None, "stored"):
+            self._measured.append(time.monotonic() - search.begun)
 
     def count(self, done: int, known: int) -> None:
-        """How many cases are done, of those that are known so far; the others are taken to last as long each."""
-        now = time.monotonic()
-        began, before = self._counted = self._counted or (now, done)
-        left_s = (known - done) * (now - began) / (done - before) if done > before else 0.0
-        self._total = f"{done} of {known} cases done" + (f", about {_time_words(left_s)} left" if left_s else "")
+        """How many cases are done, of those that are known so far."""
+        self._done, self._known = done, known
 
     def observe(self, progress: Progress, device: str = "") -> None:
         """Show how far a device's search is, if it is time to."""
-        search = self._searches.setdefault(device, _Search(progress.kernel))
-        search.take(progress)
         now = time.monotonic()
-        if now < (search.next if self._live is None else max(search.next, self._shown + REFRESH_S)):
+        search = self._searches.setdefault(device, _Search(progress.kernel, now))
+        search.take(progress, self._live is not None)
+        shown = "" if self._live is not None else device
+        if now < self._next.get(shown, now):
             return
+        self._next[shown] = now + self._pause_s
         if self._live is None:
-            words = f"{search.case}: {search.tried}; {search.best}"
-            self.note(words + f" ({self._total})" * bool(self._total), device)
-            search.next = now + HEARTBEAT_S
+            self.note(f"{self._total}{search.case}: {search.words}", device)
         else:
             self._live.update(self._lines(), refresh=True)
-            self._shown = now
 
     def note(self, line: str, device: str = "") -> None:
         """Print a line that stays."""
@@ -105,17 +114,72 @@ class Display(Observer):
                 line = terminal.wrapped(line, self._console.width, "  ")
             self._console.print(line, soft_wrap=True)
 
+    @property
+    def _pause_s(self) -> float:
+        return HEARTBEAT_S if self._live is None else REFRESH_S
+
+    @property
+    def _total(self) -> str:
+        """Which case it is of how many, and how long the others will take if they last as those that were measured."""
+        if not self._known:
+            return ""
+        several = max(1, len(self._searches))
+        words = f"case {self._done + 1} of {self._known}" if several == 1 else f"{self._done} of {self._known} cases"
+        if self._measured:
+            left_s = (self._known - self._done) * sum(self._measured) / len(self._measured) / several
+            words += f", about {time_words(left_s)} left"
+        return words + f", {self._failed} failed" * bool(self._failed) + ": "
+
     def _lines(self) -> Group:
-        """The moving lines: of one device three, of several a table of a row each."""
+        """The moving lines: of one device two, of several a table of a row each."""
         if list(self._searches) == [""]:
             search = self._searches[""]
-            case = f"{search.case}  ({self._total})" if self._total else search.case
-            return _cut(case, f"  {search.tried}; testing {search.testing}", f"  {search.best}")
-        table = [(device, search.case, f"{search.tried}; {search.best}") for device, search in self._searches.items()]
+            return _cut(f"{self._total}{search.case}", f"  {search.words}")
+        table = [(device, search.case, search.words) for device, search in self._searches.items()]
         # Half of what is left beside the devices' names for each of the long columns.
         first = max(len(device) for device, _, _ in table)
         half = max(10, (self._console.width - first - 4) // 2)
         return _cut(self._total, *(f"{device:<{first}}  {_fit(case, half)}  {words}" for device, case, words in table))
+
+
+@contextlib.contextmanager
+def _printed_above(console: Console) -> Iterator[None]:
+    """Let what other processes print on this terminal appear above the lines that move, inside a `with` block."""
+    there = [stream for stream in (1, 2) if os.isatty(stream)]
+    before = {stream: os.dup(stream) for stream in there}
+    source, sink = os.pipe()
+    console.file = os.fdopen(os.dup(2), "w")
+    for stream in there:
+        os.dup2(sink, stream)
+    os.close(sink)
+    reader = threading.Thread(target=_read_lines, args=(source, console), daemon=True)
+    reader.start()
+    try:
+        yield
+    finally:
+        for stream, copy in before.items():
+            os.dup2(copy, stream)
+            os.close(copy)
+        reader.join(1.0)  # a process that outlives the run may hold the other end
+
+
+def _read_lines(source: int, console: Console) -> None:
+    with os.fdopen(source, errors="replace") as lines:
+        for line in lines:
+            console.out(line.rstrip("\n"), highlight=False)
+
+
+@contextlib.contextmanager
+def _log_above() -> Iterator[None]:
+    """The same for what this package logs: its handler has taken hold of stderr as it was before."""
+    handlers = [one for one in logging.getLogger("autotuned").handlers if isinstance(one, logging.StreamHandler)]
+    before = [handler.setStream(sys.stderr) for handler in handlers]
+    try:
+        yield
+    finally:
+        for handler, stream in zip(handlers, before):
+            if stream is not None:  # it had this one
+                handler.setStream(stream)
 
 
 def case_words(case: CaseResult) -> str:
@@ -123,15 +187,7 @@ def case_words(case: CaseResult) -> str:
     return call_words(case.call) if case.call is not None else "(case)"
 
 
-def _outcome(case: CaseResult) -> str:
-    if case.status != "done":
-        return f"{case.status}: {' '.join((case.reason or '').split())}"
-    source = case.source if case.source in ("measured", "stored") else f"from {case.source}"
-    config = terminal.config_words(case.config, case.triton is not None)
-    return f"{config}, {terminal.time_words(case.median_us)}, {source}"
-
-
-def _time_words(seconds: float) -> str:
+def time_words(seconds: float) -> str:
     """A time in the unit that people would say it in."""
     for unit_s, unit in ((3600.0, "h"), (60.0, "min")):
         if seconds >= 2 * unit_s:

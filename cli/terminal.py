@@ -4,30 +4,37 @@ from __future__ import annotations
 
 import contextlib
 import io
-import itertools
 import json
 import logging
+import os
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from autotuned import env
 from autotuned.configfiles.file import Fault
 from autotuned.typed_json import Json
 
 if TYPE_CHECKING:
-    from rich.console import Console, Group, RenderableType
-    from rich.padding import Padding
+    from rich.console import Console
     from rich.table import Table
 
     from autotuned.offline.results import BuildResult
 
-NARROW = 110  # columns; below this the long cells of a row are stacked instead of standing side by side
-LEAST = 20  # columns for the stacked cells; with less, the other cells stand below them
+MARKS = ">~?="  # behind the header of a column, see `print_table`
+LONG = 40  # columns for a cell that may be cut, before other columns are left out for it
+UNLIMITED = 100_000  # columns, where what reads is no terminal: nothing is cut for `grep`
+QUALITIES = {  # what the words of a table mean; "ok" needs none
+    "tied": "several configs are as fast: what runs untuned is taken, else the first of the list",
+    "noisy": "its times spread, so another config may be as fast; `autotuned tune` measures it again",
+    "unresolved": "it takes less time than the clock can tell",
+}
 _quiet = False
+_is_read = True
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else on stdout.")]
 OnlyDevice = Annotated[
     str | None,
@@ -39,11 +46,18 @@ OnlyTriton = Annotated[
 
 
 def stdout() -> Console:
-    """The console for results; without a terminal plain text of 80 columns, or of COLUMNS."""
+    """The console for results: as wide as the terminal, or as COLUMNS says; without either nothing is cut."""
     from rich.console import Console
 
+    class Stdout(Console):
+        def on_broken_pipe(self) -> None:  # rich's own exits with 1
+            unheard()
+
     # Labels and paths hold brackets and numbers, which are neither markup nor to be coloured.
-    return Console(markup=False, highlight=False, emoji=False)
+    console = Stdout(markup=False, highlight=False, emoji=False)
+    if not console.is_terminal and not env.has_columns():
+        console.width = UNLIMITED
+    return console
 
 
 def stderr() -> Console:
@@ -51,6 +65,18 @@ def stderr() -> Console:
     from rich.console import Console
 
     return Console(stderr=True, markup=False, highlight=False, emoji=False)
+
+
+def unheard() -> None:
+    """Go on in silence when nobody reads any more, as in `list | head -1`: the exit code says what came of it."""
+    global _is_read
+    _is_read = False
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def is_read() -> bool:
+    """Whether somebody still reads what is printed."""
+    return _is_read
 
 
 def users_output(as_json: bool) -> AbstractContextManager[object]:
@@ -119,15 +145,23 @@ def printable_log() -> Iterator[None]:
         log.removeFilter(clean)
 
 
-def say(text: str, end: str = "\n") -> None:
-    """Print a line of a result."""
+def say(text: str, whole: bool = False) -> None:
+    """Print lines of a result; unless `whole`, one that is too long for a terminal is broken, and goes on deeper."""
     if not _quiet:
-        write(printable(text) + end)
+        width = UNLIMITED if whole else stdout().width
+        write("".join(f"{_broken(line, width)}\n" for line in printable(text).split("\n")))
+
+
+def _broken(line: str, width: int) -> str:
+    return line if len(line) <= width else wrapped(line, width, " " * (len(line) - len(line.lstrip()) + 2))
 
 
 def write(text: str) -> None:
     """Print a part of a JSON document."""
-    typer.echo(text, nl=False)
+    try:
+        typer.echo(text, nl=False)
+    except BrokenPipeError:
+        unheard()
 
 
 def remark(text: str) -> None:
@@ -163,6 +197,26 @@ def fail(text: str, code: int = 1) -> typer.Exit:
     return typer.Exit(code)
 
 
+def ask(question: str) -> None:
+    """Ask before something is deleted; where nobody answers yes, nothing goes on."""
+    if not has_terminal():
+        raise typer.BadParameter("without a terminal nobody can be asked: give --yes", param_hint="--yes")
+    if not typer.confirm(question, err=True):
+        raise fail("nothing was deleted.")
+
+
+def has_terminal() -> bool:
+    """Whether somebody can answer."""
+    return sys.stdin is not None and sys.stdin.isatty()
+
+
+def cannot_run(command: str, error: OSError) -> typer.Exit:
+    """Say that a command cannot be started, with the exit code that shells have for it; the caller raises it."""
+    if isinstance(error, FileNotFoundError):
+        return fail(f"{command}: no such command; write what you would type without autotuned.", 127)
+    return fail(f"{command} cannot be run: {error.strerror or error}", 126)
+
+
 def cannot_write(path: object, reason: object) -> typer.Exit:
     """Say that nothing can be written where `--out` says; the caller raises what this returns."""
     return fail(f"--out: nothing can be written to {path}: {reason}")
@@ -187,60 +241,76 @@ def complain_of(faults: Iterable[Fault]) -> None:
 
 def print_json(data: Json) -> None:
     """Print a JSON document."""
-    typer.echo(json.dumps(data, indent=1, allow_nan=False))
+    write(json.dumps(data, indent=1, allow_nan=False) + "\n")
 
 
-def print_table(headers: Sequence[str], rows: Iterable[Sequence[str]], stack: Sequence[int] = ()) -> None:
-    """Print rows under headers.
+def print_table(headers: Sequence[str], rows: Iterable[Sequence[str]], heading: str = "") -> None:
+    """Print rows under headers, each on one line.
 
     Args:
-        headers: One a column; one that ends in ">" is set flush right, without the ">".
+        headers: One a column, with what holds for it behind its name: ">" set flush right, "~" may be cut where there
+            is no room, "?" left out before that, "=" goes into the heading where it is the same in all rows.
         rows: As many cells each.
-        stack: On a narrow console the first cells of a row go into one column, each line of it deeper than the one
-            before: so many cells into its first line, and so on. What does not fit beside it goes below.
+        heading: The line above; what all rows share follows.
     """
     if _quiet:
         return
-    console, first = stdout(), sum(stack)
-    rows = [[printable(cell) for cell in row] for row in rows]
-    if not stack or console.width >= NARROW:
-        console.print(_table(headers, rows))
-    elif console.measure(_table(headers[first:], [row[first:] for row in rows])).maximum <= console.width - LEAST:
-        head = ", ".join(filter(None, headers[:first]))
-        console.print(_table([head, *headers[first:]], [[_stacked(row, stack), *row[first:]] for row in rows]))
-    else:
-        for row in rows:
-            console.print(_stacked(row, stack), _below(headers[first:], row[first:]))
+    cells = [[printable(cell).replace("\n", " ") for cell in row] for row in rows]
+    table, console = {header: [row[n] for row in cells] for n, header in enumerate(headers)}, stdout()
+    if heading and cells:
+        shared = [table.pop(header)[0] for header in headers if "=" in header and len(set(table[header])) == 1]
+        words = ", ".join(word for word in shared if word not in ("", "n/a"))
+        print_heading("  ".join(filter(None, [heading, words])))
+    for name, words in list(_shared_words(table, console.width)):
+        print_heading(f"{name}{' of all' * (len(cells) > 1)}: {words}")
+    for header in [header for header in reversed(table) if "?" in header]:
+        if _width(table, LONG) > console.width:
+            del table[header]
+    console.print(_table(table))
 
 
-def _table(headers: Sequence[str], rows: Iterable[Sequence[RenderableType]]) -> Table:
+def _width(table: Mapping[str, Sequence[str]], most: int = UNLIMITED) -> int:
+    """How many columns of a terminal a table of columns fills, if of what may be cut there are at most so many."""
+    from rich.cells import cell_len
+
+    widths = {header: max(map(cell_len, (header.rstrip(MARKS), *column))) for header, column in table.items()}
+    cut = sum(min(width, most) if "~" in header else width for header, width in widths.items())
+    return cut + 2 * len(widths) - 2
+
+
+def _shared_words(table: dict[str, list[str]], width: int) -> Iterator[tuple[str, str]]:
+    """Take words such as `num_warps=4` that all rows have out of columns that would be cut, which are named."""
+    for header in [header for header in reversed(table) if "~" in header]:
+        rows = [row for row in (cell.split(" ") for cell in table[header]) if any("=" in word for word in row)]
+        if _width(table) <= width or not rows or not all("=" in word for row in rows for word in row):
+            continue
+        shared = [word for word in rows[0] if all(word in row for row in rows)]
+        if shared:
+            yield header.rstrip(MARKS), " ".join(shared)
+            table[header] = [" ".join(w for w in cell.split(" ") if w not in shared) for cell in table[header]]
+            if not any(table[header]):
+                del table[header]
+
+
+def _table(table: Mapping[str, Sequence[str]]) -> Table:
     from rich.table import Table
+    from rich.text import Text
 
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
-    for header in headers:
-        table.add_column(header.rstrip(">"), justify="right" if header.endswith(">") else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*row)
-    return table
-
-
-def _stacked(cells: Sequence[str], stack: Sequence[int]) -> Group:
-    """The first cells of a row as lines, each deeper than the one before; what is broken keeps its line's depth."""
-    from rich.console import Group
-    from rich.padding import Padding
-
-    left = iter(cells)
-    lines = filter(None, (", ".join(filter(None, itertools.islice(left, count))) for count in stack))
-    return Group(*(Padding(line, (0, 0, 0, 2 * depth)) for depth, line in enumerate(lines)))
+    made = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
+    for header in table:  # rich takes room from columns that may be broken; their cells are cut instead
+        justify: Literal["left", "right"] = "right" if ">" in header else "left"
+        made.add_column(header.rstrip(MARKS), justify=justify, no_wrap="~" not in header)
+    for row in zip(*table.values()):
+        made.add_row(*(Text(cell, no_wrap=True, overflow="ellipsis") for cell in row))
+    return made
 
 
-def _below(headers: Sequence[str], cells: Sequence[str]) -> Padding:
-    """The other cells of a row where there is no room for a table: each after its header, and never broken from it."""
-    from rich.columns import Columns
-    from rich.padding import Padding
-
-    said = [f"{header.rstrip('>')} {cell}".strip() for header, cell in zip(headers, cells) if cell]
-    return Padding(Columns(said, padding=(0, 2)), (0, 0, 0, 2))
+def print_qualities(qualities: Iterable[str | None]) -> None:
+    """Say below a table what its words for the quality of a choice mean."""
+    met = set(qualities)
+    for quality, meaning in QUALITIES.items():
+        if quality in met:
+            say(f"{quality}: {meaning}.")
 
 
 def wrapped(line: str, width: int, indent: str) -> str:

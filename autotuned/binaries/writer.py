@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from autotuned import disk
@@ -12,6 +12,7 @@ from autotuned.binaries.file import BinaryFile
 from autotuned.configfiles import lookup, policy, writer
 from autotuned.configfiles.file import ConfigFile, Entry
 from autotuned.errors import BinaryError, ConfigFileError
+from autotuned.key.key import Key
 from autotuned.store import layout, locks
 from autotuned.typed_json import Json, canonical
 
@@ -112,6 +113,22 @@ def write(path: Path, config: ConfigFile, binaries: BinaryFile) -> int:
     if not content:
         disk.remove(beside)
     return len(content)
+
+
+def take_out(keys: Sequence[Key], path: Path) -> None:
+    """Take the entries of a kernel's keys out of a config file, and what only they name out of the binaries beside it.
+
+    Raises:
+        ConfigFileError, BinaryError: One of the two cannot be changed; where it is the binaries, they stay as they are.
+        OSError: It cannot be read or written.
+    """
+    beside = path_beside(path, keys[0].kernel)
+    _refuse_newer(beside)
+    left = writer.take_out(keys, path)
+    if left is None:
+        disk.remove(beside)
+    elif beside.exists():
+        write(path, left, read(beside, left.kernel))
 
 
 def _refuse_newer(path: Path) -> None:

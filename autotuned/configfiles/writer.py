@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from autotuned import disk
@@ -70,17 +70,19 @@ def _add(path: Path, found: list[tuple[Key, Entry]], folder: Path) -> None:
         write(file, folder)
 
 
-def take_out(key: Key, path: Path) -> ConfigFile | None:
-    """Take the entry of a key out of a file, which goes with its last entry; what is left of it, None for nothing.
+def take_out(keys: Sequence[Key], path: Path) -> ConfigFile | None:
+    """Take the entries of a kernel's keys out of a file, which goes with its last; what is left, or None.
 
     Raises:
         ConfigFileError: The file is damaged, of a newer schema or of another kernel; it is left as it is.
         OSError: It cannot be read or written.
     """
     with locks.locked(layout.config_file_lock_path(path)):
-        file = shippable(path, key.kernel)
-        if file is not None and file.find(key) is not None:
-            file.remove(key)
+        file = shippable(path, keys[0].kernel)
+        there = [key for key in keys if file is not None and file.find(key) is not None]
+        if file is not None and there:
+            for key in there:
+                file.remove(key)
             if not file.groups():
                 path.unlink()
                 file = None

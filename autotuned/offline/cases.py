@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,7 +65,6 @@ class Cases:
     Attributes:
         without_cases: Kernels that have none.
         recorded_count: How often all recorded calls were made together.
-        known: How many cases there are, where all targets are recordings; 0 where generators tell as they go.
     """
 
     def __init__(self, found: Sequence[Found], device: str, by_count: bool = False) -> None:
@@ -73,8 +73,16 @@ class Cases:
         self._next = 0
         self.without_cases = [one.name for one in found if not isinstance(one, Replayed) and not one.tuned.cases]
         self.recorded_count = sum(one.count for one in found if isinstance(one, Replayed))
-        lengths = [1 if one.reason else len(one.calls) for one in found if isinstance(one, Replayed)]
-        self.known = sum(lengths) if len(lengths) == len(found) else 0
+
+    def counted(self, limit_s: float = 2.0) -> int:
+        """How many there are; 0 if going through them, with the tensors that generators make, takes longer."""
+        end = time.monotonic() + limit_s
+        count = 0
+        for _ in self:
+            count += 1
+            if time.monotonic() > end:
+                return 0
+        return count
 
     def __iter__(self) -> Iterator[Case]:
         for number, (found, given, error, count) in enumerate(self._all()):

@@ -94,6 +94,26 @@ class Measurer:
         except Exception:  # the result that says so comes when it is its turn
             return measured, None
 
+    def plan(self, case: Case) -> CaseResult:
+        """What `measure` would do with a case: "done" by what is stored, or "skipped" where it would be measured."""
+        measured = MeasuredCase(CaseResult(case.found.name, "failed"))
+        result = measured.result
+        try:
+            call, excluded = self._identified(case, measured)
+            chooser, force = case.found.tuner.chooser, self._force and result.digest not in self.seen
+            live = chooser.candidates(call)
+            live = live.only([name for name, config in live.items() if str(config) not in excluded])
+            question = chooser.question(call, live, "auto", must_search=True, force=force, again=True)
+            result.status, result.configs = "skipped", len(live)
+            if not question.launches:
+                result.status = "empty"
+            elif (choice := chooser.found(question)) is not None or result.digest in self.seen:
+                result.status, result.source = "done", choice.where if choice and choice.record is None else "stored"
+            self.seen.add(str(result.digest))
+        except Exception as error:  # any error of the user's code; the plan of the other cases goes on
+            result.reason = reason(error)
+        return result
+
     def _leave_out(self, case: Case, measured: MeasuredCase) -> None:
         """No time is left for a case; its result says which call it is."""
         result = measured.result

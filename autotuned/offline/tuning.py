@@ -145,9 +145,10 @@ class InProcess:
         """
         open_count = self._cases.recorded_count
         try:
+            known = self._cases.counted()
             for case in self._cases:
-                if self._cases.known:
-                    self._observer.count(case.number, self._cases.known)
+                if known:
+                    self._observer.count(case.number, known)
                 left_s = self._left_s()
                 measured = self._measurer.measure(case, left_s and left_s * share(case.count, open_count))
                 self._take(measured)

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from autotuned import disk
 from autotuned.binaries import writer as binary_files
 from autotuned.configfiles import lookup, writer
 from autotuned.configfiles.file import ConfigFile, Entry, passed, rounded
@@ -263,9 +262,5 @@ def drop(one: Contest) -> str:
         entry = Entry(one.key.call, form, rounded(one.default_us), 1.0, under)
         writer.ship(one.key, entry, path.parent.parent)
         return f"{path}: this call gets what runs untuned, and no more the choice of the nearest shape"
-    left, beside = writer.take_out(one.key, path), binary_files.path_beside(path, one.key.kernel)
-    if left is None:
-        disk.remove(beside)
-    elif beside.exists():
-        binary_files.write(path, left, binary_files.read(beside, left.kernel))
+    binary_files.take_out([one.key], path)
     return f"{path}: taken out"

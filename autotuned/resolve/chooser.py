@@ -285,6 +285,11 @@ class Chooser:
         found = explain.of_call(question, places, ending, self.state.keeps(question.key), self.options.spec.buckets)
         return self.shipped.noted(found, question, places)
 
+    def found(self, question: Question) -> Choice | None:
+        """The choice that answers a question without a search; None where one is run. Nothing is moved or noted."""
+        choice = explain.ask(self._places(question), question.key, question.live)[0]
+        return choice if choice is not None and self.is_enough(choice, question) else None
+
     def label(self, config: Any) -> str:
         """A config in a few words, for people."""
         return candidates.label(candidates.to_json(config, self.tunable.name, opaque.spell), self.tunable.has_options)
@@ -329,9 +334,8 @@ class Chooser:
     def without_search(self, call: Call) -> Any:
         """The config a call would get if searching were not allowed: stored, default, or the first."""
         live = self.candidates(call)
-        known = None
-        if len(live) > 1 and env.current_mode() != "off":
-            known = self.known(self.question(call, live, "serve"))
+        asked = len(live) > 1 and env.current_mode() != "off"
+        known = self.known(self.question(call, live, "serve")) if asked else None
         return (known or self.default(call, live)).config
 
     def exclude(self, call: Call, choice: Choice, error: Exception) -> None:

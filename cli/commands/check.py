@@ -16,7 +16,7 @@ from .. import terminal
 if TYPE_CHECKING:
     from autotuned.offline.verify import Contest
 
-HEADERS = ("call", "config", "shipped>", "default>", "best other>", "loss>", "")
+HEADERS = ("call~", "config~", "shipped>", "default>", "best other>?", "loss>", "")
 
 
 def check(
@@ -86,7 +86,7 @@ def _print(found: CheckResult) -> None:
         terminal.say(f"not timed: {line}")
     if found.measured:
         lost = found.lost
-        terminal.print_table(HEADERS, [_cells(one, one in lost) for one in found.measured], stack=(1, 1))
+        terminal.print_table(HEADERS, [_cells(one, one in lost) for one in found.measured])
     measured = "" if found.measured is None else f", {len(found.measured)} timed again"
     entries = terminal.counted(found.entries, "entry", "entries")
     files, faults = terminal.counted(len(found.files), "file"), terminal.counted(len(found.faults), "fault")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated
 
 import typer
@@ -16,7 +15,9 @@ from ..views.names import complete
 def clear(
     kernel: Annotated[
         str | None,
-        typer.Argument(autocompletion=complete, help="Only this kernel's records; its name, or the end of it."),
+        typer.Argument(
+            metavar="KERNEL", autocompletion=complete, help="Only this kernel's records; its name, or the end of it."
+        ),
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     as_json: terminal.AsJson = False,
@@ -32,20 +33,9 @@ def clear(
     count = sum(1 for _ in listing.all_heads(name)) if names else 0
     where = f"of {name or 'all kernels'} in {layout.root()}"
     if count and not yes:
-        _ask(f"Delete {terminal.counted(count, 'record')} {where}?")
+        terminal.ask(f"Delete {terminal.counted(count, 'record')} {where}?")
     deleted = listing.clear(name) if count else 0
     if as_json:
         terminal.print_json({"kernel": name, "deleted": deleted, "cache": str(layout.root())})
     else:
         terminal.say(f"deleted {terminal.counted(deleted, 'record')} {where}")
-
-
-def _ask(question: str) -> None:
-    if not _has_terminal():
-        raise typer.BadParameter("without a terminal nobody can be asked: give --yes", param_hint="--yes")
-    if not typer.confirm(question, err=True):
-        raise terminal.fail("nothing was deleted.")
-
-
-def _has_terminal() -> bool:
-    return sys.stdin is not None and sys.stdin.isatty()

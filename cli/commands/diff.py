@@ -15,7 +15,7 @@ from autotuned.key.words import call_words, toolchain_words
 
 from .. import terminal
 
-HEADERS = ("call", "config", "", "time>", "vs default>", "toolchain")
+HEADERS = ("call~", "config~", "", "time>", "vs default>?", "toolchain=")
 KINDS = ("added", "removed", "changed", "compiled")
 
 
@@ -46,8 +46,7 @@ def diff(
 
 def _print(changes: list[Change]) -> None:
     for (kernel, slug), group in groupby(sorted(changes, key=_place), key=_place):
-        terminal.print_heading(f"{kernel}  {slug}")
-        terminal.print_table(HEADERS, [_cells(change) for change in group], stack=(1, 1))
+        terminal.print_table(HEADERS, [_cells(change) for change in group], heading=f"{kernel}  {slug}")
     counts = {kind: sum(change.kind == kind for change in changes) for kind in KINDS}
     shown = KINDS if counts["compiled"] else KINDS[:-1]
     terminal.say(", ".join(f"{counts[kind]} {kind}" for kind in shown))

@@ -177,10 +177,10 @@ def _print(data: dict[str, Json]) -> None:
     rows += [("configs", _folder_words(folder)) for folder in data["config_folders"]]
     terminal.print_facts(rows)
     terminal.say("")
-    options = [
-        (option["name"], option["value"] or f"({option['default']})", option["help"]) for option in data["options"]
-    ]
-    terminal.print_table(("option", "value", "what it does"), options, stack=(1, 1, 1))
+    terminal.print_facts(
+        (option["name"], f"{option['value'] or '(' + option['default'] + ')'}: {option['help']}")
+        for option in data["options"]
+    )
     for problem in data["problems"]:
         terminal.say(f"problem: {problem}")
 

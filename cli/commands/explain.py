@@ -26,11 +26,12 @@ def explain_(
     kernel: Annotated[
         str,
         typer.Argument(
+            metavar="KERNEL",
             autocompletion=complete,
             help="A kernel's name, or the end of it; or a target as for `tune`: app.kernels:matmul.",
         ),
     ],
-    digest: Annotated[str | None, typer.Argument(metavar="[KEY]", help="Only keys that begin so.")] = None,
+    digest: Annotated[str | None, typer.Argument(metavar="KEY", help="Only keys that begin so.")] = None,
     as_json: terminal.AsJson = False,
 ) -> None:
     """Say which place answers a kernel's calls here and now.

@@ -16,7 +16,7 @@ from ..views.names import complete
 def export(
     kernels: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[KERNEL]...", autocompletion=complete, help="Only these, by name or the end of it."),
+        typer.Argument(metavar="KERNEL...", autocompletion=complete, help="Only these, by name or the end of it."),
     ] = None,
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Write config files into this folder.")] = ...,  # type: ignore[assignment]
     binaries: Annotated[bool, typer.Option("--binaries", help="Compile what the files of DIR need, too.")] = False,

@@ -42,7 +42,8 @@ def gc(
 
     What killed processes left behind goes too. Without a limit those hold that are applied by themselves: 1 GiB, and a
     year without use. Records whose search is under way stay, and so do config files and the binaries beside them. With
-    --binaries it is compiled kernels that `autotuned run --binaries DIR` keeps.
+    --binaries it is compiled kernels that `autotuned run --binaries DIR` keeps; where DIR holds config files, those
+    beside them that no entry names.
 
     JSON: `deleted` (records, or kernels), `leftovers` (other files), `freed_bytes`, `records` and `bytes` (what is
     left), and `cache` (the folder).
@@ -51,7 +52,10 @@ def gc(
     max_bytes = _size(max_size) if max_size is not None else None if given else evict.DEFAULT_MAX_BYTES
     max_age_s = _age(max_age) if max_age is not None else None if given else evict.DEFAULT_MAX_AGE_S
     folder = binaries or layout.root()
-    freed = (evict.run if binaries is None else evict.run_kept)(folder, max_bytes, max_age_s)
+    if binaries is not None and any(binaries.glob("*/*.json")):
+        freed = _unnamed(binaries, given)
+    else:
+        freed = (evict.run if binaries is None else evict.run_kept)(folder, max_bytes, max_age_s)
     if as_json:
         terminal.print_json(
             {
@@ -70,6 +74,15 @@ def gc(
             f"({_words(freed.bytes)}); left in {folder}: "
             f"{terminal.counted(freed.kept_records, what)} ({_words(freed.kept_bytes)})"
         )
+
+
+def _unnamed(folder: Path, given: bool) -> evict.Freed:
+    from autotuned.binaries import gc as unnamed
+
+    if given:
+        problem = "expected without a limit: beside config files what no entry names goes, and nothing else"
+        raise typer.BadParameter(problem, param_hint="--max-size, --max-age")
+    return unnamed.run(folder)
 
 
 def _size(text: str) -> int:

@@ -11,26 +11,28 @@ from typing import Annotated
 import typer
 
 import autotuned
-from autotuned import env
 from autotuned.configfiles import lookup
 from autotuned.key.words import call_words
-from autotuned.offline.stored import Stored, kernels, of_kernel
+from autotuned.offline.stored import Filter, Stored, choices, kernels
 from autotuned.offline.usage import Missing, Usage
 from autotuned.recording import file
 from autotuned.store import layout, listing
 
 from .. import terminal
-from ..views.names import complete
+from ..views.names import OnlyKernel, complete, kernel_of, recording_of
 
-HEADERS = ("call", "config", "device", "toolchain", "source", "time>", "quality", "key")
-UNUSED_HEADERS = ("kernel", "call", "config", "toolchain", "source", "key")
-MISSING_HEADERS = ("kernel", "call", "tuned != used, from the nearest", "calls>", "key")
+HEADERS = ("call~", "config~", "device~=", "toolchain=", "source=", "time>", "quality=", "key?")
+UNUSED_HEADERS = ("kernel~=", "call~", "config~", "toolchain=", "source=", "key?")
+MISSING_HEADERS = ("kernel~=", "call~", "tuned != used, from the nearest~", "calls>", "key?")
 TABLE_ROWS = 200  # more are written line by line: a table of them all would need them all at once, and minutes
 
 
 def list_(
     kernel: Annotated[
-        str | None, typer.Argument(autocompletion=complete, help="Only kernels of this name, or whose name ends in it.")
+        str | None,
+        typer.Argument(
+            metavar="KERNEL", autocompletion=complete, help="Only kernels of this name, or whose name ends in it."
+        ),
     ] = None,
     unused: Annotated[bool, typer.Option("--unused", help="Only what a recording never used.")] = False,
     missing: Annotated[bool, typer.Option("--missing", help="What a recording used and is not tuned.")] = False,
@@ -38,6 +40,9 @@ def list_(
         Path | None, typer.Option("--calls", metavar="CALLS.jsonl", help="The recording; default: AUTOTUNED_RECORD.")
     ] = None,
     digest: Annotated[bool, typer.Option("--digest", help="One line over all choices, and nothing else.")] = False,
+    named: OnlyKernel = None,
+    device: terminal.OnlyDevice = None,
+    triton: terminal.OnlyTriton = None,
     as_json: terminal.AsJson = False,
 ) -> None:
     """List what is stored and what config files hold.
@@ -58,21 +63,23 @@ def list_(
     recording), `unused` (choices) and `missing` (null if not asked for), each with `kernel`, `digest`, `call`, `count`,
     `reason`, `nearest` (a digest) and `changes` (`path`, `stored`, `now`). With --digest: `digest`.
     """
+    kernel = kernel_of(kernel, named)
+    if (digest or unused or missing or recorded is not None) and (device or triton):
+        raise typer.BadParameter("expected for a plain listing only", param_hint="--device, --triton")
     if digest:
         _print_digest(kernel, unused or missing or recorded is not None, as_json)
         return
     if unused or missing or recorded is not None:
         _compare(kernel, recorded, unused, missing, as_json)
         return
-    own = kernel is not None
-    names = kernels(own=own)
-    if kernel is not None and names:
-        names = listing.named(names, kernel)
+    found = choices(Filter(kernel, device, triton), heads=True)
+    first = next(found, None)  # an error comes before anything is printed
+    found = found if first is None else itertools.chain([first], found)
     if as_json:
-        _print_json(stored for name in names for stored in of_kernel(name, heads=True, own=own))
-    elif names:
-        for name in names:
-            _print(name, of_kernel(name, heads=True, own=own))
+        _print_json(found)
+    elif first is not None:
+        for name, some in itertools.groupby(found, lambda stored: stored.key.kernel):
+            _print(name, some)
     else:
         terminal.say(f"Nothing is stored in {layout.root()}, and there are no config files in:")
         terminal.say("\n".join(f"  {folder}" for folder in lookup.config_folders()))
@@ -89,9 +96,7 @@ def _print_digest(kernel: str | None, is_comparing: bool, as_json: bool) -> None
 
 
 def _compare(kernel: str | None, recorded: Path | None, unused: bool, missing: bool, as_json: bool) -> None:
-    path = recorded or env.record_path()
-    if path is None:
-        raise typer.BadParameter("expected a recording: give --calls CALLS.jsonl", param_hint="--unused, --missing")
+    path = recording_of(recorded)
     if not unused and not missing:
         raise typer.BadParameter("expected --unused, --missing or both beside it", param_hint="--calls")
     made = file.read(path)
@@ -117,8 +122,7 @@ def _compare(kernel: str | None, recorded: Path | None, unused: bool, missing: b
 
 def _print_rows(heading: str, otherwise: str, headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     if rows:
-        terminal.print_heading(heading)
-        terminal.print_table(headers, rows, stack=(1, 1, 1))
+        terminal.print_table(headers, rows, heading)
     else:
         terminal.say(otherwise)
 
@@ -137,7 +141,7 @@ def _print_json(found: Iterable[Stored]) -> None:
     terminal.write(f'{{\n "cache": {json.dumps(str(layout.root()))},\n "choices": [\n')
     lines = (f"  {json.dumps(stored.to_json(), allow_nan=False)}" for stored in found)
     comma = ""
-    while some := list(itertools.islice(lines, TABLE_ROWS)):
+    while terminal.is_read() and (some := list(itertools.islice(lines, TABLE_ROWS))):
         terminal.write(comma + ",\n".join(some))
         comma = ",\n"
     terminal.write("\n ]\n}\n" if comma else " ]\n}\n")
@@ -145,12 +149,10 @@ def _print_json(found: Iterable[Stored]) -> None:
 
 def _print(kernel: str, found: Iterator[Stored]) -> None:
     first = list(itertools.islice(found, TABLE_ROWS))
-    if not first:
-        return
-    terminal.print_heading(kernel)
-    terminal.print_table(HEADERS, [_cells(stored) for stored in first], stack=(1, 1, 3))
-    while some := list(itertools.islice(found, TABLE_ROWS)):
-        terminal.say("\n".join("  ".join(_cells(stored)) for stored in some))
+    terminal.print_table(HEADERS, [_cells(stored) for stored in first], kernel)
+    terminal.print_qualities(stored.quality for stored in first)
+    while terminal.is_read() and (some := list(itertools.islice(found, TABLE_ROWS))):
+        terminal.say("\n".join("  ".join(_cells(stored)) for stored in some), whole=True)
 
 
 def _cells(stored: Stored) -> list[str]:

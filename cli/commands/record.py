@@ -83,7 +83,7 @@ def _run(command: list[str], environment: dict[str, str]) -> int:
         )
         code = process.wait()
     except OSError as error:
-        raise terminal.fail(f"{command[0]} cannot be run: {error.strerror or error}") from error
+        raise terminal.cannot_run(command[0], error) from error
     finally:
         signal.signal(signal.SIGINT, before)
     return code if code >= 0 else 128 - code

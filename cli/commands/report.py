@@ -16,19 +16,28 @@ from autotuned.offline.reported import ReportCase, Summary, by_kernel
 from autotuned.offline.usage import Usage
 
 from .. import terminal
-from ..views.names import complete
+from ..views.names import OnlyKernel, complete, kernel_of
 
-CASES = ("call", "config", "device", "toolchain", "source", "time>", "vs default>", "spread>", "failed>", "quality")
-KERNELS = ("kernel", "device", "toolchain", "calls>", "vs default>", "least>", "most>", "noisy>", "search>")
-PAIRED = ("kernel", "A", "B", "calls>", "B vs A>", "least>", "most>", "other config>", "keep A's>")
-PAIRS = ("call", "A's config", "B's config", "A>", "B>", "B vs A>", "keep A's>")
+CASES = (
+    "call~", "config~", "device~=", "toolchain=", "source=",
+    "time>", "vs default>", "spread>?", "failed>=?", "quality=",
+)  # fmt: skip
+KERNELS = (
+    "kernel~", "device~=", "toolchain=", "calls>", "vs default>", "least>?", "most>?", "noisy>?", "search>?"
+)  # fmt: skip
+PAIRED = ("kernel~", "A~=", "B~=", "calls>", "B vs A>", "least>?", "most>?", "other config>?", "keep A's>")
+PAIRS = ("call~", "A's config~", "B's config~", "A>?", "B>?", "B vs A>", "keep A's>")
 ROWS = 100  # of a table; more are left out, and that is said
 
 
 def report(
     kernel: Annotated[
-        str | None, typer.Argument(autocompletion=complete, help="Only kernels of this name, or whose name ends in it.")
+        str | None,
+        typer.Argument(
+            metavar="KERNEL", autocompletion=complete, help="Only kernels of this name, or whose name ends in it."
+        ),
     ] = None,
+    named: OnlyKernel = None,
     device: terminal.OnlyDevice = None,
     triton: terminal.OnlyTriton = None,
     compare: Annotated[
@@ -63,6 +72,7 @@ def report(
     over that of B; `same_config`; `kept`: cost of A's config on B), `kernels` (also `faster`, `changed`), `only_a` and
     `only_b`.
     """
+    kernel = kernel_of(kernel, named)
     if compare is not None:
         if recorded is not None:
             raise typer.BadParameter("expected without --calls", param_hint="--compare")
@@ -95,10 +105,9 @@ def _write(out: Path, found: Report | Comparison) -> None:
 
 def _print(found: Report) -> None:
     for name, cases in by_kernel(found.cases).items():
-        terminal.print_heading(name)
-        _table(CASES, map(_cells, cases[:ROWS]), len(cases), stack=(1, 1, 3))
-    terminal.print_heading("what tuning bought")
-    _table(KERNELS, map(_summary_cells, found.kernels[:ROWS]), len(found.kernels), stack=(1, 2))
+        _table(CASES, map(_cells, cases[:ROWS]), len(cases), name)
+    terminal.print_qualities(case.stored.quality for case in found.cases)
+    _table(KERNELS, map(_summary_cells, found.kernels[:ROWS]), len(found.kernels), "what tuning bought")
     terminal.say("\n".join(_words(one) for one in found.devices))
     if found.suggestions:
         terminal.print_heading("what to tune next")
@@ -110,8 +119,8 @@ def _print(found: Report) -> None:
         terminal.say(_coverage_words(found.coverage))
 
 
-def _table(headers: Sequence[str], rows: Iterable[Sequence[str]], of: int, stack: Sequence[int]) -> None:
-    terminal.print_table(headers, rows, stack=stack)
+def _table(headers: Sequence[str], rows: Iterable[Sequence[str]], of: int, heading: str) -> None:
+    terminal.print_table(headers, rows, heading)
     _say_left(of - ROWS)
 
 
@@ -167,11 +176,10 @@ def _cells(case: ReportCase) -> list[str]:
 
 def _print_compared(found: Comparison) -> None:
     for one in found.kernels:
-        terminal.print_heading(f"{one.kernel}  {', '.join(one.a)} and {', '.join(one.b)}")
         pairs = [pair for pair in found.pairs if pair.place == one.place]
-        _table(PAIRS, map(_pair_cells, pairs[:ROWS]), len(pairs), stack=(1, 1, 1))
-    terminal.print_heading(f"A: {found.a}, B: {found.b}")
-    _table(PAIRED, map(_paired_cells, found.kernels[:ROWS]), len(found.kernels), stack=(1, 1, 1))
+        heading = f"{one.kernel}  {', '.join(one.a)} and {', '.join(one.b)}"
+        _table(PAIRS, map(_pair_cells, pairs[:ROWS]), len(pairs), heading)
+    _table(PAIRED, map(_paired_cells, found.kernels[:ROWS]), len(found.kernels), f"A: {found.a}, B: {found.b}")
     terminal.say(f"{len(found.pairs)} on both sides, {len(found.only_a)} on A only, {len(found.only_b)} on B only")
 
 

@@ -14,7 +14,9 @@ from .. import terminal
 
 
 def run(
-    command: Annotated[list[str], typer.Argument(help="The command, after `--`: python app.py, torchrun ...")],
+    command: Annotated[
+        list[str], typer.Argument(metavar="-- COMMAND...", help="What to run: python app.py, torchrun ...")
+    ],
     replace: Annotated[
         bool, typer.Option("--replace", help="Also launch kernels decorated with triton.autotune by our launcher.")
     ] = False,
@@ -51,5 +53,5 @@ def run(
     # In place of this process: signals, the terminal and the exit code are the command's own.
     try:
         os.execvpe(command[0], command, environment)
-    except FileNotFoundError as error:
-        raise terminal.fail(f"{command[0]}: no such command; write autotuned run -- python app.py.", 127) from error
+    except OSError as error:
+        raise terminal.cannot_run(command[0], error) from error

@@ -2,46 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Annotated
 
 import typer
 
 from autotuned.key.nearest_key import parts
-from autotuned.key.words import call_words, value_words
-from autotuned.offline.stored import Stored, kernels, of_kernel
+from autotuned.key.words import value_words
+from autotuned.offline.stored import Filter, Stored, choices, kernels
 from autotuned.store import listing
 from autotuned.store.record import Timing, TuningRecord, identity_of
 from autotuned.typed_json import Json
 
 from .. import terminal
-from ..views.names import complete, no_key
+from ..views.names import OnlyKernel, complete, kernel_of, no_key
+
+FASTEST = 5  # configs of the short form
 
 
 def show(
     kernel: Annotated[
-        str, typer.Argument(autocompletion=complete, help="The kernel's name, or the end of it after a dot.")
-    ],
-    digest: Annotated[str | None, typer.Argument(metavar="[KEY]", help="Only keys that begin so.")] = None,
+        str | None,
+        typer.Argument(metavar="KERNEL", autocompletion=complete, help="The kernel's name, or the end of it."),
+    ] = None,
+    digest: Annotated[str | None, typer.Argument(metavar="KEY", help="Only keys that begin so.")] = None,
+    full: Annotated[bool, typer.Option("--full", help="Every config, and every part of the key.")] = False,
+    named: OnlyKernel = None,
+    device: terminal.OnlyDevice = None,
+    triton: terminal.OnlyTriton = None,
     as_json: terminal.AsJson = False,
 ) -> None:
-    """Show a kernel's keys and the timings of every config.
+    """Show what was chosen for a kernel's keys, and the fastest configs.
+
+    With --full all that is known: every part of the key, the timings of every config, and what they were taken under.
 
     JSON: `kernel` and `keys`, each with the fields of `list --json`, and `key` (`call` and `context`), `conditions`
     (`restore` and `checks`: what it was measured under), `timings` (fastest first, then those that failed; each with
     `config`, `median_us`, `low_us`, `high_us`, `samples`, `status`, `error`, `passed` and `failed`, as the record has
     them) and `provenance`; the last two are null for config files.
     """
-    name = listing.one_named(kernels(), kernel)
-    found = list(of_kernel(name))
-    chosen = [stored for stored in found if stored.key.digest.startswith(digest or "")]
+    wanted = kernel_of(kernel, named)
+    if wanted is None:
+        raise typer.BadParameter("expected the name of a kernel, as `autotuned list` has it", param_hint="KERNEL")
+    name = listing.one_named(kernels(), wanted)
+    found = list(choices(Filter(name, device, triton)))
+    chosen = [stored for stored in found if stored.digest.startswith(digest or "")]
     if not chosen:
-        raise no_key(name, digest, (stored.key.digest for stored in found))
+        raise no_key(name, digest, (stored.digest for stored in found))
     if as_json:
         terminal.print_json({"kernel": name, "keys": [_json(stored) for stored in chosen]})
         return
     for stored in chosen:
-        _print(stored)
+        (_print_all if full else _print)(stored)
+    terminal.print_qualities(stored.quality for stored in chosen)
+    if not full:
+        terminal.say("--full shows every config and every part of the key.")
 
 
 def _json(stored: Stored) -> dict[str, Json]:
@@ -65,15 +80,39 @@ def _sorted(record: TuningRecord) -> list[Timing]:
 
 
 def _print(stored: Stored) -> None:
-    terminal.print_heading(f"{stored.key.kernel}  {call_words(stored.key.call)}")
-    terminal.print_facts([("key", stored.key.digest), *_words(stored.key.to_json()), *_facts(stored)])
+    record = stored.record
+    gain = "" if stored.vs_default is None else f", {terminal.ratio_words(stored.vs_default)} the untuned speed"
+    terminal.print_heading(f"{stored.key.kernel}  {stored.call_words}")
+    terminal.print_facts([
+        ("chosen", stored.config_words),
+        ("time", terminal.time_words(stored.median_us) + gain + (f", {record.quality}" if record else "")),
+        ("for", ", ".join(word for word in (stored.device, stored.toolchain) if word != "n/a")),
+        ("key", stored.digest[:12]),
+        ("file", stored.path),
+    ])  # fmt: skip
+    if record is not None and record.timings:
+        first, *others = sorted(_sorted(record), key=lambda timing: not _is_chosen(timing, stored))
+        _print_timings(stored, [first, *others[: FASTEST - 1]])
+        if len(others) >= FASTEST:
+            failed = sum(not timing.usable for timing in others)
+            terminal.say(f"and {len(others) - FASTEST + 1} more" + f", {failed} failed" * bool(failed))
+    terminal.say("")
+
+
+def _print_timings(stored: Stored, timings: Sequence[Timing]) -> None:
+    headers: tuple[str, ...] = ("", "config~", "failure~", "time>", "20-80%", "samples>?")
+    rows = [_timing_cells(timing, stored) for timing in timings]
+    if all(timing.status == "ok" for timing in timings):
+        headers, rows = headers[:2] + headers[3:], [row[:2] + row[3:] for row in rows]
+    terminal.print_table(headers, rows)
+
+
+def _print_all(stored: Stored) -> None:
+    terminal.print_heading(f"{stored.key.kernel}  {stored.call_words}")
+    terminal.print_facts([("key", stored.digest), *_words(stored.key.to_json()), *_facts(stored)])
     if stored.record is not None:
         terminal.say("")
-        terminal.print_table(
-            ("config", "failure", "time>", "20-80%", "samples>"),
-            [_timing_cells(timing, stored) for timing in _sorted(stored.record)],
-            stack=(1, 1),
-        )
+        _print_timings(stored, _sorted(stored.record))
     terminal.say("")
 
 
@@ -108,11 +147,15 @@ def _words(data: Json, path: str = "") -> Iterator[tuple[str, str]]:
     yield from ((place, value_words(value)) for place, value in parts(data, path) if value != {})
 
 
+def _is_chosen(timing: Timing, stored: Stored) -> bool:
+    return stored.config is not None and timing.identity == identity_of(stored.config)
+
+
 def _timing_cells(timing: Timing, stored: Stored) -> list[str]:
-    chosen = stored.config is not None and timing.identity == identity_of(stored.config)
     spread = f"{terminal.time_words(timing.low_us)} - {terminal.time_words(timing.high_us)}" if timing.low_us else "n/a"
     return [
-        f"{'* ' if chosen else ''}{terminal.config_words(timing.config, stored.key.is_of_triton)}",
+        "*" if _is_chosen(timing, stored) else "",
+        terminal.config_words(timing.config, stored.key.is_of_triton),
         "" if timing.status == "ok" else f"{timing.status}: {timing.error}",
         terminal.time_words(timing.median_us),
         spread,

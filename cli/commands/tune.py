@@ -2,31 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+import autotuned
+from autotuned.key.words import call_words
 from autotuned.offline.results import CaseResult, TuneResult
-from autotuned.typed_json import Json
 
-from .. import terminal
-from ..progress import Display, case_words
+from .. import following, terminal
+from ..progress import Display, case_words, time_words
 
 if TYPE_CHECKING:
-    from autotuned.offline.follow import FollowStatus
+    from autotuned.offline.plan import Plan, PlannedCase
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells report it
-HEADERS = ("call", "config", "source", "time>", "vs first>", "vs default>", "quality")
+HEADERS = ("call~", "config~", "source=?", "time>", "vs first>?", "vs default>", "quality")
+PLAN_HEADERS = ("call~", "device=~", "configs>", "to do~", "about>")
 
 
 def tune(
     targets: Annotated[
         list[str],
         typer.Argument(
-            metavar="TARGET", help="pkg.module, pkg.module:kernel, file.py, file.py:kernel, or a recorded calls.jsonl."
+            metavar="TARGET...",
+            help="pkg.module, pkg.module:kernel, file.py, file.py:kernel, or a recorded calls.jsonl.",
         ),
     ],
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Write config files into this folder.")] = None,
@@ -58,14 +60,21 @@ def tune(
     timeout: Annotated[
         float, typer.Option(metavar="SECONDS", help="With --isolate: what one config may take to compile, or to run.")
     ] = 60.0,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Measure nothing: say what would be, and for how long."),
+    ] = False,
     as_json: terminal.AsJson = False,
 ) -> None:
     """Measure every case of the targets and keep the choices.
 
     Choices go into the store, with --out also into config files; files that are there already are added to. Cases
     are registered by `@kernel.case`. The device is the GPU if there is one, else Triton's interpreter;
-    AUTOTUNED_DEVICE says otherwise. With --binaries the winners are compiled for the calls that were met, and once
-    without assumptions on addresses and integers, so that a program that loads them compiles nothing.
+    AUTOTUNED_DEVICE says otherwise. With --dry-run nothing is measured or written: what would be is listed, with how
+    long that takes one GPU, as far as earlier searches of the kernels tell.
+
+    With --binaries the winners are compiled for the calls that were met, and once without assumptions on addresses and
+    integers, so that a program that loads them compiles nothing.
 
     With --devices every GPU named has a process of its own, and cases are handed out one by one; GPUs of several kinds
     each tune all cases, and their choices go into files of their own. A GPU is named by its index among those that are
@@ -99,16 +108,23 @@ def tune(
     and how many have been measured), `remark` (a sentence, of a choice that is or was noisy) and `members` (the sizes
     of the calls of its bucket that it was tuned on). With --binaries also
     `binaries.files`, each with `path`, `kernel`, `of` (entries), `entries` (those with binaries), `variants`, `generic`
-    (of them), `bytes` and `missing` (lines).
+    (of them), `bytes` and `missing` (lines). With --dry-run: `device`, `cases` (each with `kernel`, `status`: "stored",
+    "measure", "empty" or "failed", `call`, `digest`, `device`, `triton`, `configs`, `source`, `seconds` or null,
+    `reason`), `skipped`, and of those to measure `measure` (how many), `configs`, `seconds`, and `unknown` (how many
+    have no `seconds`).
     """
+    if dry_run:
+        raise typer.Exit(_plan(targets, force, as_json))
+    from autotuned.offline.device import isolates
     from autotuned.offline.tuning import tune  # needs the measuring half of the library
 
     if follow:
         ray = executor != "local"
         others = {"--out": out, "--binaries": binaries, "--force": force, "--budget": budget, "--executor": ray}
-        raise typer.Exit(_follow(targets, others, devices, isolate, timeout, as_json))
+        raise typer.Exit(following.follow(targets, others, devices, isolate, timeout, as_json, INTERRUPTED))
     try:
-        with terminal.users_output(as_json), Display() as display:
+        workers = bool(devices) or executor != "local" or isolates(isolate)
+        with terminal.users_output(as_json), Display(workers) as display:
             result = tune(
                 targets, out=out, devices=devices, budget_s=budget, force=force, binaries=binaries, progress=display,
                 isolate=isolate, timeout_s=timeout, executor=executor, ray_address=ray_address,
@@ -121,52 +137,44 @@ def tune(
     raise typer.Exit(_exit_code(result))
 
 
-def _follow(
-    targets: list[str], others: Mapping[str, object], devices: str | None, isolate: bool | None, timeout: float,
-    as_json: bool,
-) -> int:  # fmt: skip
-    """Follow a recording; the exit code."""
-    from autotuned.offline.follow import follow
-
-    recordings = [target for target in targets if target.endswith(".jsonl")]
-    if len(recordings) != 1:
-        got = f"got {len(recordings)}: name the file that AUTOTUNED_RECORD does"
-        raise typer.BadParameter(f"expected one recording (.jsonl) among the targets, {got}", param_hint="--follow")
-    if given := [name for name, value in others.items() if value]:
-        why = "choices go into the store, and autotuned export makes files of them"
-        raise typer.BadParameter(f"expected without {given[0]}, got both: {why}", param_hint="--follow")
-    files = [target for target in targets if target not in recordings]
-    tell = _teller(terminal.json_lines() if as_json else None)
+def _plan(targets: list[str], force: bool, as_json: bool) -> int:
+    """Print what would be done; the exit code."""
     with terminal.users_output(as_json):
-        result = follow(recordings[0], files, devices=devices, isolate=isolate, timeout_s=timeout, progress=tell)
-    return INTERRUPTED if result.interrupted else 0
+        found = autotuned.plan(targets, force=force)
+    failed = [case for case in found.cases if case.status == "failed"]
+    if as_json:
+        terminal.print_json(found.to_json())
+    else:
+        for kernel, cases in groupby(found.cases, lambda case: case.kernel):
+            terminal.print_table(PLAN_HEADERS, [_plan_cells(case) for case in cases], kernel)
+        for name in found.without_cases:
+            terminal.say(f"skipped {name}: it has no cases. {_hint()}")
+        terminal.say(_plan_words(found))
+    if failed:
+        terminal.complain(f"error: {len(failed)} of {len(found.cases)} cases failed; the first: {failed[0].reason}")
+    return 0 if not failed else 3 if len(failed) < len(found.cases) else 1
 
 
-def _teller(write: Callable[[Json], None] | None) -> Callable[[FollowStatus], None]:
-    """What tells how far it is, in a line each time; problems as they come, each in a line on stderr."""
-    told = 0
-
-    def tell(status: FollowStatus) -> None:
-        nonlocal told
-        for problem in status.problems[told:]:
-            terminal.remark(problem)
-        told = len(status.problems)
-        if write is not None:
-            write(status.to_json())
-        else:
-            terminal.say(_status_words(status))
-
-    return tell
+def _plan_cells(case: PlannedCase) -> list[str]:
+    return [
+        call_words(case.call) if case.call is not None else "(case)",
+        case.device or "n/a",
+        str(case.configs or "n/a"),
+        f"failed: {case.reason}" if case.status == "failed" else case.status,
+        "n/a" if case.seconds is None else time_words(case.seconds),
+    ]
 
 
-def _status_words(status: FollowStatus) -> str:
-    words = f"{status.chosen} of {status.calls} keys tuned, {status.share:.0%} of the recorded time"
-    words += f"; {status.waiting} waiting" if status.waiting else ""
-    case = status.latest
-    if case is None or case.status != "done":
-        return words
-    gain = f" {case.vs_default:.2f}x" if case.vs_default else ""
-    return f"{words}; latest: {case.kernel}  {case_words(case)}{gain}"
+def _plan_words(found: Plan) -> str:
+    stored = sum(case.status == "stored" for case in found.cases)
+    words = f"{terminal.counted(len(found.cases), 'case')}, {stored} stored, {len(found.to_measure)} to measure"
+    if not found.to_measure:
+        return f"{words}."
+    words += f" ({terminal.counted(found.configs, 'config')})"
+    if len(found.unknown) == len(found.to_measure):
+        return f"{words}; no earlier search says how long that takes."
+    more = f", without {len(found.unknown)} of kernels that were never searched" * bool(found.unknown)
+    return f"{words}: about {time_words(found.seconds)} by earlier searches{more}."
 
 
 def _print(result: TuneResult, as_json: bool) -> None:
@@ -177,15 +185,17 @@ def _print(result: TuneResult, as_json: bool) -> None:
     for (kernel, device), group in groupby(result.cases, lambda case: (case.kernel, case.device if several else None)):
         cases = list(group)
         begun = [_cells(case) for case in cases if case.status != "skipped"]
-        terminal.print_heading(f"{kernel}  on {device}" if device else kernel)
+        heading = f"{kernel}  on {device}" if device else kernel
         if begun:
-            terminal.print_table(HEADERS, begun, stack=(1, 1, 1))
+            terminal.print_table(HEADERS, begun, heading)
+        else:
+            terminal.print_heading(heading)
         if len(cases) > len(begun):
             terminal.say(f"not begun: {len(cases) - len(begun)} of {len(cases)} cases")
+    terminal.print_qualities(case.quality for case in result.cases if not case.remark)
     for case in result.cases:
         if case.remark:
-            remark = f"{case.kernel}  {case_words(case)}: {case.remark}."
-            terminal.say(terminal.wrapped(remark, terminal.stdout().width, "  "))
+            terminal.say(f"{case.kernel}  {case_words(case)}: {case.remark}.")
     for name in result.without_cases:
         terminal.say(f"skipped {name}: it has no cases. {_hint()}")
     for path in result.files:

@@ -14,13 +14,13 @@ from .. import terminal
 if TYPE_CHECKING:
     from autotuned.offline.warmup import PreparedCall
 
-HEADERS = ("kernel", "call", "config")
+HEADERS = ("kernel~", "call~", "config~")
 
 
 def warmup(
     path: Annotated[Path, typer.Argument(metavar="CALLS.jsonl", help="What `autotuned record` wrote.")],
     files: Annotated[
-        list[str] | None, typer.Argument(metavar="[FILE.py]...", help="Files that it names, and that may be run.")
+        list[str] | None, typer.Argument(metavar="FILE.py...", help="Files that it names, and that may be run.")
     ] = None,
     binaries: Annotated[
         Path | None, typer.Option("--binaries", metavar="DIR", help="Compile what the config files of DIR need for it.")
@@ -46,7 +46,7 @@ def warmup(
     if as_json:
         terminal.print_json(result.to_json())
     else:
-        terminal.print_table(HEADERS, map(_cells, result.calls), stack=(1, 1, 1))
+        terminal.print_table(HEADERS, map(_cells, result.calls))
         if result.binaries is not None:
             terminal.print_built(result.binaries)
     failed, calls = result.failed, result.calls

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated
 
 import typer
 
+from autotuned import env
 from autotuned.store import listing
 
 from .. import terminal
@@ -17,6 +20,26 @@ def complete(incomplete: str) -> list[str]:
     whole = [name for name in names if name.startswith(incomplete)]
     ends = {name.rpartition(".")[2] for name in names}
     return whole or sorted(end for end in ends if end.startswith(incomplete))
+
+
+OnlyKernel = Annotated[
+    str | None, typer.Option("--kernel", metavar="NAME", autocompletion=complete, help="The same as KERNEL.")
+]
+
+
+def kernel_of(argument: str | None, option: str | None) -> str | None:
+    """The kernel that was named, as an argument or by `--kernel`."""
+    if argument is not None and option is not None:
+        raise typer.BadParameter(f"expected without a KERNEL, got {argument!r} too", param_hint="--kernel")
+    return option if argument is None else argument
+
+
+def recording_of(given: Path | None) -> Path:
+    """The recording that `--calls` names, or AUTOTUNED_RECORD."""
+    path = given or env.record_path()
+    if path is None:
+        raise typer.BadParameter("expected a recording: give --calls CALLS.jsonl", param_hint="--unused, --missing")
+    return path
 
 
 def no_key(kernel: str, wanted: str | None, digests: Iterable[str]) -> typer.Exit:

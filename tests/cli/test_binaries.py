@@ -50,6 +50,26 @@ def test_gc_bounds_a_folder_of_kept_kernels(tmp_path):
     assert "deleted 2 kernels" in run("gc", "--binaries", tmp_path, "--max-age", "1d").output
 
 
+def test_gc_removes_what_no_entry_names_beside_config_files(tmp_path):
+    path = ship(tmp_path, [variant(), variant(b"\x7fELF two", block=64)], [variant()[0].replace(kernel="app.k").digest])
+    stray = path.with_name("app.gone.bin")
+    stray.write_bytes(path.with_suffix(".bin").read_bytes())
+    before, size = path.read_text(), path.with_suffix(".bin").stat().st_size
+    found = run_json("gc", "--binaries", tmp_path)
+    left = path.with_suffix(".bin").stat().st_size
+    assert (found["deleted"], found["leftovers"], found["records"], found["bytes"]) == (1, 1, 1, left)
+    assert found["freed_bytes"] == 2 * size - left and path.read_text() == before and not stray.exists()
+    assert "deleted 0 kernels and 0 leftovers" in run("gc", "--binaries", tmp_path).stdout
+    assert "no entry names" in " ".join(run("gc", "--binaries", tmp_path, "--max-age", "1d", code=2).stderr.split())
+
+
+def test_gc_leaves_what_it_cannot_read_beside_config_files(tmp_path):
+    path = ship(tmp_path, named=[])
+    path.with_suffix(".bin").write_bytes(content := b"autotuned-binaries 1 9 nothing")
+    assert run_json("gc", "--binaries", tmp_path)["deleted"] == 0
+    assert path.with_suffix(".bin").read_bytes() == content
+
+
 def test_tune_wants_a_folder_for_them():
     with pytest.raises(OptionError, match="expected a folder for them in out=, got none"):
         tune("autotuned.kernels.numpy_matmul", binaries=True)

@@ -33,10 +33,10 @@ def test_clear_deletes_what_it_is_told_to(write: Write) -> None:
 
 
 def test_clear_asks_on_a_terminal(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
-    from autotuned.cli.commands import clear
+    from autotuned.cli import terminal
 
     _run("tune", _work(write, "1"))
-    monkeypatch.setattr(clear, "_has_terminal", lambda: True)
+    monkeypatch.setattr(terminal, "has_terminal", lambda: True)
     assert "nothing was deleted" in _run("clear", code=1, input="n\n").stderr
     assert "deleted 1 record" in _run("clear", input="y\n").stdout
 

@@ -1,8 +1,10 @@
 """All commands: help, the version, wrong usage, and what only looking imports."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -42,6 +44,64 @@ def test_looking_imports_neither_torch_nor_triton(args: list[str]) -> None:
     assert run.stdout.splitlines()[-1] == "[]" and run.stderr == ""
 
 
+def test_help_and_version_have_short_names() -> None:
+    assert _run("-V").stdout == _run("--version").stdout
+    assert _run("-h").stdout == _run("--help").stdout
+    assert _run("list", "-h").stdout == _run("list", "--help").stdout
+
+
+@pytest.mark.parametrize("level", ["--json", "-q", "--quiet", "-v", "--verbose"])
+def test_options_of_all_commands_stand_before_the_command_or_after_it(level: str) -> None:
+    before, after = _run(level, "list"), _run("list", level)
+    assert (before.stdout, before.stderr) == (after.stdout, after.stderr)
+    assert before.stdout.startswith("{") is (level == "--json")
+
+
+def test_options_before_a_command_and_after_it_are_told_apart_from_none() -> None:
+    assert "expected one of the two" in _run("-q", "list", "-v", code=2).stderr
+    assert _run("--json", "-q", "list").stdout == _run("list", "--json").stdout
+
+
+USAGES = {
+    "": "autotuned [OPTIONS] COMMAND [ARGS]...",
+    "tune": "autotuned tune [OPTIONS] TARGET...",
+    "list": "autotuned list [OPTIONS] [KERNEL]",
+    "show": "autotuned show [OPTIONS] [KERNEL] [KEY]",
+    "export": "autotuned export --out DIR [OPTIONS] [KERNEL...]",
+    "merge": "autotuned merge --out OUT [OPTIONS] PATH...",
+    "record": "autotuned record [OPTIONS] CALLS.jsonl -- COMMAND...",
+    "run": "autotuned run [OPTIONS] -- COMMAND...",
+    "warmup": "autotuned warmup [OPTIONS] CALLS.jsonl [FILE.py...]",
+}
+
+
+@pytest.mark.parametrize(("command", "usage"), USAGES.items())
+def test_a_usage_line_is_what_is_typed(command: str, usage: str) -> None:
+    assert _run(*filter(None, [command]), "-h", prog_name="autotuned").stdout.splitlines()[0] == f"Usage: {usage}"
+
+
+def _unread(*args: str) -> tuple[int, str]:
+    """Exit code and stderr of a command whose stdout nobody reads."""
+    source, sink = os.pipe()
+    os.close(source)
+    code = f"import sys; sys.argv = ['autotuned', *{list(args)!r}]; from autotuned.cli.main import app; app()"
+    done = subprocess.run([sys.executable, "-c", code], stdout=sink, stderr=subprocess.PIPE, text=True)
+    os.close(sink)
+    return done.returncode, done.stderr
+
+
+@pytest.mark.parametrize("args", [["list"], ["list", "--json"], ["-V"]], ids=" ".join)
+def test_a_reader_that_goes_away_is_no_error(args: list[str]) -> None:
+    """`autotuned list | head -1` ended with 1."""
+    assert _unread(*args) == (0, "")
+
+
+def test_a_reader_that_goes_away_does_not_hide_a_failure(tmp_path: Path) -> None:
+    (tmp_path / "k.json").write_text("{}")
+    code, said = _unread("check", str(tmp_path))
+    assert code == 1 and said.startswith("error: ")
+
+
 USAGE = {
     "no command": [],
     "unknown command": ["lst"],
@@ -58,6 +118,8 @@ USAGE = {
 def test_wrong_usage_ends_with_2(args: list[str]) -> None:
     result = _run(*args, code=2)
     assert "Usage: " in result.output and "Traceback" not in result.output
+    if args:  # else the whole help
+        assert result.stderr.splitlines()[-1].startswith("error: ") and "Error" not in result.stderr
 
 
 @pytest.mark.parametrize("dash", ["\u2014", "\u2013", "\u2212"], ids=["em dash", "en dash", "minus"])
@@ -71,4 +133,4 @@ def test_an_expected_failure_is_one_line(monkeypatch: pytest.MonkeyPatch) -> Non
         raise PermissionError(13, "Permission denied", "/some/folder")
 
     monkeypatch.setattr(listing, "kernels", fails)
-    assert "Permission denied: '/some/folder'" in _error("list")
+    assert _error("list") == "error: Permission denied: '/some/folder'"

@@ -7,13 +7,15 @@ import pytest
 from commands import error as _error
 from commands import run as _run
 from commands import run_json as _json
+from fakes import CONTEXT, FakeConfig, form, make_key
 from given import BEST, WORK, Write
 from given import keep as _keep
 from given import work as _work
 
 from autotuned.configfiles import lookup
 from autotuned.gpu import device
-from autotuned.store import layout, listing
+from autotuned.store import layout, listing, records
+from autotuned.store.record import Timing, TuningRecord
 
 pytestmark = pytest.mark.usefixtures("wide_output")
 
@@ -41,7 +43,7 @@ def test_list_shows_records_and_files(write: Write, monkeypatch: pytest.MonkeyPa
     assert file["vs_default"] == 4 and file["digest"] == record["digest"]
     assert file["config"] == record["config"] and file["device"] == device.cpu().slug
     lines = _run("list", "work").stdout.splitlines()
-    assert lines[0] == "mod_work.work" and lines[1].split()[:2] == ["call", "config"]
+    assert lines[0] == f"mod_work.work  {device.cpu().slug}" and lines[1].split()[:2] == ["call", "config"]
     assert [line.split()[0] for line in lines[2:]] == ["n=1"] * 2 and record["digest"][:12] in lines[2]
 
 
@@ -89,10 +91,63 @@ def test_show_holds_every_part_of_a_key_and_every_timing(write: Write) -> None:
         assert key["key"].keys() == {"call", "context"} and key["provenance"]["timer"].startswith("do_bench bench ")
         assert [timing["config"]["kwargs"]["ms"] for timing in key["timings"]] == [1, 4, 6]
         assert key["timings"][2]["status"] == "failed" and key["timings"][2]["error"] == "ValueError: too much"
-    lines = _run("show", "work", data["keys"][0]["digest"][:8]).stdout
-    for word in ("call.values.n", "context.device.arch", "context.source", "provenance.date", "* ms=1", "too much"):
+    lines = _run("show", "work", data["keys"][0]["digest"][:8], "--full").stdout
+    for word in ("call.values.n", "context.device.arch", "context.source", "provenance.date", "*  ms=1", "too much"):
         assert word in lines
     assert data["keys"][0]["digest"] in lines and data["keys"][1]["digest"] not in lines
+
+
+def test_show_is_short_at_first() -> None:
+    """Forty lines a key, most of them parts of the key, hid what was chosen."""
+    configs = [form(FakeConfig({"BLOCK": block})) for block in range(9)]
+    timings = [Timing(one, 10.0 + n, 10.0, 10.0, 40) for n, one in enumerate(configs)]
+    timings[8] = Timing(configs[8], None, None, None, 0, "failed", "ValueError: too much")
+    how = {"default": configs[7], "seconds": 1.0}
+    records.keep(TuningRecord(make_key(), configs[6], 16.0, "tied", tuple(timings), how))
+    lines = _run("show", "k").stdout.splitlines()
+    facts = [line.split()[0] for line in lines[:6]]
+    assert facts == ["app.k", "chosen", "time", "for", "key", "file"]
+    assert "16 us, 1.06x the untuned speed, tied" in lines[2] and "sm_90" in lines[3]
+    assert [line.split()[0] for line in lines[7:12]] == ["*", "BLOCK=0", "BLOCK=1", "BLOCK=2", "BLOCK=3"]
+    assert lines[12] == "and 4 more, 1 failed" and "context.source" not in "\n".join(lines)
+    assert any(line.startswith("tied: several configs") for line in lines) and "--full" in lines[-1]
+    assert "too much" in _run("show", "k", "--full").stdout
+
+
+def _keep_several() -> None:
+    """Records of two kernels, two devices and two versions of Triton."""
+    config, b200 = form(FakeConfig({"BLOCK": 64})), {**CONTEXT["device"], "name": "NVIDIA B200"}
+    for kernel, changed in (("app.one", {}), ("app.one", {"device": b200}), ("app.two", {"triton": "3.6.0"})):
+        key = make_key(kernel=kernel, **changed)
+        assert records.keep(TuningRecord(key, config, 10.0, "ok", (Timing(config, 10.0, 10.0, 10.0, 40),)))
+
+
+FILTERED = {
+    "by device": (["--device", "B200"], 1),
+    "by a version": (["--triton", "3.6"], 1),
+    "by kernel": (["--kernel", "one"], 2),
+    "by all": (["--kernel", "app.one", "--device", "b200", "--triton", CONTEXT["triton"]], 1),
+}
+
+
+@pytest.mark.parametrize(("options", "count"), FILTERED.values(), ids=FILTERED)
+def test_listings_are_filtered(options: list[str], count: int) -> None:
+    _keep_several()
+    assert len(_json("list", *options)["choices"]) == count
+    kernel = [] if "--kernel" in options else ["app.one" if "B200" in options else "app.two"]
+    assert len(_json("show", *kernel, *options)["keys"]) == count
+
+
+@pytest.mark.parametrize("command", [["list"], ["list", "--json"], ["show", "one"]], ids=" ".join)
+def test_a_filter_that_nothing_fits_says_what_there_is(command: list[str]) -> None:
+    _keep_several()
+    assert "no choice for" in (said := _error(*command, "--device", "h300")) and "b200" in said
+
+
+def test_filters_that_do_not_go_together_are_refused() -> None:
+    assert "expected without a KERNEL" in _run("list", "one", "--kernel", "two", code=2).stderr
+    assert "plain listing" in " ".join(_run("list", "--digest", "--device", "h200", code=2).stderr.split())
+    assert "expected the name of a kernel" in _run("show", code=2).stderr
 
 
 def test_show_of_something_unknown_says_what_there_is(write: Write) -> None:
@@ -110,7 +165,7 @@ def test_config_files_can_be_shown(write: Write, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("AUTOTUNED_CONFIG_PATH", "tuned")
     [key] = _json("show", "work")["keys"]
     assert key["timings"] is None and key["provenance"] is None and key["source"].endswith("mod_work.work.json")
-    assert "vs default" in _run("show", "work").stdout
+    assert "1 ms, 4.00x the untuned speed" in _run("show", "work").stdout
 
 
 def test_a_long_listing_is_whole_and_read_from_heads_only(monkeypatch):

@@ -1,7 +1,5 @@
 """How tables and lines fit a narrow terminal."""
 
-from collections import Counter
-
 import pytest
 from autotuned.cli import progress, terminal
 from commands import in_process
@@ -14,57 +12,61 @@ def test_a_line_is_broken_at_spaces_and_goes_on_deeper():
     assert terminal.wrapped("a-name-without-any-space", 10, "    ") == "a-name-without-any-space"
 
 
-HEADERS = ("call", "config", "source", "time>", "vs first>", "vs default>", "failed>", "quality")
+HEADERS = ("call~", "config~", "device=", "source=?", "time>", "vs first>?", "vs default>", "quality=")
+ROWS = [
+    (f"M={m} N=4096 K=4096 fp16", f"BLOCK_M={min(m, 128)} BLOCK_N=128 BLOCK_K=64 GROUP_M=8 num_warps={w} num_stages=3",
+     "nvidia-h200-sm_90-132", "store", "644 us", "1.23x", "1.30x", "ok")
+    for m, w in ((16, 4), (256, 8), (4096, 8))
+]  # fmt: skip
 
 
-def shown(monkeypatch, capsys, width, headers, row) -> list[str]:
-    """The lines of a table with one row, on a console of some width."""
-    monkeypatch.setenv("COLUMNS", str(width))
-    terminal.print_table(headers, [row], stack=(1, 1, 1))
+def shown(monkeypatch, capsys, width, headers=HEADERS, rows=ROWS, heading="") -> list[str]:
+    """The lines of a table on a console of some width; None for no terminal."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+    if width is not None:
+        monkeypatch.setenv("COLUMNS", str(width))
+    terminal.print_table(headers, rows, heading)
     return [line.rstrip() for line in capsys.readouterr().out.splitlines()]
 
 
-def test_what_is_stacked_is_told_from_what_is_broken(monkeypatch, capsys):
-    row = ("n=1000", "step=64 unroll=4 num_warps=4 num_stages=3", "measured", "644 us", "1.23x")
-    assert shown(monkeypatch, capsys, 60, HEADERS[:5], row) == [
-        "call, config, source                          time  vs first",
-        "n=1000                                      644 us     1.23x",
-        "  step=64 unroll=4 num_warps=4",
-        "  num_stages=3",
-        "    measured",
-    ]
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_each_row_is_one_line_that_fits(width, monkeypatch, capsys):
+    heading, shared, header, *lines = shown(monkeypatch, capsys, width, heading="app.matmul")
+    assert heading == "app.matmul  nvidia-h200-sm_90-132, store, ok"
+    assert shared == "config of all: BLOCK_N=128 BLOCK_K=64 GROUP_M=8 num_stages=3"
+    assert len(lines) == len(ROWS) and max(map(len, [header, *lines])) <= width
+    assert [line.split()[0] for line in lines] == ["M=16", "M=256", "M=4096"]
+    assert all("BLOCK_M=" in line and "644 us" in line and "1.30x" in line for line in lines)
+    assert ("vs first" in header) is (width != 60)
 
 
-def test_on_a_very_narrow_terminal_no_cell_is_lost_or_cut(monkeypatch, capsys):
-    """The first column, which says what a row is about, had no room at all, and the others were cut."""
-    row = ("n=1000 x fp32[1000]", "step=64 unroll=4", "store", "644 us", "1.23x", "n/a", "0 of 12", "noisy")
-    assert shown(monkeypatch, capsys, 40, HEADERS, row) == [
-        "n=1000 x fp32[1000]",
-        "  step=64 unroll=4",
-        "    store",
-        "  time 644 us     vs first 1.23x",
-        "  vs default n/a  failed 0 of 12",
-        "  quality noisy",
-    ]
+def test_what_reads_is_no_terminal_and_nothing_is_cut(monkeypatch, capsys):
+    lines = shown(monkeypatch, capsys, None, rows=[(*ROWS[0][:2], "a" * 300, *ROWS[0][3:])])
+    assert len(lines) == 2 and all(cell in lines[1] for cell in (*ROWS[0][:2], "a" * 300))
 
 
-@pytest.mark.parametrize("width", [20, 30, 40, 60, 80, 109, 110, 120, 200])
-def test_no_letter_is_lost_and_no_line_is_too_long_at_any_width(monkeypatch, capsys, width):
-    row = ("[bold]a,out fp32[1000,200] weights fp16[300,200]", "BLOCK_M=128 " * 6, "configs/" + "long-name" * 4,
-           "644 us", "1.23x", "n/a", "0 of 12", "noisy")  # fmt: skip
-    lines = shown(monkeypatch, capsys, width, HEADERS, row)
-    assert Counter("".join(row).replace(" ", "")) <= Counter("".join(lines))
-    assert max(map(len, lines)) <= width
+def test_a_cell_that_has_no_room_ends_in_an_ellipsis(monkeypatch, capsys):
+    rows = [("x fp16[4096,4096] w fp16[4096,4096] bias fp32[4096]", "failed: " + "long " * 40, "1 us")]
+    _, line = shown(monkeypatch, capsys, 60, ("call~", "config~", "time>"), rows)
+    assert len(line) <= 60 and line.count("\u2026") == 2 and line.startswith("x fp16[4096") and line.endswith("1 us")
 
 
-def test_a_row_that_is_stacked_whole_needs_no_other_columns(monkeypatch, capsys):
-    row = ("app.work", "n=1000", "step=64")
-    assert shown(monkeypatch, capsys, 40, ("kernel", "call", "config"), row) == [
-        "kernel, call, config",
-        "app.work",
-        "  n=1000",
-        "    step=64",
-    ]
+def test_a_config_alone_stands_above_its_row_where_it_has_no_room_in_it(monkeypatch, capsys):
+    above, header, line = shown(monkeypatch, capsys, 60, ("call~", "config~", "time>"), [(*ROWS[0][:2], "1 us")])
+    assert above == f"config: {ROWS[0][1]}"
+    assert header.split() == ["call", "time"] and line.split() == ["M=16", "N=4096", "K=4096", "fp16", "1", "us"]
+
+
+@pytest.mark.parametrize("width", [20, 40, 60, 80, 120, 200])
+def test_brackets_and_line_breaks_are_text_at_any_width(width, monkeypatch, capsys):
+    lines = shown(monkeypatch, capsys, width, ("call~", "time>"), [("[bold]a\nb", "1 us")])
+    assert lines[1].split() == ["[bold]a", "b", "1", "us"]
+
+
+def test_words_for_quality_are_explained_where_they_are_met(capsys):
+    terminal.print_qualities(["ok", None, "noisy", "tied", "noisy"])
+    tied, noisy = capsys.readouterr().out.splitlines()
+    assert tied.startswith("tied: ") and noisy.startswith("noisy: ")
 
 
 @pytest.mark.parametrize(("ratio", "words"), [(1.0, "1.00x"), (12.345, "12.3x"), (1630.0, "1630x"), (None, "n/a")])

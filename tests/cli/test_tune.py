@@ -15,6 +15,7 @@ from given import work as _work
 from autotuned import errors
 from autotuned.gpu import device
 from autotuned.resolve import tuner
+from autotuned.store import listing
 
 pytestmark = pytest.mark.usefixtures("wide_output")
 
@@ -40,19 +41,18 @@ def test_tune_measures_every_case_and_says_what_it_chose(write: Write) -> None:
 
 def test_the_table_holds_the_same_in_words(write: Write) -> None:
     result = _run("tune", _work(write))
-    lines = result.stdout.splitlines()[1:]
-    assert lines[0] == "mod_work.work"
+    lines = [line for line in result.stdout.splitlines() if line != "printed by the user's code"]
+    assert lines[0] == "mod_work.work  measured"
     assert re.split("  +", lines[1].strip()) == [
         "call",
         "config",
-        "source",
         "time",
         "vs first",
         "vs default",
         "quality",
     ]
-    assert re.split("  +", lines[2].strip()) == ["n=1", BEST, "measured", "1 ms", "4.00x", "4.00x", "ok"]
-    assert f"mod_work.work  n=1: {BEST}, 1 ms, measured" in result.stderr
+    assert re.split("  +", lines[2].strip()) == ["n=1", BEST, "1 ms", "4.00x", "4.00x", "ok"]
+    assert result.stderr == ""  # results are printed once
 
 
 def test_what_is_stored_is_not_measured_again_unless_forced(write: Write) -> None:
@@ -170,3 +170,33 @@ def test_the_budget_skips_what_is_left(write: Write) -> None:
     assert [(row["status"], row["reason"]) for row in rows[1:]] == [("skipped", "the budget is used up")] * 2
     assert "3 cases are not finished. Run the same command again" in result.stderr
     assert [row["measured_configs"] for row in _json("tune", _work(write, "1 2 3", text=text))["cases"]] == [3, 3, 3]
+
+
+# -- without measuring ------------------------------------------------------------------------------------------------
+
+
+def test_a_dry_run_says_what_would_be_measured_and_measures_nothing(write: Write) -> None:
+    module = _work(write)
+    found = _json("tune", module, "--dry-run", "--out", "tuned")
+    assert found.keys() == {"device", "cases", "skipped", "measure", "configs", "seconds", "unknown"}
+    assert [(case["status"], case["configs"], case["seconds"]) for case in found["cases"]] == [("measure", 3, None)] * 2
+    assert (found["measure"], found["configs"], found["unknown"]) == (2, 6, 2)
+    assert not list(listing.all_records()) and not Path("tuned").exists()
+    _run("tune", module)
+    _work(write, "1 2 3")
+    lines = _run("tune", f"{module}.py", "--dry-run").stdout.splitlines()
+    assert [line.split() for line in lines if line.startswith("n=")] == [
+        ["n=1", "3", "stored", "n/a"], ["n=2", "3", "stored", "n/a"], ["n=3", "3", "measure", "1", "s"],
+    ]  # fmt: skip
+    assert lines[-1] == "3 cases, 2 stored, 1 to measure (3 configs): about 1 s by earlier searches."
+
+
+def test_a_dry_run_of_what_is_stored_and_of_what_fails(write: Write) -> None:
+    module = _work(write)
+    _run("tune", module)
+    assert _run("tune", module, "--dry-run").stdout.splitlines()[-1] == "2 cases, 2 stored, 0 to measure."
+    assert "2 to measure (6 configs)" in _run("tune", module, "--dry-run", "--force").stdout
+    _work(write, name="mod_mixed", text=WORK + MIXED)
+    said = _run("tune", "mod_mixed", "--dry-run", code=3)
+    assert "error: 2 of 5 cases failed; the first: `mod_mixed.fails`" in said.stderr
+    assert "no earlier search says how long" in said.stdout and "skipped mod_mixed.without" in said.stdout

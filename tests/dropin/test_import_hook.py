@@ -74,7 +74,7 @@ def test_exit_code_and_options_are_the_commands_own(tmp_path):
 def test_a_command_that_is_not_there_is_one_line():
     code, out, err = autotuned_run("--", "no-such-command-here")
     assert (code, out) == (127, "")
-    assert err == "error: no-such-command-here: no such command; write autotuned run -- python app.py.\n"
+    assert err == "error: no-such-command-here: no such command; write what you would type without autotuned.\n"
 
 
 def test_an_empty_folder_for_binaries_is_refused():

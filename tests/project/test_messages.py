@@ -93,7 +93,7 @@ REVIEWED = {
         "no kernel {}{}",
         "{} cannot be written: {}",
         "{} cannot be run: {}",
-        "{}: no such command; write autotuned run -- python app.py.",
+        "{}: no such command; write what you would type without autotuned.",
         "{} begins with a typographic dash; type --{}",
         "{}: field {} is {}.",
         "`{}`: configs: the callable returned none for this call; return at least one.",

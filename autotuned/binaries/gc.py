@@ -1,0 +1,57 @@
+"""Removes compiled kernels beside config files that no entry names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from autotuned import disk
+from autotuned.binaries import audit, writer
+from autotuned.configfiles import exchange
+from autotuned.errors import BinaryError
+from autotuned.store import layout, locks
+from autotuned.store.gc import Freed
+
+
+def run(folder: Path) -> Freed:
+    """Remove what no entry names; config files, and what cannot be read, stay as they are.
+
+    Args:
+        folder: Of config files.
+
+    Returns:
+        How many compiled kernels were removed and are left; files of them without a config file are leftovers.
+
+    Raises:
+        ConfigFileError: There are no config files.
+        OSError: A file cannot be written.
+    """
+    freed, files = Freed(), exchange.files_in(folder)
+    for path in files:
+        with locks.locked(layout.config_file_lock_path(path)):
+            _of_file(path, freed)
+    for path, _ in audit.strays(files):
+        freed.bytes += path.stat().st_size
+        freed.leftovers += disk.remove(path)
+    return freed
+
+
+def _of_file(path: Path, freed: Freed) -> None:
+    config, faults = exchange.read(path)
+    beside = path.with_suffix(".bin") if config is None else writer.path_beside(path, config.kernel)
+    if config is None or not beside.exists() or any(not fault.harmless for fault in faults):
+        return  # what a damaged file names is not known
+    try:
+        file = writer.read(beside, config.kernel)
+    except BinaryError:
+        return
+    before, size = len(file.variants), beside.stat().st_size
+    file.keep({digest for _, entry in config.entries() for digest in entry.binaries})
+    if not file.variants:
+        disk.remove(beside)
+    elif len(file.variants) < before:
+        disk.write_bytes(beside, file.dump())
+    left = beside.stat().st_size if file.variants else 0
+    freed.records += before - len(file.variants)
+    freed.bytes += size - left
+    freed.kept_records += len(file.variants)
+    freed.kept_bytes += left

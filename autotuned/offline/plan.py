@@ -1,0 +1,145 @@
+"""`plan`: what `tune` would measure, and about how long that would take by what searches took before."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+
+from autotuned import env
+from autotuned.gpu.device import from_json
+from autotuned.offline import cases
+from autotuned.offline.cases import Cases
+from autotuned.offline.device import check_environment, use_device
+from autotuned.offline.measure import Measurer
+from autotuned.offline.results import CaseResult, Observer
+from autotuned.offline.targets import texts
+from autotuned.store import listing
+from autotuned.typed_json import Json
+
+MOST_READ = 100  # records of a kernel; more say nothing new of how long a config takes
+
+
+@dataclass
+class PlannedCase:
+    """What `tune` would do with one case; the fields are those of the command's JSON.
+
+    Attributes:
+        status: "stored" where nothing is measured, "measure", "empty" for a call that launches nothing, or "failed".
+        reason: Why it failed.
+        configs: How many there are for the call.
+        source: Where a choice is stored: "stored" for the store, else the config file.
+        seconds: What measuring takes, by earlier searches of the kernel; None where there were none.
+    """
+
+    kernel: str
+    status: str
+    call: Json = None
+    digest: str | None = None
+    device: str | None = None
+    triton: str | None = None
+    configs: int | None = None
+    source: str | None = None
+    seconds: float | None = None
+    reason: str | None = None
+
+
+@dataclass
+class Plan:
+    """What `tune` would do.
+
+    Attributes:
+        device: "cuda" or "interpreter".
+        without_cases: Kernels that have none.
+    """
+
+    device: str
+    cases: list[PlannedCase] = field(default_factory=list)
+    without_cases: list[str] = field(default_factory=list)
+
+    @property
+    def to_measure(self) -> list[PlannedCase]:
+        """The cases that would be measured."""
+        return [case for case in self.cases if case.status == "measure"]
+
+    @property
+    def configs(self) -> int:
+        """How many configs these have, together."""
+        return sum(case.configs or 0 for case in self.to_measure)
+
+    @property
+    def seconds(self) -> float:
+        """What those take of which it is known how long a config takes."""
+        return sum(case.seconds or 0.0 for case in self.to_measure)
+
+    @property
+    def unknown(self) -> list[PlannedCase]:
+        """The cases to measure of which nobody knows how long they take: no search of the kernel is stored."""
+        return [case for case in self.to_measure if case.seconds is None]
+
+    def to_json(self) -> dict[str, Json]:
+        """What `autotuned tune --dry-run --json` prints."""
+        return {
+            "device": self.device,
+            "cases": [dict(vars(case)) for case in self.cases],
+            "skipped": [{"kernel": name, "reason": "no cases"} for name in self.without_cases],
+            "measure": len(self.to_measure),
+            "configs": self.configs,
+            "seconds": round(self.seconds, 3),
+            "unknown": len(self.unknown),
+        }
+
+
+@env.interpreter_put_back()
+def plan(targets: str | Sequence[str], *, force: bool = False) -> Plan:
+    """What `tune` would measure, without launching or storing anything: `autotuned tune --dry-run` from Python.
+
+    The tensors of each case are made, one case after the other, since calls are told apart by them.
+
+    Args:
+        targets: As for `tune`.
+        force: What is stored would be measured again.
+
+    Raises:
+        OptionError, TargetError, RecordingError, NoDeviceError: As `tune` does.
+    """
+    check_environment()
+    texts_given, device = texts(targets), use_device()
+    found = Cases(cases.load(texts_given), device)
+    measurer, pace = Measurer(found, device, force, Observer()), _Pace()
+    planned = Plan(device, without_cases=found.without_cases)
+    for case in found:
+        planned.cases.append(_planned(measurer.plan(case), pace))
+    return planned
+
+
+def _planned(result: CaseResult, pace: _Pace) -> PlannedCase:
+    status = {"done": "stored", "skipped": "measure"}.get(result.status, result.status)
+    seconds = None
+    if status == "measure" and (each_s := pace.of(result.kernel, result.device)) is not None:
+        seconds = round(each_s * (result.configs or 0), 3)
+    same = {name: getattr(result, name) for name in ("call", "digest", "device", "triton", "configs", "source")}
+    return PlannedCase(result.kernel, status, seconds=seconds, reason=result.reason, **same)
+
+
+class _Pace:
+    """How many seconds earlier searches of a kernel took for a config, on a device."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, dict[str, float]] = {}
+
+    def of(self, kernel: str, device: str | None) -> float | None:
+        """The mean; None where no search is stored."""
+        if kernel not in self._known:
+            self._known[kernel] = self._read(kernel)
+        return self._known[kernel].get(device or "")
+
+    def _read(self, kernel: str) -> dict[str, float]:
+        took: dict[str, tuple[float, int]] = {}
+        for _, record in islice(listing.all_records(kernel, quietly=True), MOST_READ):
+            seconds = record.provenance.get("seconds")
+            if seconds and record.timings:
+                slug = from_json(record.key.context["device"]).slug
+                before_s, count = took.get(slug, (0.0, 0))
+                took[slug] = before_s + seconds, count + len(record.timings)
+        return {device: seconds / count for device, (seconds, count) in took.items()}

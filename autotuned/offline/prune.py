@@ -1,0 +1,163 @@
+"""`prune`: take out of config files what no call of a recording uses, with the compiled kernels that belong to it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from autotuned.binaries import writer
+from autotuned.configfiles import exchange
+from autotuned.configfiles.exchange import PathLike
+from autotuned.configfiles.file import ConfigFile, Entry, Fault
+from autotuned.errors import AutotunedError
+from autotuned.key.key import Key
+from autotuned.key.nearest_key import differences
+from autotuned.recording import file as recording
+from autotuned.typed_json import Json, canonical
+
+
+@dataclass(frozen=True)
+class Pruned:
+    """An entry that no recorded call uses.
+
+    Attributes:
+        binaries: How many compiled kernels belong to it alone.
+    """
+
+    path: str
+    key: Key
+    entry: Entry
+    binaries: int = 0
+
+    def to_json(self) -> dict[str, Json]:
+        """What `autotuned prune --json` prints of it."""
+        return {
+            "path": self.path,
+            "kernel": self.key.kernel,
+            "digest": self.key.digest,
+            "device": self.key.context["device"],
+            "triton": self.key.context.get("triton"),
+            "call": self.key.call,
+            "config": self.entry.config,
+            "binaries": self.binaries,
+        }
+
+
+@dataclass
+class PruneResult:
+    """What came of `prune`.
+
+    Attributes:
+        entries: Those that were taken out, or would be.
+        kept: How many entries stay.
+        faults: What is wrong in the files; a file with a fault stays as it is.
+    """
+
+    entries: list[Pruned] = field(default_factory=list)
+    kept: int = 0
+    faults: list[Fault] = field(default_factory=list)
+
+    @property
+    def files(self) -> list[str]:
+        """The config files that these are in."""
+        return sorted({one.path for one in self.entries})
+
+    @property
+    def binaries(self) -> int:
+        """How many compiled kernels go with them."""
+        return sum(one.binaries for one in self.entries)
+
+    def to_json(self) -> dict[str, Json]:
+        """What `autotuned prune --json` prints."""
+        return {
+            "entries": [one.to_json() for one in self.entries],
+            "kept": self.kept,
+            "files": self.files,
+            "binaries": self.binaries,
+            "faults": [fault.to_json() for fault in self.faults],
+        }
+
+
+def prune(paths: PathLike | Iterable[PathLike], *, calls: str | os.PathLike[str], dry_run: bool = False) -> PruneResult:
+    """Take the entries out of config files that no recorded call uses, with the compiled kernels that belong to them.
+
+    Only entries for devices of the recording are looked at. An entry is used by the same call, in whichever context it
+    was recorded: policies may let it serve there. One that differs in sizes alone from a recorded call without an entry
+    stays, since `nearest=` may serve it. A file goes with its last entry.
+
+    Args:
+        paths: Config files, or folders of them.
+        calls: The recording.
+        dry_run: Say what would go, and change nothing.
+
+    Raises:
+        ConfigFileError: There are no files.
+        RecordingError: The recording cannot be read.
+    """
+    files, result = exchange.files_in(paths), PruneResult()
+    used = _Used(call.key for call in recording.read(Path(calls)))
+    for path in files:
+        config, faults = exchange.read(path)
+        grave = [fault for fault in faults if not fault.harmless]
+        result.faults += grave
+        if config is None:
+            continue
+        unused = [] if grave else list(_unused(path, config, used))
+        if unused and not dry_run:
+            try:
+                writer.take_out([one.key for one in unused], path)
+            except (AutotunedError, OSError) as error:
+                result.faults.append(Fault(str(path), str(error).removeprefix(f"{path}: ")))
+                unused = []
+        result.entries += unused
+        result.kept += sum(1 for _ in config.entries()) - len(unused)
+    return result
+
+
+def _unused(path: Path, config: ConfigFile, used: _Used) -> Iterator[Pruned]:
+    is_needed = used.by(config)
+    entries = [(key, entry, is_needed(key)) for key, entry in config.entries()]
+    named = {digest for _, entry, needed in entries if needed for digest in entry.binaries}
+    for key, entry, needed in entries:
+        if not needed:
+            own = set(entry.binaries) - named
+            named |= own
+            yield Pruned(str(path), key, entry, len(own))
+
+
+class _Used:
+    """The calls of a recording, by kernel and text."""
+
+    def __init__(self, keys: Iterable[Key]) -> None:
+        self._calls: dict[str, dict[str, Json]] = {}
+        self._devices: set[str] = set()
+        for key in keys:
+            self._devices.add(canonical(key.context["device"]))
+            self._calls.setdefault(key.kernel, {})[canonical(key.call)] = key.call
+
+    def by(self, config: ConfigFile) -> Callable[[Key], bool]:
+        """What says of an entry's key whether it is needed, as far as the recording tells."""
+        calls = self._calls.get(config.kernel, {})
+        there = {canonical(key.call) for key, _ in config.entries()}
+        without = [call for text, call in calls.items() if text not in there]
+
+        def is_needed(key: Key) -> bool:
+            is_other = canonical(key.context["device"]) not in self._devices
+            is_used = is_other or canonical(key.call) in calls
+            return is_used or any(_in_sizes_alone(key.call, call) for call in without)
+
+        return is_needed
+
+
+def _in_sizes_alone(ours: Json, theirs: Json) -> bool:
+    """Whether two calls differ in numbers and shapes only."""
+    return all(
+        change.path.endswith(".shape") or (change.path.startswith("values.") and _are_sizes(change.ours, change.theirs))
+        for change in differences(ours, theirs)
+    )
+
+
+def _are_sizes(*values: Json) -> bool:
+    return all(isinstance(value, int) and not isinstance(value, bool) for value in values)

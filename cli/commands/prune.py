@@ -1,0 +1,82 @@
+"""`autotuned prune`: takes entries out of config files that no call of a recording uses."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+import autotuned
+from autotuned.key.words import call_words, toolchain_words
+
+from .. import terminal
+from ..views.names import recording_of
+
+if TYPE_CHECKING:
+    from autotuned.offline.prune import Pruned, PruneResult
+
+HEADERS = ("call~", "config~", "toolchain=", "time>?", "binaries>?")
+
+
+def prune(
+    paths: Annotated[list[Path], typer.Argument(metavar="PATH...", help="Config files, or folders of them.")],
+    unused: Annotated[bool, typer.Option("--unused", help="Entries that no call of a recording uses.")] = False,
+    recorded: Annotated[
+        Path | None, typer.Option("--calls", metavar="CALLS.jsonl", help="The recording; default: AUTOTUNED_RECORD.")
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="List what would go, and change nothing.")] = False,
+    as_json: terminal.AsJson = False,
+) -> None:
+    """Take entries out of config files that no call of a recording uses.
+
+    They are listed, and taken out after a question, or with --yes; compiled kernels that belong to them go too, and a
+    file goes with its last entry. Only entries for devices of the recording are looked at. An entry that differs in
+    sizes alone from a call without an entry stays: `nearest=` may serve it.
+
+    Exit codes: 0 done; 3 a file could not be read or changed, and is as it was; 1 none could, or the answer was no.
+
+    JSON: `entries` (each with `path`, `kernel`, `digest`, `device`, `triton`, `call`, `config` and `binaries`, the
+    compiled kernels that went with it), `kept` (how many stay), `files` (those that entries were in), `binaries` (all
+    compiled kernels that went) and `faults`.
+    """
+    if not unused:
+        raise typer.BadParameter("expected --unused, which says what is to go", param_hint="PATH")
+    calls = recording_of(recorded)
+    found = autotuned.prune(paths, calls=calls, dry_run=True)
+    if not as_json:
+        _print(found)
+    if found.entries and not dry_run:
+        if not yes:
+            terminal.ask(f"Take {_words(found)} out of {terminal.counted(len(found.files), 'file')}?")
+        found = autotuned.prune(paths, calls=calls)
+    terminal.complain_of(found.faults)
+    if as_json:
+        terminal.print_json(found.to_json())
+    else:
+        would = "would be taken out" if dry_run else "taken out"
+        terminal.say(f"{_words(found)} {would}, {found.kept} kept" if found.entries else f"all {found.kept} are used")
+    if found.faults:
+        raise typer.Exit(3 if found.kept or found.entries else 1)
+
+
+def _print(found: PruneResult) -> None:
+    for path, entries in groupby(found.entries, lambda one: one.path):
+        terminal.print_table(HEADERS, map(_cells, entries), path)
+
+
+def _cells(one: Pruned) -> list[str]:
+    return [
+        call_words(one.key.call),
+        terminal.config_words(one.entry.config, one.key.is_of_triton),
+        toolchain_words(one.key.context),
+        terminal.time_words(one.entry.median_us),
+        str(one.binaries),
+    ]
+
+
+def _words(found: PruneResult) -> str:
+    binaries = f" and {terminal.counted(found.binaries, 'compiled kernel')}" if found.binaries else ""
+    return terminal.counted(len(found.entries), "entry", "entries") + binaries
