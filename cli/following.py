@@ -36,8 +36,6 @@ def follow(
         result = following.follow(
             recordings[0], files, devices=devices, isolate=isolate, timeout_s=timeout, progress=tell
         )
-            recordings[0], files, devices=devices, isolate=isolate, timeout_s=timeout, progress=tell
-        )
     return interrupted if result.interrupted else 0
 
 
