@@ -17,7 +17,6 @@ from autotuned.resolve import active, sealing, sources
 from autotuned.resolve.request import Chosen, Context, Options, Question, State
 from autotuned.store import conditions, records
 from autotuned.store.choice import Candidates, Choice, Live, Look, Origin, Place
-from autotuned.store.conditions import Conditions
 from autotuned.triton_compat import kernel
 from autotuned.tunable import configs as candidates
 from autotuned.tunable.call import Call, Tunable, refuse_conflicts
@@ -205,17 +204,16 @@ class Chooser:
         live = self.candidates(call) if pinned is None else Live()
         mode = mode or env.current_mode()
         if mode == "off" and len(live) > 1 and self.options.default is None:
-            return Chosen(call, self._first_that_compiles(call, live), None, live, Conditions())
+            return Chosen(call, self._first_that_compiles(call, live), live)
         choice = self._without_key(call, live, mode, pinned) or self._ready(call, live, mode)
-        key, needed = None, Conditions()
-        if choice is None:
-            question = self.question(call, live, mode, search=search)
-            key, needed = question.key, question.needed
+        question = self.question(call, live, mode, search=search) if choice is None else None
         self.state.lookup_s += time.perf_counter() - start
-        if choice is None:
+        asked = () if question is None else (question.key, question.needed)
+        if question is not None:
             choice = self.answer(question)
+        assert choice is not None
         # No word of a call tells what its grid left out: a later one, with another grid, is to be asked anew.
-        return Chosen(call, choice if live.whole else choice.replace(lasting=False), key, live, needed)
+        return Chosen(call, choice if live.whole else choice.replace(lasting=False), live, *asked)
 
     def _allowed(self, call: Call, pinned: Any, say: Callable[..., None] | None = None) -> Any:
         """A pin, unless the pruner drops it for this call: the cache's key may be coarser than what a pruner sees."""

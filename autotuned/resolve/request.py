@@ -250,17 +250,17 @@ class Chosen(NamedTuple):
     """A call, the choice for it, and what that was chosen by: what is bound keeps it, so that it can be bound anew.
 
     Attributes:
-        key: Of the call; None where none was needed.
         live: The candidates, one object for all calls that have the same.
+        key: Of the call; None where none was needed.
         needed: What a choice must have been measured under.
         device: Index of the GPU that was current when it was bound; None before, and where there is none.
     """
 
     call: Call
     choice: Choice
-    key: Key | None
     live: Live
-    needed: Conditions
+    key: Key | None = None
+    needed: Conditions = Conditions()
     device: int | None = None
 
 
