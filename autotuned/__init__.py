@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from autotuned.offline.prepare import prepare as prepare
     from autotuned.offline.prune import prune as prune
     from autotuned.offline.report import report as report
+    from autotuned.offline.shared import pull as pull
+    from autotuned.offline.shared import push as push
     from autotuned.offline.tuning import tune as tune
     from autotuned.offline.warmup import warmup as warmup
     from autotuned.recording.recorder import record as record
@@ -50,8 +52,8 @@ __version__ = "0.1.0"
 __all__ = [
     "Check", "Config", "FixedLaunches", "Space", "autotune", "check", "choices_digest", "compare", "connect",
     "counters", "diff", "errors", "export", "follow", "freeze", "heuristics", "import_configs", "install", "merge",
-    "mode", "on_event", "plan", "pow2", "pow2s", "prepare", "prune", "record", "refresh", "register_configs",
-    "report", "restored", "seal", "strategy", "sync", "tune", "uninstall", "unseal", "warmup",
+    "mode", "on_event", "plan", "pow2", "pow2s", "prepare", "prune", "pull", "push", "record", "refresh",
+    "register_configs", "report", "restored", "seal", "strategy", "sync", "tune", "uninstall", "unseal", "warmup",
 ]  # fmt: skip
 
 # Imported at first use: importing this package must cost neither torch (1 s) nor triton (0.24 s).
@@ -80,6 +82,8 @@ _HOMES = {
     "pow2": "autotuned.key.key",
     "prepare": "autotuned.offline.prepare",
     "pow2s": "autotuned.space.space",
+    "pull": "autotuned.offline.shared",
+    "push": "autotuned.offline.shared",
     "prune": "autotuned.offline.prune",
     "record": "autotuned.recording.recorder",
     "register_configs": "autotuned.configfiles.lookup",

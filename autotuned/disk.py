@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import math
@@ -250,11 +251,7 @@ def write_text(path: Path, content: str) -> None:
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Replace a file's content in one step; see `write_text`.
-
-    Raises:
-        OSError: The folder cannot be made or written; no temporary file is left behind.
-    """
+    """Replace a file's content in one step; what holds of `write_text` holds here, also what it raises."""
     _twice(lambda: _replace(path, content))
 
 
@@ -330,18 +327,14 @@ def remove(path: Path) -> bool:
 
 def remove_folder(path: Path) -> None:
     """Remove an empty folder; one that is not, or cannot be removed, stays."""
-    try:
+    with contextlib.suppress(OSError):
         os.rmdir(path)
-    except OSError:
-        pass
 
 
 def touch(path: Path) -> None:
     """Set a file's times to now, if that is allowed: readers of a shared folder may not."""
-    try:
+    with contextlib.suppress(OSError):
         os.utime(path)
-    except OSError:
-        pass
 
 
 def make_folder(path: Path) -> None:
@@ -368,10 +361,8 @@ def make_folder(path: Path) -> None:
 def share(descriptor: int, folder: Path) -> None:
     """Let those read, and write, a new file who may do so with its folder, if the folder is group-shared."""
     if mode := shared_mode(folder):
-        try:
+        with contextlib.suppress(OSError):  # some file systems have no modes; the file is as the umask made it
             os.fchmod(descriptor, mode)
-        except OSError:
-            pass  # some file systems have no modes; the file is as the umask made it
 
 
 def shared_mode(folder: Path) -> int:
@@ -447,6 +438,15 @@ def temporary_folder() -> Path:
     except OSError:
         safe = False
     return path if safe else Path(tempfile.mkdtemp(prefix="autotuned-"))
+
+
+@contextlib.contextmanager
+def temporary_folder() -> Iterator[Path]:
+    """A private folder for a `with` block, removed at its end."""
+    import tempfile
+
+    with tempfile.TemporaryDirectory(prefix="autotuned-") as name:
+        yield Path(name)
 
 
 def _is_private(path: Path, user: int) -> bool:

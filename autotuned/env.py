@@ -167,6 +167,14 @@ def install_kind() -> str:
     return _choice("AUTOTUNED_INSTALL", INSTALLS, "")
 
 
+@contextmanager
+def cache_dir_set(folder: Path) -> Iterator[None]:
+    """Another cache folder inside a `with` block."""
+    with _put_back("AUTOTUNED_CACHE_DIR"):
+        os.environ["AUTOTUNED_CACHE_DIR"] = str(folder)
+        yield
+
+
 def kept_binaries() -> str | None:
     """Where `autotuned run` has asked its processes to keep compiled kernels; None for nowhere."""
     return _get("AUTOTUNED_BINARIES") or None

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any
 
 import typer
 import typer.core
@@ -29,12 +28,14 @@ from .commands.import_ import import_
 from .commands.list import list_
 from .commands.merge import merge
 from .commands.prune import prune
+from .commands.pull import pull, push
 from .commands.record import record
 from .commands.report import report
 from .commands.run import run
 from .commands.show import show
 from .commands.tune import tune
 from .commands.warmup import warmup
+from .shared import of_store, with_options
 
 DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212"  # what word processors make of "-" and "--"
 
@@ -152,21 +153,13 @@ def _with_levels(command: Callable[..., None]) -> Callable[..., None]:
             except DeviceChoiceError as error:
                 raise typer.BadParameter(str(error), param_hint="--devices") from error
 
-    signature, kinds = inspect.signature(command), get_type_hints(command, include_extras=True)
-    own = [parameter.replace(annotation=kinds[name]) for name, parameter in signature.parameters.items()]
-    more = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=kind)
-        for name, kind in (("quiet", Quiet), ("verbose", Verbose))
-    ]
-    run.__signature__ = signature.replace(parameters=[*own, *more])  # type: ignore[attr-defined]
-    run.__annotations__ = {**kinds, "quiet": Quiet, "verbose": Verbose}
-    return run
+    return with_options(run, command, {"quiet": (Quiet, False), "verbose": (Verbose, False)})
 
 
 def _hint(option: str) -> str | None:
     """How the command line spells an option of a function of the library; None for a variable."""
     words = "in-process" if option == "isolate" else option.removesuffix("_s").replace("_", "-")
-    return f"--{words}" if option else None
+    return "URL" if option == "url" else f"--{words}" if option else None
 
 
 @contextmanager
@@ -184,7 +177,7 @@ def _level(quiet: bool, verbose: bool) -> Iterator[None]:
 
 
 for command in (
-    tune, list_, show, explain_, export, import_, merge, diff, check, run, clear, prune, gc, record, warmup, report,
-    doctor,
+    tune, of_store(list_), show, explain_, export, import_, merge, diff, check, run, clear, prune,
+    of_store(gc, heads=True), record, warmup, of_store(report), pull, push, doctor,
 ):  # fmt: skip
     app.command(command.__name__.rstrip("_"), cls=Command)(_with_levels(command))

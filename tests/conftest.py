@@ -70,7 +70,6 @@ _STATE = {
     "autotuned.key.opaque": ("_kept",),
     "autotuned.env": ("_pushed", "_said", "connected"),
     "autotuned.remote.connection": ("_of_environment",),
-    "autotuned.resolve.fleet": ("_seen",),
 }
 _numbers = itertools.count()
 
@@ -84,7 +83,8 @@ _SLOW_FILES = {
     "configfiles/test_git_merge", "configfiles/test_packaged", "distributed/test_agreement", "dropin/test_import_hook",
     "kernels/test_kernels", "offline/test_devices", "offline/workers/test_process", "offline/workers/test_ray_cluster",
     "project/test_app", "project/test_compiled", "project/test_core_alone", "project/test_libraries",
-    "project/test_packaging", "project/test_surroundings", "project/test_workflow", "resolve/test_single_flight",
+    "project/test_packaging", "project/test_surroundings", "project/test_workflow", "offline/test_shared",
+    "remote/test_client", "remote/test_faults", "remote/test_fleet", "resolve/test_single_flight",
     "search/test_race_on_samples", "stress/test_stress", "upstream/test_interpreted_autotuner",
     "whole/test_environments", "whole/test_paths", "whole/test_processes", "whole/test_start",
 }  # fmt: skip

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from autotuned.configfiles import exchange, lookup
+from autotuned.configfiles import exchange
 from autotuned.configfiles.exchange import PathLike
 from autotuned.errors import ConfigFileError
+from autotuned.offline import stored
 from autotuned.resolve import tuner
 from autotuned.store import listing
 from autotuned.store.record import identity_of
@@ -44,7 +45,7 @@ def _of_process_and_disk() -> Iterator[tuple[str, str, str]]:
     for path, record in listing.all_heads(quietly=True):
         if record.winner is not None and record.key.digest == Path(path).stem:
             yield record.key.kernel, record.key.digest, identity_of(record.winner)
-    for _, key, entry in lookup.shipped():
+    for _, key, entry in stored.shipped():
         yield key.kernel, key.digest, entry.identity
 
 

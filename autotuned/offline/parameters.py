@@ -13,6 +13,7 @@ from autotuned.tunable.configs import OPTIONS
 from autotuned.typed_json import Json
 
 MOST_CHOSEN = 2 / 3  # of the cases, from which the end of what was tried is worth a word
+EDGE_GAIN = 1.02  # of that end over the value beside it
 Times = list[tuple[Mapping[str, str], float]]  # of one case: parameters and time of each config that ran
 
 
@@ -49,14 +50,16 @@ class Parameter:
 
     @property
     def edge(self) -> str:
-        """Where most cases chose the last of three or more numbers at one end, "largest" or "smallest"; else ""."""
-        chosen = sum(value.chosen for value in self.values)
-        numbers = [value for value in self.values if value.value.isdecimal()]
-        if len(numbers) < max(3, len(self.values)):
+        """Where most cases chose the last of three or more numbers at one end, and for a reason: its name; else ""."""
+        if len(self.values) < 3 or not all(value.value.isdecimal() for value in self.values):
             return ""
-        ends = {"smallest": numbers[0], "largest": numbers[-1]}
-        most = [name for name, end in ends.items() if end.chosen > MOST_CHOSEN * chosen and end.value not in ("0", "1")]
-        return most[0] if most else ""
+        enough = MOST_CHOSEN * sum(value.chosen for value in self.values)
+        least = min((value.cost for value in self.values if value.cost), default=None)
+        for name, (end, beside) in (("smallest", self.values[:2]), ("largest", self.values[:-3:-1])):
+            gain = beside.cost / end.cost if beside.cost and end.cost and end.cost == least else 0.0
+            if end.chosen > enough and gain >= EDGE_GAIN and end.value not in ("0", "1"):
+                return name
+        return ""
 
     def to_json(self) -> dict[str, Json]:
         """What `report --json` prints of it."""

@@ -6,6 +6,7 @@ import itertools
 import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -25,6 +26,19 @@ from autotuned.typed_json import Json
 log = logging.getLogger("autotuned")
 
 STORE = "store"
+
+
+_only: list[str] = []  # places, for as long as nothing is listed of others
+
+
+@contextmanager
+def of_store() -> Iterator[None]:
+    """Records alone, and no config files, for a `with` block."""
+    _only.append(STORE)
+    try:
+        yield
+    finally:
+        _only.pop()
 
 
 @dataclass(frozen=True)
@@ -172,6 +186,11 @@ def choices(wanted: Filter = Filter(), heads: bool = False, once: bool = False) 
     return wanted.of(stored for name in names for stored in of_kernel(name, heads, own=own, once=once))
 
 
+def shipped(kernel: str | None = None, own: bool = True) -> Iterable[tuple[str, Key, Entry]]:
+    """What `lookup.shipped` gives; nothing within `of_store`."""
+    return () if _only else lookup.shipped(kernel, own=own)
+
+
 def choices_in(path: Path) -> Iterator[Stored]:
     """Every choice in another store, by its cache folder, or in a config file or a folder of them; each key once.
 
@@ -188,7 +207,7 @@ def choices_in(path: Path) -> Iterator[Stored]:
 
 def kernels(quietly: bool = False, own: bool = True) -> list[str]:
     """The names of all kernels with a record or an entry in a config file; without `own`, not those of this package."""
-    return sorted({key.kernel for _, key, _ in lookup.shipped(own=own)} | listing.kernels(quietly=quietly))
+    return sorted({key.kernel for _, key, _ in shipped(own=own)} | listing.kernels(quietly=quietly))
 
 
 def of_kernel(
@@ -206,7 +225,7 @@ def of_kernel(
         once: Of each key only the choice that a call gets, and no unfinished searches.
     """
     kept = (listing.all_heads if heads else listing.all_records)(kernel, quietly)
-    found = itertools.chain(_records(kept), _entries(lookup.shipped(kernel, own=own)))
+    found = itertools.chain(_records(kept), _entries(shipped(kernel, own=own)))
     yield from in_order(_first(found) if once else found)
 
 

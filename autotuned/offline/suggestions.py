@@ -13,7 +13,6 @@ from autotuned.offline.usage import Usage
 from autotuned.typed_json import Json, canonical
 
 MOST_FAILED = 0.5  # of a kernel's configs; with more, the search spends its time on what cannot run
-EDGE_COST = 1.02  # a parameter whose worst value costs less does not matter, wherever its best one lies
 
 
 @dataclass(frozen=True)
@@ -104,7 +103,7 @@ def _earlier(cases: Iterable[ReportCase], latest: Mapping[tuple[str | None, str]
 def _edges(found: Iterable[Tunables]) -> Iterator[Suggestion]:
     for one in found:
         for parameter in one.parameters:
-            if parameter.edge and (parameter.wrong or 0.0) >= EDGE_COST:
+            if parameter.edge:
                 value = parameter.values[-1 if parameter.edge == "largest" else 0]
                 more = "larger" if parameter.edge == "largest" else "smaller"
                 text = (

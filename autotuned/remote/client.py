@@ -26,6 +26,7 @@ log = logging.getLogger("autotuned")
 EXIT_S = 2.0  # what an ending process gives to sending; the rest is sent by the next one
 _ASKED_AGAIN_S = 60.0
 _TRIES = 8  # to replace what others replace at the same time
+Backend = Any  # `RedisServer` or `FileSystem`: each needs a package that may not be there
 Then = Callable[[Key, TuningRecord], Any]
 
 
@@ -66,7 +67,7 @@ class Client:
         self._worker = Worker(self.place.retry_s, self._say_failure, self._idle)
         self._leases: dict[str, tuple[str, int, float]] = {}  # by digest: nonce, token, when it is to be renewed
         self._unsent: dict[str, tuple[TuningRecord, bool]] = {}  # what the disk did not take
-        self._waits = False  # whether something may wait for the end of a pause
+        self._waits = True  # whether something may wait to be sent: of earlier processes, or for the end of a pause
 
     def after_fork(self) -> None:
         """A forked child has no thread, holds no lease, and makes a connection of its own."""
@@ -131,14 +132,15 @@ class Client:
         changed = []
         for name, data in self._backend().read_all(list(by_name), MAX_RECORD_BYTES):
             key = by_name[name]
-            found = None if data is None else self._believed(key.digest, data)
+            found = None if data is None else self.believed(key.digest, data)
             if found is not None and (kept := self._adopt(key, found)) is not None:
                 changed.append(key)
                 if then is not None:
                     then(key, kept)
         return changed
 
-    def _believed(self, digest: str, data: bytes) -> TuningRecord | None:
+    def believed(self, digest: str, data: bytes) -> TuningRecord | None:
+        """The record in what the store has for a key; None where it is not to be believed, which is said once."""
         try:
             return self.place.load(digest, data)
         except StoreError as error:
@@ -179,8 +181,13 @@ class Client:
         self._worker.submit("write", lambda: self._send(digest), SENT)
         return kept
 
+    def begin(self) -> None:
+        """Send what earlier processes could not, unless that was begun."""
+        if not self._worker.is_running and not self.place.read_only:
+            self._worker.submit("", lambda: None, LATER)
+
     def drain(self) -> None:
-        """Send what earlier processes could not."""
+        """Send what could not be sent."""
         if not self.place.read_only:
             for digest in {*outbox.digests(self._box), *self._unsent}:
                 self._worker.submit("write", partial(self._send, digest), LATER)
@@ -233,7 +240,7 @@ class Client:
             data, seen = self._backend().read(record_name(digest), MAX_RECORD_BYTES, for_update=True)
         except ValueError:  # too large to be one
             return None, "*"
-        return None if data is None else self._believed(digest, data), seen
+        return None if data is None else self.believed(digest, data), seen
 
     def flush(self, seconds: float) -> bool:
         """Wait for what is to be sent; whether it was tried in time."""
@@ -328,7 +335,7 @@ def _nothing(name: str) -> Any:
     return nullcontext()
 
 
-def backend_of(place: Place) -> Any:
+def backend_of(place: Place) -> Backend:
     """What talks to a store.
 
     Raises:

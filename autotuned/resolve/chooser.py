@@ -15,7 +15,7 @@ from autotuned.key import opaque
 from autotuned.key.key import Key, call_part
 from autotuned.resolve import active, sealing, sources
 from autotuned.resolve.request import Chosen, Context, Options, Question, State
-from autotuned.store import conditions, records
+from autotuned.store import conditions, layout, records
 from autotuned.store.choice import Candidates, Choice, Live, Look, Origin, Place
 from autotuned.triton_compat import kernel
 from autotuned.tunable import configs as candidates
@@ -304,7 +304,7 @@ class Chooser:
         """The choice made here: remembered, stored, shipped, default, or searched for; see `Origin`."""
         known = self.known(question)
         ending = self._ending(question)
-        if env.has_store():
+        if env.has_store() and (known is None or not known.is_own or layout.is_unsent()):
             known = fleet.asked(self, question, known, ending)
         if known is not None and (ending is not Origin.SEARCH or self.is_enough(known, question)):
             return self.state.remember(question.key, known)

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import logging
-import os
 import time
 from collections.abc import Callable
 from typing import Any
 
 from autotuned.remote import connection
 from autotuned.resolve.request import Question
-from autotuned.store import layout, locks
+from autotuned.store import locks
 from autotuned.store.choice import Choice, Origin
 
 log = logging.getLogger("autotuned")
 
 POLL_S = 0.25
-_seen: set[str] = set()
 
 
 def asked(chooser: Any, question: Question, known: Choice | None, ending: Origin | None) -> Choice | None:
@@ -24,26 +22,17 @@ def asked(chooser: Any, question: Question, known: Choice | None, ending: Origin
 
     Where it would search, `searched` asks. What the user's own store answers is asked of nobody.
     """
-    is_own = known is not None and known.origin in _OWN
-    is_left = "drained" not in _seen and os.path.isdir(layout.root() / layout.OUTBOX)
-    _seen.add("drained")
-    if is_own and not is_left:
-        return known
     store = None if question.fresh or not chooser.state.keeps(question.key) else connection.store()
     if store is None:
         return known
-    if is_left:
-        store.drain()
+    store.begin()
     if known is None and ending is None and question.launches:
         found: Choice | None = chooser.known(question) if store.find(question.key) else None
         return found
     will_search = ending is Origin.SEARCH and (known is None or not chooser.is_enough(known, question))
-    if not is_own and not will_search:
+    if not (known is not None and known.is_own) and not will_search:
         store.ask([question.key], again=False)
     return known
-
-
-_OWN = (Origin.STORE, Origin.SEARCH)
 
 
 def searched(chooser: Any, question: Question) -> Choice:

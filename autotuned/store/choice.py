@@ -79,6 +79,11 @@ class Choice(Frozen):
     digest: str = ""
 
     @property
+    def is_own(self) -> bool:
+        """Whether it was measured on this host, or is in the user's store."""
+        return self.origin in (Origin.STORE, Origin.SEARCH)
+
+    @property
     def why(self) -> str:
         """Where it came from, in a line."""
         return f"{self.where or self.origin.name} ({self.note})" if self.note else self.where or self.origin.name

@@ -77,6 +77,11 @@ def outbox(store: str) -> Path:
     return root() / OUTBOX / digest(store)[:16]
 
 
+def is_unsent() -> bool:
+    """Whether a shared store is still to be sent something."""
+    return os.path.isdir(root() / OUTBOX)
+
+
 def gpu_lock_path(device: str) -> Path:
     """The lock of a device."""
     return root() / "gpu" / f"{device}.lock"

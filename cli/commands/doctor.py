@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import autotuned
 from autotuned import env
 from autotuned.configfiles import file, lookup, writer
+from autotuned.offline import shared
 from autotuned.store import layout
 from autotuned.triton_compat import versions as supported
 from autotuned.typed_json import Json
@@ -24,9 +25,10 @@ def doctor(as_json: terminal.AsJson = False) -> None:
 
     JSON: `versions` (autotuned, python, torch, triton, ptxas), `devices` (each with `name`, `arch`, `sm_count`, `mig`,
     `slug`), `no_gpu` (why there is none, or null), `launcher` and `launcher_reason`, `mode`, `cache` (`path`,
-    `unwritable`: why, or null; `records`, `bytes`), `config_folders` (in the order they are asked, each with `path`
-    and `files`: null where there is no folder), `options` (`name`, `value`, `default`, `help`) and `problems` (in
-    words; what failed is null in the other fields).
+    `unwritable`: why, or null; `records`, `bytes`), `store` (null without a shared store; `url` without secrets,
+    `namespace`, `round_trip_ms`, `rights`, `signed`, `leases`, `problem`), `config_folders` (in the order they are
+    asked, each with `path` and `files`: null where there is no folder), `options` (`name`, `value`, `default`, `help`)
+    and `problems` (in words; what failed is null in the other fields).
     """
     report = _Report()
     data = report.collect()
@@ -68,6 +70,7 @@ class _Report:
             "launcher_reason": reason,
             "mode": self._ask("mode", env.current_mode),
             "cache": self._cache(),
+            "store": self._store(),
             "config_folders": self._ask("config folders", _config_folders) or [],
             "options": self._options(),
             "problems": self.problems,
@@ -92,6 +95,14 @@ class _Report:
             "records": None if sizes is None else len(sizes),
             "bytes": None if sizes is None else sum(sizes),
         }
+
+    def _store(self) -> dict[str, Json] | None:
+        url = env.store_url()
+        found = self._ask("shared store", lambda: shared.probe(url)) if url else None
+        if found is not None and found.problem:
+            what = "cannot be asked" if found.round_trip_ms is None else "cannot be written"
+            self.problems.append(f"shared store {found.url}: {what}: {found.problem}")
+        return None if found is None else dict(vars(found))
 
     def _options(self) -> list[dict[str, Json]]:
         self._ask("AUTOTUNED_DEVICE", env.command_line_device)
@@ -174,6 +185,8 @@ def _print(data: dict[str, Json]) -> None:
     rows.append(("launcher", f"{data['launcher'] or 'n/a'}: {data['launcher_reason'] or 'see problems'}"))
     rows.append(("mode", data["mode"] or "n/a"))
     rows.append(("cache", _cache_words(data["cache"])))
+    if data["store"]:
+        rows.append(("shared store", _store_words(data["store"])))
     rows += [("configs", _folder_words(folder)) for folder in data["config_folders"]]
     terminal.print_facts(rows)
     terminal.say("")
@@ -190,6 +203,14 @@ def _cache_words(cache: dict[str, Json]) -> str:
         return "n/a"
     writable = "cannot be written" if cache["unwritable"] else "can be written"
     return f"{cache['path']} ({writable}; {cache['records']} records, {cache['bytes']} bytes)"
+
+
+def _store_words(store: dict[str, Json]) -> str:
+    if store["round_trip_ms"] is None:
+        return f"{store['url']} (cannot be asked: see problems)"
+    words = [store["rights"], f"{store['round_trip_ms']:.1f} ms a round trip", f"namespace {store['namespace']}"]
+    words += ["signed" if store["signed"] else "not signed", *["one search in the fleet"] * bool(store["leases"])]
+    return f"{store['url']} ({', '.join(words)})"
 
 
 def _folder_words(folder: dict[str, Json]) -> str:

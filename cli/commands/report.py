@@ -20,7 +20,7 @@ from ..views.names import OnlyKernel, complete, kernel_of
 
 CASES = (
     "call~", "config~", "device~=", "toolchain=", "source=",
-    "time>", "vs default>", "spread>?", "failed>=?", "quality=",
+    "time>", "vs default>", "spread>?", "failed>?", "quality=",
 )  # fmt: skip
 KERNELS = (
     "kernel~", "device~=", "toolchain=", "calls>", "vs default>", "least>?", "most>?", "noisy>?", "search>?"
@@ -112,7 +112,7 @@ def _print(found: Report) -> None:
     if found.suggestions:
         terminal.print_heading("what to tune next")
         for one in found.suggestions[:10]:
-            where = ", ".join(filter(None, (one.kernel, one.device, one.toolchain)))
+            where = _where(one.kernel, one.device, one.toolchain)
             terminal.say(f"{where}: {one.text}")
         _say_left(len(found.suggestions) - 10)
     if found.coverage is not None:
@@ -129,10 +129,14 @@ def _say_left(count: int) -> None:
         terminal.say(f"and {count} more, which --json has")
 
 
+def _where(*names: str | None) -> str:
+    return ", ".join(name for name in names if name and name != "n/a")
+
+
 def _words(one: Summary) -> str:
     """The cases of a device and toolchain in one line."""
     return (
-        f"{one.device}, {one.toolchain}: {terminal.ratio_words(one.vs_default)} the untuned speed on average, "
+        f"{_where(one.device, one.toolchain)}: {terminal.ratio_words(one.vs_default)} the untuned speed on average, "
         f"{terminal.counted(one.cases, 'case')}; {terminal.counted(one.configs, 'config')} measured "
         f"({one.failed} failed) in {one.seconds:.1f} s"
     )

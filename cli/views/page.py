@@ -82,10 +82,7 @@ def compared(found: Comparison) -> str:
 
 def _said(case: ReportCase) -> str:
     stored = case.stored
-    return (
-        f"{stored.call_words}: {terminal.ratio_words(case.vs_default)}, {stored.config_words}, {stored.device}, "
-        f"{stored.toolchain}"
-    )
+    return f"{stored.call_words}: {terminal.ratio_words(case.vs_default)}, {stored.config_words}, {_where(case)}"
 
 
 def _group(kernel: str, cases: Sequence[ReportCase], most: int) -> dict[str, Any]:
@@ -119,7 +116,7 @@ class _View:
             anchor=_anchor, both=_both, call=call_words, classes=self.classes, code=_code, columns=_columns,
             costs=_costs, counted=terminal.counted, duration=_duration, fastest=_fastest, mark=plots.mark, name=_name,
             number="{:,}".format, quality=_quality, ratio=terminal.ratio_words, short=_short,
-            span=_spans(facts["kernels"]), strip=_strip, time=terminal.time_words,
+            span=_spans(facts["kernels"]), strip=_strip, time=terminal.time_words, where=_where,
         )  # fmt: skip
         return env.get_template(name).render(
             **facts,
@@ -136,7 +133,7 @@ class _View:
 
     def classes(self, one: Any) -> str:
         """By what the page's filters know a case, a summary or a suggestion."""
-        device, toolchain = one.place if isinstance(one, ReportCase) else (one.device, one.toolchain)
+        device, toolchain = _place(one)
         found = [("d", self.devices, device), ("t", self.toolchains, toolchain)]
         return " ".join(f"{kind}{names.index(name)}" for kind, names, name in found if name in names)
 
@@ -160,13 +157,21 @@ class _View:
                 title = f"{kernel}: {len(points)} calls over {label}"
                 found.append({"kernel": kernel, "image": plots.over_sizes(points, label, title)})
         named = [
-            {"number": number, "words": ", ".join(place), "classes": " ".join(self._of_place(place))}
+            {"number": number, "words": _where(place), "classes": self.classes(place)}
             for number, place in enumerate(series)
         ]
         return found, named
 
-    def _of_place(self, place: tuple[str, str]) -> tuple[str, str]:
-        return f"d{self.devices.index(place[0])}", f"t{self.toolchains.index(place[1])}"
+
+def _place(one: Any) -> tuple[str, str]:
+    """Device and toolchain of a case, a summary or a suggestion; of a place itself."""
+    if isinstance(one, tuple):
+        return one
+    return one.place if isinstance(one, ReportCase) else (one.device, one.toolchain)
+
+
+def _where(one: Any) -> str:
+    return ", ".join(name for name in _place(one) if name and name != "n/a")
 
 
 def _template(name: str) -> str:

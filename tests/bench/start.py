@@ -1,11 +1,12 @@
 """The start of a process that finds its choice stored: of two installations, one after the other in one run.
 
-    python tests/bench/start.py PYTHON [PYTHON ...] [--rounds 40]
+    python tests/bench/start.py PYTHON [PYTHON ...] [--rounds 40] [--store URL]
 
 Each PYTHON is the interpreter of an environment that has this package in one of its states. In each round every one of
 them starts once, imports torch and Triton, and then is measured from `import autotuned` to the first launch of a kernel
 (in Triton's interpreter) whose choice is in the store: milliseconds of processor time, modules of the package, and
-bytes of their code. Times are the least and the median of the rounds.
+bytes of their code. Times are the least and the median of the rounds. With --store each starts twice in a round, once
+without a shared store and once with this one, of which it has nothing to ask.
 """
 
 from __future__ import annotations
@@ -51,12 +52,15 @@ print(json.dumps([(ended[0] - start) * 1e3, len(ours), code, searches]))
 """
 
 
-def one(python: str, folder: Path) -> list[float]:
+def one(python: str, folder: Path, url: str = "") -> list[float]:
     """Milliseconds, modules, bytes, searches of one process."""
     store = folder / python.strip("/").replace("/", "_")
     environment = os.environ | {"TRITON_INTERPRET": "1", "AUTOTUNED_CACHE_DIR": str(store), "PYTHONPATH": str(folder)}
     environment["PYTHONPYCACHEPREFIX"] = str(folder / "compiled")  # as installed; sources are not compiled again
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    environment.pop("AUTOTUNED_STORE", None)
+    if url:
+        environment["AUTOTUNED_STORE"] = url
     done = subprocess.run([python, "-c", PROGRAM], env=environment, cwd=folder, capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(f"{python}: {done.stderr}")
@@ -68,18 +72,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("python", nargs="+")
     parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--store", metavar="URL", default="")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "kernel_file.py").write_text(KERNEL)
         for python in given.python:
             one(python, folder)  # searches, and stores
-        rounds = [[one(python, folder) for python in given.python] for _ in range(given.rounds)]
-    for index, python in enumerate(given.python):
+        ways = [(python, url) for python in given.python for url in dict.fromkeys(["", given.store])]
+        rounds = [[one(python, folder, url) for python, url in ways] for _ in range(given.rounds)]
+    for index, (python, url) in enumerate(ways):
         times, modules, size, searches = zip(*(found[index] for found in rounds))
         assert not any(searches), f"{python}: a choice was not stored"
         print(
-            f"{python}: {min(times):.2f} ms, median {statistics.median(times):.2f}; {modules[0]} modules, {size[0]} bytes"
+            f"{python}{' with a store' if url else ''}: {min(times):.2f} ms, median {statistics.median(times):.2f}; {modules[0]} modules, {size[0]} bytes"
         )
 
 

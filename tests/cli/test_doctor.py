@@ -15,8 +15,8 @@ from autotuned.store import layout
 pytestmark = pytest.mark.usefixtures("wide_output")
 
 REPORT = {
-    "versions", "devices", "no_gpu", "launcher", "launcher_reason", "mode", "cache", "config_folders", "options",
-    "problems",
+    "versions", "devices", "no_gpu", "launcher", "launcher_reason", "mode", "cache", "store", "config_folders",
+    "options", "problems",
 }  # fmt: skip
 
 

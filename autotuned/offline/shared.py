@@ -1,0 +1,294 @@
+"""A shared store from the command line: its records in place of the user's, config files moved, what may be done."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from autotuned import disk, env
+from autotuned.binaries import merge
+from autotuned.configfiles import exchange, writer
+from autotuned.configfiles.file import Fault
+from autotuned.errors import StoreError
+from autotuned.offline import stored
+from autotuned.remote import client
+from autotuned.remote.place import (
+    FILES,
+    MAX_FILE_BYTES,
+    MAX_RECORD_BYTES,
+    RECORDS,
+    Place,
+    digest_of,
+    place,
+    record_name,
+)
+from autotuned.store import layout
+from autotuned.typed_json import Json
+
+_NAME = re.compile(r"[^/\\.][^/\\]*/[^/\\.][^/\\]*\.(json|bin)")  # a device's folder, and a file in it
+
+
+def opened(url: str) -> tuple[Place, client.Backend]:
+    """A store to be used directly, with the key and the rights of the environment.
+
+    Raises:
+        OptionError: It is no URL, or a variable cannot have its value.
+        StoreError: Its package is not installed.
+    """
+    at = place(url, **env.store_settings())
+    return at, client.backend_of(at)
+
+
+@contextlib.contextmanager
+def _said(at: Place) -> Iterator[None]:
+    """What a client raises, as an error of ours without secrets."""
+    try:
+        yield
+    except StoreError:
+        raise
+    except Exception as error:  # every client has its own
+        text = f"shared store {at.words}: expected an answer, got {at.scrubbed(error)}"
+        raise StoreError(text) from None
+
+
+# -- listings --------------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def in_place(url: str, heads: bool = False) -> Iterator[None]:
+    """The records of a shared store in place of the user's own, and no config files, for a `with` block.
+
+    They are copied into a folder that goes afterwards. What is removed from that is removed from the store.
+
+    Args:
+        url: The store.
+        heads: Sizes and times alone, as bounding the store needs them.
+
+    Raises:
+        StoreError: It cannot be asked.
+    """
+    at, backend = opened(url)
+    with disk.temporary_folder() as folder, env.cache_dir_set(folder), stored.of_store():
+        with _said(at):
+            there = dict(_sized(at, backend) if heads else _copied(at, backend))
+        yield
+        with _said(at):
+            for name in [name for name, path in there.items() if not path.exists()]:
+                backend.remove(name)
+
+
+def _sized(at: Place, backend: client.Backend) -> Iterator[tuple[str, Path]]:
+    folder = layout.kernel_folder("any")
+    disk.make_folder(folder)
+    for name, size, age_s in backend.sizes(RECORDS):
+        path = folder / f"{digest_of(name)}.json"
+        disk.write_text(path, "")
+        os.truncate(path, size)
+        os.utime(path, (time.time() - age_s,) * 2)
+        yield name, path
+
+
+def _copied(at: Place, backend: client.Backend) -> Iterator[tuple[str, Path]]:
+    unverified = client.Client(at, backend)
+    for name, data in backend.read_all(list(backend.names(RECORDS)), MAX_RECORD_BYTES):
+        found = None if data is None else unverified.believed(digest_of(name), data)
+        if found is not None:
+            path = layout.record_path(found.key)
+            disk.write_bytes(path, at.open(record_name(found.key.digest), data or b""))
+            yield name, path
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What `doctor` says of a shared store.
+
+    Attributes:
+        url: Without secrets.
+        round_trip_ms: The time of one answer on a connection that is there; None where there was none.
+        rights: "read and write", "read only" (as it was asked for), "read, not write", or "none".
+        signed: Whether records are signed.
+        leases: Whether one host of the fleet searches a key.
+        problem: Why it cannot be asked, or not be written; "" for nothing.
+    """
+
+    url: str
+    namespace: str
+    round_trip_ms: float | None
+    rights: str
+    signed: bool
+    leases: bool
+    problem: str = ""
+
+
+def probe(url: str) -> Probe:
+    """Ask a shared store for something that is not there, and write and remove something small.
+
+    Raises:
+        OptionError: It is no URL, or a variable cannot have its value.
+    """
+    at = place(url, **env.store_settings())
+    known = at.words, at.namespace
+    try:
+        backend = client.backend_of(at)
+        name = f"probe/{os.urandom(8).hex()}"
+        backend.read(name, 100)  # the first makes the connection
+        start = time.perf_counter()
+        backend.read(name, 100)
+        spent_ms = (time.perf_counter() - start) * 1e3
+    except Exception as error:  # every client has its own
+        return Probe(*known, None, "none", at.key is not None, False, at.scrubbed(error))
+    rights, problem = "read only", ""
+    if not at.read_only:
+        try:
+            backend.write(name, b"probe", "*")
+            backend.remove(name)
+            rights = "read and write"
+        except Exception as error:
+            rights, problem = "read, not write", at.scrubbed(error)
+    return Probe(*known, spent_ms, rights, at.key is not None, backend.has_leases, problem)
+
+
+# -- config files ----------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Moved:
+    """What `pull` or `push` moved.
+
+    Attributes:
+        files: Those that are others now: paths below the folder, or names in the store.
+        same: How many were there as they are.
+        faults: What was left out, and why.
+    """
+
+    files: list[str] = field(default_factory=list)
+    same: int = 0
+    faults: list[Fault] = field(default_factory=list)
+
+    def to_json(self) -> dict[str, Json]:
+        """What `pull --json` and `push --json` print."""
+        return {"files": list(self.files), "same": self.same, "faults": [fault.to_json() for fault in self.faults]}
+
+
+def pull(url: str, out: str | os.PathLike[str]) -> Moved:
+    """Bring the config files, rules and binaries of a shared store into a folder.
+
+    A config file that is there already is merged with the store's, as `merge` does, and so are the binaries beside it;
+    of other files those that are there stay. Nothing is served from the folder before the program, or
+    `AUTOTUNED_CONFIG_PATH`, names it.
+
+    Args:
+        url: The store.
+        out: The folder.
+
+    Raises:
+        StoreError: The store cannot be asked.
+        OutputError: The folder cannot be written.
+    """
+    at, backend = opened(url)
+    moved, folder = Moved(), Path(out)
+    with disk.temporary_folder() as copy:
+        with _said(at):
+            for name in sorted(backend.names(FILES)):
+                _fetch(at, backend, name.removeprefix(FILES), copy, moved)
+        found = sorted(copy.glob("*/*.json"))
+        if found:
+            writer.refuse_unwritable(folder)
+        for path in found:
+            for below, content in _joined(folder, path, moved, replace=False):
+                disk.write_bytes(folder / below, content)
+                moved.files.append(str(folder / below))
+    return moved
+
+
+def push(folder: str | os.PathLike[str], url: str) -> Moved:
+    """Put the config files, rules and binaries of a folder into a shared store.
+
+    A config file that is there already is merged with the folder's, as `merge` does, and so are the binaries beside it;
+    of other files those of the folder take the place of those that are there.
+
+    Args:
+        folder: Of config files, as `tune --out` writes it.
+        url: The store.
+
+    Raises:
+        ConfigFileError: There is no config file in the folder.
+        StoreError: The store cannot be asked or written.
+    """
+    at, backend = opened(url)
+    moved = Moved()
+    if at.read_only:
+        raise StoreError(f"shared store {at.words}: expected one to write, got AUTOTUNED_STORE_READ_ONLY=1")
+    for path in exchange.files_in(folder):
+        if not _NAME.fullmatch(_below(path)):
+            moved.faults.append(Fault(str(path), "expected DIR/DEVICE/KERNEL.json, found another place"))
+            continue
+        with _said(at):
+            while not _pushed(at, backend, path, moved):  # somebody else wrote meanwhile: what they wrote counts too
+                pass
+    return moved
+
+
+def _pushed(at: Place, backend: client.Backend, path: Path, moved: Moved) -> bool:
+    """Put one config file and its binaries into the store; False where it must be joined once more."""
+    with disk.temporary_folder() as copy:
+        names = [path.with_suffix(ending) for ending in (".json", ".bin")]
+        seen = {_below(one): _fetch(at, backend, _below(one), copy, moved) for one in names}
+        for below, content in _joined(copy, path, moved, replace=True):
+            if backend.write(FILES + below, at.seal(FILES + below, content), seen[below]) != "written":
+                return False
+            moved.files.append(below)
+    return True
+
+
+def _below(path: Path) -> str:
+    return f"{path.parent.name}/{path.name}"
+
+
+def _fetch(at: Place, backend: client.Backend, below: str, copy: Path, moved: Moved) -> str:
+    """Copy a file of the store into a folder, if it can be believed; what tells it from later content."""
+    try:
+        if not _NAME.fullmatch(below):
+            raise StoreError(f"expected the name DEVICE/FILE of a .json or .bin file, got {below!r:.100}")
+        data, seen = backend.read(FILES + below, MAX_FILE_BYTES, for_update=True)
+        if data is not None:
+            disk.write_bytes(copy / below, at.open(FILES + below, data))
+    except (StoreError, ValueError) as error:
+        moved.faults.append(Fault(below, str(error)))
+        return "*"
+    return str(seen)
+
+
+def _joined(base: Path, path: Path, moved: Moved, replace: bool) -> Iterator[tuple[str, bytes]]:
+    """What a folder is to have of a file and of the binaries beside it: those first, since a config file names them.
+
+    Args:
+        base: The folder.
+        path: The new file, in another folder.
+        moved: Told of what stays, and of what is wrong.
+        replace: Whether a new file that is no config file takes the place of one that is there.
+    """
+    there = base / _below(path)
+    with disk.temporary_folder() as work:
+        if there.exists() and disk.read_bytes(there) != disk.read_bytes(path):
+            read = [exchange.read(one) for one in (there, path)]
+            if all(file is not None for file, _ in read):
+                merged = merge.merge([there, path], work)
+                moved.faults += merged.faults
+                path = next(iter(merged.files))
+            elif not replace:
+                moved.faults.append(Fault(str(there), "expected a config file to merge with, found another file"))
+                return
+        for one in (path.with_suffix(".bin"), path):
+            if not one.exists():
+                continue
+            content, before = disk.read_bytes(one), base / _below(one)
+            if before.exists() and disk.read_bytes(before) == content:
+                moved.same += 1
+            else:
+                yield _below(one), content

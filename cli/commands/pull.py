@@ -1,0 +1,62 @@
+"""`autotuned pull` and `autotuned push`: config files from and to a shared store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import autotuned
+from autotuned.offline.shared import Moved
+
+from .. import terminal
+
+Url = Annotated[str, typer.Argument(metavar="URL", help="The shared store, as AUTOTUNED_STORE names one.")]
+
+
+def pull(
+    url: Url,
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Write the files into this folder.")] = ...,  # type: ignore[assignment]
+    as_json: terminal.AsJson = False,
+) -> None:
+    """Bring the config files, rules and binaries of a shared store into a folder.
+
+    A config file that is there already is merged with the store's, as `merge` does, with the binaries beside it; other
+    files that are there stay. Nothing is served from the folder before a program, or AUTOTUNED_CONFIG_PATH, names it.
+
+    Exit codes: 0 done; 3 something is left out, such as what AUTOTUNED_STORE_KEY does not verify; 1 the store cannot be
+    asked.
+
+    JSON: `files` (written), `same` (were there) and `faults`.
+    """
+    _print(autotuned.pull(url, out), as_json, "wrote", "written")
+
+
+def push(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Config files, as `tune --out` writes them.")],
+    url: Url,
+    as_json: terminal.AsJson = False,
+) -> None:
+    """Put the config files, rules and binaries of a folder into a shared store.
+
+    A config file that is there already is merged with the folder's, as `merge` does, with the binaries beside it; other
+    files take the place of those that are there. They are signed with AUTOTUNED_STORE_KEY if it is set.
+
+    Exit codes: 0 done; 3 something is left out; 1 the store cannot be asked or written.
+
+    JSON: `files` (names in the store that are new or changed), `same` (were there) and `faults`.
+    """
+    _print(autotuned.push(folder, url), as_json, "sent", "sent")
+
+
+def _print(moved: Moved, as_json: bool, did: str, done: str) -> None:
+    terminal.complain_of(moved.faults)
+    if as_json:
+        terminal.print_json(moved.to_json())
+    else:
+        for name in moved.files:
+            terminal.say(f"{did} {name}")
+        terminal.say(f"{terminal.counted(len(moved.files), 'file')} {done}; {moved.same} were there")
+    if moved.faults:
+        raise typer.Exit(3)

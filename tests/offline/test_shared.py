@@ -1,0 +1,187 @@
+"""A shared store from the command line: listings, config files that move, what `doctor` says."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import servers
+import shipped
+from commands import run
+from fakes import FakeConfig, form, make_key
+from shipped import LARGE, OTHER, SLUG, SMALL
+
+import autotuned
+from autotuned import env
+from autotuned.errors import ConfigFileError, OptionError, StoreError
+from autotuned.offline import shared
+from autotuned.remote.client import Client
+from autotuned.remote.place import place
+from autotuned.store import layout, listing, records
+from autotuned.store.record import Timing, TuningRecord
+
+SECRET = "a key of a fleet, not a secret"
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    pytest.importorskip("fsspec", reason="needs the package fsspec")
+    return f"file://{tmp_path}/mount"
+
+
+def sent(url: str, *sizes: int, key: str | None = None) -> None:
+    """Records of these calls, in a store."""
+    config = form(FakeConfig({"BLOCK": 64}))
+    client = Client(place(url, key=key))
+    for n in sizes:
+        client._write(TuningRecord(make_key(n), config, 10.0, "ok", (Timing(config, 10.0, 10.0, 10.0, 40),)), False)
+    client.close()
+
+
+def in_store(url: str) -> list[str]:
+    return sorted(shared.opened(url)[1].names(""))
+
+
+# -- records in place of the user's ----------------------------------------------------------------------------------
+
+
+def test_list_and_report_show_what_the_store_has_and_nothing_of_the_users(url: str, tmp_path: Path) -> None:
+    sent(url, 1, 2)
+    records.keep(TuningRecord(make_key(3), form(SMALL), 10.0, "ok", (), {}))
+    shipped.write(tmp_path / "files", (make_key(4), SMALL))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AUTOTUNED_CONFIG_PATH", str(tmp_path / "files"))
+        listed = json.loads(run("list", "--store", url, "--json").stdout)["choices"]
+        assert sorted(choice["call"]["values"]["n"] for choice in listed) == [1, 2]
+        cases = json.loads(run("report", "--store", url, "--json").stdout)["cases"]
+        assert len(cases) == 2
+        assert len(json.loads(run("list", "--json").stdout)["choices"]) == 2  # ours again: one stored, one shipped
+
+
+def test_a_listing_leaves_out_what_is_not_signed(url: str, monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
+    sent(url, 1)
+    sent(url, 2, key=SECRET)
+    monkeypatch.setenv("AUTOTUNED_STORE_KEY", SECRET)
+    with shared.in_place(url):
+        assert [found.key for _, found in listing.all_records()] == [make_key(2)]
+    assert "is not used" in caplog.text
+
+
+def test_gc_bounds_the_store_and_leaves_the_users_alone(url: str) -> None:
+    sent(url, *range(6))
+    records.keep(TuningRecord(make_key(3), form(SMALL), 10.0, "ok", (), {}))
+    size = next(size for _, size, _ in shared.opened(url)[1].sizes("v2/"))
+    done = json.loads(run("gc", "--store", url, "--max-size", str(2 * size + 9), "--json").stdout)
+    assert (done["deleted"], done["records"]) == (4, 2)
+    assert len(in_store(url)) == 2
+    assert records.read_of(make_key(3)) is not None
+
+
+# -- config files ----------------------------------------------------------------------------------------------------
+
+
+def test_what_is_pushed_is_pulled_and_merged_with_what_is_there(url: str, tmp_path: Path) -> None:
+    one, other, out = tmp_path / "one", tmp_path / "other", tmp_path / "out"
+    shipped.write(one, (make_key(1), SMALL))
+    shipped.write(other, (make_key(2), LARGE))
+    shipped.write(out, (make_key(3), OTHER))
+    assert autotuned.push(one, url).files == [f"{SLUG}/app.k.json"]
+    assert autotuned.push(one, url).to_json() == {"files": [], "same": 1, "faults": []}
+    assert autotuned.push(other, url).files == [f"{SLUG}/app.k.json"]
+    assert autotuned.pull(url, out).files == [str(out / SLUG / "app.k.json")]
+    assert autotuned.pull(url, out).same == 1
+    text = (out / SLUG / "app.k.json").read_text()
+    assert [f'"n": {n}' in text for n in (1, 2, 3)] == [True] * 3
+
+
+def test_binaries_and_other_files_come_along_and_others_stay(url: str, tmp_path: Path) -> None:
+    source, out = tmp_path / "source", tmp_path / "out"
+    path = shipped.write(source, (make_key(1), SMALL))
+    path.with_suffix(".bin").write_bytes(b"compiled")
+    (source / SLUG / "rules.json").write_text('{"rules": 1}')
+    assert sorted(autotuned.push(source, url).files) == [f"{SLUG}/{name}" for name in
+                                                         ("app.k.bin", "app.k.json", "rules.json")]  # fmt: skip
+    assert len(autotuned.pull(url, out).files) == 3
+    assert (out / SLUG / "app.k.bin").read_bytes() == b"compiled"
+    (source / SLUG / "rules.json").write_text('{"rules": 2}')
+    assert autotuned.push(source, url).files == [f"{SLUG}/rules.json"]
+    again = autotuned.pull(url, out)
+    assert [fault.path for fault in again.faults] == [str(out / SLUG / "rules.json")]
+    assert (out / SLUG / "rules.json").read_text() == '{"rules": 1}'
+
+
+def test_a_name_that_leads_elsewhere_is_left_out(url: str, tmp_path: Path) -> None:
+    at, backend = shared.opened(url)
+    names = ["a/b/c.json", "plain.json", f"{SLUG}/.hidden.json", f"{SLUG}/code.py", ".git/config.json", "a/.._.json"]
+    for name in names:
+        backend.write(f"files/{name}", at.seal(f"files/{name}", b"{}"), "*")
+    moved = autotuned.pull(url, tmp_path / "out")
+    assert moved.files == []
+    assert not (tmp_path / "out").exists()
+    done = run("pull", url, "--out", tmp_path / "out", code=3)
+    assert "expected the name DEVICE/FILE" in done.stderr
+
+
+def test_files_that_the_key_does_not_verify_stay_out(url: str, tmp_path: Path, monkeypatch: Any) -> None:
+    shipped.write(tmp_path / "one", (make_key(1), SMALL))
+    autotuned.push(tmp_path / "one", url)
+    monkeypatch.setenv("AUTOTUNED_STORE_KEY", SECRET)
+    assert json.loads(run("pull", url, "--out", tmp_path / "out", "--json", code=3).stdout)["files"] == []
+    assert not (tmp_path / "out").exists()
+    run("push", tmp_path / "one", url, code=3)  # what was there is replaced, and that is said
+    run("pull", url, "--out", tmp_path / "out")
+
+
+def test_what_cannot_be_done_is_an_error_in_a_line(url: str, tmp_path: Path, monkeypatch: Any) -> None:
+    shipped.write(tmp_path / "one", (make_key(1), SMALL))
+    (tmp_path / "none").mkdir()
+    with pytest.raises(ConfigFileError):
+        autotuned.push(tmp_path / "none", url)
+    with pytest.raises(OptionError):
+        autotuned.pull("no url", tmp_path / "out")
+    run("list", "--store", "no url", code=2)
+    monkeypatch.setenv("AUTOTUNED_STORE_READ_ONLY", "1")
+    with pytest.raises(StoreError, match="expected one to write, got AUTOTUNED_STORE_READ_ONLY=1"):
+        autotuned.push(tmp_path / "one", url)
+
+
+def test_a_store_that_is_away_is_one_line_without_its_password(tmp_path: Path) -> None:
+    if why := servers.redis_missing():
+        pytest.skip(why)
+    away = f"redis://me:hush-hush@127.0.0.1:{servers.free_port()}/0"
+    for command in (["list", "--store", away], ["pull", away, "--out", tmp_path / "out"]):
+        done = run(*command, code=1)
+        assert len(done.stderr.splitlines()) == 1
+        assert "redis://***@127.0.0.1" in done.stderr and "hush" not in done.stderr
+
+
+# -- doctor ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_probe_says_how_far_the_store_is_and_what_may_be_done(url: str, tmp_path: Path, monkeypatch: Any) -> None:
+    found = shared.probe(url)
+    assert (found.rights, found.signed, found.leases, found.problem) == ("read and write", False, False, "")
+    assert found.round_trip_ms is not None
+    assert in_store(url) == []
+    monkeypatch.setenv("AUTOTUNED_STORE_READ_ONLY", "1")
+    assert shared.probe(url).rights == "read only"
+    monkeypatch.delenv("AUTOTUNED_STORE_READ_ONLY")
+    (tmp_path / "file").write_text("")
+    closed = shared.probe(f"file://{tmp_path}/file/below")
+    assert closed.rights == "read, not write"
+    assert closed.problem
+
+
+def test_doctor_shows_the_store_and_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    if why := servers.redis_missing():
+        pytest.skip(why)
+    monkeypatch.setenv("AUTOTUNED_STORE", f"redis://:hush-hush@127.0.0.1:{servers.free_port()}/0#team")
+    monkeypatch.setenv("AUTOTUNED_STORE_KEY", SECRET)
+    done = run("doctor", "--json")
+    store = json.loads(done.stdout)["store"]
+    assert (store["namespace"], store["rights"], store["signed"]) == ("team", "none", True)
+    for text in (done.stdout, run("doctor").stdout):
+        assert "hush" not in text and SECRET not in text
+    assert any("cannot be asked" in problem for problem in json.loads(done.stdout)["problems"])
+    assert not {"AUTOTUNED_STORE", "AUTOTUNED_STORE_KEY"} & env.for_nodes().keys()
+    assert layout.root().name.startswith("cache-")
