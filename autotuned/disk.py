@@ -413,7 +413,7 @@ def _absolute(setting: str) -> Path:
     try:
         return Path(setting).expanduser().absolute()
     except RuntimeError:  # '~' without a home folder
-        return temporary_folder()
+        return _temporary_dir()
 
 
 def _default_dir() -> Path:
@@ -421,22 +421,22 @@ def _default_dir() -> Path:
 
     try:
         path = Path(platformdirs.user_cache_dir("autotuned", appauthor=False))
-        return path if path.is_absolute() else temporary_folder()
     except (RuntimeError, KeyError, OSError):  # a uid without a passwd entry: which one depends on the Python version
-        return temporary_folder()
+        return _temporary_dir()
+    return path if path.is_absolute() else _temporary_dir()
 
 
-def temporary_folder() -> Path:
-    """A folder of this user's alone for what is not to last; where everybody writes, its usual name may be taken."""
+def _temporary_dir() -> Path:
     import tempfile  # here, for it costs a hit some milliseconds
 
     user = os.getuid() if hasattr(os, "getuid") else "user"
-    path = Path(tempfile.gettempdir(), f"autotuned-{user}")
+    path = Path(tempfile.gettempdir()) / f"autotuned-{user}"
     try:
         path.mkdir(mode=0o700, exist_ok=True)
         safe = not isinstance(user, int) or _is_private(path, user)
     except OSError:
         safe = False
+    # Under a folder that everybody writes, a name that can be guessed may be somebody else's.
     return path if safe else Path(tempfile.mkdtemp(prefix="autotuned-"))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import threading
 import time
@@ -14,7 +13,7 @@ from typing import Any
 from autotuned import disk, env
 from autotuned.errors import AutotunedError, NoDeviceError, OptionError
 from autotuned.offline.device import check_environment
-from autotuned.offline.results import CaseResult, Observer, Options
+from autotuned.offline.results import CaseResult, Observer, Options, TuneResult
 from autotuned.offline.targets import texts
 from autotuned.offline.tuning import measured
 from autotuned.recording.file import RecordedCall, Tail, Writer
@@ -28,7 +27,6 @@ TELL_S = 60.0
 TURN_S = 30.0  # a run of measurements that calls have come after goes on for so long before they are put in order
 ENDS = 3  # in a row, with no call to blame, after which it is given up
 BYTES_PER_US = 1e6  # what a call is taken to move that is like none that was measured: 1 TB/s
-_numbers = itertools.count()
 
 
 @dataclass
@@ -124,7 +122,6 @@ class _Follower(Observer):
     ) -> None:
         self.status = FollowStatus()
         self._tail, self._files, self._options, self._tell, self._stop = Tail(path), files, options, tell, stop
-        self._batch = disk.temporary_folder() / f"follow-{os.getpid()}-{next(_numbers)}.jsonl"
         self._start = self._turn_began = time.monotonic()
         self._told = self._looked = 0.0
         self._calls: dict[str, RecordedCall] = {}  # one for each key, by its digest, counted for all of the key
@@ -146,7 +143,6 @@ class _Follower(Observer):
 
     def close(self) -> None:
         """Tell how far it came."""
-        disk.remove(self._batch)
         self._told = 0.0
         self._tick()
 
@@ -182,13 +178,8 @@ class _Follower(Observer):
     def _turn(self, waiting: Sequence[RecordedCall]) -> None:
         """Measure what is waiting, until that is done or what has come since goes first."""
         self._turn_began, self._is_newer, self._doing = time.monotonic(), False, None
-        disk.remove(self._batch)
-        writer = Writer(self._batch)
-        for call in waiting:
-            writer.call(call, call.identity)
-        writer.close()
         try:
-            result = measured([str(self._batch), *self._files], self._options, self)
+            result = self._measured(waiting)
         except _NewerError:
             return
         except (NoDeviceError, OptionError):
@@ -200,6 +191,14 @@ class _Follower(Observer):
         if result.interrupted:
             raise KeyboardInterrupt
         self._tried |= {call.key.digest for call in waiting}
+
+    def _measured(self, waiting: Sequence[RecordedCall]) -> TuneResult:
+        with disk.temporary_folder() as folder:
+            writer = Writer(folder / "calls.jsonl")
+            for call in waiting:
+                writer.call(call, call.identity)
+            writer.close()
+            return measured([str(folder / "calls.jsonl"), *self._files], self._options, self)
 
     def _ended(self, error: AutotunedError) -> None:
         """Go on after an error that ended a turn: without the call that was being measured, if there was one."""
