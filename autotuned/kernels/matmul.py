@@ -112,9 +112,9 @@ def reference(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 @matmul_kernel.case
-def cases(device: torch.device | str) -> Iterator[dict[str, Any]]:
-    """Square products and the projections of a transformer block."""
-    for shape in _shapes(device):
+def cases(device: torch.device | str, *, M: int | None = None) -> Iterator[dict[str, Any]]:
+    """Square products and the projections of a transformer block; with M, these projections of so many rows."""
+    for shape in dict.fromkeys((M or m, *rest) for m, *rest in _shapes(device)):
         yield make_case(device, *shape)
 
 

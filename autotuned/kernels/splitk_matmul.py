@@ -110,9 +110,9 @@ def reference(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 @splitk_matmul_kernel.case
-def cases(device: torch.device | str) -> Iterator[dict[str, Any]]:
-    """Decoding: few tokens against the weights of a transformer block."""
-    for shape in _shapes(device):
+def cases(device: torch.device | str, *, M: int | None = None) -> Iterator[dict[str, Any]]:
+    """Decoding: few tokens, or M, against the weights of a transformer block."""
+    for shape in dict.fromkeys((M or m, *rest) for m, *rest in _shapes(device)):
         yield make_case(device, *shape)
 
 

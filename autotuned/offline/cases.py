@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from autotuned.errors import AutotunedError, TargetError
 from autotuned.offline import replay
 from autotuned.offline import targets as modules
 from autotuned.offline.device import tensors_on
+from autotuned.offline.ranges import Wanted, refused
 from autotuned.offline.replay import Replayed
 from autotuned.offline.targets import Found
 from autotuned.recording.file import SUFFIX
@@ -47,6 +50,7 @@ class Case:
         given: What a generator yielded, or a recorded call.
         error: Why there is none; "" if there is one.
         count: How often a recorded call was made; 0 for what a generator yielded.
+        sizes: What its generator was given by keyword. `group`: what cases have in common that differ in these alone.
     """
 
     number: int
@@ -54,6 +58,8 @@ class Case:
     given: Any = None
     error: str = ""
     count: int = 0
+    sizes: dict[str, int] | None = None
+    group: str | None = None
 
 
 class Cases:
@@ -67,8 +73,12 @@ class Cases:
         recorded_count: How often all recorded calls were made together.
     """
 
-    def __init__(self, found: Sequence[Found], device: str, by_count: bool = False) -> None:
-        self._found, self._device, self._by_count = found, device, by_count
+    def __init__(
+        self, found: Sequence[Found], device: str, wanted: Wanted | None = None, by_count: bool = False
+    ) -> None:
+        self._found, self._device, self._wanted, self._by_count = found, device, wanted, by_count
+        if wanted is not None:
+            _refuse_without_sizes(found, wanted.names)
         self._going: Iterator[Case] = iter(())
         self._next = 0
         self.without_cases = [one.name for one in found if not isinstance(one, Replayed) and not one.tuned.cases]
@@ -85,8 +95,9 @@ class Cases:
         return count
 
     def __iter__(self) -> Iterator[Case]:
-        for number, (found, given, error, count) in enumerate(self._all()):
-            yield Case(number, found, given, error, count)
+        made = self._all() if self._wanted is None else self._sized(self._wanted)
+        for number, (found, *more) in enumerate(made):
+            yield Case(number, found, *more)
 
     def at(self, number: int) -> Case | None:
         """The case with a number; None if there are not so many. Going back means going through all again."""
@@ -107,6 +118,25 @@ class Cases:
                 for generator in found.tuned.cases:
                     yield from self._generated(found, generator)
 
+    def _sized(self, wanted: Wanted) -> Iterator[tuple[Any, ...]]:
+        """The cases of all points that are wanted, from the generators that take its sizes."""
+        for found in self._found:
+            for place, generator in enumerate(found.tuned.cases):
+                if takes(generator, wanted.names):
+                    for point in wanted.points:
+                        yield from self._of_point(found, f"{found.name} {place}", generator, wanted, point)
+
+    def _of_point(
+        self, found: Found, name: str, generator: CaseGenerator, wanted: Wanted, point: Sequence[int]
+    ) -> Iterator[tuple[Any, ...]]:
+        sizes = wanted.sizes(tuple(point))
+        sized = functools.partial(generator, **sizes)
+        sized.__name__ = getattr(generator, "__name__", "its cases")  # type: ignore[attr-defined]
+        for index, made in enumerate(self._generated(found, sized)):
+            group = f"{name}.{index}"
+            if wanted.holds(group, tuple(point)):
+                yield *made, sizes, group
+
     def _generated(self, found: Found, generator: CaseGenerator) -> Iterator[tuple[Found, Any, str, int]]:
         """The cases of a generator; an exception in it, the user's code, is one without a call."""
         try:
@@ -115,6 +145,30 @@ class Cases:
         except Exception as error:
             name = getattr(generator, "__name__", "its cases")
             yield found, None, f"{name}: {reason(error)}", 0
+
+
+def takes(generator: CaseGenerator, names: Iterable[str]) -> bool:
+    """Whether a generator takes all of these sizes by keyword."""
+    parameters = list(inspect.signature(generator).parameters.values())[1:]
+    return {*names} <= {one.name for one in parameters if one.kind in (one.KEYWORD_ONLY, one.POSITIONAL_OR_KEYWORD)}
+
+
+def _refuse_without_sizes(found: Sequence[Found], names: Sequence[str]) -> None:
+    """Refuse targets of which no generator takes the sizes.
+
+    Raises:
+        OptionError: There is none; it says what to write.
+    """
+    generators = [one for each in found if not isinstance(each, Replayed) for one in each.tuned.cases]
+    if any(takes(one, names) for one in generators):
+        return
+    have = "; ".join(f"{getattr(one, '__name__', 'one')}{inspect.signature(one)}" for one in generators[:4])
+    signature = f"def cases(device, *, {', '.join(f'{name}=None' for name in names)})"
+    problem = (
+        f"expected a generator of cases that takes {' and '.join(names)} by keyword, got {have or 'none'}. Write "
+        f"{signature}: with None it yields the cases as before, else those of the given sizes"
+    )
+    raise refused(problem)
 
 
 def _recorded(found: Replayed) -> Iterator[tuple[Found, Any, str, int]]:

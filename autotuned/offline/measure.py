@@ -69,7 +69,7 @@ class Measurer:
         Args:
             budget_s: What its search may take; with 0 nothing is begun.
         """
-        measured = MeasuredCase(CaseResult(case.found.name, "failed"))
+        measured = MeasuredCase(CaseResult(case.found.name, "failed", sizes=case.sizes, group=case.group))
         result = measured.result
         if isinstance(case.given, RecordedCall):
             result.call = case.given.key.call  # until it is known as it is here
@@ -87,7 +87,7 @@ class Measurer:
 
     def identify(self, case: Case) -> tuple[MeasuredCase, Hashable | None]:
         """What is known of a case before it is measured, and what its compiled code depends on."""
-        measured = MeasuredCase(CaseResult(case.found.name, "skipped"))
+        measured = MeasuredCase(CaseResult(case.found.name, "skipped", sizes=case.sizes, group=case.group))
         try:
             call, _ = self._identified(case, measured)
             return measured, case.found.tuner.tunable.compile_class(call)

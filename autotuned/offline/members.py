@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from autotuned.api.pickling import CaseGenerator
 from autotuned.offline import replay, targets
-from autotuned.offline.cases import Case, Cases
+from autotuned.offline.cases import Case, Cases, takes
 from autotuned.offline.device import tensors_on
 from autotuned.offline.targets import Found
 from autotuned.recording.file import RecordedCall
@@ -99,7 +97,7 @@ class Members:
         """Calls of the same bucket from generators that take sizes by keyword: its ends, and between them."""
         for name, bucket in found.tuner.options.spec.buckets.items():
             size = mine.sizes.get(name)
-            takers = [one for one in found.tuned.cases if name in keywords(one)]
+            takers = [one for one in found.tuned.cases if takes(one, [name])]
             if type(size) is not int or not takers:
                 continue
             low, high = ends(bucket, size)
@@ -109,12 +107,6 @@ class Members:
                     sizes = sizes_of(found, call.arguments)
                     if canonical(found.tuner.chooser.part(call)) == part and sizes == {**mine.sizes, name: other}:
                         yield _Known(sizes, 0, given)
-
-
-def keywords(generator: CaseGenerator) -> list[str]:
-    """The sizes that a generator of cases takes by keyword."""
-    parameters = list(inspect.signature(generator).parameters.values())[1:]
-    return [one.name for one in parameters if one.kind in (one.KEYWORD_ONLY, one.POSITIONAL_OR_KEYWORD)]
 
 
 def sizes_of(found: Found, arguments: Mapping[str, Any]) -> dict[str, Json]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
 from autotuned import env
 from autotuned.gpu.device import from_json
-from autotuned.offline import cases
+from autotuned.offline import cases, ranges
 from autotuned.offline.cases import Cases
 from autotuned.offline.device import check_environment, use_device
 from autotuned.offline.measure import Measurer
@@ -91,7 +91,9 @@ class Plan:
 
 
 @env.interpreter_put_back()
-def plan(targets: str | Sequence[str], *, force: bool = False) -> Plan:
+def plan(
+    targets: str | Sequence[str], *, force: bool = False, cover: Mapping[str, Sequence[int]] | None = None
+) -> Plan:
     """What `tune` would measure, without launching or storing anything: `autotuned tune --dry-run` from Python.
 
     The tensors of each case are made, one case after the other, since calls are told apart by them.
@@ -99,13 +101,16 @@ def plan(targets: str | Sequence[str], *, force: bool = False) -> Plan:
     Args:
         targets: As for `tune`.
         force: What is stored would be measured again.
+        cover: As for `tune`; the shapes of the first round, from whose times follows what comes next.
 
     Raises:
         OptionError, TargetError, RecordingError, NoDeviceError: As `tune` does.
     """
     check_environment()
     texts_given, device = texts(targets), use_device()
-    found = Cases(cases.load(texts_given), device)
+    found = Cases(
+        cases.load(texts_given), device, None if cover is None else ranges.first_wanted(ranges.checked(cover))
+    )
     measurer, pace = Measurer(found, device, force, Observer()), _Pace()
     planned = Plan(device, without_cases=found.without_cases)
     for case in found:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +12,7 @@ from autotuned.errors import OptionError
 from autotuned.typed_json import Json
 
 if TYPE_CHECKING:
+    from autotuned.offline.ranges import Wanted
     from autotuned.search.job import Progress
 
 EXECUTORS = ("local", "ray")
@@ -23,7 +24,7 @@ def _refused(option: str, problem: str) -> OptionError:
 
 @dataclass(frozen=True)
 class Options:
-    """The options of `tune`; see there.
+    """The options of `tune`; see there. `wanted`: the sizes of a round of `cover`.
 
     Raises:
         OptionError: One cannot have its value, or two do not go together.
@@ -38,6 +39,7 @@ class Options:
     executor: str = "local"
     ray_address: str | None = None
     follows: bool = False
+    wanted: Wanted | None = None
 
     def __post_init__(self) -> None:
         for option, seconds in (("budget_s", self.budget_s), ("timeout_s", self.timeout_s)):
@@ -86,6 +88,8 @@ class CaseResult:
     measured_configs: int | None = None
     remark: str | None = None
     members: list[dict[str, Json]] | None = None
+    sizes: dict[str, int] | None = None
+    group: str | None = None
 
 
 @dataclass
@@ -102,6 +106,31 @@ class DeviceResult:
     given_up: str | None
 
 
+@dataclass(frozen=True)
+class Covered:
+    """What is known of one group of cases, which differ in the covered sizes alone.
+
+    Attributes:
+        group: The kernel, the generator and the place among what it yields. `device`: the slug.
+        shapes: How many have been tuned, now or before.
+        mean, worst: What calls between them lose with the winner of the nearest, as far as their neighbours tell; None
+            where that is not known: too few shapes.
+        why: Why no more were tuned. `finished`: whether another run would not go on.
+    """
+
+    group: str
+    device: str
+    shapes: int
+    mean: float | None
+    worst: float | None
+    why: str
+    finished: bool = True
+
+    def to_json(self) -> dict[str, Json]:
+        """What `autotuned tune --json` prints of it."""
+        return dict(vars(self))
+
+
 @dataclass
 class TuneResult:
     """What came of `tune`.
@@ -114,6 +143,7 @@ class TuneResult:
         interrupted: Whether Ctrl-C ended it.
         budget_s: What it was given.
         binaries: What came of the compiled kernels beside the files; None where none were asked for.
+        cover: What is known of the ranges of sizes; None where none were asked for.
     """
 
     device: str = ""
@@ -125,6 +155,7 @@ class TuneResult:
     seconds: float = 0.0
     budget_s: float | None = None
     binaries: BuildResult | None = None
+    cover: Sequence[Covered] | None = None
 
     @property
     def failed(self) -> list[CaseResult]:
@@ -151,6 +182,7 @@ class TuneResult:
             "interrupted": self.interrupted,
             "seconds": round(self.seconds, 3),
             **({} if self.binaries is None else {"binaries": self.binaries.to_json()}),
+            **({} if self.cover is None else {"cover": [one.to_json() for one in self.cover]}),
         }
 
 

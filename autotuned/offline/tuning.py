@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from autotuned import env
 from autotuned.configfiles import writer
 from autotuned.errors import OptionError
-from autotuned.offline import cases
+from autotuned.offline import cases, covering, ranges
 from autotuned.offline.cases import Cases, share
 from autotuned.offline.device import check_environment, isolates, use_device
 from autotuned.offline.measure import MeasuredCase, Measurer
@@ -35,6 +35,7 @@ def tune(
     timeout_s: float = 60.0,
     executor: str = "local",
     ray_address: str | None = None,
+    cover: Mapping[str, Sequence[int]] | None = None,
 ) -> TuneResult:
     """Measure every case of the targets, keep the choices, and write config files: `autotuned tune` from Python.
 
@@ -53,6 +54,8 @@ def tune(
         isolate: Measure in a process that can be killed; by default on a GPU.
         timeout_s: In such a process, what one config may take to compile, or to run.
         executor: Where to tune: "local", or "ray" for a cluster.
+        cover: Ranges of sizes, `{"M": (1, 8192)}`: generators of cases, which take these by keyword, are asked for as
+            few shapes as it takes to know the calls between them.
         ray_address: The cluster; by default `RAY_ADDRESS`, else one that runs on this host, else one that is started.
 
     Returns:
@@ -77,8 +80,11 @@ def tune(
     check_environment()
     if options.out is not None:
         writer.refuse_unwritable(options.out)
-    targets = texts(targets)
-    result = measured(targets, options, progress or Observer())
+    targets, observer = texts(targets), progress or Observer()
+    if cover is None:
+        result = measured(targets, options, observer)
+    else:
+        result = covering.run(options, ranges.checked(cover), lambda options: measured(targets, options, observer))
     if binaries and result.files:
         from autotuned.offline.binaries import build  # needs the half of the library that compiles
 
@@ -98,7 +104,7 @@ def _here(targets: Sequence[str], options: Options, observer: Observer) -> InPro
     if options.out is not None:
         for one in found:
             writer.check_all(one.name, options.out)
-    return InProcess(Cases(found, used, options.follows), options, used, observer)
+    return InProcess(Cases(found, used, options.wanted, options.follows), options, used, observer)
 
 
 def _in_processes(targets: Sequence[str], options: Options, observer: Observer) -> Pool:

@@ -88,6 +88,7 @@ def _print(stored: Stored) -> None:
         ("time", terminal.time_words(stored.median_us) + gain + (f", {record.quality}" if record else "")),
         ("for", ", ".join(word for word in (stored.device, stored.toolchain) if word != "n/a")),
         ("key", stored.digest[:12]),
+        *(_members(record) if record is not None else ()),
         ("file", stored.path),
     ])  # fmt: skip
     if record is not None and record.timings:
@@ -129,14 +130,19 @@ def _facts(stored: Stored) -> Iterator[tuple[str, str]]:
     yield "file", stored.path
 
 
-def _provenance(record: TuningRecord) -> Iterator[tuple[str, str]]:
-    provenance = {name: value for name, value in record.provenance.items() if name != "members"}
+def _members(record: TuningRecord) -> Iterator[tuple[str, str]]:
+    """The calls of a bucket that a choice was measured for."""
     for one in record.members:
         sizes = ", ".join(f"{name}={value_words(size)}" for name, size in one["sizes"].items())
         won: dict[str, Json] = next((timing for timing in one["timings"] if timing["config"] == record.winner), {})
         best_us = min(timing["median_us"] for timing in one["timings"] if timing["median_us"])
         words = f"{terminal.time_words(won.get('median_us'))}, its own best {terminal.time_words(best_us)}"
-        yield f"member {sizes}", f"{words}, {terminal.ratio_words(one['vs_default'])} vs default"
+        yield f"member {sizes}", f"{words}, {terminal.ratio_words(one['vs_default'])} the untuned speed"
+
+
+def _provenance(record: TuningRecord) -> Iterator[tuple[str, str]]:
+    yield from _members(record)
+    provenance = {name: value for name, value in record.provenance.items() if name != "members"}
     if isinstance(default := provenance.pop("default", None), dict):
         yield "untuned", terminal.config_words(default, record.key.is_of_triton)
     yield from _words(provenance, "provenance.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -57,6 +58,12 @@ def tune(
     follow: Annotated[
         bool, typer.Option("--follow", help="Go on with what a service records into calls.jsonl, until Ctrl-C.")
     ] = False,
+    cover: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="SIZE=LOW:HIGH", help="Tune as few shapes of a range as it takes, as M=1:8192; repeatable."
+        ),
+    ] = None,
     timeout: Annotated[
         float, typer.Option(metavar="SECONDS", help="With --isolate: what one config may take to compile, or to run.")
     ] = 60.0,
@@ -80,6 +87,10 @@ def tune(
     each tune all cases, and their choices go into files of their own. A GPU is named by its index among those that are
     visible (CUDA_VISIBLE_DEVICES, HIP_VISIBLE_DEVICES), or by its UUID (GPU-..., MIG-...) or the beginning of it.
     With --executor ray the same is done on all GPUs of a Ray cluster.
+
+    With --cover, generators of cases that take sizes by keyword (`def cases(device, *, M=None)`) are asked for a few
+    shapes of the range, then for those between neighbours whose winners differ by a loss that matters, until calls
+    between them lose little as far as these tell, and for 40 shapes of a group of cases at most.
 
     What is stored is not measured again, but for what is noisy.
 
@@ -106,15 +117,19 @@ def tune(
     `median_us`, `vs_first` and `vs_default` (speed-up against the first config and against what runs untuned),
     `quality`, `source` ("measured", "stored" or the config file), `configs` and `measured_configs` (how many there are
     and how many have been measured), `remark` (a sentence, of a choice that is or was noisy) and `members` (the sizes
-    of the calls of its bucket that it was tuned on). With --binaries also
-    `binaries.files`, each with `path`, `kernel`, `of` (entries), `entries` (those with binaries), `variants`, `generic`
-    (of them), `bytes` and `missing` (lines). With --dry-run: `device`, `cases` (each with `kernel`, `status`: "stored",
-    "measure", "empty" or "failed", `call`, `digest`, `device`, `triton`, `configs`, `source`, `seconds` or null,
-    `reason`), `skipped`, and of those to measure `measure` (how many), `configs`, `seconds`, and `unknown` (how many
-    have no `seconds`).
+    of the calls of its bucket that it was tuned on), and `sizes` and `group` (null without --cover). With --cover also
+    `cover`: for each group of cases `group`, `device`, `shapes`, `mean`, `worst`, `why` and `finished`. With --binaries
+    also `binaries.files`, each with `path`, `kernel`, `of` (entries), `entries` (those with binaries), `variants`,
+    `generic` (of them), `bytes` and `missing` (lines). With --dry-run: `device`, `cases` (each with `kernel`, `status`:
+    "stored", "measure", "empty" or "failed", `call`, `digest`, `device`, `triton`, `configs`, `source`, `seconds` or
+    null, `reason`), `skipped`, and of those to measure `measure` (how many), `configs`, `seconds`, and `unknown` (how
+    many have no `seconds`).
     """
+    from autotuned.offline import ranges
+
+    asked = ranges.parsed(cover) if cover else None
     if dry_run:
-        raise typer.Exit(_plan(targets, force, as_json))
+        raise typer.Exit(_plan(targets, force, asked, as_json))
     from autotuned.offline.device import isolates
     from autotuned.offline.tuning import tune  # needs the measuring half of the library
 
@@ -128,6 +143,7 @@ def tune(
             result = tune(
                 targets, out=out, devices=devices, budget_s=budget, force=force, binaries=binaries, progress=display,
                 isolate=isolate, timeout_s=timeout, executor=executor, ray_address=ray_address,
+                cover=asked,
             )  # fmt: skip
     except BaseException as error:  # also when a lost device or a full disk ends it: what was found out is shown
         if (found := getattr(error, "result", None)) is not None:
@@ -137,10 +153,10 @@ def tune(
     raise typer.Exit(_exit_code(result))
 
 
-def _plan(targets: list[str], force: bool, as_json: bool) -> int:
+def _plan(targets: list[str], force: bool, cover: Mapping[str, tuple[int, int]] | None, as_json: bool) -> int:
     """Print what would be done; the exit code."""
     with terminal.users_output(as_json):
-        found = autotuned.plan(targets, force=force)
+        found = autotuned.plan(targets, force=force, cover=cover)
     failed = [case for case in found.cases if case.status == "failed"]
     if as_json:
         terminal.print_json(found.to_json())
@@ -200,6 +216,9 @@ def _print(result: TuneResult, as_json: bool) -> None:
         terminal.say(f"skipped {name}: it has no cases. {_hint()}")
     for path in result.files:
         terminal.say(f"wrote {path}")
+    for one in result.cover or ():
+        between = "" if one.mean is None else f"; between them {one.mean:.1%} in the mean, {one.worst:.0%} worst"
+        terminal.say(f"{one.group}: {one.shapes} shapes tuned{between} (nearest left out). It ended as {one.why}.")
     if result.binaries is not None:
         terminal.print_built(result.binaries)
 
@@ -234,11 +253,14 @@ def _exit_code(result: TuneResult) -> int:
     if not result.cases:
         raise terminal.fail(f"there is nothing to measure: the generators of cases yield none. {_hint()}")
     failed, open_ = result.failed, result.unfinished
+    cut = not all(one.finished for one in result.cover or ())
     if failed:
         terminal.complain(f"error: {len(failed)} of {len(result.cases)} cases failed; the first: {failed[0].reason}")
     if open_:
         budget = f"the budget of {result.budget_s:g} s is used up"
         terminal.complain(f"{budget}; {len(open_)} cases are not finished. Run the same command again to go on.")
-    if not failed and not open_:
+    elif cut:
+        terminal.complain("the ranges of --cover are not finished. Run the same command again to go on.")
+    if not failed and not open_ and not cut:
         return 0
     return 3 if not failed or any(case.status == "done" for case in result.cases) else 1

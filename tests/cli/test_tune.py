@@ -22,6 +22,7 @@ pytestmark = pytest.mark.usefixtures("wide_output")
 ROW = {
     "kernel", "status", "reason", "digest", "device", "triton", "call", "config", "median_us", "vs_first", "vs_default",
     "quality", "source", "configs", "measured_configs", "remark", "members",
+    "sizes", "group",
 }  # fmt: skip
 
 

@@ -27,6 +27,7 @@ TWINS = {
     "test_unbindable",
     "test_patches",
     "test_refresh",
+    "test_unseen",
 }
 
 

@@ -60,7 +60,7 @@ def test_cases_of_one_bucket_are_tuned_together(write: Write) -> None:
     again = run_json("tune", "mod_bucket")
     assert [case["source"] for case in again["cases"]] == ["stored"] * 5 and members(again) == members(result)
     shown = run("show", "mod_bucket.work", again["cases"][0]["digest"]).stdout
-    assert all(f"member n={n}" in shown for n in (9, 12, 16)) and "vs default" in shown
+    assert all(f"member n={n}" in shown for n in (9, 12, 16)) and "the untuned speed" in shown
 
 
 def test_generators_that_take_sizes_give_members_of_their_own(write: Write) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 
-from autotuned.configfiles import file, writer
-from autotuned.configfiles.file import Entry
+from autotuned.configfiles import writer
+from autotuned.configfiles.entry import Entry, load_entry
 from autotuned.errors import AutotunedError
 from autotuned.key.key import Key
 from autotuned.offline.cases import share
@@ -32,8 +32,9 @@ class Pool:
 
     def __init__(self, targets: Sequence[str], options: Options, observer: Observer, executor: Executor):
         self._options, self._observer, self._executor = options, observer, executor
+        wanted = options.wanted and options.wanted.to_json()
         self._given = {"targets": list(targets), "force": options.force, "gathers": executor.gathers,
-                       "timeout_s": options.timeout_s, "follows": options.follows}  # fmt: skip
+                       "timeout_s": options.timeout_s, "wanted": wanted, "follows": options.follows}  # fmt: skip
         self._start = time.monotonic()
         self._slots: list[Slot] = []
         self._interrupts = Interrupts()
@@ -280,7 +281,7 @@ class Pool:
         if message["record"] is not None:
             connection.keep(record.load(message["record"]))
         if message["entry"] is not None and self._options.out is not None:
-            entry = file.load_entry(message["entry"], "entry")
+            entry = load_entry(message["entry"], "entry")
             self._unshipped.append((Key(**message["key"]), entry))
 
     def _ship(self, after_s: float) -> None:

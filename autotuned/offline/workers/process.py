@@ -85,6 +85,9 @@ def left_out(ending: Ending) -> Iterator[str]:
 def raised(error: Mapping[str, Json], where: str = "") -> Exception:
     """The worker's exception, as far as this package knows its type."""
     kind = OSError if error["type"] == "OSError" else getattr(errors, error["type"], AutotunedError)
+    if kind is errors.OptionError:
+        option, _, problem = error["text"].partition(": ")
+        return errors.OptionError(error["text"], option=option, problem=problem.removesuffix("."))
     found: Exception = kind(f"{where}: {error['text']}" if where else error["text"])
     return found
 

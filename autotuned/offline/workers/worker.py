@@ -22,6 +22,7 @@ from autotuned.offline import cases
 from autotuned.offline.cases import Cases
 from autotuned.offline.device import has_driver, use_device
 from autotuned.offline.measure import MeasuredCase, Measurer
+from autotuned.offline.ranges import Wanted
 from autotuned.offline.results import CaseResult, Observer
 from autotuned.offline.workers import process
 from autotuned.offline.workers.process import LOST
@@ -64,7 +65,7 @@ class _Server:
 
     def __init__(self, given: Mapping[str, Json], device: str, reporter: Reporter) -> None:
         follows = given.get("follows", False)
-        self._cases = Cases(cases.load(given["targets"]), device, follows)
+        self._cases = Cases(cases.load(given["targets"]), device, Wanted.from_json(given["wanted"]), follows)
         self._measurer = Measurer(self._cases, device, given["force"], reporter, follows)
         self._reporter, self._gathers = reporter, given["gathers"]
 

@@ -1,0 +1,105 @@
+"""`tune` over ranges of sizes: a few shapes first, then those that tell most, until the rest is known well enough."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from autotuned.offline import ranges
+from autotuned.offline.ranges import Known, Point, Ranges, Wanted
+from autotuned.offline.results import CaseResult, Covered, Options, TuneResult
+from autotuned.store import layout, records
+
+Session = Callable[[Options], TuneResult]
+
+
+ENOUGH = f"between them at most {ranges.MEAN:.1%} is lost in the mean and {ranges.WORST:.0%} in the worst call"
+NO_MORE, MANY = "there is nothing between them that is worth a search", f"{ranges.MOST} shapes"
+TIME, NO_RECORDS = "the budget is used up, or it was interrupted", "no times of them are stored"
+
+
+def run(options: Options, asked: Ranges, session: Session) -> TuneResult:
+    """Tune the shapes of ranges in rounds.
+
+    Which shapes follows from what is stored of those before: the same command goes on where it ended.
+
+    Args:
+        session: Tunes the shapes of a ranges.
+    """
+    start, names = time.monotonic(), tuple(asked)
+    result: TuneResult | None = None
+    wanted: Wanted | None = ranges.first_wanted(asked)
+    while wanted is not None:
+        left_s = None if options.budget_s is None else options.budget_s - (time.monotonic() - start)
+        if result is not None and left_s is not None and left_s <= 0:
+            break
+        try:
+            found = session(replace(options, wanted=wanted, budget_s=left_s and max(left_s, 1e-9)))
+        except BaseException as error:
+            last = vars(error).get("result")
+            vars(error)["result"] = _joined(result, last, options) if result and last else result or last
+            raise
+        result = found if result is None else _joined(result, found, options)
+        wanted = None if found.interrupted else _next(result, names)
+    assert result is not None
+    result.budget_s = options.budget_s
+    result.cover = _covered(result, names, wanted is not None or result.interrupted or bool(result.unfinished))
+    return result
+
+
+def _joined(before: TuneResult, found: TuneResult, options: Options) -> TuneResult:
+    """All rounds as one session."""
+    devices = {one.name: one for one in before.devices}
+    for one in found.devices:
+        if one.name in devices:
+            one.cases += devices[one.name].cases
+            one.restarts += devices[one.name].restarts
+    return replace(
+        found, cases=[*before.cases, *found.cases], files=sorted({*before.files, *found.files}),
+        seconds=before.seconds + found.seconds, budget_s=options.budget_s,
+    )  # fmt: skip
+
+
+def _groups(result: TuneResult, names: Sequence[str]) -> dict[tuple[str, str], Known]:
+    """The losses of all configs at each point, by group and device; None of a point that nothing is stored of."""
+    groups: dict[tuple[str, str], dict[Point, Mapping[str, float]]] = {}
+    for case in result.cases:
+        if case.sizes is not None and case.group is not None:
+            known = groups.setdefault((case.group, case.device or ""), {})
+            if case.status == "done":
+                known[tuple(case.sizes[name] for name in names)] = _losses(case)
+    return {group: {point: losses for point, losses in known.items() if losses} for group, known in groups.items()}
+
+
+def _losses(case: CaseResult) -> Mapping[str, float]:
+    """Of each config of a case; empty where no times are stored."""
+    found = records.read(layout.kernel_folder(case.kernel) / f"{case.digest}.json")
+    times = {one.identity: one.median_us or 0.0 for one in (found.timings if found else ()) if one.usable}
+    best_us = min(times.values(), default=1.0)
+    return {name: us / best_us - 1 for name, us in times.items()}
+
+
+def _next(result: TuneResult, names: tuple[str, ...]) -> Wanted | None:
+    """What is to be measured in the next round; None where all is known well enough."""
+    only: dict[str, list[Point]] = {}
+    tried = {(case.group, tuple((case.sizes or {}).get(name) for name in names)) for case in result.cases}
+    for (group, _), known in _groups(result, names).items():
+        count = min(ranges.ROUND, ranges.MOST - len(known))
+        if known and count > 0 and not ranges.estimate(known).is_enough:
+            new = [point for point in ranges.further(known, count) if (group, point) not in tried]
+            only.setdefault(group, []).extend(new)
+    points = sorted({point for some in only.values() for point in some})
+    return Wanted(names, tuple(points), only) if points else None
+
+
+def _covered(result: TuneResult, names: Sequence[str], cut: bool) -> list[Covered]:
+    found = []
+    for (group, device), known in _groups(result, names).items():
+        estimate = ranges.estimate(known)
+        is_known = bool(known) and estimate.mean < float("inf")
+        why = ENOUGH if is_known and estimate.is_enough else MANY if len(known) >= ranges.MOST else TIME if cut else ""
+        mean, worst = (round(estimate.mean, 4), round(estimate.worst, 4)) if is_known else (None, None)
+        why = why or (NO_MORE if known else NO_RECORDS)
+        found.append(Covered(group, device, len(known), mean, worst, why, why != TIME))
+    return found
