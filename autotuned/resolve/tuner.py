@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import copy
 import inspect
 import logging
 import time
@@ -324,9 +323,7 @@ class Tuner:
         is_bound = self.launcher.bind(values, ready)
         if is_bound and chosen.choice.origin is Origin.RULE:
             self.unseen = self.unseen or unseen.Families(self)
-            shared = copy.copy(ready)  # other calls have other keys
-            shared.use = None
-            self.unseen.add(call, shared)
+            self.unseen.add(call, ready)
         if not is_bound or in_c is None or ready.twin is None:
             return
         if wrong := ready.twin.differences(values, call.grid, in_c.passed(values, call.grid)):
