@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from autotuned.offline.plan import Plan, PlannedCase
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells report it
-HEADERS = ("call~", "config~", "source=?", "time>", "vs first>?", "vs default>", "quality")
+HEADERS = ("call~", "config~", "source=?", "time>", "vs default>", "quality")
 PLAN_HEADERS = ("call~", "device=~", "configs>", "to do~", "about>")
 
 
@@ -208,10 +208,10 @@ def _print(result: TuneResult, as_json: bool) -> None:
             terminal.print_heading(heading)
         if len(cases) > len(begun):
             terminal.say(f"not begun: {len(cases) - len(begun)} of {len(cases)} cases")
-    terminal.print_qualities(case.quality for case in result.cases if not case.remark)
     for case in result.cases:
-        if case.remark:
-            terminal.say(f"{case.kernel}  {case_words(case)}: {case.remark}.")
+        if case.remark:  # its first sentence: what holds for all that is noisy is said once
+            terminal.say(f"{case.kernel}  {case_words(case)}: {case.remark.partition('. ')[0]}.")
+    terminal.print_qualities(case.quality for case in result.cases)
     for name in result.without_cases:
         terminal.say(f"skipped {name}: it has no cases. {_hint()}")
     for path in result.files:
@@ -239,7 +239,6 @@ def _cells(case: CaseResult) -> list[str]:
         else f"{case.status}: {case.reason}",
         source if source in ("measured", "stored") else Path(source).name,
         terminal.time_words(case.median_us),
-        terminal.ratio_words(case.vs_first),
         terminal.ratio_words(case.vs_default),
         case.quality or "n/a",
     ]
