@@ -16,7 +16,7 @@ from autotuned.store import layout, records
 Session = Callable[[Options], TuneResult]
 
 
-ENOUGH = f"between them at most {ranges.MEAN:.1%} is lost in the mean and {ranges.WORST:.0%} in the worst call"
+ENOUGH = f"at most {ranges.MEAN:.1%} is lost in the mean and {ranges.WORST:.0%} in the worst call"
 NO_MORE, MANY = "there is nothing between them that is worth a search", f"{ranges.MOST} shapes"
 TIME, NO_RECORDS = "the budget is used up, or it was interrupted", "no times of them are stored"
 
