@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from autotuned.configfiles.exchange import diff as diff
     from autotuned.configfiles.exchange import import_configs as import_configs
     from autotuned.configfiles.lookup import register_configs as register_configs
+    from autotuned.configfiles.policy import within as within
     from autotuned.distributed.agreement import sync as sync
     from autotuned.dropin.install import install as install
     from autotuned.dropin.install import uninstall as uninstall
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from autotuned.key.key import pow2 as pow2
     from autotuned.offline.check import check as check
     from autotuned.offline.compare import compare as compare
+    from autotuned.offline.compress import compress as compress
     from autotuned.offline.digest import choices_digest as choices_digest
     from autotuned.offline.export import export as export
     from autotuned.offline.plan import plan as plan
@@ -48,10 +50,10 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
-    "Check", "Config", "FixedLaunches", "Space", "autotune", "check", "choices_digest", "compare", "connect",
-    "counters", "diff", "errors", "export", "freeze", "heuristics", "import_configs", "install", "merge", "mode",
-    "on_event", "plan", "pow2", "pow2s", "prepare", "prune", "pull", "push", "record", "register_configs", "report",
-    "restored", "seal", "strategy", "sync", "tune", "uninstall", "unseal", "warmup",
+    "Check", "Config", "FixedLaunches", "Space", "autotune", "check", "choices_digest", "compare", "compress",
+    "connect", "counters", "diff", "errors", "export", "freeze", "heuristics", "import_configs", "install", "merge",
+    "mode", "on_event", "plan", "pow2", "pow2s", "prepare", "prune", "pull", "push", "record", "register_configs",
+    "report", "restored", "seal", "strategy", "sync", "tune", "uninstall", "unseal", "warmup", "within",
 ]  # fmt: skip
 
 # Imported at first use: importing this package must cost neither torch (1 s) nor triton (0.24 s).
@@ -64,6 +66,7 @@ _HOMES = {
     "check": "autotuned.offline.check",
     "choices_digest": "autotuned.offline.digest",
     "compare": "autotuned.offline.compare",
+    "compress": "autotuned.offline.compress",
     "connect": "autotuned.remote.connection",
     "counters": "autotuned.events",
     "diff": "autotuned.configfiles.exchange",
@@ -93,6 +96,7 @@ _HOMES = {
     "uninstall": "autotuned.dropin.install",
     "unseal": "autotuned.resolve.sealing",
     "warmup": "autotuned.offline.warmup",
+    "within": "autotuned.configfiles.policy",
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -11,6 +12,8 @@ try:
     import autotuned._launch as extension
 except ImportError as error:  # built without a C compiler: everything works, launches cost more
     why_not = f"the C extension is not there ({error})"
+    if "the C launcher" in str(error):  # it was built, and knows no such Python (`launch/c/cpython.h`)
+        logging.getLogger("autotuned").warning("Launches go through the Python twin: %s.", error)
 
 
 def watch(objects: Iterable[Any]) -> None:

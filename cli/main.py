@@ -19,6 +19,7 @@ from autotuned.errors import AutotunedError, DeviceChoiceError, OptionError, Out
 from . import terminal
 from .commands.check import check
 from .commands.clear import clear
+from .commands.compress import compress
 from .commands.diff import diff
 from .commands.doctor import doctor
 from .commands.explain import explain_
@@ -177,7 +178,7 @@ def _level(quiet: bool, verbose: bool) -> Iterator[None]:
 
 
 for command in (
-    tune, of_store(list_), show, explain_, export, import_, merge, diff, check, run, clear, prune,
+    tune, of_store(list_), show, explain_, export, import_, merge, diff, check, compress, run, clear, prune,
     of_store(gc, heads=True), record, warmup, of_store(report), pull, push, doctor,
 ):  # fmt: skip
     app.command(command.__name__.rstrip("_"), cls=Command)(_with_levels(command))

@@ -112,6 +112,7 @@ _SLOW_TESTS = {
     "test_promised_bounds_hold_for_calls_nobody_measured",
     "test_the_exit_code_is_the_commands_and_a_second_run_is_added",
     "test_the_files_pass_check_with_the_kernels_as_they_are", "test_the_nearest_of_10_000_sizes_on_one_axis_is_found",
+    "test_the_page_of_many_calls_stays_small_and_says_what_it_left_out",
     "test_without_the_extension_everything_works_and_says_so",
 }  # fmt: skip
 

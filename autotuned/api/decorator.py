@@ -22,6 +22,7 @@ from autotuned.tunable.kernel import TunableKernel
 if TYPE_CHECKING:
     from autotuned.api.function import TunedFunction
     from autotuned.configfiles import nearest_shape as neighbours
+    from autotuned.configfiles.policy import Within
     from autotuned.resolve import declared
     from autotuned.search import check as checks
 else:
@@ -51,7 +52,7 @@ def autotune(
     bucket: Mapping[str, Callable[[Any], Any]] | None = None,
     members: int = 1,
     members_by: str = "mean",
-    nearest: Mapping[str, float] | None = None,
+    nearest: Mapping[str, float] | Within | None = None,
     check: Any = None,
     version: Any = None,
     toolchain: Sequence[str] | None = None,
@@ -91,7 +92,7 @@ def autotune(
         members_by: What one config is the best of them by: "mean", the geometric mean of its times over those of the
             best of each, or "worst", the largest of these.
         nearest: `{"M": 2.0}`: where config files lack the call, its nearest neighbour serves that differs in M only, by
-            at most this factor.
+            at most this factor. `autotuned.within("5%")`: a rule in the files serves, where it loses no more than this.
         check: What a config must compute to be chosen: a reference callable, "first" (the first config that runs), or
             an `autotuned.Check` with tolerances and poisoning.
         version: A salt: change it to tune again.
@@ -125,7 +126,8 @@ def autotune(
         default=default,
         bucket=_checked_dict("bucket", "callables", bucket),
         members=(members, members_by),
-        nearest=_checked_dict("nearest", "factors", nearest),
+        nearest=_checked_dict("nearest", "factors", getattr(nearest, "nearest", nearest)),
+        within=nearest if hasattr(nearest, "bound") else None,  # asked without importing what makes one
         check=check,
         version=version,
         distributions=_checked_distributions(toolchain),
@@ -178,6 +180,7 @@ class _Given(Frozen):
     bucket: Mapping[str, Callable[[Any], Any]]
     members: tuple[Any, Any]
     nearest: Mapping[str, float]
+    within: Any
     check: Any
     version: Any
     distributions: tuple[str, ...]
@@ -303,6 +306,7 @@ class _Given(Frozen):
             check=None if self.check is None else checks.as_check(self.check, tunable.name),
             max_searches=_checked_searches(self.max_searches),
             nearest=self.nearest,
+            within=self.within,
             **checked_members(*self.members, self.bucket, tunable.name),
             **self._objectives(tunable),
         )

@@ -66,9 +66,11 @@ class TunedFunction(Named):
         try:
             values = tuner.order(*args, **kwargs)
         except TypeError:  # not called here: what it raises would be shown as an error within this one
-            bound = None
+            values, bound = (), None
         else:
             bound = tuner.launcher.find(values)
+        if bound is None and tuner.unseen is not None:
+            bound = tuner.unseen.answer(values)
         if bound is None:
             return tuner.miss(args, kwargs, None)
         self._local.best_config = bound.config

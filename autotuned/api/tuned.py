@@ -207,9 +207,11 @@ class Tuned(launcher.base(), Autotuner, Named):  # type: ignore[misc]  # Triton 
         try:
             values = tuner.order(*args, **kwargs)
         except TypeError:  # not called here: Python 3.11 would turn a TypeError of the launch into a KeyError
-            bound = None
+            values, bound = (), None
         else:
             bound = tuner.launcher.find(values)
+        if bound is None and tuner.unseen is not None and not self.cache.pins and self.keys == self._seen_keys:
+            bound = tuner.unseen.answer(values)
         if bound is None:
             return self._miss(args, kwargs, grid)
         self.best_config = bound.config

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from autotuned import disk
 from autotuned.configfiles import file as configfile
@@ -16,7 +17,7 @@ from autotuned.gpu.device import Device, from_json
 from autotuned.key.key import Key
 from autotuned.store import conditions, layout, listing, records
 from autotuned.store.record import TuningRecord
-from autotuned.typed_json import Json, portable
+from autotuned.typed_json import Json, canonical, portable
 
 IMPORTED = "imported"  # in the provenance of a record: the config file that it is from
 PathLike = str | os.PathLike[str]
@@ -61,13 +62,15 @@ class ImportResult:
     """What came of an import: how many choices were written, were there already, and gave way to a measured one.
 
     Attributes:
-        binaries: How many compiled kernels the entries name. They stay where they lie: the store holds no code.
+        binaries, rules: How many compiled kernels the entries name, and how many rules there are. They stay where they
+            lie: the store holds what was measured, and no code.
     """
 
     written: int = 0
     same: int = 0
     kept: int = 0
     binaries: int = 0
+    rules: int = 0
     faults: list[Fault] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Json]:
@@ -93,6 +96,7 @@ def import_configs(paths: PathLike | Iterable[PathLike]) -> ImportResult:
     for path in files_in(paths):
         file, faults = read(path)
         result.faults += faults
+        result.rules += len(file.rules) if file is not None else 0
         for key, entry in file.entries() if file is not None else ():
             _import(key, entry, path, result)
             result.binaries += len(entry.binaries)
@@ -216,6 +220,8 @@ def merge(paths: PathLike | Iterable[PathLike], out: PathLike | None = None) -> 
         merged.faults += [fault for fault in faults if not fault.harmless]
         for key, entry in file.entries() if file is not None else ():
             _merge(key, entry, files, merged.conflicts)
+        if file is not None:
+            _merge_rules(file, files)
     merged.files = _placed(files, Path(out or ""))
     if out is not None and files:
         _refuse_inputs(merged.files, inputs)
@@ -277,6 +283,15 @@ def _merge(key: Key, entry: Entry, files: dict[Name, ConfigFile], conflicts: lis
         conflicts.append(Conflict(key, better, entry if better is before else before, why))
 
 
+def _merge_rules(file: ConfigFile, files: dict[Name, ConfigFile]) -> None:
+    """Of two rules for the same calls the one that was fitted to more of them stays, and of equal ones the first."""
+    for context, rule in file.rules:
+        into = files.setdefault((file.kernel, file.device), ConfigFile(file.kernel, file.device))
+        before = [one for there, one in into.rules_of(rule.rest) if canonical(there) == canonical(context)]
+        if not before or before[0].calls < rule.calls:
+            into.add_rule(context, rule)
+
+
 def _better(first: Entry, second: Entry) -> tuple[Entry, str]:
     for one, other in ((first, second), (second, first)):
         if conditions.is_more(one.conditions, other.conditions):
@@ -326,11 +341,27 @@ class Change:
 
 
 @dataclass(frozen=True)
+class RuleChange:
+    """A rule that two sets of config files do not have alike: "added", "removed" or "changed"."""
+
+    kind: str
+    kernel: str
+    device: Json
+    context: Json
+    sizes: str
+
+    def to_json(self) -> dict[str, Json]:
+        """What `autotuned diff --json` prints of it."""
+        return dict(vars(self))
+
+
+@dataclass(frozen=True)
 class DiffResult:
     """What differs between two sets of config files, in the order of the files; and what is wrong in them."""
 
     changes: list[Change]
     faults: list[Fault]
+    rules: list[RuleChange] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Json]:
         """What `autotuned diff --json` prints."""
@@ -344,21 +375,38 @@ def diff(before: PathLike, after: PathLike) -> DiffResult:
         ConfigFileError: There are no files.
     """
     faults: list[Fault] = []
-    old, new = (_entries(path, faults) for path in (before, after))
+    rules: tuple[_Rules, _Rules] = {}, {}
+    old, new = (_entries(path, faults, found) for path, found in zip((before, after), rules))
     changes = [Change(key, entry, new.get(key)) for key, entry in old.items() if not _same(entry, new.get(key))]
     changes += [Change(key, None, entry) for key, entry in new.items() if key not in old]
-    return DiffResult(changes, [fault for fault in faults if not fault.harmless])
+    return DiffResult(changes, [fault for fault in faults if not fault.harmless], list(_rule_changes(*rules)))
+
+
+_Rules = dict[tuple[str, str, str, str], tuple[ConfigFile, Json, Any]]  # by kernel, device, context and rest
+
+
+def _rule_changes(old: _Rules, new: _Rules) -> Iterator[RuleChange]:
+    for name in sorted(old.keys() | new.keys()):
+        before, after = old.get(name), new.get(name)
+        there = before or after
+        if there is not None and (before is None or after is None or before[2] != after[2]):
+            file, context, rule = there
+            kind = "added" if before is None else "removed" if after is None else "changed"
+            yield RuleChange(kind, file.kernel, file.device_json, context, rule.words)
 
 
 def _same(one: Entry, other: Entry | None) -> bool:
     return other is not None and one == other and one.binaries == other.binaries
 
 
-def _entries(path: PathLike, faults: list[Fault]) -> dict[Key, Entry]:
+def _entries(path: PathLike, faults: list[Fault], rules: _Rules) -> dict[Key, Entry]:
     found: dict[Key, Entry] = {}
     for one in files_in(path):
         file, wrong = read(one)
         faults += wrong
         for key, entry in file.entries() if file is not None else ():
             found.setdefault(key, entry)
+        if file is not None:
+            names = [(file.kernel, file.device.slug, canonical(context), rule.rest) for context, rule in file.rules]
+            rules.update({name: (file, *one) for name, one in zip(names, file.rules) if name not in rules})
     return found

@@ -4,59 +4,29 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from autotuned import disk
+from autotuned._startup import later
+from autotuned.configfiles.entry import Entry as Entry
+from autotuned.configfiles.entry import check_values, fields_of, load_entry
+from autotuned.configfiles.entry import passed as passed
 from autotuned.errors import ConfigFileError, RecordError
 from autotuned.gpu.device import Device, file_stem, from_json
-from autotuned.key.key import Key, check_call, check_device
-from autotuned.store import conditions, record
-from autotuned.store.conditions import Conditions
-from autotuned.typed_json import Json, canonical, is_finite, texts, typed
+from autotuned.key.key import Key, check_device
+from autotuned.store import record
+from autotuned.typed_json import Json, canonical, typed
+
+if TYPE_CHECKING:
+    from autotuned.rules import rule as rules
+    from autotuned.rules.rule import Rule
+else:
+    rules = later("rules.rule")  # most files have none
 
 SCHEMA = 2
 SCHEMAS = "schema"  # the folder of JSON schemas beside the files of this package; none of its files is a config file
-WARPS = (1, 2, 4, 8, 16, 32, 64)  # Triton takes powers of two only
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One tuned call of a file: the call part of a key, the choice for it, and what that was measured under.
-
-    Attributes:
-        binaries: The digests of compiled kernels for it in the file of binaries beside this one. They are no part of
-            what was chosen: two entries that differ in them alone are equal.
-    """
-
-    call: Json
-    config: Mapping[str, Json]
-    median_us: float | None
-    vs_default: float | None
-    conditions: Conditions = Conditions()
-    binaries: tuple[str, ...] = field(default=(), compare=False)
-
-    @cached_property
-    def identity(self) -> str:
-        """The config's identity among the live candidates of a call."""
-        return record.identity_of(self.config)
-
-    def to_json(self) -> dict[str, Json]:
-        """The entry as the file holds it."""
-        return {
-            "call": self.call,
-            "config": dict(self.config),
-            "conditions": self.conditions.to_json(),
-            "median_us": self.median_us,
-            "vs_default": self.vs_default,
-            **({"compiled": sorted(self.binaries)} if self.binaries else {}),
-        }
-
-    def with_binaries(self, digests: Iterable[str]) -> Entry:
-        """The same with these binaries and no others."""
-        return replace(self, binaries=tuple(sorted(set(digests))))
 
 
 @dataclass(frozen=True)
@@ -116,6 +86,7 @@ class ConfigFile:
         self.device = device
         self.device_json = device.to_json()
         self._groups: dict[str, Group] = {}
+        self.rules: list[tuple[Json, Rule]] = []  # each with the context that it holds in; the first of a rest serves
         self.ends = NO_ENDS
         self.indexes: dict[Any, Any] = {}  # what others worked out about the entries; empty after a change
 
@@ -123,6 +94,23 @@ class ConfigFile:
         """Put an entry in, in place of one for the same call in the same context."""
         self.indexes.clear()
         self.group(canonical(context), context).entries[canonical(entry.call)] = entry
+
+    def rules_of(self, rest: str) -> list[tuple[Json, Rule]]:
+        """The rules for calls of this rest, each with its context; in order once a file."""
+        if "rules" not in self.indexes:
+            index: dict[str, list[tuple[Json, Rule]]] = {}
+            for context, rule in self.rules:
+                index.setdefault(rule.rest, []).append((context, rule))
+            self.indexes["rules"] = index
+        found: list[tuple[Json, Rule]] = self.indexes["rules"].get(rest, [])
+        return found
+
+    def add_rule(self, context: Json, rule: Rule) -> None:
+        """Put a rule in, in place of one for the same calls in the same context."""
+        self.indexes.clear()
+        name = canonical(context), rule.rest
+        kept = [one for one in self.rules if (canonical(one[0]), one[1].rest) != name]
+        self.rules = sorted([*kept, (context, rule)], key=lambda one: (canonical(one[0]), one[1].rest))
 
     def remove(self, key: Key) -> None:
         """Take the entry of a call in a context out; there must be one."""
@@ -178,7 +166,11 @@ class ConfigFile:
     def dump(self) -> str:
         """The file's text: fields and entries in a stable order, one entry a line, so that git merges it."""
         head = {"schema": SCHEMA, "kernel": self.kernel, "device": self.device_json}
-        lines = ["{", *(f" {json.dumps(name)}: {json.dumps(value)}," for name, value in head.items()), ' "groups": [']
+        lines = ["{", *(f" {json.dumps(name)}: {json.dumps(value)}," for name, value in head.items())]
+        if self.rules:
+            written = ["\n".join(rules.lines(rule, context)) for context, rule in self.rules]
+            lines += [' "rules": [', ",\n".join(written), " ],"]
+        lines.append(' "groups": [')
         # Empty lines: changes that are at most three lines apart count as one to git, and one across two groups would
         # put entries of the one into the other.
         groups = ",\n\n\n".join(
@@ -263,11 +255,16 @@ def _read(data: Any, lines: list[str], path: str) -> tuple[ConfigFile, list[Faul
     if typed(schema, int, "schema") != SCHEMA:
         remedy = "upgrade autotuned to read it" if schema > SCHEMA else "`autotuned tune --out` writes it anew"
         raise RecordError(f"expected schema {SCHEMA}, got {schema!r}; {remedy}.", where="schema")
-    fields = _fields(data, "file", {"schema", "kernel", "device", "groups"})
+    fields = fields_of({"rules": [], **data}, "file", {"schema", "kernel", "device", "rules", "groups"})
     reader = _Reader(_empty(fields), path)
+    places = iter(
+        [number for number, line in enumerate(lines, 1) if line.startswith('  {"context":') and line[-1] == ","]
+    )
+    for r, one in enumerate(typed(fields["rules"], list, "rules")):
+        reader.rule(one, f"rules[{r}]", next(places, None))
     numbers = _entry_lines(fields["groups"], lines)
     for g, group in enumerate(typed(fields["groups"], list, "groups")):
-        parts = _fields(group, f"groups[{g}]", {"context", "entries"})
+        parts = fields_of(group, f"groups[{g}]", {"context", "entries"})
         context = typed(parts["context"], dict, f"groups[{g}].context")
         if parts["entries"] == []:
             reader.fault(f"groups[{g}]: expected entries, got none: remove the group.", None, harmless=True)
@@ -295,6 +292,19 @@ class _Reader:
 
     def fault(self, text: str, line: int | None, harmless: bool = False) -> None:
         self._faults.append(Fault(self._path, text, line, harmless))
+
+    def rule(self, data: Json, where: str, line: int | None) -> None:
+        try:
+            context, found = rules.load_rule(data, where)
+            for place, config in enumerate(found.configs):
+                check_values(found.call, dict(config), f"{where}.configs[{place}]")
+        except (ValueError, TypeError) as error:
+            self.fault(f"{_reason(error)} The rule is left out; `autotuned compress` writes it anew.", line)
+            return
+        before = len(self._file.rules)
+        self._file.add_rule(context, found)
+        if len(self._file.rules) == before:
+            self.fault(f"{where}: a second rule for the same calls. The first is left out; keep one of the two.", line)
 
     def entry(self, context: Json, data: Json, where: str, line: int | None) -> None:
         try:
@@ -335,8 +345,16 @@ def _by_lines(text: str | bytes, path: str, error: Exception) -> tuple[ConfigFil
         return None, [broken]
     reader.fault(f"{broken.text} What can be read line by line is used; `autotuned merge` writes it anew.", broken.line)
     context: Json = None
+    in_rules = False
     for number, line in enumerate(map(str.strip, lines), 1):
+        if line.startswith('"rules":'):
+            reader.fault(
+                "rules are no lines of their own. They are left out; `autotuned compress` writes them anew.", number
+            )
+        in_rules = line.startswith('"rules":') or (in_rules and not line.startswith('"groups":'))
         try:
+            if in_rules and not line.startswith(("<<<<<<<", "=======", ">>>>>>>")):
+                continue
             if line.startswith('{"context":'):
                 context = typed(disk.parse_json(line.removesuffix("[") + "[]}")["context"], dict, "context")
             elif line.startswith('{"call":'):
@@ -368,50 +386,3 @@ def _empty(fields: Mapping[str, Json]) -> ConfigFile:
 def _reason(error: Exception) -> str:
     text = str(error) or type(error).__name__
     return text if text.endswith(".") else f"{text}."
-
-
-def load_entry(data: Any, where: str) -> Entry:
-    """Check an entry's JSON.
-
-    Raises:
-        RecordError: A field is missing, unknown, of another type, or a number is out of range.
-    """
-    fields = _fields({"compiled": [], **typed(data, dict, where)}, where,
-                     {"call", "config", "conditions", "median_us", "vs_default", "compiled"})  # fmt: skip
-    for name in ("median_us", "vs_default"):
-        number = fields[name]
-        if number is not None and (not is_finite(number) or number <= 0):
-            raise RecordError(f"{where}.{name}: expected a number above 0 or null, got {number!r:.60}.", where=where)
-    call = check_call(fields["call"], f"{where}.call")
-    config = record.check_config(fields["config"], f"{where}.config")
-    _check_values(call, config, f"{where}.config")
-    measured = conditions.load(fields["conditions"], f"{where}.conditions")
-    binaries = texts(fields["compiled"], f"{where}.compiled")
-    return Entry(call, config, fields["median_us"], fields["vs_default"], measured, tuple(sorted(set(binaries))))
-
-
-def _check_values(call: dict[str, Json], config: dict[str, Json], where: str) -> None:
-    if config["num_warps"] not in WARPS:
-        warps = f"one of {', '.join(map(str, WARPS))}"
-        raise RecordError(f"{where}.num_warps: expected {warps}, got {config['num_warps']!r:.60}.", where=where)
-    taken = config["kwargs"].keys() & passed(call)
-    if taken:
-        raise RecordError(
-            f"{where}.kwargs: sets {min(taken)!r}, which the caller passes: a config cannot override it.", where=where
-        )
-
-
-def passed(call: Json) -> set[str]:
-    """The names of a call's arguments and options, as far as its key has them."""
-    parts = (call.get(part) for part in ("tensors", "values", "none", "options"))
-    return {name.partition("[")[0] for part in parts if isinstance(part, (dict, list)) for name in part
-            if isinstance(name, str)}  # fmt: skip
-
-
-def _fields(data: Any, where: str, names: Set[str]) -> dict[str, Any]:
-    fields: dict[str, Any] = typed(data, dict, where)
-    missing, unknown = sorted(names - fields.keys()), sorted(fields.keys() - names)
-    if missing or unknown:
-        kind = "missing" if missing else "unknown"
-        raise RecordError(f"{where}: field {(missing or unknown)[0]!r} is {kind}.", where=where)
-    return fields

@@ -93,7 +93,7 @@ _generation = 0  # grows when files are to be read anew
 
 
 def register_configs(
-    source: str | Path, policy: str | Mapping[str, str] | None = None, *, binaries: bool = False
+    source: str | Path, policy: str | Mapping[str, Any] | None = None, *, binaries: bool = False
 ) -> None:
     """Serve the config files of an application.
 
@@ -104,6 +104,7 @@ def register_configs(
         source: A package ("mypkg.tuned", read with importlib.resources, also from a zip) or a folder.
         policy: What of these files serves where the call is the same and the context is not: one action for all
             axes, or actions by axis, such as `{"source": "warn", "triton": "refuse"}`; docs/config-files.md has both.
+            `{"rules": autotuned.within("5%")}`: the rules in them serve kernels without a `nearest=` of their own too.
         binaries: Whether compiled kernels that lie beside them may be loaded: they are code that runs on the GPU.
 
     Raises:
@@ -146,6 +147,11 @@ def forget_files() -> None:
         known.clear()
 
 
+def generation() -> int:
+    """What is equal for as long as no file was to be read anew, for those who ask at each call."""
+    return _generation
+
+
 def state() -> tuple[Any, ...]:
     """What is equal for as long as the same folders are asked and what was read of them holds."""
     told = (*env.config_path(), *(folder.path for folder in _registered))
@@ -172,6 +178,11 @@ def _others() -> Iterator[Folder]:
         yield Folder(folder, policy.DEFAULTS)
     yield from _registered
     yield from _looked_for("entry points", _entry_points)
+
+
+def allow_rules() -> bool:
+    """Whether the policy of some registered folder lets its rules serve every kernel."""
+    return any(policy.RULES in folder.policy for folder in _registered)
 
 
 def config_folders() -> Iterator[Traversable]:
@@ -374,7 +385,7 @@ def _ladder(key: Key) -> list[Offer]:
     """What there is for the call in other contexts, the best first."""
     call = canonical(key.call)
     offers = []
-    for held in _files_for(key):
+    for held in files_for(key):
         for context, entry in held.file.in_all_contexts(call):
             verdict = held.judge(key, context)
             if verdict is not None and verdict.notes:  # without notes it is the same context
@@ -389,7 +400,7 @@ def _neighbours(key: Key, factors: nearest_shape.Factors) -> Iterator[Offer]:
         return iter(())
     found = [
         _outwards(verdict, held, alike, ours.sizes, factors)
-        for held in _files_for(key)
+        for held in files_for(key)
         for alike in nearest_shape.alike(held.file, ours.rest, factors)
         if (verdict := held.judge(key, alike.context)) is not None
     ]
@@ -410,7 +421,7 @@ def _outwards(
             yield Offer(rank, verdict, entry, alike.context, held, note)
 
 
-def _files_for(key: Key) -> Iterator[ShippedFile]:
+def files_for(key: Key) -> Iterator[ShippedFile]:
     """A kernel's files for this device and for others of its architecture."""
     ours = key.context["device"]
     for number, folder in enumerate(folders()):

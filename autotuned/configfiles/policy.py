@@ -6,9 +6,11 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from autotuned.errors import ConfigFileError
+from autotuned._startup import Frozen
+from autotuned.errors import ConfigFileError, OptionError
 from autotuned.typed_json import Json, canonical
 
 if TYPE_CHECKING:
@@ -30,8 +32,55 @@ DEFAULTS = {  # older and newer: the Triton that the file was made with
     "environment": "retune",
     "device": "retune",
 }
+RULES = "rules"  # beside the axes: what a rule may lose, a `Within`
 _TRITON = ("triton_patch", "triton_older", "triton_newer")
-Policy = Mapping[str, str]
+Policy = Mapping[str, Any]
+
+
+class Within(Frozen):
+    """What `nearest=` and policies allow a rule to lose.
+
+    Attributes:
+        bound: 0.05 is 5% more time than the best config takes, which 95 of 100 calls are expected not to exceed.
+        strict: In mode "strict" too.
+        nearest: How far a neighbour may be where no rule serves, by argument.
+    """
+
+    bound: float
+    strict: bool = False
+    nearest: Mapping[str, float] = MappingProxyType({})
+
+
+def within(bound: str | float, *, strict: bool = False, nearest: Mapping[str, float] | None = None) -> Within:
+    """Let rules of config files serve calls that nobody tuned, for `nearest=` and for the policy of `register_configs`.
+
+    Args:
+        bound: The loss that is allowed: "5%" or 0.05. A rule serves where it promises that 95 of 100 calls lose no
+            more, and abstains elsewhere.
+        strict: In mode "strict" too.
+        nearest: Where no rule serves, neighbours may: factors by argument, as `nearest=` takes them without rules.
+
+    Raises:
+        OptionError: The bound is no share above 0.
+    """
+    return Within(share(bound, "within"), strict, dict(nearest or {}))
+
+
+def share(given: Any, option: str) -> float:
+    """A share as a number, from a number or from text such as "5%".
+
+    Raises:
+        OptionError: It is none above 0.
+    """
+    try:
+        is_percent = isinstance(given, str) and given.rstrip().endswith("%")
+        number = float(given.rstrip().removesuffix("%")) / 100 if is_percent else float(given)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not (0 < number < math.inf) or isinstance(given, bool):
+        problem = f"expected a share above 0, such as '5%' or 0.05, got {given!r:.60}"
+        raise OptionError(f"{option}: {problem}.", option=option, problem=problem)
+    return number
 
 
 class Folder(NamedTuple):
@@ -52,7 +101,7 @@ class Folder(NamedTuple):
         return self.code or (self.package != "" and module.partition(".")[0] == self.package)
 
 
-def policy(given: str | Mapping[str, str] | None) -> Policy:
+def policy(given: str | Mapping[str, Any] | None) -> Policy:
     """The action of each axis.
 
     Args:
@@ -64,15 +113,19 @@ def policy(given: str | Mapping[str, str] | None) -> Policy:
     """
     if given is None:
         return DEFAULTS
-    wanted = dict.fromkeys(DEFAULTS, given) if isinstance(given, str) else dict(given)
+    wanted: dict[str, Any] = dict.fromkeys(DEFAULTS, given) if isinstance(given, str) else dict(given)
+    rules = wanted.pop(RULES, None)
+    if rules is not None and not isinstance(rules, Within):
+        rules = within(rules)
     if "triton" in wanted:
         wanted = {**dict.fromkeys(_TRITON, wanted.pop("triton")), **wanted}
     for axis, action in wanted.items():
         if axis not in DEFAULTS:
-            raise ConfigFileError(f"policy: expected axes among triton, {', '.join(DEFAULTS)}, got {axis!r}.", path="")
+            axes = ", ".join(("triton", *DEFAULTS, RULES))
+            raise ConfigFileError(f"policy: expected axes among {axes}, got {axis!r}.", path="")
         if action not in ACTIONS:
             raise ConfigFileError(f"policy: {axis}: expected one of {', '.join(ACTIONS)}, got {action!r:.60}.", path="")
-    return {**DEFAULTS, **wanted}
+    return {**DEFAULTS, **wanted, **({} if rules is None else {RULES: rules})}
 
 
 class Step(NamedTuple):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from autotuned import disk
 from autotuned.configfiles import file as configfile
@@ -14,6 +15,10 @@ from autotuned.errors import ConfigFileError, OutputError
 from autotuned.gpu.device import Device, from_json
 from autotuned.key.key import Key
 from autotuned.store import layout, locks
+from autotuned.typed_json import Json, canonical
+
+if TYPE_CHECKING:
+    from autotuned.rules.rule import Rule
 
 ATTRIBUTES = ".gitattributes"
 UNION = (
@@ -33,10 +38,15 @@ def ship(key: Key, entry: Entry, folder: Path) -> Path:
     return path
 
 
-def ship_all(found: Iterable[tuple[Key, Entry]], folder: Path) -> list[Path]:
+def ship_all(
+    found: Iterable[tuple[Key, Entry]], folder: Path, rules: tuple[Json, Sequence[Rule]] | None = None
+) -> list[Path]:
     """Put entries into the config files of their kernels and devices below a folder; what else is in them stays.
 
     A folder that is new gets a `.gitattributes` that lets git merge what two people add.
+
+    Args:
+        rules: A context without its device, and the rules of it, in place of those that are there.
 
     Returns:
         The files, each `<folder>/<device slug>/<kernel>.json`.
@@ -50,12 +60,12 @@ def ship_all(found: Iterable[tuple[Key, Entry]], folder: Path) -> list[Path]:
         path = path_of(key.kernel, from_json(key.context["device"]), folder)
         by_path.setdefault(path, []).append((key, entry))
     for path, some in by_path.items():
-        _add(path, some, folder)
+        _add(path, some, folder, rules)
     lookup.forget_files()
     return list(by_path)
 
 
-def _add(path: Path, found: list[tuple[Key, Entry]], folder: Path) -> None:
+def _add(path: Path, found: list[tuple[Key, Entry]], folder: Path, rules: tuple[Json, Sequence[Rule]] | None) -> None:
     kernel, device = found[0][0].kernel, from_json(found[0][0].context["device"])
     with locks.locked(layout.config_file_lock_path(path)):
         file = shippable(path, kernel) or ConfigFile(kernel, device)
@@ -67,6 +77,11 @@ def _add(path: Path, found: list[tuple[Key, Entry]], folder: Path) -> None:
                 text = f"config file {path}: expected {from_json(where)}, got {file.device}."
                 raise ConfigFileError(text, path=str(path))
             file.add(context, _with_binaries(file.find(key), entry))
+        if rules is not None:
+            here = canonical(rules[0])
+            file.rules = [one for one in file.rules if canonical(one[0]) != here]
+            for rule in rules[1]:
+                file.add_rule(rules[0], rule)
         write(file, folder)
 
 
@@ -83,7 +98,7 @@ def take_out(keys: Sequence[Key], path: Path) -> ConfigFile | None:
         if file is not None and there:
             for key in there:
                 file.remove(key)
-            if not file.groups():
+            if not file.groups() and not file.rules:
                 path.unlink()
                 file = None
             else:

@@ -306,7 +306,7 @@ class _Through(Tuner):
 
     def miss(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], grid: Any) -> Any:
         """Let Triton look up or search, and launch; then put the launch into the table."""
-        self._misses += 1
+        self.misses += 1
         before, choices = self._tuned.__dict__.get("configs_timings"), len(self._tuned.cache)
         start = time.perf_counter()
         result = self._tuned.tritons_run(args, kwargs, grid)

@@ -107,6 +107,7 @@ class Joined:
         self.in_c = in_c
         self._make = in_python
         self._rest: table.PyLauncher | None = None
+        self.cleared = 0  # how many times
 
     @property
     def hits(self) -> int:
@@ -133,6 +134,7 @@ class Joined:
 
     def clear(self) -> None:
         """Forget everything bound."""
+        self.cleared += 1
         for table in self._tables():
             table.clear()
 

@@ -163,7 +163,7 @@ class PyLauncher:
         #: The bound kernel for these argument values, None if nothing is bound for them: the latest plan's function
         #: itself, since a method that asks it would cost 0.1 us (tests/bench/host.py).
         self.find: Callable[[tuple[Any, ...]], Bound | None] = self._find_by_types
-        self.evictions = 0
+        self.evictions = self.cleared = 0  # entries that made room, and how many times all went
 
     @property
     def hits(self) -> int:
@@ -207,6 +207,7 @@ class PyLauncher:
 
     def clear(self) -> None:
         """Forget everything bound."""
+        self.cleared += 1
         plans, self._plans = self._plans, {}
         self.find = self._find_by_types
         for plan in plans.values():

@@ -194,7 +194,7 @@ def _choices(side: str, kernel: str | None) -> Iterator[Stored]:
     """What one side stands for."""
     if Path(side).exists():
         return stored.choices_in(Path(side))
-    given = dict(part.partition("=")[::2] for part in side.replace(" ", "").split(","))
+    given = {name.strip(): value.strip() for name, _, value in (part.partition("=") for part in side.split(","))}
     if not given.keys() <= {"device", "triton"} or not all(given.values()):
         raise OptionError(
             f"--compare: expected device=NAME, triton=VERSION, a folder or a config file, got {side!r}.",

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from statistics import geometric_mean
 
 from autotuned.key import words
 from autotuned.offline.stored import Stored
@@ -228,5 +228,5 @@ def slowdown(us: float, fastest_us: float) -> float:
 
 def mean(ratios: Iterable[float | None]) -> float | None:
     """Geometric mean of what is known; None where nothing is."""
-    known = [ratio for ratio in ratios if ratio]
-    return geometric_mean(known) if known else None
+    known = [math.log(ratio) for ratio in ratios if ratio]  # `statistics` costs each command 10 ms
+    return math.exp(math.fsum(known) / len(known)) if known else None

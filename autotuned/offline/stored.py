@@ -14,7 +14,7 @@ from pathlib import Path
 from autotuned.configfiles import exchange, lookup
 from autotuned.configfiles.file import Entry
 from autotuned.errors import KernelNameError
-from autotuned.gpu.device import from_json
+from autotuned.gpu.device import from_json, safe_name
 from autotuned.key import words
 from autotuned.key.key import Key
 from autotuned.store import listing
@@ -134,7 +134,7 @@ class Filter:
 
     Attributes:
         kernel: A kernel's name, or what it ends in after a dot. Without one, what comes with this package is left out.
-        device: A part of a device's slug, such as "h200" or "interpreter", in any case.
+        device: A part of a device's name or slug, such as "H200", "nvidia-h200-sm_90" or "interpreter", in any case.
         triton: A version of Triton, or how it begins: "3.6" stands for 3.6.0 and 3.6.1; "none" for plain callables.
     """
 
@@ -146,7 +146,7 @@ class Filter:
         """Whether a key is of such a kernel, device and toolchain."""
         return (
             (self.kernel is None or f".{key.kernel}".endswith(f".{self.kernel}"))
-            and (self.device or "").lower() in _of_context(key.context)[1]
+            and safe_name(self.device or "") in _of_context(key.context)[1]
             and (self.triton is None or f"{_version(key)}.".startswith(f"{self.triton.rstrip('.')}."))
         )
 

@@ -108,7 +108,7 @@ def _edges(found: Iterable[Tunables]) -> Iterator[Suggestion]:
                 more = "larger" if parameter.edge == "largest" else "smaller"
                 text = (
                     f"{parameter.name}={value.value} is the {parameter.edge} value tried and the best in "
-                    f"{value.chosen} of {one.cases} cases: add {more} ones."
+                    f"{value.chosen} of {one.cases} calls: add {more} ones."
                 )
                 yield Suggestion("edge", one.kernel, one.device, one.toolchain, value.chosen, text)
 

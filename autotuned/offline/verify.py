@@ -159,7 +159,8 @@ def contests(files: Iterable[tuple[Path, ConfigFile]], found: Found, device: Any
             call = targets.bind(found, case)
             key, live = found.tuner.chooser.key(call), found.tuner.chooser.candidates(call)
             offered = _offered(files, key, live, found.tuner)
-            if offered is not None and found.tuner.chooser.launches(call):  # else there is nothing to time
+            launching = (one for one in live.values() if found.tuner.tunable.launches(call, one))
+            if offered is not None and any(True for _ in launching):  # else there is nothing to time
                 yield contest(found.tuner, call, key, offered)
 
 

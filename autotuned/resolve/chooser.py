@@ -16,7 +16,7 @@ from autotuned.key.key import Key, call_part
 from autotuned.resolve import active, sealing, sources
 from autotuned.resolve.request import Context, Options, Question, State
 from autotuned.store import conditions, layout, records
-from autotuned.store.choice import Candidates, Choice, Live, Look, Origin, Place
+from autotuned.store.choice import Candidates, Choice, Live, Look, Origin, Place, each
 from autotuned.triton_compat import kernel
 from autotuned.tunable import configs as candidates
 from autotuned.tunable.call import Call, Tunable, refuse_conflicts
@@ -53,12 +53,9 @@ class Chooser:
     untuned = cached_property(lambda self: advice.Untuned())
 
     def __init__(
-        self,
-        tunable: Tunable,
-        options: Options,
-        on_configs: Callable[[list[Any]], None],
-        on_written: Callable[[list[str]], None],
-    ) -> None:
+        self, tunable: Tunable, options: Options,
+        on_configs: Callable[[list[Any]], None], on_written: Callable[[list[str]], None],
+    ) -> None:  # fmt: skip
         self.tunable = tunable
         self.state = State(tunable, options, on_written)
         self._on_configs = on_configs
@@ -125,10 +122,6 @@ class Chooser:
         left = live.only([name for name, config in live.items() if self.tunable.launches(call, config)])
         left.whole = len(left) == len(live)
         return left or live
-
-    def launches(self, call: Call) -> bool:
-        """Whether a call launches anything with any of its configs."""
-        return any(self.tunable.launches(call, config) for config in self.candidates(call).values())
 
     def question(self, call: Call, live: Candidates, mode: str, **more: Any) -> Question:
         """What is asked for a call among its candidates."""
@@ -256,9 +249,10 @@ class Chooser:
         own: Place = (Origin.TABLE, lambda key, live: self._look_at_own(question))
         if question.fresh or not self.state.keeps(question.key):
             return [own]
-        strict = question.mode == "strict"
+        options, strict = self.options, question.mode == "strict"
         binaries = self.shipped.place(question) if self.shipped.possible else None
-        return [own, *sources.places(strict, question.must_search, self.options.nearest, question.needed, binaries)]
+        asked = strict, question.must_search, options.nearest, question.needed, binaries, options.within
+        return [own, *sources.places(*asked)]
 
     def _ending(self, question: Question) -> Origin | None:
         """What a call gets for which nothing is known: a search, an untuned config, or (None) an error."""
@@ -327,7 +321,8 @@ class Chooser:
         """Whether a choice may be taken although some candidates have not been measured."""
         if question.is_answered_by(known) or not self._may_search(question) or sealing.forbids():
             return True
-        return question.live.keys() <= known.tried and not question.must_search  # a search here ran out of time
+        tried = question.live.keys() <= known.tried and getattr(question.live, "is_listed", True)
+        return tried and not question.must_search  # a search here ran out of time
 
     def without_search(self, call: Call) -> Any:
         """The config a call would get if searching were not allowed: stored, default, or the first."""
@@ -418,7 +413,7 @@ class Chooser:
         return untuned(question.call, question.live).replace(lasting=False)
 
     def _first_that_compiles(self, call: Call, live: Candidates) -> Choice:
-        found = sources.first_that_compiles(self.tunable, call, live.values(), self.shipped.has)
+        found = sources.first_that_compiles(self.tunable, call, each(live), self.shipped.has)
         return Choice(found, Origin.DEFAULT)
 
     def searched(self, question: Question) -> Choice:

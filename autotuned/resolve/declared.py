@@ -21,6 +21,7 @@ from autotuned.tunable.configs import Config
 from autotuned.typed_json import Json, canonical, encode
 
 KEPT = 16  # spaces of one kernel, by the arguments that constraints read
+WIDER = 1.1  # by how much more members a call must have to be searched anew: their number may be an estimate
 ADMITTED = 256  # members that are offered to a pruner until it keeps one
 
 
@@ -68,6 +69,7 @@ class Declaration:
             if len(self._known) >= KEPT:
                 self._known.pop(next(iter(self._known)))
             self._known[text] = self.space.members(arguments, self._options)
+            self._known[text].under = text
         return self._known[text]
 
     def is_listed(self, members: Members, ranked: bool) -> bool:
@@ -86,7 +88,9 @@ class Declaration:
                 constraint="perf_model",
             )
         wanted = self._wanted
-        return ranked or (members.exact and (wanted == "exhaustive" or (wanted == "auto" and members.size <= SMALL)))
+        if ranked or wanted == "exhaustive":
+            return members.exact
+        return wanted == "auto" and members.is_at_most(SMALL)
 
     def __call__(self, **arguments: Any) -> list[Config]:
         """All members as a list; those to try first come first."""
@@ -122,6 +126,8 @@ class Declared(Live):
         admit: Of configs, those that a pruner keeps and a grid launches for this call.
     """
 
+    is_listed = False
+
     def __init__(
         self, members: Members, identity: Callable[[Config], str], admit: Callable[[list[Config]], list[Config]]
     ) -> None:
@@ -137,11 +143,32 @@ class Declared(Live):
         self.update(found)
         return found
 
+    def is_wider_than(self, provenance: Mapping[str, Any]) -> bool:
+        """Whether this call's constraints allow more than those of all calls that a record comes from."""
+        most, under = widest(provenance)
+        return most > 0 and under != self.members.under and most * WIDER < self.members.about
+
+    def widest(self, earlier: Mapping[str, Any]) -> dict[str, Json]:
+        """The same and this call's, for the record."""
+        most, under = widest(earlier)
+        if most > self.members.about:
+            return {"widest": most, "under": under}
+        return {"widest": self.members.about, "under": self.members.under}
+
     def begin(self) -> None:
         """Take in one config: the first of `first=`, else of all, that this call may have."""
+        next(self._in_order(), None)
+
+    def each(self) -> Iterator[Any]:
+        """Those that were named, and then others in order: some hundreds in all."""
+        named = dict(self)
+        yield from named.values()
+        yield from (config for identity, config in self._in_order() if identity not in named)
+
+    def _in_order(self) -> Iterator[tuple[str, Config]]:
         every = iter(self.members) if self.members.exact else self._drawn()
-        points = itertools.islice(itertools.chain(self.members.first, every), ADMITTED)
-        next((True for point in points if self.admitted([self.members.config(point)])), False)
+        for point in itertools.islice(itertools.chain(self.members.first, every), ADMITTED):
+            yield from self.admitted([self.members.config(point)]).items()
 
     def _drawn(self) -> Iterator[tuple[int, ...]]:
         source = random.Random(0)
@@ -192,6 +219,17 @@ class Declared(Live):
             return None
         config = self.members.config(point)
         return config if self.members.holds(point) and self._identity(config) == identity else None
+
+
+def widest(provenance: Mapping[str, Any]) -> tuple[int, str]:
+    """The most members that a call had of those that a record comes from, and what constraints read of that call.
+
+    0 where the record does not say.
+    """
+    searched = provenance.get("space")
+    searched = searched if isinstance(searched, dict) else {}
+    most, under = searched.get("widest"), searched.get("under")
+    return (most if type(most) is int else 0), str(under)
 
 
 def of(given: Any, wanted: Any, options: bool, kernel: str) -> Declaration:

@@ -42,6 +42,7 @@ WORDS = {
     Origin.BINARY: "config files, with a binary",
     Origin.FILE: "config files",
     Origin.LADDER: "config files, other context",
+    Origin.RULE: "config files, rule",
     Origin.NEAREST: "config files, nearest shape",
     Origin.DEFAULT: "default",
     Origin.SEARCH: "search",
@@ -71,7 +72,8 @@ class Explanation:
         reason: "hit", or why nothing that is known serves; one of `REASONS`.
         answer: The place that answers: "this process", "store", "config files, with a binary" (which is matched
             without the toolchain), "config files", "config files, other context",
-            "config files, nearest shape", "only config", "default" or "search"; "error" where the call would raise.
+            "config files, rule", "config files, nearest shape", "only config", "default" or "search"; "error" where
+            the call would raise.
         config: Its config for people; None where it is found out by a search or at the launch.
         steps: The places in the order in which they were asked, up to the one that answers.
         nearest: For a miss the stored key of this kernel that is most like this one, for a choice of another context

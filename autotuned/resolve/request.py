@@ -23,6 +23,7 @@ from autotuned.tunable.configs import Pruner
 from autotuned.typed_json import Json, canonical, digest, encode, portable, why_not_portable
 
 if TYPE_CHECKING:
+    from autotuned.configfiles.policy import Within
     from autotuned.resolve.declared import Declaration
     from autotuned.search import check as checks
     from autotuned.search import exclusions
@@ -47,6 +48,7 @@ class Options(Frozen):
         restore: Names to protect, None to find out. `zero`: names zeroed before every launch.
         default: A config, a callable of the arguments returning one, or None.
         stored: Whether results are kept on disk.
+        within: What a rule may lose that serves; None for what the policies of folders say.
         nearest: The axes on which a neighbour's choice may serve, and how far each.
         check: What configs are compared with while they are tuned.
         max_searches: How many searches one process may run for it.
@@ -71,6 +73,7 @@ class Options(Frozen):
     check: Check | None = None
     max_searches: float = math.inf
     nearest: Mapping[str, float] = MappingProxyType({})
+    within: Within | None = None
     members: int = 1
     members_by: str = "mean"
     objective: str = "kernel"

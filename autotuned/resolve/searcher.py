@@ -170,19 +170,22 @@ class Searcher:
             if question.members:
                 some = [self._member(question, one, left) for one in question.members]
                 members.run(
-                    some, outcome, self._state.options.members_by, lambda one, to: self._run(one.job, question, to)
+                    some,
+                    outcome,
+                    self._state.options.members_by,
+                    lambda one, to: self._run(one.job, question, to, left),
                 )
             else:
-                self._run(self._job(question, left, write), question, outcome)
+                self._run(self._job(question, left, write), question, outcome, left)
             for one in question.members or (question,):
                 if outcome.winner in one.live:
                     self.tunable.settle(one.call, one.live[outcome.winner or ""], folder)
 
-    def _run(self, wanted: Job, question: Question, outcome: Outcome) -> None:
+    def _run(self, wanted: Job, question: Question, outcome: Outcome, left: _Left) -> None:
         """One search, of a list or of a space."""
         live = question.live if wanted.call is question.call else _of_call(question, wanted.call).live
         if (space := self._space(question.replace(live=live))) is not None:
-            batches.run(wanted, outcome, self._source(question, space))
+            batches.run(wanted, outcome, self._source(question, space, left.earlier))
         else:
             search.run(wanted, outcome)
 
@@ -206,14 +209,15 @@ class Searcher:
             return None
         return question.live
 
-    def _source(self, question: Question, live: declared.Declared) -> batches.Source:
+    def _source(self, question: Question, live: declared.Declared, earlier: TuningRecord | None) -> batches.Source:
         """Where the configs of a declared space come from: those that others measured first."""
         declaration = self._state.options.declared
         assert declaration is not None
         prior = priors.of(question.key, live, self._state.keeps(question.key))
         asked = declaration.strategy(live.members, prior)
         mattered = getattr(asked, "importance", dict)
-        return batches.Source(asked, live.admitted, live.members.words, lambda: {"prior": len(prior), **mattered()})
+        said = {"prior": len(prior), **live.widest(earlier.provenance if earlier is not None else {})}
+        return batches.Source(asked, live.admitted, live.members.words, lambda: {**said, **mattered()})
 
     def _say_what_is_cut(self, question: Question) -> None:
         for name, value in question.call.arguments.items():

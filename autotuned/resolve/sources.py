@@ -27,18 +27,20 @@ from autotuned.typed_json import Json
 
 if TYPE_CHECKING:
     from autotuned.binaries import serve
-    from autotuned.configfiles import lookup, nearest_shape
+    from autotuned.configfiles import lookup, nearest_shape, shipped_rules
+    from autotuned.configfiles.policy import Within
     from autotuned.key import words
     from autotuned.resolve import explain
     from autotuned.resolve.explain import Explanation
     from autotuned.search import failures, race
 else:
     serve, lookup, explain = later("binaries.serve"), later("configfiles.lookup"), later("resolve.explain")
+    shipped_rules = later("configfiles.shipped_rules")
     failures, race, words = later("search.failures"), later("search.race"), later("key.words")
 
 log = logging.getLogger("autotuned")
 
-_FROM_FILES = (Origin.BINARY, Origin.FILE, Origin.LADDER, Origin.NEAREST)
+_FROM_FILES = (Origin.BINARY, Origin.FILE, Origin.LADDER, Origin.RULE, Origin.NEAREST)
 
 
 def find(
@@ -100,12 +102,16 @@ def under(found: TuningRecord, identity: str) -> Conditions:
     return found.conditions if timing is None else found.conditions.replace(checks=timing.passed)
 
 
+def _are_more(candidates: Candidates, found: TuningRecord) -> bool:
+    return isinstance(candidates, Live) and candidates.is_wider_than(found.provenance)
+
+
 def is_complete(found: TuningRecord, candidates: Candidates, winner: str, needed: Conditions) -> bool:
     """Whether every candidate was measured, and none that may be better waits for this call's check."""
     if not found.timings:  # one that was taken from a config file has none: it is as good as the file
         return True
     measured = {timing.identity: timing for timing in found.timings}
-    if not candidates.keys() <= measured.keys():
+    if not candidates.keys() <= measured.keys() or _are_more(candidates, found):
         return False
     if winner == record.identity_of(found.winner or {}):
         return True
@@ -145,6 +151,7 @@ def places(
     factors: nearest_shape.Factors,
     needed: Conditions = BY_DEFAULT,
     shipped: Callable[[Key, Candidates], Look] | None = None,
+    within: Within | None = None,
 ) -> Iterator[Place]:
     """The places a stored choice may come from, in the order in which they are asked; `explain` walks the same list.
 
@@ -155,6 +162,7 @@ def places(
         needed: What the choice must have been measured under.
         shipped: Asked for the entry of a config file that comes with a compiled kernel for the call; None where no
             kernel is compiled.
+        within: What a rule may lose; None for what the policies of folders say.
     """
     for place in exact_places(needed):
         if place[0] is Origin.FILE and shipped is not None and not exact:
@@ -162,6 +170,8 @@ def places(
         yield place
     if not exact:
         yield Origin.LADDER, lambda key, candidates: lookup.look_ladder(key, candidates, strict, needed)
+    if not exact and (within is not None or lookup.allow_rules()):
+        yield Origin.RULE, lambda key, candidates: shipped_rules.look_rule(key, candidates, within, needed, strict)
     if factors and not exact and not strict:
         yield Origin.NEAREST, lambda key, candidates: lookup.look_nearest(key, candidates, factors, needed)
 
@@ -319,8 +329,9 @@ def first_that_compiles(
     Args:
         is_shipped: Whether a call with a config has a compiled kernel that ships, and so need not be tried.
     """
-    given = list(live)
-    for config in given:
+    first = None
+    for config in live:
+        first = config if first is None else first
         try:
             if not is_shipped(call, config):
                 tunable.compile(call, config)
@@ -328,4 +339,4 @@ def first_that_compiles(
             log.info("`%s`: %s does not compile here (%s)", tunable.name, config, failures.describe(error))
         else:
             return config
-    return given[0]
+    return first

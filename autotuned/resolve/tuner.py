@@ -29,7 +29,7 @@ from autotuned.tunable.kernel import TunableKernel
 if TYPE_CHECKING:
     from autotuned.key import memory
     from autotuned.launch import bound, direct, verify
-    from autotuned.resolve import advice, counters
+    from autotuned.resolve import advice, counters, unseen
     from autotuned.resolve.counters import CacheInfo
     from autotuned.resolve.explain import Explanation
     from autotuned.search import failures
@@ -39,7 +39,7 @@ else:
     bound, direct = map(later, ("launch.bound", "launch.direct"))
     compiled = later("triton_compat.compiled")
     failures, memory = later("search.failures"), later("key.memory")
-    advice, counters = later("resolve.advice"), later("resolve.counters")
+    advice, counters, unseen = map(later, ("resolve.advice", "resolve.counters", "resolve.unseen"))
     verify = later("launch.verify")
 
 log = logging.getLogger("autotuned")
@@ -85,7 +85,7 @@ class Tuner:
         self.chooser = Chooser(tunable, options, self._learn, on_written)
         self._on_choice, self._pinned = on_choice, pinned
         self._bind_failed = False
-        self._misses = 0
+        self.misses = 0
         self._rebuild(_tuned_names(options.configs(), tunable))
         if isinstance(tunable, TunableKernel) and not tunable.interpreted:
             sealing.note(kernel.innermost(tunable.fn), tunable.name)
@@ -114,6 +114,7 @@ class Tuner:
         )
         if launcher.verifies():
             launcher.judge_by(self.launcher, verify.Judge(self))
+        self.unseen: unseen.Families | None = None  # of this table
         self._on_table(self.launcher)
 
     def _learn(self, configs: list[Any]) -> None:
@@ -180,7 +181,7 @@ class Tuner:
         return self._missed(self.rebound(values, grid))
 
     def _missed(self, call: Call) -> Any:
-        self._misses += 1
+        self.misses += 1
         start, digest, why = time.perf_counter(), "", ""
         try:
             choice, result = self._answer(call, self._launch)
@@ -226,15 +227,9 @@ class Tuner:
                 memory.refuse_without_tensor(call.arguments, lists, self.tunable.name)
 
     def tune(
-        self,
-        call: Call,
-        force: bool = False,
-        observer: Observer | None = None,
-        budget_s: float | None = None,
-        without: Collection[str] = (),
-        again: bool = False,
-        members: Sequence[Member] = (),
-    ) -> tuple[Question, Choice]:
+        self, call: Call, force: bool = False, observer: Observer | None = None, budget_s: float | None = None,
+        without: Collection[str] = (), again: bool = False, members: Sequence[Member] = (),
+    ) -> tuple[Question, Choice]:  # fmt: skip
         """Find or search the choice for a call without launching it, as the command line's `tune` does.
 
         Args:
@@ -304,20 +299,24 @@ class Tuner:
             _watch_environment()
         if choice.lasting and not call.options and tuple(call.arguments) == self.names:
             self._count_exactly()
-            self._put(call, choice.config, before, result)
+            self._put(call, choice, before, result)
         self.chooser.state.compile_s += launched - start
         self.chooser.state.bind_s += time.perf_counter() - launched
 
-    def _put(self, call: Call, config: Any, before: bound.Prologue | None, result: Any) -> None:
+    def _put(self, call: Call, choice: Choice, before: bound.Prologue | None, result: Any) -> None:
         try:
-            ready = self._bound(call, config, before, result)
+            ready = self._bound(call, choice.config, before, result)
         except compiled.EvictedError:  # by the user's code within the launch: a later call is bound
             return
         if active.recorders:
             ready = active.recorders[-1].watched(self, ready)
         values = tuple(call.arguments.values())
         in_c = launcher.in_c(self.launcher)
-        if not self.launcher.bind(values, ready) or in_c is None or ready.twin is None:
+        is_bound = self.launcher.bind(values, ready)
+        if is_bound and choice.origin is Origin.RULE:
+            self.unseen = self.unseen or unseen.Families(self)
+            self.unseen.add(call, ready)
+        if not is_bound or in_c is None or ready.twin is None:
             return
         wrong = ready.twin.differences(values, call.grid, in_c.passed(values, call.grid))
         if wrong:
@@ -403,7 +402,7 @@ class Tuner:
         """The counters."""
         launcher, state = self.launcher, self.chooser.state
         return counters.CacheInfo(
-            launcher.hits, self._misses, len(launcher), launcher.evictions, state.searches,
+            launcher.hits, self.misses, len(launcher), launcher.evictions, state.searches,
             state.lookup_s, state.search_s, state.compile_s, state.bind_s,
         )  # fmt: skip
 
@@ -413,7 +412,7 @@ class Tuner:
         self.launcher.clear()
 
 
-MEASURED = (Origin.STORE, Origin.BINARY, Origin.FILE, Origin.LADDER, Origin.NEAREST, Origin.SEARCH)
+MEASURED = (Origin.STORE, Origin.BINARY, Origin.FILE, Origin.LADDER, Origin.RULE, Origin.NEAREST, Origin.SEARCH)
 
 
 class _RefusedError(Exception):

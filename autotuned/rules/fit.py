@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -80,7 +80,7 @@ class Fit:
         }  # fmt: skip
 
 
-def fit(table: Table, within: float, most: int | None = None) -> Fit:
+def fit(table: Table, within: float, most: int | None = None, among: Iterable[str] | None = None) -> Fit:
     """Fit a rule to a table.
 
     The configs are the fewest that hold every call within the loss. The tree's size is the one that did best on calls
@@ -89,8 +89,11 @@ def fit(table: Table, within: float, most: int | None = None) -> Fit:
     Args:
         within: The loss that is allowed: 0.05 for 5%.
         most: How many configs at most.
+        among: The configs that may be chosen; None for all. Losses are against the best of all.
     """
-    chosen = cover.fewest(table.losses, within, most)
+    allowed = np.isin(table.configs, list(table.configs if among is None else among))
+    choosable = np.where(allowed[None, :], table.losses, math.nan)
+    chosen = cover.fewest(choosable, within, most)
     names = tuple(table.configs[place] for place in chosen.configs)
     nothing = np.full(len(table), math.nan)
     empty = Fit(table, within, names, chosen, None, np.zeros(len(table), dtype=int), nothing, nothing)
@@ -99,7 +102,7 @@ def fit(table: Table, within: float, most: int | None = None) -> Fit:
     if len(table) < CALLS:
         return replace(empty, why_not=f"expected {CALLS} calls or more, got {len(table)}")
     features = tree.Features(table.names, table.sizes)
-    trial = _Trial(table, features, within, most)
+    trial = _Trial(table, choosable, features, within, most)
     grown = trial.grow(np.arange(len(table)), list(chosen.configs), trial.leaves)
     losses = (trial.along(), trial.across())
     for left_out in losses:
@@ -129,8 +132,10 @@ def _tree(grown: tree.Grown, ends: Mapping[int, Leaf]) -> Tree:
 class _Trial:
     """Trees fitted without some calls, and what these then lose."""
 
-    def __init__(self, table: Table, features: tree.Features, within: float, most: int | None) -> None:
-        self.table, self._features = table, features
+    def __init__(
+        self, table: Table, choosable: np.ndarray, features: tree.Features, within: float, most: int | None
+    ) -> None:
+        self.table, self._choosable, self._features = table, choosable, features
         self._within, self._most = within, most
         self._costs = tree.costs(table.losses)
         self._losses = np.nan_to_num(table.losses, nan=np.inf)
@@ -139,7 +144,7 @@ class _Trial:
         self.leaves = self._best_size()
 
     def _configs(self, rows: np.ndarray) -> list[int]:
-        return list(cover.greedy(self.table.losses[rows], self._within, self._most))
+        return cover.greedy(self._choosable[rows], self._within, self._most)
 
     def grow(self, rows: np.ndarray, configs: Sequence[int], most: int) -> tree.Growth:
         """A tree fitted to some calls, with some of the configs."""

@@ -46,7 +46,7 @@ def split_of(text: Json, where: str) -> Split:
     """
     found = _TEST.fullmatch(text) if isinstance(text, str) else None
     if found is None or len(found["limit"] or found["divisor"]) > 30:
-        raise wrong(where, "a test such as 'M <= 96', 'M * N <= 4096' or 'K % 64 == 0'", text)
+        raise wrong(where, "a split such as 'M <= 96', 'M * N <= 4096' or 'K % 64 == 0'", text)
     return Split(tuple(found["names"].split(" * ")), found["limit"] is None, int(found["limit"] or found["divisor"]))
 
 
@@ -232,6 +232,11 @@ class Rule(Frozen):
     def leaves(self) -> list[Leaf]:
         """All leaves, in the order of the file."""
         return list(leaves(self.tree))
+
+    @property
+    def calls(self) -> int:
+        """How many calls it was fitted to."""
+        return sum(leaf.calls for leaf in self.leaves)
 
     @property
     def words(self) -> str:

@@ -62,13 +62,6 @@ class Table:
         at = self.names.index(self.along)
         return [(*row[:at], *row[at + 1 :]) for row in self.sizes]
 
-    def only(self, configs: Iterable[str]) -> Table:
-        """The same calls with these configs alone; losses are against the best of these. Calls of none are left out."""
-        kept = set(configs)
-        rows = [{config: us for config, us in times.items() if config in kept} for times in self.times]
-        found = [row for row, times in enumerate(rows) if times]
-        return Table(self.names, [self.sizes[row] for row in found], [rows[row] for row in found], self.pattern)
-
 
 def tables(calls: Iterable[tuple[Json, Mapping[str, float]]]) -> list[tuple[Table, list[int]]]:
     """Tables of calls of one kernel and context, one for each group of equal parts that are no sizes.

@@ -87,7 +87,8 @@ class _Batches:
         self._trials = self._better_at = 0
         self._own = hasattr(source.strategy, "doubt")  # the user's own says itself when it is done
         self._incumbent = job.incumbent
-        for timing in job.known.values():  # of a search that was interrupted
+        self._raced = False
+        for timing in job.known.values() if job.incumbent is None else ():  # of a search that was interrupted
             self._trials += 1
             self._note(timing.median_us if timing.usable else None)
 
@@ -105,6 +106,8 @@ class _Batches:
             waiting, in_vain = {}, 0 if fresh else in_vain + 1
             if fresh:
                 yield fresh
+        if not self._raced and any(timing.usable for timing in self._known.values()):
+            yield {}  # all is known, and what is best of it has not been said
         self._stopped = stopped or ""
 
     def _asked(self, waiting: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -139,6 +142,8 @@ class _Batches:
     def _why_stop(self, in_vain: int) -> str | None:
         if self._left_s() is not None and (self._left_s() or 0.0) <= 0 and self._trials:
             return "the budget is used up"
+        if not self._raced and not in_vain:
+            return None
         if in_vain >= IN_VAIN:
             return f"the strategy asked {IN_VAIN} times for nothing new"
         if self._trials >= MOST and (self._own or self._lead == math.inf):
@@ -156,6 +161,7 @@ class _Batches:
 
     def race(self, fresh: Mapping[str, Any]) -> None:
         """Measure a batch beside the best so far and what runs untuned."""
+        self._raced = True
         self._configs.update(fresh)
         known = {name: timing for name, timing in self._known.items() if name != self._job.untuned}
         found, left_s = Outcome(), self._left_s()

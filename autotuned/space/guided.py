@@ -25,6 +25,7 @@ NEXT_TO = 5  # best trials, next to which every fourth is made
 LEARNING = 12  # changes of weights that are tried with each model
 UNRUN = 0.7, 0.4, 0.05  # what share runs where nothing is known; how far a failure reaches; how unsure one is
 GAIN = 0.01  # what counts as better, as a share of the best time
+DOUBT = 2.0  # by how much, in logarithms
 CONTROLLED = 40  # trials, of which every eighth is made at random where a prior may mislead
 FAR = 0.1, 0.25, 0.5, 1.0, 8.0  # how far apart a prior's times may be from those seen here; the last is: unrelated
 
@@ -56,6 +57,7 @@ class Guided:
         self._members, self._source = members, random.Random(seed)
         self._encode = Encoding(members.values)
         self._weights = Weights(self._encode.parameters, self._source)
+        self._own = Weights(self._encode.parameters, self._source)  # of the times seen here alone
         self._prior = Prior(prior or {}, self._encode, self._source)
         self._random = np.random.default_rng(seed)
         self._pool = members.some(self._source)
@@ -174,13 +176,20 @@ class Guided:
         offset = float(times.mean()) if len(times) else self._prior.level
         factors, scales = self._scaled(at, times - offset)
         if self._prior:
-            process, offset, far = self._joined(at * factors, times, factors, offset)
-            if far < FAR[-1] or len(times) < OPENING:
-                return process, offset, factors
+            process, there, far = self._joined(at * factors, times, factors, offset)
+            if len(times) < OPENING or (far < FAR[-1] and not self._misleads(process, factors, at, times - offset)):
+                return process, there, factors
             self._prior = Prior({}, self._encode, self._source)  # it misleads, and so does what was learned from it
-            self._weights = Weights(self._encode.parameters, self._source)
+            self._weights = self._own
             factors = np.ones_like(factors)
         return Process(at * factors, times - offset, scales), offset, factors
+
+    def _misleads(self, joined: Process, factors: np.ndarray, at: np.ndarray, times: np.ndarray) -> bool:
+        """Whether the times seen here are likelier by themselves than beside a prior's."""
+        self._own.learn(at, times, LEARNING)
+        alone = Process(at * self._own.factors, times, (1.0,)).likelihood
+        prior = Process(self._prior.at * factors, self._prior.seen, (1.0,)).likelihood
+        return alone > joined.likelihood - prior + DOUBT
 
     def _kept(self) -> list[Point]:
         """Trials that are modelled: the best, and as many of the others at random."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,7 +32,7 @@ class Members:
 
     Attributes:
         names: The parameters, in order.
-        size: How many members there are, about so many where `exact` is false.
+        exact: Whether there are few enough combinations to list them.
 
     Raises:
         SpaceError: A constraint names something unknown, leaves nothing or raises.
@@ -50,13 +51,27 @@ class Members:
         self._options = {name for name in self.names if options and name in OPTIONS}
         self._has_options = options
         self.parts = parts.split(values, [one.bound(self.names, arguments) for one in where])
-        self.size = math.prod(part.size for part in self.parts)
+        self.under = ""  # what constraints read of the call, as text, where somebody says so
         self.exact = all(part.exact for part in self.parts)
         self.first = tuple(point for point in dict.fromkeys(first) if self.holds(point))
 
     @cached_property
     def _indices(self) -> list[dict[Any, int]]:
         return [indices(values) for values in self.values]
+
+    @cached_property
+    def size(self) -> int:
+        """How many members there are, about so many where `exact` is false."""
+        return math.prod(part.size for part in self.parts)
+
+    @cached_property
+    def about(self) -> int:
+        """The same, by an estimate where it would take long to list them."""
+        return math.prod(part.about for part in self.parts)
+
+    def is_at_most(self, most: int) -> bool:
+        """Whether an exact space has at most so many members; no more than that are looked at."""
+        return self.exact and sum(1 for _ in itertools.islice(iter(self), most + 1)) <= most
 
     @property
     def words(self) -> str:
@@ -69,11 +84,7 @@ class Members:
 
     def draw(self, source: random.Random) -> Point:
         """A member at random: each as likely as any other, nearly so where the size is an estimate."""
-        point = [0] * len(self.names)
-        for part in self.parts:
-            for place, index in zip(part.places, part.draw(source)):
-                point[place] = index
-        return tuple(point)
+        return self._point([part.draw(source) for part in self.parts])
 
     def __getitem__(self, index: int) -> Point:
         """The member at an index of an exact space; the parameters of the last part change fastest.
@@ -87,7 +98,23 @@ class Members:
 
     def __iter__(self) -> Iterator[Point]:
         """Every member of an exact space, in order."""
-        return (self[index] for index in range(self.size))
+        return map(self._point, self._rows(0))
+
+    def _rows(self, place: int) -> Iterator[list[Sequence[int]]]:
+        """A row of each part from a place on, the last part's changing fastest."""
+        if place == len(self.parts):
+            yield []
+            return
+        for row in self.parts[place]:
+            for rest in self._rows(place + 1):
+                yield [row, *rest]
+
+    def _point(self, rows: Sequence[Sequence[int]]) -> Point:
+        point = [0] * len(self.names)
+        for part, row in zip(self.parts, rows):
+            for place, index in zip(part.places, row):
+                point[place] = index
+        return tuple(point)
 
     def table(self, index: np.ndarray) -> np.ndarray:
         """The members at some indices of an exact space, one a row."""
@@ -104,7 +131,7 @@ class Members:
             return self.table(np.arange(self.size))
         if self.exact and self.size < 2**62:
             return self.table(np.array([source.randrange(self.size) for _ in range(most)]))
-        return np.array([self.draw(source) for _ in range(min(most, DRAWN))], np.uint16)
+        return np.array([*{self.draw(source): None for _ in range(min(most, DRAWN))}], np.uint16)
 
     def neighbours(self, point: Sequence[int]) -> Iterator[Point]:
         """Members that differ in one parameter, by one place in its list of values, or by any if it has no order."""

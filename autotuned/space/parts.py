@@ -6,6 +6,7 @@ import itertools
 import math
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 
 import numpy as np
 
@@ -14,6 +15,9 @@ from autotuned.space.constraints import Bound
 
 LISTED = 1_000_000  # combinations of one part that are gone through; more are drawn from
 PROBES, DRAWS = 2_000, 8
+TRIES, RARE, POOL = 400, 20, 2_000  # descents to draw a member by; where members are rare; how many are kept then
+FILLING = 10_000  # descents once it is known that members are rare
+QUICK = 20_000  # combinations that are listed within 0.1 s
 TRIED = 200_000  # descents into a part of unknown members before it counts as empty
 
 Point = tuple[int, ...]
@@ -28,8 +32,10 @@ class Part:
         values: The values of each.
         constraints: Those that read them, each with the positions, within `places`, of what it reads.
 
+    Members are listed, or estimated, when something asks how many there are: to find a stored choice nothing does.
+
     Attributes:
-        size: How many members there are; an estimate unless `exact`.
+        exact: Whether there are few enough combinations to list the members.
     """
 
     def __init__(
@@ -40,10 +46,37 @@ class Part:
         self._at: list[list[tuple[Bound, Point]]] = [[] for _ in places]
         for bound, reads in constraints:
             self._at[max(reads)].append((bound, reads))
-        product = math.prod(map(len, values))
-        self.rows = self._listed(product) if product <= LISTED else None
-        self.exact = self.rows is not None
-        self.size = len(self.rows) if self.rows is not None else self._estimate()
+        self._combinations = math.prod(map(len, values))
+        self.exact = self._combinations <= LISTED
+        self._pool: list[tuple[Point, float]] = []  # members that were drawn, with their weights
+        self._tries = TRIES
+
+    @cached_property
+    def rows(self) -> np.ndarray | None:
+        """All members, one a row; None where there are too many combinations."""
+        return self._listed() if self.exact else None
+
+    @cached_property
+    def size(self) -> int:
+        """How many members there are; an estimate unless `exact`."""
+        return len(self.rows) if self.rows is not None else self._estimate()
+
+    @property
+    def about(self) -> int:
+        """The same, by an estimate where it would take long to list them."""
+        return self.size if self._combinations <= QUICK else self._estimate()
+
+    def is_empty(self) -> bool:
+        """Whether there is no member, as far as `TRIED` random tries tell in a part that cannot be listed."""
+        if self.exact:
+            return next(iter(self), None) is None
+        self._pool = list(itertools.islice(self._descents(random.Random(1), TRIED), 1))
+        return not self._pool
+
+    def __iter__(self) -> Iterator[list[int]]:
+        """The members of an exact part, in order."""
+        listed = self.__dict__.get("rows")
+        return self._members([]) if listed is None else iter(listed.tolist())
 
     def holds(self, row: Sequence[int]) -> bool:
         """Whether a combination is a member."""
@@ -53,13 +86,17 @@ class Part:
         """A member at random, each as likely as any other; nearly so in a part that is not listed."""
         if self.rows is not None:
             return tuple(self.rows[source.randrange(len(self.rows))].tolist())
-        found = list(itertools.islice(self._descents(source, TRIED), DRAWS))
+        found = list(itertools.islice(self._descents(source, self._tries), DRAWS))
+        if len(found) < DRAWS:  # members are rare: those that were found before are drawn again
+            more = () if self._tries == RARE else self._descents(source, FILLING)
+            self._pool, self._tries = [*self._pool, *found, *more][-POOL:], RARE
+            found = self._pool
         return source.choices([row for row, _ in found], [weight for _, weight in found])[0]
 
-    def _listed(self, product: int) -> np.ndarray:
+    def _listed(self) -> np.ndarray:
         if not any(self._at):
             shape = tuple(map(len, self._values))
-            return np.stack(np.unravel_index(np.arange(product), shape), 1).astype(np.uint16)
+            return np.stack(np.unravel_index(np.arange(self._combinations), shape), 1).astype(np.uint16)
         flat = itertools.chain.from_iterable(self._members([]))
         return np.fromiter(flat, np.uint16).reshape(-1, len(self.places))
 
@@ -100,11 +137,8 @@ class Part:
 
     def _estimate(self) -> int:
         """How many members there are, by Knuth's estimate over seeded descents."""
-        found = [weight for _, weight in self._descents(random.Random(0), PROBES)]
-        if not found:
-            found = [weight for _, weight in itertools.islice(self._descents(random.Random(1), TRIED), 1)]
-            return round(sum(found) / TRIED) + bool(found)
-        return max(1, round(sum(found) / PROBES))
+        found = sum(weight for _, weight in self._descents(random.Random(0), PROBES))
+        return max(1, round(found / PROBES))
 
 
 def split(values: Mapping[str, Sequence[object]], constraints: Sequence[Bound]) -> list[Part]:
@@ -119,7 +153,7 @@ def split(values: Mapping[str, Sequence[object]], constraints: Sequence[Bound]) 
         inside = [bound for bound in constraints if names.index(bound.names[0]) in group]
         reads = [(bound, tuple(group.index(names.index(name)) for name in bound.names)) for bound in inside]
         part = Part(group, [values[names[place]] for place in group], reads)
-        if part.size == 0:
+        if part.is_empty():
             tried = "" if part.exact else f", as far as {TRIED:,} random tries tell"
             raise SpaceError(
                 f"Space: expected some of {math.prod(len(values[names[place]]) for place in group):,} combinations of "

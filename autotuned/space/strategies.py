@@ -122,7 +122,7 @@ def strategy(
 
 def _named(name: str, members: Members, seed: int, prior: Mapping[Point, float]) -> Asking:
     if name == "auto":
-        name = "exhaustive" if members.exact and members.size <= SMALL else "guided"
+        name = "exhaustive" if members.is_at_most(SMALL) else "guided"
     if name == "guided":
         from autotuned.space.guided import Guided  # with NumPy's linear algebra
 

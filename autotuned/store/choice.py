@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, ClassVar
 
 from autotuned._startup import Frozen
@@ -12,7 +12,7 @@ from autotuned.store.record import TuningRecord
 
 
 class Origin:
-    """Where a choice came from: one of nine objects, in the order in which the places are asked.
+    """Where a choice came from: one of ten objects, in the order in which the places are asked.
 
     No `enum`: each process would spend 0.2 ms on making it before its first launch, as on reading two modules.
     """
@@ -22,6 +22,7 @@ class Origin:
     BINARY: ClassVar[Origin]  # config files: same call, with a compiled kernel that fits this Triton
     FILE: ClassVar[Origin]  # config files: same call, same context
     LADDER: ClassVar[Origin]  # config files: same call, another context
+    RULE: ClassVar[Origin]  # config files: a rule for calls of other sizes
     NEAREST: ClassVar[Origin]  # config files: nearest shape
     DEFAULT: ClassVar[Origin]  # `default=`, or the first config where a mode says so
     SEARCH: ClassVar[Origin]  # measured now
@@ -108,6 +109,7 @@ class Live(dict[str, Any]):
     """The live configs of a call by identity, in order.
 
     Attributes:
+        is_listed: False for members of a space, which are named as a search comes to them.
         whole: False where some were left out because their grid launches nothing.
         untuned: Identity of what the call has without tuning: `default=`, else the first; None where that is unknown.
         spare: The same, where the user's list does not have it: it must not stand for a list that failed.
@@ -115,6 +117,7 @@ class Live(dict[str, Any]):
         no_default: Why `default=` is not among them; "" where it is, or there is none.
     """
 
+    is_listed = True
     whole = True
     untuned: str | None = None
     spare: str | None = None
@@ -126,6 +129,14 @@ class Live(dict[str, Any]):
         self.untuned, self.spare = identity, None if identity in self else identity
         self.setdefault(identity, config)
 
+    def each(self) -> Iterable[Any]:
+        """The configs, in order."""
+        return self.values()
+
+    def is_wider_than(self, provenance: Mapping[str, Any]) -> bool:
+        """Whether they come from more members of a space than a record with this provenance."""
+        return False
+
     def only(self, names: Collection[str]) -> Live:
         """Those of these names, with all that is known of the call."""
         left = Live((name, config) for name, config in self.items() if name in names)
@@ -135,6 +146,11 @@ class Live(dict[str, Any]):
     def without(self, names: Collection[str]) -> Live:
         """Those that have other names."""
         return self.only(self.keys() - {*names})
+
+
+def each(candidates: Candidates) -> Iterable[Any]:
+    """The configs, in order; of a space more than were named so far."""
+    return candidates.each() if isinstance(candidates, Live) else candidates.values()
 
 
 def untuned_of(candidates: Candidates) -> str | None:

@@ -32,7 +32,8 @@ def diff(
     digests of the two (`autotuned.choices_digest(paths=...)`) differ. Other times alone are no such difference.
 
     JSON: `changes`, each with `kind` ("added", "removed", "changed", or "compiled": other binaries alone), `kernel`,
-    `device`, `triton`, `call`, `before` and `after` (null where there is none), and `faults`.
+    `device`, `triton`, `call`, `before` and `after` (null where there is none), `faults`, and `rules`,
+    each with `kind`, `kernel`, `device`, `context` and `sizes`.
     """
     found = autotuned.diff(before, after)
     terminal.complain_of(found.faults)
@@ -40,7 +41,9 @@ def diff(
         terminal.print_json(found.to_json())
     else:
         _print(found.changes)
-    if found.faults or (exit_code and any(change.is_of_choice for change in found.changes)):
+        for rule in found.rules:
+            terminal.say(f"rule {rule.kind}: {rule.kernel} on {from_json(rule.device).slug}, {rule.sizes}")
+    if found.faults or (exit_code and (found.rules or any(change.is_of_choice for change in found.changes))):
         raise typer.Exit(1)
 
 

@@ -22,7 +22,7 @@ def import_(
     Compiled kernels beside the files are not taken: the store holds no code, and they serve from where they lie.
 
     JSON: `written`, `same` (were there already), `kept` (measured here, left as they are), `binaries` (compiled kernels
-    that were not taken) and `faults`.
+    that were not taken), `rules` (that stay in their files) and `faults`.
     """
     result = autotuned.import_configs(paths)
     terminal.complain_of(result.faults)
@@ -34,5 +34,8 @@ def import_(
         if result.binaries:
             left = terminal.counted(result.binaries, "compiled kernel")
             terminal.say(f"{left} not taken: register_configs(FOLDER, binaries=True) serves from where they lie")
+        if result.rules:
+            left = terminal.counted(result.rules, "rule")
+            terminal.say(f"{left} not taken: register_configs(FOLDER) serves from where they lie")
     if result.faults:
         raise typer.Exit(3 if result.written or result.same or result.kept else 1)

@@ -137,7 +137,7 @@ def _words(one: Summary) -> str:
     """The cases of a device and toolchain in one line."""
     return (
         f"{_where(one.device, one.toolchain)}: {terminal.ratio_words(one.vs_default)} the untuned speed on average, "
-        f"{terminal.counted(one.cases, 'case')}; {terminal.counted(one.configs, 'config')} measured "
+        f"{terminal.counted(one.cases, 'call')}; {terminal.counted(one.configs, 'config')} measured "
         f"({one.failed} failed) in {one.seconds:.1f} s"
     )
 

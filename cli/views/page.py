@@ -56,6 +56,8 @@ def of(found: Report) -> str:
         suggestions=found.suggestions[:ROWS],
         missing=found.coverage.missing[:MISSING] if found.coverage is not None else [],
         groups=groups,
+        listed=[group["kernel"] for group in groups],
+        kernel_count=len(kernels),
     )
 
 

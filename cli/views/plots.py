@@ -155,6 +155,7 @@ def over_sizes(points: Sequence[Point], label: str, title: str) -> Markup:
         x, y = (at + step * math.log(v) for (at, step), v in ((across, point.size), (up, point.ratio)))
         marks.append(tag("g", tag("title", point.words), mark(point.series, x, y),
                          class_=f"s{point.series % len(MARKS)} {point.classes}"))  # fmt: skip
+    label = label if len(shown) == len(points) else f"{label} ({len(shown):,} of {len(points):,} calls)"
     marks.append(tag("text", label, class_="label", x=(LEFT + PLOT_WIDTH) / 2, y=PLOT_HEIGHT - 6, text_anchor="middle"))
     return image(title, PLOT_WIDTH, PLOT_HEIGHT, *marks, kind="plot")
 

@@ -95,7 +95,7 @@ def test_the_table_and_its_last_line():
     out = run("k").stdout
     assert "BLOCK=32" in out and "3.00x" in out and "1.50x" in out and "2 of 5" in out
     assert out.splitlines()[-1] == (
-        "nvidia-h100-80gb-hbm3-sm_90-132, triton 3.9.0: 1.50x the untuned speed on average, 1 case; 5 configs measured "
+        "nvidia-h100-80gb-hbm3-sm_90-132, triton 3.9.0: 1.50x the untuned speed on average, 1 call; 5 configs measured "
         "(2 failed) in 1.5 s"
     )
 
@@ -234,6 +234,7 @@ def test_the_page_is_readable_without_eyes(tmp_path):
     assert all('scope="' in head for head in re.findall(r"<th\b[^>]*>", text))
     images = re.findall(r"<svg [^>]*>", text)
     assert images and all('role="img"' in one and "aria-label=" in one or 'aria-hidden="true"' in one for one in images)
+    assert set(re.findall(r'href="#([^"]+)"', text)) <= set(re.findall(r'id="([^"]+)"', text))
     assert len(re.findall(r'<label><input type="checkbox" id="t\d" checked>triton 3', text)) == 2
 
 
@@ -265,9 +266,14 @@ def test_the_interpreter_is_in_no_plot_and_no_mean_beside_a_device(tmp_path):
 def test_the_page_of_many_calls_stays_small_and_says_what_it_left_out(tmp_path):
     for n in range(350):
         keep(1 + n)
+    for n in range(70):
+        keep(1, kernel=f"other.k{n}")
     text = page(tmp_path, "app.k")
     assert "50 more are left out here: " in text and len(text) < 1_000_000
     assert "and 250 more, which --json has" in run("app.k").stdout
+    text = page(tmp_path)
+    assert "11 more are left out here: name a kernel" in "".join(Page(text).words)
+    assert set(re.findall(r'href="#([^"]+)"', text)) <= set(re.findall(r'id="([^"]+)"', text))
 
 
 def test_a_page_survives_odd_values(tmp_path):

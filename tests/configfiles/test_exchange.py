@@ -61,7 +61,14 @@ def test_export_check_import_export_is_the_same_to_the_byte(tmp_path: Path, monk
     run("export", "--out", tmp_path / "a")
     run("check", tmp_path / "a")
     monkeypatch.setenv("AUTOTUNED_CACHE_DIR", str(tmp_path / "other"))
-    assert run_json("import", tmp_path / "a") == {"written": 6, "same": 0, "kept": 0, "binaries": 0, "faults": []}
+    assert run_json("import", tmp_path / "a") == {
+        "written": 6,
+        "same": 0,
+        "kept": 0,
+        "binaries": 0,
+        "rules": 0,
+        "faults": [],
+    }
     run("export", "--out", tmp_path / "b")
     assert tree(tmp_path / "a") == tree(tmp_path / "b")
     assert len(tree(tmp_path / "a")) == 4  # three files, and the attributes
@@ -104,7 +111,7 @@ def test_what_is_imported_is_served_and_not_measured_again(tmp_path: Path) -> No
 def test_what_was_measured_here_stays(tmp_path: Path) -> None:
     keep(make_key(1), LARGE)
     write(tmp_path, (make_key(1), SMALL, 1.0, 9.0), (make_key(2), SMALL, 1.0, 9.0))
-    assert run_json("import", tmp_path) == {"written": 1, "same": 0, "kept": 1, "binaries": 0, "faults": []}
+    assert run_json("import", tmp_path) == {"written": 1, "same": 0, "kept": 1, "binaries": 0, "rules": 0, "faults": []}
     there = records.read(layout.record_path(make_key(1)))
     assert there is not None
     assert there.winner == form(LARGE)

@@ -1,8 +1,16 @@
 """What whoever has no C compiler gets: everything, and a line that says so."""
 
 import os
+import shutil
 import subprocess
 import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+CPYTHON = {"-DPy_GIL_DISABLED_HERE": '#define Py_GIL_DISABLED 1\n#include "cpython.h"\n#undef Py_GIL_DISABLED'}
 
 WITHOUT_C = """
 import sys
@@ -37,3 +45,42 @@ def test_without_the_extension_everything_works_and_says_so(tmp_path):
     done = subprocess.run([sys.executable, path], env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("[6.0] 2 python python the C extension is not there (")
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
+@pytest.mark.parametrize(
+    ("flag", "words"),
+    [
+        ("-DAUTOTUNED_PYTHON_HEX=0x030E0000", "the C launcher was tried with Python 3.10 to 3.13 only"),
+        ("-DPy_GIL_DISABLED_HERE", "the C launcher needs the interpreter lock"),
+    ],
+    ids=["newer", "free-threaded"],
+)
+def test_in_a_python_that_it_does_not_know_the_launcher_steps_aside(flag, words, tmp_path):
+    """Built here as for that Python: it refuses to be imported, and one line says so."""
+    folder = ROOT / "autotuned" / "launch" / "c"
+    source = (
+        (folder / "module.c").read_text().replace('#include "cpython.h"', CPYTHON.get(flag, '#include "cpython.h"'))
+    )
+    (tmp_path / "module.c").write_text(source)
+    built = tmp_path / f"_launch{sysconfig.get_config_var('EXT_SUFFIX')}"
+    include = ["-I", sysconfig.get_path("include"), "-I", folder]
+    flags = ["-Wall", "-Werror", "-Wno-missing-field-initializers", "-shared", "-fPIC"]
+    subprocess.run(["cc", *flags, flag, *include, tmp_path / "module.c", "-o", built], check=True)
+    script = f"""
+import importlib.util, sys
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == "autotuned._launch":
+            return importlib.util.spec_from_file_location(name, {str(built)!r})
+
+sys.meta_path.insert(0, Finder())
+from autotuned import _native
+import autotuned.launch.launcher as launch
+print(*launch.in_use())
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("python the C extension is not there (" + words)
+    assert done.stderr.count("\n") == 1 and f"Launches go through the Python twin: {words}" in done.stderr

@@ -49,7 +49,7 @@ def test_devices_are_paired_by_call_and_toolchain() -> None:
     found = autotuned.compare("device=h100", "device=h200")
     assert [pair.ratio for pair in found.pairs] == [4.0, 4.0]
     assert all(pair.a.stored.toolchain == pair.b.stored.toolchain for pair in found.pairs)
-    [pair] = autotuned.compare("device=h100, triton=3.6", "device=h200,triton=3.9").pairs
+    [pair] = autotuned.compare("device = NVIDIA H100, triton=3.6", "device=h200,triton=3.9").pairs
     assert pair.ratio == 2.0
     [pair] = autotuned.compare("device=h100", "device=h200", triton="3.9").pairs
     assert pair.a.stored.median_us == 8.0

@@ -186,7 +186,7 @@ def test_the_end_of_what_was_tried_is_said_where_it_is_the_best_and_matters() ->
         keep(make_key(n), lambda block, warps: 640 / block * {4: 1.0, 8: 0.99}[warps])
     [found] = autotuned.report().suggestions
     assert found.kind == "edge" and found.count == 3
-    assert found.text == "BLOCK=64 is the largest value tried and the best in 3 of 3 cases: add larger ones."
+    assert found.text == "BLOCK=64 is the largest value tried and the best in 3 of 3 calls: add larger ones."
 
 
 def test_calls_that_only_an_earlier_toolchain_has_are_to_be_tuned() -> None:

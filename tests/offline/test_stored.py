@@ -37,6 +37,7 @@ def four() -> None:
         (Filter(), [3, 2, 1, 4]),
         (Filter(device="H100"), [2, 1]),
         (Filter(device="nvidia-"), [2, 1, 4]),
+        (Filter(device="NVIDIA H100 80GB"), [2, 1]),
         (Filter(device="interpreter"), [3]),
         (Filter(triton="3.6"), [2]),
         (Filter(triton="3.6.1"), [2]),

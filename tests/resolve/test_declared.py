@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import threading
+from types import SimpleNamespace
 
 import pytest
 import triton
@@ -13,6 +14,7 @@ from triton import Config
 import autotuned
 from autotuned import Space, autotune, pow2s
 from autotuned.errors import AllConfigsFailedError, DecorationError, PruningError, SpaceError
+from autotuned.resolve import sources
 from autotuned.search import batches
 from autotuned.store import listing
 
@@ -43,10 +45,14 @@ def space(**more):
 def tuned(configs, **more):
     table = more.pop("table", None) or Table()
 
-    @autotune(configs=configs, do_bench=table, name="declared.f", **{"key": ["n"], **more})
-    def f(n, *, a, b, c):
+    def one(n, *, a, b, c):
         table.now = (a, b, c)
 
+    def two(n, most, *, a, b, c):
+        table.now = (a, b, c)
+
+    made = two if more.pop("arguments", False) else one
+    f = autotune(configs=configs, do_bench=table, name="declared.f", **{"key": ["n"], **more})(made)
     f.table = table
     return f
 
@@ -93,6 +99,23 @@ def test_constraints_see_the_call():
     assert all(a <= 16 for a, _, _ in f.table.asked) and f.best_config.kwargs["a"] == 16
     f(64)
     assert values(f.best_config) == (64, 32, 0)
+
+
+@pytest.mark.parametrize("same_process", [True, False])
+def test_a_call_that_allows_more_is_searched_and_one_that_allows_less_is_not(same_process):
+    wider = lambda: tuned(space(where=[lambda a, most: a <= most]), key=[], arguments=True)
+    f = wider()
+    f(1, 16)
+    assert values(f.best_config) == (16, 32, 0)
+    f = f if same_process else wider()
+    f.table.asked.clear()
+    f(1, 512)
+    assert values(f.best_config) == (64, 32, 0) and f.table.asked
+    f = f if same_process else wider()
+    f.table.asked.clear()
+    for most, best in ((16, (16, 32, 0)), (512, (64, 32, 0))):
+        f(1, most)
+        assert values(f.best_config) == best and not f.table.asked
 
 
 def test_what_others_measured_comes_first():
@@ -349,3 +372,21 @@ def test_all_members_have_identities_that_find_them():
     members = space().members(options=False)
     everything = set(itertools.starmap(lambda a, b, c: (a, b, c), [values(members.config(p)) for p in members]))
     assert len(everything) == members.size
+
+
+def test_untuned_is_the_first_member_that_runs():
+    """In mode "serve" nothing is searched, and the first member may not compile."""
+    tried = []
+
+    class Compiles:
+        def compile(self, call, config):
+            tried.append(values(config))
+            if len(tried) < 5:
+                raise RuntimeError("no")
+
+    f = tuned(space())
+    call = f.tuner.rebound((1,), None)
+    live = f.tuner.chooser.candidates(call)
+    compiles = SimpleNamespace(compile=Compiles().compile, name="declared.f")
+    found = sources.first_that_compiles(compiles, call, live.each())
+    assert len(tried) == len(set(tried)) == 5 and values(found) == tried[-1]

@@ -164,3 +164,26 @@ def test_errors_say_what_was_expected(make, message):
 
 def test_powers_of_two():
     assert pow2s(16, 256) == [16, 32, 64, 128, 256] and pow2s(3, 9) == [4, 8] and pow2s(1, 1) == [1]
+
+
+def test_nothing_is_listed_to_find_a_stored_choice():
+    """Of 10^6 linked combinations: a member is told by its constraints, and whether there is any by the first."""
+    asked = []
+    linked = lambda a, b, c, d, e, f: asked.append(1) or (a + b + c + d + e + f) % 3 == 0
+    members = Space({name: range(10) for name in "abcdef"}, where=[linked]).members()
+    assert members.holds((0, 0, 0, 0, 0, 3)) and not members.holds((0, 0, 0, 0, 0, 1))
+    assert next(iter(members)) == (0, 0, 0, 0, 0, 0) and not members.is_at_most(64)
+    assert len(asked) < 1_000
+    assert members.size == 333_334 and len(asked) >= 1_000_000
+
+
+def test_rare_members_are_drawn_in_bounded_time():
+    asked = []
+    rare = lambda **all_of: asked.append(1) or sum(all_of.values()) * 7919 % 1009 == 5
+    members = Space({f"p{place}": range(0, 1000, 100 - place) for place in range(8)}, where=[rare]).members()
+    assert not members.exact
+    asked.clear()
+    source = random.Random(0)
+    drawn = {members.draw(source) for _ in range(200)}
+    assert all(members.holds(point) for point in drawn) and len(drawn) > 2
+    assert len(asked) < 400_000

@@ -90,6 +90,14 @@ def test_a_prior_that_misleads_is_left():
     assert median("guided", space, times, prior=upside_down) <= alone + 60
 
 
+def test_a_prior_that_says_nothing_is_dropped():
+    """Each member has a time at random."""
+    space, times = modelled_matmul()
+    noise = random.Random(0)
+    unrelated = [(config, noise.uniform(1, 100)) for config, _ in times_of(space, times)]
+    assert median("guided", space, times, prior=unrelated) <= median("guided", space, times) + 60
+
+
 @pytest.mark.parametrize("name", ["guided", "random", "exhaustive", "auto"])
 def test_a_seed_repeats_itself(name):
     def run():

@@ -35,6 +35,7 @@ class Launcher:
                 args=args,
                 name=self.metadata.name,
                 arguments=dict(zip(self.names, args)),
+                metadata=self.metadata,
                 warps=self.metadata.num_warps,
                 shared=self.metadata.shared,
             )  # fmt: skip

@@ -23,6 +23,26 @@
 #include <string.h>
 #include <unistd.h>
 #include "abi.h"
+#include "cpython.h"
+
+#ifdef STEPS_ASIDE
+/* ---- a Python that the launcher does not know ------------------------------------------------------------------- */
+
+static int refuse(PyObject *module) {
+  (void)module;
+  PyErr_SetString(PyExc_ImportError, STEPS_ASIDE);
+  return -1;
+}
+
+static PyModuleDef_Slot slots[] = {{Py_mod_exec, (void *)refuse},
+#ifdef Py_mod_gil
+                                   {Py_mod_gil, Py_MOD_GIL_NOT_USED}, /* else the import would turn the lock on */
+#endif
+                                   {0, NULL}};
+static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_launch", "The launch path in C.", 0, NULL, slots, NULL, NULL, NULL};
+
+PyMODINIT_FUNC PyInit__launch(void) { return PyModuleDef_Init(&definition); }
+#else
 
 #define MAX_ARGS 128   /* free parameters; a kernel with more uses the Python twin */
 #define MAX_SLOTS 256  /* these, and what is in tuples; a call with more is not bound */
@@ -30,12 +50,6 @@
 #define MAX_DIMS 24    /* two bits a dimension in one word, beside the device */
 #define LIMIT 4096     /* entries of one table, as in the Python twin */
 #define VERSIONS 8     /* dicts of a launch whose versions are added up without a loop: most have 6, and one a module */
-
-#if PY_VERSION_HEX >= 0x030C0000
-#define HAVE_WATCHERS 1
-#else
-#define HAVE_WATCHERS 0
-#endif
 
 /* ---- what is shared by all tables -------------------------------------------------------------------------- */
 
@@ -171,3 +185,4 @@ PyMODINIT_FUNC PyInit__launch(void) {
   }
   return module;
 }
+#endif

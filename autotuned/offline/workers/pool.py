@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 
-from autotuned.configfiles import file, writer
-from autotuned.configfiles.file import Entry
+from autotuned.configfiles import writer
+from autotuned.configfiles.entry import Entry, load_entry
 from autotuned.errors import AutotunedError
 from autotuned.key.key import Key
 from autotuned.offline.cases import share
@@ -281,7 +281,7 @@ class Pool:
         if message["record"] is not None:
             connection.keep(record.load(message["record"]))
         if message["entry"] is not None and self._options.out is not None:
-            entry = file.load_entry(message["entry"], "entry")
+            entry = load_entry(message["entry"], "entry")
             self._unshipped.append((Key(**message["key"]), entry))
 
     def _ship(self, after_s: float) -> None:

@@ -1,0 +1,110 @@
+"""One entry of a config file: a call, the choice for it, and what that was measured under."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Set
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+from autotuned.errors import RecordError
+from autotuned.key.key import check_call
+from autotuned.store import conditions, record
+from autotuned.store.conditions import Conditions
+from autotuned.typed_json import Json, is_finite, texts, typed
+
+WARPS = (1, 2, 4, 8, 16, 32, 64)  # Triton takes powers of two only
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One tuned call of a file: the call part of a key, the choice for it, and what that was measured under.
+
+    Attributes:
+        binaries: The digests of compiled kernels for it in the file of binaries beside this one. They are no part of
+            what was chosen: two entries that differ in them alone are equal.
+    """
+
+    call: Json
+    config: Mapping[str, Json]
+    median_us: float | None
+    vs_default: float | None
+    conditions: Conditions = Conditions()
+    binaries: tuple[str, ...] = field(default=(), compare=False)
+
+    @cached_property
+    def identity(self) -> str:
+        """The config's identity among the live candidates of a call."""
+        return record.identity_of(self.config)
+
+    def to_json(self) -> dict[str, Json]:
+        """The entry as the file holds it."""
+        return {
+            "call": self.call,
+            "config": dict(self.config),
+            "conditions": self.conditions.to_json(),
+            "median_us": self.median_us,
+            "vs_default": self.vs_default,
+            **({"compiled": sorted(self.binaries)} if self.binaries else {}),
+        }
+
+    def with_binaries(self, digests: Iterable[str]) -> Entry:
+        """The same with these binaries and no others."""
+        return replace(self, binaries=tuple(sorted(set(digests))))
+
+
+def load_entry(data: Any, where: str) -> Entry:
+    """Check an entry's JSON.
+
+    Raises:
+        RecordError: A field is missing, unknown, of another type, or a number is out of range.
+    """
+    fields = fields_of({"compiled": [], **typed(data, dict, where)}, where,
+                     {"call", "config", "conditions", "median_us", "vs_default", "compiled"})  # fmt: skip
+    for name in ("median_us", "vs_default"):
+        number = fields[name]
+        if number is not None and (not is_finite(number) or number <= 0):
+            raise RecordError(f"{where}.{name}: expected a number above 0 or null, got {number!r:.60}.", where=where)
+    call = check_call(fields["call"], f"{where}.call")
+    config = record.check_config(fields["config"], f"{where}.config")
+    check_values(call, config, f"{where}.config")
+    measured = conditions.load(fields["conditions"], f"{where}.conditions")
+    binaries = texts(fields["compiled"], f"{where}.compiled")
+    return Entry(call, config, fields["median_us"], fields["vs_default"], measured, tuple(sorted(set(binaries))))
+
+
+def check_values(call: Json, config: Mapping[str, Json], where: str) -> None:
+    """Check what a config sets for a call.
+
+    Raises:
+        RecordError: Triton would refuse it, or the caller passes it.
+    """
+    if config["num_warps"] not in WARPS:
+        warps = f"one of {', '.join(map(str, WARPS))}"
+        raise RecordError(f"{where}.num_warps: expected {warps}, got {config['num_warps']!r:.60}.", where=where)
+    taken = config["kwargs"].keys() & passed(call)
+    if taken:
+        raise RecordError(
+            f"{where}.kwargs: sets {min(taken)!r}, which the caller passes: a config cannot override it.", where=where
+        )
+
+
+def passed(call: Json) -> set[str]:
+    """The names of a call's arguments and options, as far as its key has them."""
+    parts = (call.get(part) for part in ("tensors", "values", "none", "options"))
+    return {name.partition("[")[0] for part in parts if isinstance(part, (dict, list)) for name in part
+            if isinstance(name, str)}  # fmt: skip
+
+
+def fields_of(data: Any, where: str, names: Set[str]) -> dict[str, Any]:
+    """An object that must have just these fields.
+
+    Raises:
+        RecordError: It is none, one is missing, or there is another.
+    """
+    fields: dict[str, Any] = typed(data, dict, where)
+    missing, unknown = sorted(names - fields.keys()), sorted(fields.keys() - names)
+    if missing or unknown:
+        kind = "missing" if missing else "unknown"
+        raise RecordError(f"{where}: field {(missing or unknown)[0]!r} is {kind}.", where=where)
+    return fields

@@ -1,0 +1,92 @@
+"""The rules of config files: which of them answers a call that no entry answers."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from autotuned.configfiles import lookup
+from autotuned.configfiles.policy import RULES, Policy, Verdict, Within
+from autotuned.key.key import Key
+from autotuned.key.sizes import Shape, shape_of
+from autotuned.rules.rule import Rule
+from autotuned.store import conditions
+from autotuned.store.choice import Candidates, Choice, Look, Origin
+from autotuned.store.conditions import BY_DEFAULT, Conditions
+
+
+def look_rule(
+    key: Key, candidates: Candidates, within: Within | None, needed: Conditions = BY_DEFAULT, strict: bool = False
+) -> Look:
+    """The choice of a rule, in the same context or one that the policies serve, where its bound is small enough.
+
+    Args:
+        within: What the kernel allows; None for what each folder's policy does.
+        strict: Only what is allowed in mode "strict" too.
+    """
+    why, path = "", ""
+    for offer in _rules(key):
+        allowed = allowed_by(within, offer.held.policy, strict)
+        if allowed is None:
+            continue
+        answer = offer.rule.answer(offer.values, allowed.bound)
+        config = None if answer.leaf is None else candidates.get(offer.rule.identities[answer.leaf.config])
+        lack = conditions.lack(offer.rule.conditions, needed)
+        serving = offer.verdict.action == "accept" or (offer.verdict.action == "warn" and not strict)
+        if answer.bound is None or answer.bound > allowed.bound:
+            said = answer.words
+        elif not serving:
+            said = f"{offer.verdict.words}; policy {offer.verdict.action!r}"
+        elif lack:
+            said = f"measured {lack}"
+        elif config is None:
+            said = f"{answer.words}: its config is not among those of this call"
+        else:
+            note = "; ".join([f"rule {answer.words}", *offer.verdict.notes])
+            loud = offer.verdict.action == "warn"
+            choice = Choice(config, Origin.RULE, where=offer.held.path, note=note, loud=loud)
+            return Look(choice.replace(conditions=offer.rule.conditions))
+        why, path = (why, path) if why else (said, offer.held.path)
+    return Look(None, "absent", f"{path}: {why}" if why else "")
+
+
+def answering(key: Key, within: Within | None, strict: bool) -> tuple[RuleOffer, Within, int] | None:
+    """The rule that `look_rule` takes where its config is a live one; what it may lose, and the place of its config."""
+    for offer in _rules(key):
+        allowed = allowed_by(within, offer.held.policy, strict)
+        serving = offer.verdict.action == "accept" or (offer.verdict.action == "warn" and not strict)
+        place = offer.rule.config(offer.values, allowed.bound) if allowed is not None and serving else None
+        if allowed is not None and place is not None:
+            return offer, allowed, place
+    return None
+
+
+def allowed_by(within: Within | None, policy: Policy, strict: bool) -> Within | None:
+    """What a rule's loss may be: as the kernel says, else as the folder's policy; None for no rule at all."""
+    for allowed in (within, policy.get(RULES)):
+        if isinstance(allowed, Within) and (allowed.strict or not strict):
+            return allowed
+    return None
+
+
+class RuleOffer(NamedTuple):
+    """A rule for calls like one, and the values of its sizes."""
+
+    verdict: Verdict
+    held: lookup.ShippedFile
+    rule: Rule
+    values: tuple[int, ...]
+
+
+def _rules(key: Key) -> list[RuleOffer]:
+    """The rules for a call, the best context first; of equally good ones that of the folder that is asked first."""
+    found: list[RuleOffer] = []
+    shape: Shape | None = None
+    for held in lookup.files_for(key):
+        if not held.file.rules:
+            continue
+        shape = shape or shape_of(key.call)
+        for context, rule in held.file.rules_of(shape.rest):
+            verdict, values = held.judge(key, context), rule.values([size for _, size in shape.sizes])
+            if verdict is not None and values is not None:
+                found.append(RuleOffer(verdict, held, rule, values))
+    return sorted(found, key=lambda offer: (offer.verdict.rank, offer.held.number))

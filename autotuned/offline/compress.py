@@ -1,0 +1,254 @@
+"""Few configs that serve all calls of a kernel, and rules for calls that nobody tuned, from all that was measured."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import reduce
+from pathlib import Path
+
+import numpy as np
+
+from autotuned.configfiles import exchange, writer
+from autotuned.configfiles.entry import Entry
+from autotuned.configfiles.exchange import PathLike
+from autotuned.configfiles.file import Fault, entry_of, rounded, split_context
+from autotuned.configfiles.policy import share
+from autotuned.errors import ConfigFileError, OptionError
+from autotuned.key.key import Key
+from autotuned.rules import cover
+from autotuned.rules.fit import Fit, fit
+from autotuned.rules.table import Table, tables
+from autotuned.store import conditions, layout, records
+from autotuned.store.conditions import Conditions
+from autotuned.store.record import Timing, TuningRecord
+from autotuned.typed_json import Json, canonical
+
+
+@dataclass(frozen=True)
+class Left:
+    """A call that keeps the config it had, and why."""
+
+    key: Key
+    why: str
+
+    def to_json(self) -> dict[str, Json]:
+        """What `autotuned compress --json` prints of it."""
+        return {"kernel": self.key.kernel, "device": self.key.context["device"], "call": self.key.call, "why": self.why}
+
+
+@dataclass(frozen=True)
+class Compressed:
+    """The calls of one kernel on one device in one context, and what they get.
+
+    Attributes:
+        context: Of their keys, device included.
+        calls: How many have times. `before`: how many configs were best for some of them.
+        configs: Canonical forms of those that were chosen.
+        least: No fewer hold all calls: proven. `is_exact`: whether that is as many as there are, or, under a limit,
+            whether no others hold more calls.
+        worst: The largest loss of a call that is held.
+        fits: What came of fitting rules, one for each group of calls that differ in sizes only.
+    """
+
+    kernel: str
+    context: Json
+    calls: int
+    before: int
+    configs: tuple[Mapping[str, Json], ...]
+    least: int
+    is_exact: bool
+    worst: float
+    fits: tuple[Fit, ...]
+
+    def to_json(self) -> dict[str, Json]:
+        """What `autotuned compress --json` prints of it."""
+        rules = [{"sizes": list(one.table.names), **one.to_json()} for one in self.fits]
+        plain = {"kernel": self.kernel, "context": self.context, "calls": self.calls, "before": self.before}
+        chosen = {"configs": list(map(dict, self.configs)), "least": self.least, "exact": self.is_exact}
+        return {**plain, **chosen, "worst": round(self.worst, 4), "rules": rules}
+
+
+@dataclass
+class CompressResult:
+    """What `compress` did.
+
+    Attributes:
+        files: The config files that were written.
+        kernels: One for each kernel, device and context.
+        left: Calls that keep their config: those without times, and those that no chosen config serves well enough.
+        faults: What could not be read.
+    """
+
+    files: list[str] = field(default_factory=list)
+    kernels: list[Compressed] = field(default_factory=list)
+    left: list[Left] = field(default_factory=list)
+    faults: list[Fault] = field(default_factory=list)
+
+    def to_json(self) -> dict[str, Json]:
+        """What `autotuned compress --json` prints."""
+        lists = {name: [one.to_json() for one in getattr(self, name)] for name in ("kernels", "left", "faults")}
+        return {"files": list(self.files), **lists}
+
+
+def compress(
+    paths: PathLike | Iterable[PathLike],
+    *,
+    within: str | float,
+    out: PathLike,
+    max_configs: int | None = None,
+) -> CompressResult:
+    """Choose the fewest configs that serve every tuned call, and fit rules for calls that nobody tuned.
+
+    Kernels, devices and contexts are looked at one by one. Nothing is guessed: a config that was not measured for a
+    call never serves it, and a call without times keeps its config.
+
+    Args:
+        paths: Config files or folders of them, whose times are those of this user's store; or records of a store, or
+            folders of these.
+        within: What a tuned call may lose at most against its best config: "5%" or 0.05.
+        out: The folder that gets the config files; it may be the one that is read.
+        max_configs: How many configs at most for one kernel, device and context.
+
+    Raises:
+        OptionError: `within` is no share above 0, or `max_configs` no number above 0.
+        ConfigFileError: There are no files, or nothing in them can be used.
+        OutputError: Nothing can be written to `out`.
+        OSError: A file cannot be read or written.
+    """
+    allowed = share(within, "within")
+    if max_configs is not None and (type(max_configs) is not int or max_configs < 1):
+        text = f"max_configs: expected a number of 1 or more, got {max_configs!r:.60}."
+        raise OptionError(text, option="max_configs", problem=text.removeprefix("max_configs: ").rstrip("."))
+    writer.refuse_unwritable(Path(out))
+    result = CompressResult()
+    known = _Known(result.faults, paths)
+    if not known.calls:
+        fault = f" ({result.faults[0]})" if result.faults else ""
+        raise ConfigFileError(
+            f"{known.where}: expected tuned calls, got none that can be read{fault}.", path=known.where
+        )
+    for calls in known.groups():
+        _compress(calls, allowed, max_configs, result, Path(out))
+    return result
+
+
+@dataclass(frozen=True)
+class _Call:
+    """A call that is to be served: its entry, if it has one, and its record, if there is one with times."""
+
+    key: Key
+    entry: Entry
+    record: TuningRecord | None
+
+    @property
+    def times(self) -> dict[str, float]:
+        """Microseconds by config, of those that may be chosen."""
+        found = self.record.timings if self.record is not None else ()
+        return {one.identity: one.median_us for one in found if one.usable and one.median_us}
+
+    def timing(self, config: str) -> Timing | None:
+        """What was measured of a config."""
+        found = self.record.timings if self.record is not None else ()
+        return next((one for one in found if one.identity == config), None)
+
+
+class _Known:
+    """The calls that paths name, each once, with their times."""
+
+    def __init__(self, faults: list[Fault], paths: PathLike | Iterable[PathLike]) -> None:
+        self.where = ", ".join(map(str, exchange.paths_of(paths)))
+        self.calls: dict[Key, _Call] = {}
+        self._faults = faults
+        for path in exchange.files_in(paths):
+            if layout.DAMAGED not in path.parts:
+                self._read(path)
+
+    def _read(self, path: Path) -> None:
+        found, seen = records.inspect(path)
+        if found is not None:
+            if found.winner is not None:
+                self._note(_Call(found.key, entry_of(found), found if found.timings else None))
+            return
+        file, faults = exchange.read(path)
+        self._faults += [fault for fault in faults if not fault.harmless]
+        for key, entry in file.entries() if file is not None else ():
+            here = records.look_up(key)[0]
+            self._note(_Call(key, entry, here if here is not None and here.winner and here.timings else None))
+
+    def _note(self, call: _Call) -> None:
+        before = self.calls.get(call.key)
+        if before is None or (before.record is None and call.record is not None):
+            self.calls[call.key] = call
+
+    def groups(self) -> Iterator[list[_Call]]:
+        """The calls of each kernel, device and context."""
+        found: dict[tuple[str, str], list[_Call]] = {}
+        for key in sorted(self.calls, key=lambda key: key.text):
+            found.setdefault((key.kernel, canonical(key.context)), []).append(self.calls[key])
+        yield from (found[name] for name in sorted(found))
+
+
+def _compress(calls: Sequence[_Call], within: float, most: int | None, result: CompressResult, out: Path) -> None:
+    timed = [call for call in calls if call.times]
+    result.left += [Left(call.key, "it has no times: tune it here") for call in calls if not call.times]
+    whole = Table((), [()] * len(timed), [call.times for call in timed])
+    chosen = cover.fewest(whole.losses, within, most)
+    names = [whole.configs[place] for place in chosen.configs]
+    entries = [(call.key, call.entry) for call in calls if not call.times]
+    held = set(chosen.held)
+    worst = 0.0
+    for row, call in enumerate(timed):
+        if row in held:
+            place = min(chosen.configs, key=lambda place: (np.nan_to_num(whole.losses[row, place], nan=np.inf), place))
+            worst = max(worst, float(whole.losses[row, place]))
+            entries.append((call.key, _with_config(call, whole.configs[place])))
+        else:
+            entries.append((call.key, call.entry))
+            result.left.append(Left(call.key, f"none of the {len(names)} configs is within {within:.1%} of its best"))
+    found = tables((call.key.call, call.times) for call in timed)
+    fits = [(fit(table, within, among=names), [timed[number] for number in numbers]) for table, numbers in found]
+    before = len({call.entry.identity for call in timed})
+    key = calls[0].key
+    forms = tuple(map(json.loads, names))
+    made = tuple(one for one, _ in fits)
+    result.kernels.append(
+        Compressed(key.kernel, key.context, len(timed), before, forms, chosen.least, chosen.is_exact, worst, made)
+    )
+    result.files += [path for path in _write(entries, fits, out) if path not in result.files]
+
+
+def _with_config(call: _Call, config: str) -> Entry:
+    """The entry with another config of its record, and what that was measured under."""
+    timing = call.timing(config)
+    if config == call.entry.identity or timing is None or call.record is None:
+        return call.entry
+    gain = call.entry.vs_default
+    loss = (timing.median_us or 0.0) / call.record.median_us if call.record.median_us else None
+    return replace(
+        call.entry, config=timing.config, median_us=rounded(timing.median_us),
+        vs_default=rounded(gain / loss) if gain and loss else None,
+        conditions=call.record.conditions.replace(checks=timing.passed), binaries=(),
+    )  # fmt: skip
+
+
+def _write(entries: Sequence[tuple[Key, Entry]], fits: Sequence[tuple[Fit, Sequence[_Call]]], out: Path) -> list[str]:
+    """Put entries and rules into the file of their kernel and device; what else is in it stays, older rules do not."""
+    context, _ = split_context(entries[0][0].context)
+    rules = [one.rule(_under(calls, one.configs)) for one, calls in fits if not one.why_not]
+    return list(map(str, writer.ship_all(entries, out, (context, [rule for rule in rules if rule is not None]))))
+
+
+def _under(calls: Sequence[_Call], configs: Sequence[str]) -> Conditions:
+    """What all times of some configs were measured under: the least protection, and the checks that all passed."""
+    found = [call.record.conditions for call in calls if call.record is not None]
+    restores = [one.restore for one in found if one.restore is not None]
+    restore = reduce(lambda one, other: tuple(sorted(set(one) & set(other))), restores) if restores else None
+    passed = [timing.passed for call in calls for name in configs if (timing := call.timing(name)) is not None]
+    common = [check for check in (passed[0] if passed else ()) if all(_passes(check, others) for others in passed)]
+    return Conditions(restore, conditions.strongest(common))
+
+
+def _passes(check: conditions.Checked, passed: Sequence[conditions.Checked]) -> bool:
+    return any(other.covers(check) for other in passed)

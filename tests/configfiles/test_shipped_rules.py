@@ -1,0 +1,153 @@
+"""Rules of config files where they serve: within what is allowed, in their context, and in no other case."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ruled import ALIGNED, LIVE, RAGGED, key, ruled_files
+from stored import lines
+
+import autotuned
+from autotuned import errors
+from autotuned.configfiles import exchange, lookup, writer
+from autotuned.configfiles import file as configfile
+from autotuned.resolve import explain, sources
+from autotuned.store.choice import Origin
+from autotuned.store.conditions import Checked, Conditions
+
+FIVE = autotuned.within("5%")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Config files with a rule for the kernel, and an empty store."""
+    return ruled_files(tmp_path)
+
+
+def find(asked: Any, within: Any = FIVE, strict: bool = False, live: Any = LIVE, needed: Any = Conditions()) -> Any:
+    return sources.find(asked, live, list(sources.places(strict, False, {}, needed, None, within)), (), strict)
+
+
+def test_a_call_that_nobody_tuned_takes_the_rules_config(folder: Path, caplog: Any) -> None:
+    lookup.register_configs(folder)
+    for m, config in ((640 + 1, RAGGED), (1280 - 33, RAGGED), (1 << 9, ALIGNED)):
+        found = find(key(m))
+        assert found.config is config
+        assert found.origin is (Origin.FILE if m == 512 else Origin.RULE)
+    assert "rule M % 64 != 0: at most 0.0% of loss in 95 of 100 calls" in find(key(641)).note
+    assert lines(caplog) == []
+
+
+def test_nobody_is_served_who_did_not_ask(folder: Path) -> None:
+    lookup.register_configs(folder)
+    assert find(key(641), within=None) is None
+
+
+def test_a_policy_lets_rules_serve_every_kernel(folder: Path) -> None:
+    lookup.register_configs(folder, policy={"rules": "5%"})
+    assert find(key(641), within=None).config is RAGGED
+    assert find(key(641), within=None, strict=True) is None
+    lookup.register_configs(folder, policy={"rules": autotuned.within(0.05, strict=True)})
+    assert find(key(641), within=None, strict=True).config is RAGGED
+
+
+def test_mode_strict_takes_no_rule_unless_it_is_told_to(folder: Path) -> None:
+    lookup.register_configs(folder)
+    assert find(key(641), strict=True) is None
+    assert find(key(641), within=autotuned.within("5%", strict=True), strict=True).origin is Origin.RULE
+
+
+@pytest.mark.parametrize("m", [1, 15, 1281, 100_000])
+def test_outside_of_what_was_tuned_a_rule_abstains(folder: Path, m: int) -> None:
+    lookup.register_configs(folder)
+    assert find(key(m)) is None
+    [*_, step] = explain.ask(list(sources.places(False, False, {}, within=FIVE)), key(m), LIVE)[1]
+    assert f"M={m} is outside of the tuned 16 to 1280" in step.why
+
+
+def test_another_rest_is_another_call(folder: Path) -> None:
+    lookup.register_configs(folder)
+    other = key(641)
+    other.call["tensors"]["x"] = {**other.call["tensors"]["x"], "dtype": "torch.float16"}
+    assert find(other) is None
+    wide = key(641)
+    wide.call["values"]["N"] = 513
+    assert find(wide) is None
+    apart = key(641)
+    apart.call["tensors"]["x"] = {**apart.call["tensors"]["x"], "shape": [640, 512]}
+    assert find(apart) is None
+
+
+def test_another_context_serves_as_the_policy_says(folder: Path, caplog: Any) -> None:
+    lookup.register_configs(folder)
+    assert find(key(641, triton="3.9.1")).origin is Origin.RULE
+    assert find(key(641, source="cc")) is None
+    assert find(key(641, triton="3.10.0")).origin is Origin.RULE
+    [line] = lines(caplog)
+    assert "which was tuned for another" in line
+
+
+def test_a_config_that_is_gone_is_a_miss(folder: Path) -> None:
+    lookup.register_configs(folder)
+    left = {name: config for name, config in LIVE.items() if config is not RAGGED}
+    assert find(key(641), live=left) is None
+    assert (
+        "not among those of this call"
+        in explain.ask(list(sources.places(False, False, {}, within=FIVE)), key(641), left)[1][-1].why
+    )
+
+
+def test_what_was_measured_under_less_does_not_serve_who_asks_for_more(folder: Path) -> None:
+    lookup.register_configs(folder)
+    asked = Checked({"function": "aa"}, {"*": 1e-3}, True, False, None)
+    assert find(key(641), needed=Conditions(None, (asked,))) is None
+
+
+def test_a_rule_edited_into_nonsense_is_named_by_its_line_and_the_rest_serves(folder: Path, caplog: Any) -> None:
+    [path] = folder.rglob("*/app.k.json")
+    text = path.read_text()
+    path.write_text(text.replace("M % 64 == 0", "M is nice", 1))
+    lookup.register_configs(folder)
+    assert find(key(512)).origin is Origin.FILE and find(key(641)) is None
+    [line] = lines(caplog)
+    number = next(n for n, one in enumerate(text.splitlines(), 1) if one.startswith('  {"context"'))
+    assert f"line {number}: rules[0].tree.if: expected a split such as" in line and "left out" in line
+
+
+def test_of_a_file_that_git_left_in_pieces_the_entries_serve(folder: Path) -> None:
+    [path] = folder.rglob("*/app.k.json")
+    path.write_text(path.read_text().replace('   "configs": [', '   "configs": [,', 1))
+    file, faults = configfile.read(path.read_text(), str(path))
+    assert len(dict(file.entries())) == 80 and file.rules == []
+    assert any("rules are no lines of their own" in fault.text for fault in faults)
+
+
+def test_files_with_rules_are_merged_compared_and_written_as_they_were(folder: Path, tmp_path: Path) -> None:
+    [path] = folder.rglob("*/app.k.json")
+    plain = configfile.parse(path.read_text(), str(path))
+    plain.rules.clear()
+    writer.write(plain, tmp_path / "exported")
+    merged = autotuned.merge([folder, tmp_path / "exported"], tmp_path / "merged")
+    [copy] = merged.files
+    assert copy.read_text() == path.read_text()
+    assert exchange.diff(tmp_path / "exported", folder).rules[0].kind == "added"
+    assert exchange.diff(folder, tmp_path / "exported").to_json()["rules"][0]["kind"] == "removed"
+    assert exchange.diff(folder, copy).rules == []
+    assert autotuned.check(folder).faults == []
+    assert autotuned.import_configs(folder).rules == 1
+    autotuned.export(folder)  # adds to the file what the store has
+    assert copy.read_text() == path.read_text()
+
+
+@pytest.mark.parametrize("bound", ["5", "x%", -0.1, 0, None, [], float("nan"), True], ids=str)
+def test_a_bound_that_is_none_is_refused(bound: Any) -> None:
+    if bound == "5":
+        assert autotuned.within(bound).bound == 5.0
+        return
+    with pytest.raises(errors.OptionError, match="within: expected a share above 0"):
+        autotuned.within(bound)
+
+
+def test_a_policy_of_no_such_name_is_refused(folder: Path) -> None:
+    with pytest.raises(errors.ConfigFileError, match="expected axes among triton, .*rules"):
+        lookup.register_configs(folder, policy={"rule": "5%"})

@@ -1,0 +1,137 @@
+"""`compress`: the fewest configs from what was measured, rules beside them, and what cannot be held by its name."""
+
+import json
+from pathlib import Path
+
+import pytest
+from fakes import CONTEXT, DEVICE, form
+from ruled import ALIGNED, LIVE, RAGGED, SLOW, TUNED, files, keep, keep_all, key
+
+import autotuned
+from autotuned import errors
+from autotuned.configfiles import file as configfile
+from autotuned.store import layout, records
+
+
+def written(result) -> configfile.ConfigFile:
+    [path] = result.files
+    return configfile.parse(Path(path).read_text(), path)
+
+
+def test_the_fewest_configs_and_a_rule_are_written(tmp_path):
+    keep_all()
+    result = files(tmp_path)
+    [kernel] = result.kernels
+    assert (kernel.calls, len(kernel.configs), kernel.is_exact, kernel.worst, result.left) == (80, 2, True, 0.0, [])
+    [(context, rule)] = written(result).rules
+    assert [str(rule.tree.split), rule.sizes, rule.along] == ["M % 64 == 0", {"M": (16, 1280)}, "M"]
+    assert context == {name: value for name, value in CONTEXT.items() if name != "device"}
+    assert len(dict(written(result).entries())) == 80
+
+
+def test_records_can_be_given_themselves(tmp_path):
+    keep_all()
+    from_files = written(files(tmp_path))
+    result = autotuned.compress(layout.kernel_folder("app.k"), within=0.05, out=tmp_path / "direct")
+    assert written(result).dump() == from_files.dump()
+
+
+def test_each_tuned_call_loses_at_most_what_is_promised(tmp_path):
+    keep_all()
+    result = files(tmp_path, within="50%")
+    [kernel] = result.kernels
+    assert (len(kernel.configs), kernel.worst) == (1, 0.5)
+    for found, entry in written(result).entries():
+        assert entry.median_us <= 15.0 and records.read_of(found).timing_of(entry.config).median_us == entry.median_us
+
+
+def test_under_a_limit_what_cannot_be_held_is_named_and_keeps_its_config(tmp_path):
+    keep_all()
+    result = files(tmp_path, max_configs=1)
+    [kernel] = result.kernels
+    assert kernel.configs == (form(RAGGED),) and kernel.is_exact and kernel.least == 2
+    assert {one.key.call["values"]["M"] for one in result.left} == {m for m in TUNED if m % 64 == 0}
+    assert all("within 5.0% of its best" in one.why for one in result.left)
+    assert all(entry.config == form(ALIGNED if found.call["values"]["M"] % 64 == 0 else RAGGED)
+               for found, entry in written(result).entries())  # fmt: skip
+
+
+def test_calls_without_times_are_named_and_never_guessed(tmp_path):
+    keep_all()
+    autotuned.export(tmp_path / "exported")
+    for m in (16, 32, 48):
+        layout.record_path(key(m)).unlink()
+    keep(64, only=(RAGGED,))
+    result = autotuned.compress(tmp_path / "exported", within=0.05, out=tmp_path / "few")
+    assert [(one.key.call["values"]["M"], one.why) for one in result.left] == [
+        (m, "it has no times: tune it here") for m in (16, 32, 48)
+    ]
+    assert len(dict(written(result).entries())) == 80
+
+
+def test_devices_are_apart(tmp_path):
+    keep_all()
+    for m in TUNED[:5]:
+        keep(m, device={**DEVICE, "name": "NVIDIA H200"})
+    result = files(tmp_path)
+    assert [one.calls for one in result.kernels] == [80, 5] and len(result.files) == 2
+    [few] = [one for one in result.kernels if one.calls == 5]
+    assert [one.why_not for one in few.fits] == ["expected 20 calls or more, got 5"]
+
+
+def test_records_of_one_shape_give_no_rule(tmp_path):
+    keep(64)
+    [kernel] = files(tmp_path).kernels
+    assert [one.why_not for one in kernel.fits] == ["all calls have the same sizes"]
+
+
+def test_a_second_time_changes_nothing_and_a_rule_that_is_not_worth_it_goes(tmp_path):
+    keep_all()
+    [path] = files(tmp_path).files
+    before = Path(path).read_bytes()
+    autotuned.compress(tmp_path / "few", within="5%", out=tmp_path / "few")
+    assert Path(path).read_bytes() == before
+    for m in TUNED[12:]:
+        layout.record_path(key(m)).unlink()
+    autotuned.compress(tmp_path / "few", within="5%", out=tmp_path / "few")
+    assert configfile.parse(Path(path).read_text(), path).rules == []
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [
+        ({"within": "five"}, "within: expected a share above 0"),
+        ({"within": 0}, "within: expected"),
+        ({"within": True}, "within: expected"),
+        ({"max_configs": 0}, "max_configs: expected a number of 1 or more"),
+        ({"max_configs": 2.5}, "max_configs: expected"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_asked_is_refused(tmp_path, options, word):
+    keep(64)
+    with pytest.raises(errors.OptionError, match=word):
+        files(tmp_path, **options)
+
+
+def test_nothing_that_can_be_read_is_an_error(tmp_path):
+    (tmp_path / "a.json").write_text("{")
+    with pytest.raises(errors.ConfigFileError, match="expected tuned calls, got none"):
+        autotuned.compress(tmp_path, within=0.05, out=tmp_path / "out")
+    with pytest.raises(errors.ConfigFileError, match="no such file"):
+        autotuned.compress(tmp_path / "nowhere", within=0.05, out=tmp_path / "out")
+
+
+def test_all_failed_is_no_choice(tmp_path):
+    from autotuned.store.record import Timing, TuningRecord
+
+    records.keep(TuningRecord(key(64), None, None, "unresolved", (Timing(form(SLOW), status="failed", error="x"),)))
+    with pytest.raises(errors.ConfigFileError, match="got none"):
+        autotuned.compress(layout.kernel_folder("app.k"), within=0.05, out=tmp_path / "out")
+
+
+def test_its_json_can_be_written(tmp_path):
+    keep_all()
+    data = json.loads(json.dumps(files(tmp_path).to_json()))
+    assert data["kernels"][0]["rules"][0]["compared"]["rule"] == {"mean": 0.0, "worst": 0.0}
+    assert len(LIVE) == 3
