@@ -11,7 +11,9 @@ if TYPE_CHECKING:
     from autotuned import errors as errors
     from autotuned.api.decorator import autotune as autotune
     from autotuned.api.freeze import freeze as freeze
+    from autotuned.api.function import TunedFunction as TunedFunction
     from autotuned.api.heuristics import heuristics as heuristics
+    from autotuned.api.tuned import Tuned as Tuned
     from autotuned.binaries.merge import merge as merge
     from autotuned.configfiles.exchange import diff as diff
     from autotuned.configfiles.exchange import import_configs as import_configs
@@ -50,10 +52,11 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
-    "Check", "Config", "FixedLaunches", "Space", "autotune", "check", "choices_digest", "compare", "compress",
-    "connect", "counters", "diff", "errors", "export", "freeze", "heuristics", "import_configs", "install", "merge",
-    "mode", "on_event", "plan", "pow2", "pow2s", "prepare", "prune", "pull", "push", "record", "register_configs",
-    "report", "restored", "seal", "strategy", "sync", "tune", "uninstall", "unseal", "warmup", "within",
+    "Check", "Config", "FixedLaunches", "Space", "Tuned", "TunedFunction", "autotune", "check", "choices_digest",
+    "compare", "compress", "connect", "counters", "diff", "errors", "export", "freeze", "heuristics", "import_configs",
+    "install", "merge", "mode", "on_event", "plan", "pow2", "pow2s", "prepare", "prune", "pull", "push", "record",
+    "register_configs", "report", "restored", "seal", "strategy", "sync", "tune", "uninstall", "unseal", "warmup",
+    "within",
 ]  # fmt: skip
 
 # Imported at first use: importing this package must cost neither torch (1 s) nor triton (0.24 s).
@@ -62,6 +65,8 @@ _HOMES = {
     "Config": "triton",
     "FixedLaunches": "autotuned.search.do_bench",
     "Space": "autotuned.space.space",
+    "Tuned": "autotuned.api.tuned",
+    "TunedFunction": "autotuned.api.function",
     "autotune": "autotuned.api.decorator",
     "check": "autotuned.offline.check",
     "choices_digest": "autotuned.offline.digest",
@@ -100,11 +105,13 @@ _HOMES = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    if name == "errors":  # a module
-        return importlib.import_module("autotuned.errors")
-    if name not in _HOMES:
-        raise AttributeError(f"module 'autotuned' has no attribute {name!r}")
-    value = getattr(importlib.import_module(_HOMES[name]), name)
-    globals()[name] = value
-    return value
+if not TYPE_CHECKING:  # for whom a name that is not here is an error
+
+    def __getattr__(name: str) -> Any:
+        if name == "errors":  # a module
+            return importlib.import_module("autotuned.errors")
+        if name not in _HOMES:
+            raise AttributeError(f"module 'autotuned' has no attribute {name!r}")
+        value = getattr(importlib.import_module(_HOMES[name]), name)
+        globals()[name] = value
+        return value

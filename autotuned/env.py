@@ -9,19 +9,24 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeVar, get_args
 
 from autotuned import _native
 from autotuned._startup import Frozen
 
-MODES = ("auto", "serve", "strict", "search", "off")
-LAUNCHERS = ("c", "python", "triton", "verify")
+Mode = Literal["auto", "serve", "strict", "search", "off"]
+Launcher = Literal["c", "python", "triton", "verify"]
+OnSeal = Literal["error", "warn"]
+MODES: tuple[Mode, ...] = get_args(Mode)
+LAUNCHERS: tuple[Launcher, ...] = get_args(Launcher)
+SEALS: tuple[OnSeal, ...] = get_args(OnSeal)
 DEVICES = ("cuda", "interpreter")
-SEALS = ("error", "warn")
 INSTALLS = ("seed", "replace", "race", "replace-race")
 log = logging.getLogger("autotuned")
 SAID = 4096  # things that a process, or one tuned function, remembers to have warned of
 _said: set[str] = set()
+_Value = TypeVar("_Value", bound=str)
+_Default = TypeVar("_Default", bound=str)
 
 
 class Option(Frozen):
@@ -58,7 +63,7 @@ OPTIONS = (
 
 # Modes pushed by `with autotuned.mode(...)`. Process-wide on purpose: autograd runs backward kernels on threads of
 # its own, which must follow the mode of the program and not a thread-local default.
-_pushed: list[str] = []
+_pushed: list[Mode] = []
 _on_mode_change: list[Callable[[], None]] = []
 
 
@@ -66,16 +71,17 @@ def _get(name: str) -> str:
     return os.environ.get(name, "").strip()
 
 
-def _choice(name: str, allowed: tuple[str, ...], default: str) -> str:
+def _choice(name: str, allowed: tuple[_Value, ...], default: _Default) -> _Value | _Default:
     value = _get(name).lower()
     if not value:
         return default
-    if value not in allowed:
-        raise ValueError(f"{name}: expected one of {', '.join(allowed)}, got {value!r}. Unset it for {default!r}.")
-    return value
+    for one in allowed:
+        if value == one:
+            return one
+    raise ValueError(f"{name}: expected one of {', '.join(allowed)}, got {value!r}. Unset it for {default!r}.")
 
 
-def current_mode() -> str:
+def current_mode() -> Mode:
     """The mode in force: the innermost `autotuned.mode(...)`, else `AUTOTUNED_MODE`, else "auto".
 
     Raises:
@@ -85,7 +91,7 @@ def current_mode() -> str:
 
 
 @contextmanager
-def mode(name: str) -> Iterator[None]:
+def mode(name: Mode) -> Iterator[None]:
     """Set what calls do when nothing is stored for them, for the whole process, inside a `with` block.
 
     Args:
@@ -152,7 +158,7 @@ def stamp() -> Callable[[], int | None]:
     return _native.extension.environment if _native.extension is not None else lambda: None
 
 
-def launcher() -> str:
+def launcher() -> Launcher | Literal[""]:
     """The launch path asked for: "c", "python", "triton", or "" for the fastest that is there."""
     return _choice("AUTOTUNED_LAUNCHER", LAUNCHERS, "")
 
@@ -180,7 +186,7 @@ def kept_binaries() -> str | None:
     return _get("AUTOTUNED_BINARIES") or None
 
 
-def seal_kind() -> str:
+def seal_kind() -> OnSeal | Literal[""]:
     """What a search or a compilation is: one of `SEALS`, or "" for nothing special."""
     return _choice("AUTOTUNED_SEAL", SEALS, "")
 
@@ -213,6 +219,11 @@ def compile_workers() -> int | None:
     if text and not text.isdecimal():
         raise ValueError(f"AUTOTUNED_COMPILE_WORKERS: expected a number of 0 or more, got {text!r}. Unset it.")
     return int(text) if text else None
+
+
+def notebook() -> str:
+    """The notebook that this process runs, as Jupyter's server says it; "" where nobody does."""
+    return _get("JPY_SESSION_NAME")
 
 
 # What torchrun, Slurm, Open MPI and MPICH tell each process of how many of them run on its host.

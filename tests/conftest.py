@@ -78,7 +78,7 @@ QUICK = "not slow"
 # Begun first: a worker would end with them.
 _LONGEST = ["project/test_compiled", "project/test_workflow", "project/test_app", "distributed/test_agreement"]
 _SLOW_FILES = {
-    "acceptance/test_acceptance", "api/test_tuned", "cli/test_at_a_terminal", "cli/test_clear", "cli/test_commands",
+    "acceptance/test_acceptance", "api/test_static", "api/test_tuned", "cli/test_at_a_terminal", "cli/test_clear", "cli/test_commands",
     "cli/test_device", "cli/test_doctor", "cli/test_main", "cli/test_stored", "cli/test_tune", "cli/test_tune_out",
     "configfiles/test_git_merge", "configfiles/test_packaged", "distributed/test_agreement", "dropin/test_import_hook",
     "kernels/test_kernels", "offline/test_devices", "offline/workers/test_process", "offline/workers/test_ray_cluster",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from autotuned._startup import Frozen, later
@@ -20,25 +20,33 @@ from autotuned.tunable.call import Hooks, Names, Tunable, checked_names
 from autotuned.tunable.kernel import TunableKernel
 
 if TYPE_CHECKING:
+    from typing import Literal
+
+    from triton import Config
+
     from autotuned.api.function import TunedFunction
+    from autotuned.api.overloads import Decorator
     from autotuned.configfiles import nearest_shape as neighbours
     from autotuned.configfiles.policy import Within
     from autotuned.resolve import declared
     from autotuned.search import check as checks
+    from autotuned.search import do_bench as benches
+    from autotuned.space import strategies
+    from autotuned.space.space import Space
 else:
-    checks, neighbours = later("search.check"), later("configfiles.nearest_shape")
-    declared = later("resolve.declared")
+    checks, benches = later("search.check"), later("search.do_bench")
+    neighbours, declared = later("configfiles.nearest_shape"), later("resolve.declared")
 
 # Name given by the user -> fingerprint and place of what has it.
 _explicit_names: dict[str, tuple[str, tuple[str, str] | None]] = {}
 
 
 def autotune(
-    configs: Any,
+    configs: Iterable[Config] | Callable[..., Iterable[Config]] | Space,
     key: Sequence[str | Callable[..., Any]] | None = None,
     prune_configs_by: Mapping[str, Any] | None = None,
     reset_to_zero: Sequence[str] | None = None,
-    restore_value: Sequence[str] | str | None = None,
+    restore_value: Sequence[str] | Literal["auto"] | None = None,
     pre_hook: Callable[..., Any] | None = None,
     post_hook: Callable[..., Any] | None = None,
     warmup: int | None = None,
@@ -48,19 +56,19 @@ def autotune(
     cache_results: bool = True,
     *,
     name: str | None = None,
-    default: Any = None,
+    default: Config | Callable[..., Config] | None = None,
     bucket: Mapping[str, Callable[[Any], Any]] | None = None,
     members: int = 1,
     members_by: str = "mean",
     nearest: Mapping[str, float] | Within | None = None,
-    check: Any = None,
+    check: checks.Check | Callable[..., Any] | Literal["first"] | None = None,
     version: Any = None,
     toolchain: Sequence[str] | None = None,
     budget_s: float | None = None,
     max_searches: int | None = None,
-    strategy: Any = None,
-    objective: str | None = None,
-) -> Callable[[Any], Any]:
+    strategy: strategies.Name | strategies.AskTell | Callable[[Any], strategies.AskTell] | None = None,
+    objective: Literal["kernel", "call"] | None = None,
+) -> Decorator:
     """Choose among configs by measuring them once, remember the choice on disk, and launch cheaply.
 
     Over `@triton.jit` and `heuristics` the result is used like the kernel, `kernel[grid](...)`; over a plain
@@ -145,23 +153,7 @@ def measured_by(
     """The user's benchmark, or Triton's with the user's times; None where neither was asked for."""
     if do_bench is not None or (warmup is None and rep is None and not use_cuda_graph):
         return do_bench
-    return TritonBench(25 if warmup is None else warmup, 100 if rep is None else rep, use_cuda_graph)
-
-
-class TritonBench(Frozen):
-    """Triton's `do_bench` with these times in milliseconds; under a CUDA graph it takes no `warmup`."""
-
-    warmup: int
-    rep: int
-    use_cuda_graph: bool
-
-    def __call__(self, call: Callable[[], None], quantiles: Sequence[float]) -> Any:
-        """Times in milliseconds."""
-        import triton.testing
-
-        if self.use_cuda_graph:
-            return triton.testing.do_bench_cudagraph(call, rep=self.rep, quantiles=quantiles)
-        return triton.testing.do_bench(call, warmup=self.warmup, rep=self.rep, quantiles=quantiles)
+    return benches.TritonBench(25 if warmup is None else warmup, 100 if rep is None else rep, use_cuda_graph)
 
 
 class _Given(Frozen):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable
-from types import MethodType
-from typing import TYPE_CHECKING, Any
+from types import GenericAlias, MethodType
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from autotuned import env
 from autotuned._startup import later
@@ -19,16 +19,36 @@ from autotuned.tunable.call import Call, Names
 from autotuned.tunable.function import TunableFunction
 
 if TYPE_CHECKING:
+    from typing import Concatenate, Literal, overload
+
+    from triton import Config
+    from typing_extensions import Self
+
+    from autotuned.api.static import A, B, C, D, E, F, Function, Places, R
     from autotuned.recording import recorder
     from autotuned.resolve.counters import CacheInfo
     from autotuned.resolve.explain import Explanation
 else:
+    Function, Places = TypeVar("Function"), TypeVar("Places")
     recorder = later("recording.recorder")
     from autotuned.resolve.counters import CacheInfo
 
 
-class TunedFunction(Named):
-    """A plain callable with its tunables chosen; used as `f(*args)`, without a grid."""
+class TunedFunction(Named, Generic[Function, Places]):
+    """A plain callable with its tunables chosen; used as `f(*args)`, without a grid.
+
+    For type checkers it is generic in the callable: a call returns what that returns, and its first six arguments are
+    checked if they are given by position. What is given by name is not: which parameters are tuned, the configs say.
+    """
+
+    fn: Function
+    configs: list[Config]
+
+    if not TYPE_CHECKING:
+
+        def __class_getitem__(cls, parameters: Any) -> Any:
+            """For annotations: `typing`'s own wants both parameters."""
+            return GenericAlias(cls, parameters)
 
     def __init__(
         self,
@@ -38,7 +58,7 @@ class TunedFunction(Named):
         options: Callable[[Callable[[], list[Any]]], Options],
     ) -> None:
         functools.update_wrapper(self, tunable.fn)
-        self.fn = tunable.fn
+        self.fn = tunable.fn  # type: ignore[assignment]  # of what it was made over
         self.configs = configs
         self.keys = names.key
         self.arg_names = [parameter.name for parameter in tunable.parameters]
@@ -50,6 +70,41 @@ class TunedFunction(Named):
         self.tuner = Tuner(tunable, options(lambda: self.configs), self._note, lambda call: None, self._note_written)
         if env.record_path() is not None:
             recorder.begin_if_asked()
+
+    if TYPE_CHECKING:
+        # fmt: off
+        @overload
+        def __call__(
+            self: TunedFunction[Callable[Concatenate[A, B, C, D, E, F, ...], R], Literal[6]],
+            a: A = ..., b: B = ..., c: C = ..., d: D = ..., e: E = ..., f: F = ..., /, *args: Any, **kwargs: Any,
+        ) -> R: ...
+        @overload
+        def __call__(
+            self: TunedFunction[Callable[Concatenate[A, B, C, D, E, ...], R], Literal[5]],
+            a: A = ..., b: B = ..., c: C = ..., d: D = ..., e: E = ..., /, *args: Any, **kwargs: Any,
+        ) -> R: ...
+        @overload
+        def __call__(
+            self: TunedFunction[Callable[Concatenate[A, B, C, D, ...], R], Literal[4]],
+            a: A = ..., b: B = ..., c: C = ..., d: D = ..., /, *args: Any, **kwargs: Any,
+        ) -> R: ...
+        @overload
+        def __call__(
+            self: TunedFunction[Callable[Concatenate[A, B, C, ...], R], Literal[3]],
+            a: A = ..., b: B = ..., c: C = ..., /, *args: Any, **kwargs: Any,
+        ) -> R: ...
+        @overload
+        def __call__(
+            self: TunedFunction[Callable[Concatenate[A, B, ...], R], Literal[2]],
+            a: A = ..., b: B = ..., /, *args: Any, **kwargs: Any,
+        ) -> R: ...
+        @overload
+        def __call__(
+            self: TunedFunction[Callable[Concatenate[A, ...], R], Literal[1]], a: A = ..., /, *args: Any, **kwargs: Any
+        ) -> R: ...
+        @overload
+        def __call__(self: TunedFunction[Callable[..., R], Literal[0]], *args: Any, **kwargs: Any) -> R: ...
+        # fmt: on
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function with the config chosen for these arguments.
@@ -76,6 +131,15 @@ class TunedFunction(Named):
         self._local.best_config = bound.config
         return bound.run(values, None)
 
+    if TYPE_CHECKING:
+
+        @overload
+        def __get__(self, instance: None, owner: type | None = None) -> Self: ...
+        @overload
+        def __get__(
+            self: TunedFunction[Callable[..., R], Any], instance: object, owner: type | None = None
+        ) -> Callable[..., R]: ...
+
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         """The function as an attribute of a class is a method, as any function is; one under `staticmethod` is not."""
         if instance is None or isinstance(self.fn, staticmethod):
@@ -97,7 +161,7 @@ class TunedFunction(Named):
         return self.run()
 
     @property
-    def best_config(self) -> Any:
+    def best_config(self) -> Config | None:
         """The config of this thread's last call; None before the first."""
         return getattr(self._local, "best_config", None)
 
@@ -115,7 +179,7 @@ class TunedFunction(Named):
         """Forget this process's choices; records on disk stay."""
         self.tuner.forget()
 
-    def prepare(self, *args: Any, search: bool = False, **kwargs: Any) -> Any:
+    def prepare(self, *args: Any, search: bool = False, **kwargs: Any) -> Config:
         """Decide and bind for a call now, so that the call itself looks nothing up; returns the config.
 
         The function is not called, except by the trials of a search.

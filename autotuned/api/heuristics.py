@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
-
-from triton.runtime.autotuner import Heuristics as TritonHeuristics
+from typing import TYPE_CHECKING, Any
 
 from autotuned import _native
 from autotuned.api.pickling import Named
@@ -15,7 +13,15 @@ from autotuned.launch import launcher
 from autotuned.triton_compat import kernel
 from autotuned.tunable.configs import suggestion
 
-_TRITON_RUN = TritonHeuristics.run
+if TYPE_CHECKING:
+    from autotuned.api.static import Base, Grid
+    from autotuned.api.static import Heuristics as TritonHeuristics
+else:
+    from triton.runtime.autotuner import Heuristics as TritonHeuristics
+
+    Base = launcher.heuristics_base()
+
+_TRITON_RUN: Any = TritonHeuristics.run
 
 
 def heuristics(values: Mapping[str, Callable[[dict[str, Any]], Any]]) -> Callable[[Any], Heuristics]:
@@ -60,7 +66,7 @@ def heuristics(values: Mapping[str, Callable[[dict[str, Any]], Any]]) -> Callabl
     return decorate
 
 
-class Heuristics(launcher.heuristics_base(), TritonHeuristics, Named):  # type: ignore[misc]  # Triton is untyped
+class Heuristics(Base, TritonHeuristics, Named):
     """A kernel with parameters computed at every launch; `.fn` is the kernel, `.values` the functions.
 
     `run` is Triton's own, which torch.compile traces and others replace.
@@ -72,7 +78,7 @@ class Heuristics(launcher.heuristics_base(), TritonHeuristics, Named):  # type: 
 
     # The C launcher puts a function of its own behind `[]`; torch.compile looks this one up and traces it. The
     # parameter that nobody passes keeps Python 3.11 and later from calling it in place of the other.
-    def __getitem__(self, grid: Any, *nothing: Any) -> Any:
+    def __getitem__(self, grid: Grid, *nothing: Any) -> Callable[..., Any]:
         return lambda *args, **kwargs: self.run(*args, grid=grid, warmup=False, **kwargs)
 
     def __init_subclass__(cls) -> None:

@@ -1,4 +1,4 @@
-"""Decorated functions are pickled by their names, as functions are."""
+"""What decorated objects have in common: pickled by name, as functions are, and shown in a line."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import importlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from autotuned import env
 from autotuned.errors import DecorationError
 from autotuned.key import source
 from autotuned.triton_compat import kernel as triton_names
@@ -26,6 +27,20 @@ class Named:
     """Copied and pickled as functions are: a copy is the object itself, and a pickle is its name."""
 
     fn: Any
+
+    def __repr__(self) -> str:
+        """Name, configs, choices of this process and mode; of heuristics what they compute and over what."""
+        kind, tuner = type(self).__name__, vars(self).get("tuner")
+        if tuner is None:
+            return f"{kind}({', '.join(getattr(self, 'values', ()))}; {self.fn!r})"
+        declared, computed = tuner.options.declared, tuner.options.computed
+        configs = declared.space if declared else "by a callable" if computed else len(tuner.options.configs())
+        try:
+            mode: str = env.current_mode()
+        except ValueError:  # what AUTOTUNED_MODE holds is none: a call says so
+            mode = "unknown"
+        shown, known = "Tuned" if kind == "Decorated" else kind, len(tuner.chooser.state.choices)
+        return f"{shown}({tuner.tunable.name}; configs: {configs}, choices: {known}, mode: {mode})"
 
     def __copy__(self) -> Self:
         return self

@@ -9,7 +9,7 @@ from enum import Enum
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from triton.runtime.autotuner import Autotuner, AutotunerError, Heuristics
+from triton.runtime.autotuner import AutotunerError, Heuristics
 
 from autotuned import _native, env
 from autotuned._startup import Frozen, later
@@ -28,13 +28,19 @@ from autotuned.tunable.kernel import TunableKernel
 from autotuned.typed_json import is_numpy_scalar
 
 if TYPE_CHECKING:
+    from triton import Config
+
     from autotuned.api import triton_listener
+    from autotuned.api.static import Autotuner, Base
     from autotuned.launch import grid_program
     from autotuned.recording import recorder
     from autotuned.resolve.counters import CacheInfo
     from autotuned.resolve.explain import Explanation
     from autotuned.tunable import readers
 else:
+    from triton.runtime.autotuner import Autotuner
+
+    Base = launcher.base()
     grid_program, readers = later("launch.grid_program"), later("tunable.readers")
     recorder, triton_listener = later("recording.recorder"), later("api.triton_listener")
 
@@ -127,7 +133,7 @@ class Decoration(Frozen):
     do_bench: Callable[..., Any] | None
 
 
-class Tuned(launcher.base(), Autotuner, Named):  # type: ignore[misc]  # Triton is untyped
+class Tuned(Base, Autotuner, Named):
     """A Triton kernel whose config is chosen, stored and launched by this package.
 
     A subclass of Triton's `Autotuner`, one level deep, because torch.compile, vLLM and others accept a tuner by
@@ -265,7 +271,7 @@ class Tuned(launcher.base(), Autotuner, Named):  # type: ignore[misc]  # Triton 
 
     def _compile_only(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], grid: Any, warmup: bool) -> Any:
         if not warmup:
-            self()
+            self()  # type: ignore[operator]  # says that a grid is missing
         call = self.tuner.call(args, kwargs, grid)
         config = self.tuner.chooser.without_search(call)
         return self.fn.run(*args, grid=grid, warmup=True, **call.kwargs, **config.all_kwargs())
@@ -355,7 +361,7 @@ class Tuned(launcher.base(), Autotuner, Named):  # type: ignore[misc]  # Triton 
             raise AttributeError(f"`{name}`: expected a tuned call before configs_timings is read, got none yet.")
         return triton_listener.timings(choice.record, [*self.configs, choice.config], name)
 
-    def prepare(self, *args: Any, grid: Any = None, search: bool = False, **kwargs: Any) -> Any:
+    def prepare(self, *args: Any, grid: Any = None, search: bool = False, **kwargs: Any) -> Config:
         """Decide, compile, load and bind for a call now, so that the call itself only launches; returns the config.
 
         Nothing is launched, and nothing zeroed; the config's `pre_hook` is called, since it may decide what is

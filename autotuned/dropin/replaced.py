@@ -158,7 +158,7 @@ class Replaced(Tuned):
 
     def _leave(self) -> None:
         self.cache.beside = False
-        self.run = MethodType(_launched_by_triton, self)
+        self.run = MethodType(_launched_by_triton, self)  # type: ignore[method-assign]
 
     def _bench(self, *args: Any, config: Any, **meta: Any) -> Any:
         """Triton's own benchmark of a config; an answer that is no time counts as a failure, as infinity does."""
@@ -218,7 +218,7 @@ class Replaced(Tuned):
 
     def _compile_only(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], grid: Any, warmup: bool) -> Any:
         if not warmup:
-            self()
+            self()  # type: ignore[operator]  # says what Triton says
         with self._searching:
             config = self._known_config(args, kwargs)
         return self.fn.run(*args, grid=grid, warmup=True, **kwargs, **config.all_kwargs())

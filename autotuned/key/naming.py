@@ -16,6 +16,8 @@ from autotuned.key.source_text import Body, text
 
 BY_PATH_PREFIX = "autotuned_target_"
 _SCRIPTS = ("__main__", "__mp_main__")  # the second in what `multiprocessing` starts by "spawn" or "forkserver"
+# What is typed in is compiled under these: by Jupyter, by IPython, by marimo, and by Python from 3.13 on and before.
+_CELL = re.compile(r"[/\\]ipykernel_\d+[/\\]|^<ipython-input-|__marimo__cell_|^<python-input-|^<stdin>$")
 
 
 def public_name(body: Body) -> str:
@@ -23,8 +25,9 @@ def public_name(body: Body) -> str:
 
     That is the name under which Python would import this very file, else the name that the packages around the file
     (folders with an `__init__.py`) give it: run as a script, by processes that it spawns, or loaded from a path under
-    any name, a kernel has one name. What has no file, or one whose own name was made up for this process, is named by
-    the kernel's text: `source_<hash>.qualname`.
+    any name, a kernel has one name. In a notebook it is `<notebook>.qualname`, however often its cell is edited, and
+    `notebook.qualname` where nothing says the notebook's name. Other code without a file, and a file whose own name was
+    made up for this process, is named by the kernel's text: `source_<hash>.qualname`.
     """
     home = module_of(body.function) or f"source_{hashlib.sha256(_own_text(body)).hexdigest()[:12]}"
     return f"{home}.{body.function.__qualname__}"
@@ -52,7 +55,17 @@ def file_of(function: FunctionType) -> str:
 
 def module_of(function: FunctionType) -> str | None:
     """The name of a function's module that holds in every process; None where there is none."""
-    return _module(function.__module__ or "", function.__code__.co_filename, file_of(function))
+    code = function.__code__.co_filename
+    if _CELL.search(code):
+        return _notebook(function.__globals__)
+    return _module(function.__module__ or "", code, file_of(function))
+
+
+def _notebook(scope: dict[str, Any]) -> str:
+    """The name of the notebook that a cell belongs to, as far as Jupyter, VS Code or marimo say it."""
+    file = str(scope.get("__vsc_ipynb_file__") or scope.get("__file__") or env.notebook())
+    stem = re.sub(r"\W", "_", Path(file).stem)
+    return "notebook" if not stem or _is_made_up(stem) else stem
 
 
 @lru_cache(4096)

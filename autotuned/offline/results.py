@@ -14,6 +14,7 @@ from autotuned.typed_json import Json
 if TYPE_CHECKING:
     from autotuned.offline.ranges import Wanted
     from autotuned.search.job import Progress
+    from autotuned.store.record import Quality
 
 EXECUTORS = ("local", "ray")
 
@@ -81,7 +82,7 @@ class CaseResult:
     median_us: float | None = None
     vs_first: float | None = None
     vs_default: float | None = None
-    quality: str | None = None
+    quality: Quality | None = None
     source: str | None = None
     configs: int | None = None
     measured_configs: int | None = None

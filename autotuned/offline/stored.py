@@ -19,7 +19,7 @@ from autotuned.key import words
 from autotuned.key.key import Key
 from autotuned.store import listing
 from autotuned.store.conditions import Conditions
-from autotuned.store.record import TuningRecord
+from autotuned.store.record import Quality, TuningRecord
 from autotuned.tunable import configs
 from autotuned.typed_json import Json
 
@@ -56,7 +56,7 @@ class Stored:
     key: Key
     config: Mapping[str, Json] | None
     median_us: float | None
-    quality: str | None
+    quality: Quality | None
     vs_default: float | None
     path: str
     record: TuningRecord | None = None

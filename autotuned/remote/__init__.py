@@ -1,1 +1,1 @@
-"""The shared store: a second level behind the user's own, for many hosts."""
+"""The shared store: asked at a miss, written behind, and who in the fleet searches; `client.py` first."""

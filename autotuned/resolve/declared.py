@@ -100,7 +100,7 @@ class Declaration:
     def strategy(self, members: Members, prior: list[tuple[Config, float]]) -> Any:
         """What asks for members of a call's space."""
         if isinstance(self._wanted, str):
-            return strategy(self._wanted, members, 0, prior)
+            return strategy(self._wanted, members, 0, prior)  # type: ignore[arg-type]  # checked
         if not _is_strategy(self._wanted):
             return self._wanted(members)
         if self._unused:

@@ -33,7 +33,7 @@ class Seal(NamedTuple):
         on: "error" or "warn". `all`: whether kernels that are not tuned are meant too.
     """
 
-    on: str
+    on: env.OnSeal
     all: bool
 
 
@@ -60,7 +60,7 @@ _lifted: list[bool] = []  # whether `unseal` lifted what the environment said
 _tuned: dict[int, tuple[weakref.ref[Any], str]] = {}  # by address: hashing a Triton function hashes its source
 
 
-def seal(on: str = "error", *, all: bool = False) -> Sealed:
+def seal(on: env.OnSeal = "error", *, all: bool = False) -> Sealed:
     """Allow no search and no compilation from now on; what is known, shipped, or in Triton's cache is served as ever.
 
     A call of a tuned or replaced kernel that needs more raises `SealedError`, before anything is searched, compiled or

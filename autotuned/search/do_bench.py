@@ -1,10 +1,12 @@
-"""A benchmark with a fixed number of launches, for kernels that communicate: every rank must launch as often."""
+"""Benchmarks for `do_bench=`: Triton's with given times, and one with a fixed number of launches for ranks."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
+
+from autotuned._startup import Frozen
 
 
 class FixedLaunches:
@@ -49,6 +51,22 @@ class FixedLaunches:
         from autotuned.search.timers import host_us
 
         return [host_us(call) / 1e3 for _ in range(self.rep)]
+
+
+class TritonBench(Frozen):
+    """Triton's `do_bench` with these times in milliseconds; under a CUDA graph it takes no `warmup`."""
+
+    warmup: int
+    rep: int
+    use_cuda_graph: bool
+
+    def __call__(self, call: Callable[[], None], quantiles: Sequence[float]) -> Any:
+        """Times in milliseconds."""
+        import triton.testing
+
+        if self.use_cuda_graph:
+            return triton.testing.do_bench_cudagraph(call, rep=self.rep, quantiles=quantiles)
+        return triton.testing.do_bench(call, warmup=self.warmup, rep=self.rep, quantiles=quantiles)
 
 
 def _uses_gpu() -> bool:

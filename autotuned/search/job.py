@@ -17,7 +17,7 @@ from autotuned.search.exclusions import Exclusion
 from autotuned.search.timers import GivenTimer, Timer
 from autotuned.store.conditions import Checked, Conditions, Restore
 from autotuned.store.journal import Journal
-from autotuned.store.record import Timing, TuningRecord
+from autotuned.store.record import Quality, Timing, TuningRecord
 from autotuned.tunable import configs
 from autotuned.tunable.call import Call, Hooks, Tunable
 from autotuned.typed_json import Json
@@ -156,7 +156,7 @@ class Outcome:
 
     timings: list[Timing] = field(default_factory=list)
     winner: str | None = None
-    quality: str = "unresolved"
+    quality: Quality = "unresolved"
     written: list[str] = field(default_factory=list)
     unnamed: list[str] = field(default_factory=list)
     one_answer_us: float | None = None

@@ -12,7 +12,7 @@ from autotuned.search import failures, search
 from autotuned.search.job import Job, Outcome
 from autotuned.search.race import TIE_BAND
 from autotuned.search.timers import GivenTimer
-from autotuned.store.record import Timing
+from autotuned.store.record import Quality, Timing
 from autotuned.typed_json import Json
 
 # Those within this ratio of the best over all members are raced once more, so many of them at most: a config that was
@@ -106,7 +106,7 @@ class _Together:
         if not is_given:
             self._confirm(outcome, scores, late)
 
-    def _quality(self, tied: int) -> str:
+    def _quality(self, tied: int) -> Quality:
         qualities = {found.quality for _, found, _ in self._found}
         return "noisy" if "noisy" in qualities else "tied" if tied > 1 else "ok"
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from autotuned.search.drift import Drift
 from autotuned.search.trial import Trial
+from autotuned.store.record import Quality
 
 # The race. Counts and thresholds were validated by replaying recorded GPU timings (see docs/tuning.md): three
 # samples tell a config that is far off, nothing within the guard band is dropped before twelve, finalists get forty.
@@ -125,7 +126,7 @@ class Duel:
         """Whether there was time for enough samples."""
         return min(len(self.best.samples_us), len(self.untuned.samples_us)) >= FIRST_SAMPLES
 
-    def quality(self, resolution_us: float) -> str:
+    def quality(self, resolution_us: float) -> Quality:
         """How sure it is that the untuned config stays; see `winner`."""
         return winner([self.best, self.untuned], resolution_us, self.steady, self.untuned.index)[1]
 
@@ -324,7 +325,7 @@ def _no_launch() -> None:
 
 def winner(
     trials: Sequence[Trial], resolution_us: float, steady: bool = True, untuned: int | None = None
-) -> tuple[Trial, str]:
+) -> tuple[Trial, Quality]:
     """The trial to use, and the quality of that choice.
 
     Within `TIE_BAND`, or `TIE_ERRORS` standard errors of the difference of two such medians, of the fastest what runs

@@ -16,6 +16,7 @@ from autotuned.search.timers import GivenTimer
 from autotuned.search.trial import Trial
 from autotuned.search.trials import Board
 from autotuned.store import locks
+from autotuned.store.record import Quality
 
 FAR_OFF_UNWARMED = 2.0  # while others are compiled, this many times the best is out; in the race it is less
 # A race that ended noisy waits for calm: until a probe of the untuned config spreads no more than a choice that is not
@@ -179,7 +180,7 @@ class Racing:
 
     # -- who won -------------------------------------------------------------------------------------------------
 
-    def winner(self, ran: Sequence[Trial]) -> tuple[Trial, str]:
+    def winner(self, ran: Sequence[Trial]) -> tuple[Trial, Quality]:
         """The trial to use among some with samples, and the quality of that choice."""
         untuned = self._board.untuned
         if untuned is None:

@@ -24,7 +24,7 @@ from autotuned.search.sampling import Sampling
 from autotuned.search.timers import GivenTimer
 from autotuned.search.trial import Trial
 from autotuned.search.trials import Board
-from autotuned.store.record import Timing
+from autotuned.store.record import Quality, Timing
 
 log = logging.getLogger("autotuned")
 
@@ -351,7 +351,7 @@ class _Search:
         if isinstance(self._job.timer, GivenTimer) and benchmark.is_one_answer(trial.samples_us for trial in ran):
             outcome.quality, outcome.one_answer_us = "unresolved", best.median_us
 
-    def _overruled(self, best: Trial, ran: Sequence[Trial]) -> tuple[Trial, str] | None:
+    def _overruled(self, best: Trial, ran: Sequence[Trial]) -> tuple[Trial, Quality] | None:
         """What runs without tuning and how sure that is, if the best does not beat it in a last duel; else None."""
         untuned = self.board.untuned
         if not self._racing.may_duel(best):
@@ -373,7 +373,7 @@ class _Search:
                  self._job.tunable.name, self.board.label(best))  # fmt: skip
         return untuned, duel.quality(self._job.timer.resolution_us)
 
-    def _unconfirmed(self, best: Trial, untuned: Trial, ran: Sequence[Trial]) -> tuple[Trial, str] | None:
+    def _unconfirmed(self, best: Trial, untuned: Trial, ran: Sequence[Trial]) -> tuple[Trial, Quality] | None:
         """What stays where time is up before the last comparison: what has won one before, else the untuned config."""
         job, name = self._job, self.board.identity
         stays = next((trial for trial in ran if job.is_proven and name(trial) == job.incumbent), untuned)

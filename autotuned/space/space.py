@@ -48,7 +48,7 @@ class Space:
 
     def __repr__(self) -> str:
         sizes = ", ".join(f"{name}: {len(values)}" for name, values in self.parameters.items())
-        return f"Space({sizes}; {len(self.where)} constraints)"
+        return f"Space({sizes}; constraints: {len(self.where)})"
 
 
 def pow2s(low: int, high: int) -> list[int]:

@@ -8,7 +8,7 @@ import math
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from autotuned.errors import OptionError
 from autotuned.space.members import Members
@@ -22,11 +22,22 @@ else:
     Protocol = object
 
 log = logging.getLogger("autotuned")
-NAMES = ("auto", "exhaustive", "random", "guided")
+Name = Literal["auto", "exhaustive", "random", "guided"]
+NAMES: tuple[str, ...] = get_args(Name)
 SMALL = 64  # members of a space all of which "auto" tries
 IN_VAIN = 1_000  # members drawn one after the other that were all asked for: there are no others to speak of
 
 Result = tuple[Config, "float | None", str]
+
+
+class AskTell(Protocol):
+    """What `strategy=` takes in place of a name, or a callable of the `Members` that returns it."""
+
+    def ask(self, n: int, /) -> Iterable[Any]:
+        """At most `n` configs to measure next; none when it is done."""
+
+    def tell(self, results: Any, /) -> Any:
+        """Take times: of each config in microseconds, None where it failed, with its status."""
 
 
 class Asking(Protocol):
@@ -90,7 +101,7 @@ class Strategy:
 
 
 def strategy(
-    name: str,
+    name: Name,
     space: Space | Members,
     seed: int = 0,
     prior: Sequence[tuple[Config, float | None]] = (),

@@ -79,6 +79,9 @@ class Choice(Frozen):
     tried: frozenset[str] = frozenset()
     digest: str = ""
 
+    def __repr__(self) -> str:
+        return f"Choice({self.config}; {self.why})"
+
     @property
     def is_own(self) -> bool:
         """Whether it was measured on this host, or is in the user's store."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
+from typing import Literal, get_args
 
 from autotuned._startup import Frozen
 from autotuned.key.key import Key, load_key
@@ -13,7 +14,8 @@ from autotuned.store.conditions import Checked, Conditions, judge
 from autotuned.typed_json import Json, canonical, integer, is_finite, named, texts, typed, wrong
 
 SCHEMA = 2
-QUALITIES = ("ok", "tied", "noisy", "unresolved")
+Quality = Literal["ok", "tied", "noisy", "unresolved"]
+QUALITIES: tuple[Quality, ...] = get_args(Quality)
 FIELDS = {"schema", "kernel", "winner", "median_us", "quality", "conditions", "key", "timings", "provenance"}
 TIMING_FIELDS = {"config", "median_us", "low_us", "high_us", "samples", "status", "error", "passed", "failed"}
 _HOOK = re.compile("[0-9a-f]{16}")
@@ -95,7 +97,7 @@ class TuningRecord(Frozen):
     key: Key
     winner: Mapping[str, Json] | None
     median_us: float | None
-    quality: str
+    quality: Quality
     timings: tuple[Timing, ...]
     provenance: Mapping[str, Json] = MappingProxyType({})
     conditions: Conditions = Conditions()

@@ -20,10 +20,11 @@ def pull(
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Write the files into this folder.")] = ...,  # type: ignore[assignment]
     as_json: terminal.AsJson = False,
 ) -> None:
-    """Bring the config files, rules and binaries of a shared store into a folder.
+    """Bring the config files of a shared store into a folder.
 
-    A config file that is there already is merged with the store's, as `merge` does, with the binaries beside it; other
-    files that are there stay. Nothing is served from the folder before a program, or AUTOTUNED_CONFIG_PATH, names it.
+    Rules and binaries come with them. A config file that is there already is merged with the store's, as `merge` does,
+    with the binaries beside it; other files that are there stay. Nothing is served from the folder before a program, or
+    AUTOTUNED_CONFIG_PATH, names it.
 
     Exit codes: 0 done; 3 something is left out, such as what AUTOTUNED_STORE_KEY does not verify; 1 the store cannot be
     asked.
@@ -38,10 +39,11 @@ def push(
     url: Url,
     as_json: terminal.AsJson = False,
 ) -> None:
-    """Put the config files, rules and binaries of a folder into a shared store.
+    """Put the config files of a folder into a shared store.
 
-    A config file that is there already is merged with the folder's, as `merge` does, with the binaries beside it; other
-    files take the place of those that are there. They are signed with AUTOTUNED_STORE_KEY if it is set.
+    Rules and binaries go with them. A config file that is there already is merged with the folder's, as `merge` does,
+    with the binaries beside it; other files take the place of those that are there. They are signed with
+    AUTOTUNED_STORE_KEY if it is set.
 
     Exit codes: 0 done; 3 something is left out; 1 the store cannot be asked or written.
 

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
+import autotuned
 from autotuned.key import naming
+from autotuned.store import layout
 
 FUNCTION = """
 from autotuned import Config, autotune
@@ -111,6 +113,48 @@ def test_code_without_a_file_is_tuned_once(tmp_path: Path) -> None:
     said = [run(program, tmp_path) for _ in range(2)]
     assert [searches for _, searches in said] == [1, 0]
     assert said[0][0].startswith("source_") and said[0][0].endswith(".kernel")
+
+
+CELLS = ["/tmp/ipykernel_{}/1234567890.py", "<ipython-input-{}-0a1b2c3d4e5f>", "<stdin>", "<python-input-{}>"]
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_an_edited_cell_of_a_notebook_keeps_its_name(cell: str) -> None:
+    named = {}
+    scope: dict[str, Any] = {"__name__": "__main__"}
+    for step in (1, 2):
+        exec(compile(FUNCTION.replace("return n", f"return n + {step}"), cell.format(step), "exec"), scope)
+        scope["kernel"](3)
+        named[scope["kernel"].tuner.tunable.name] = scope["kernel"]
+    assert named.keys() == {"notebook.kernel"}
+    [folder] = [path for path in layout.root().glob("v*/*") if path.name.startswith("notebook.kernel")]
+    assert len(list(folder.glob("*.json"))) == 2  # one name, and each version has its own choice
+    assert "notebook.kernel" in repr(scope["kernel"]) and "`notebook.kernel`" in said_of(scope["kernel"])
+
+
+def said_of(kernel: Any) -> str:
+    with autotuned.mode("strict"), pytest.raises(autotuned.errors.NotTunedError) as raised:
+        kernel(4)
+    return str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("scope", "session", "name"),
+    [
+        ({}, "/home/a/My study-2.ipynb", "My_study_2"),
+        ({"__vsc_ipynb_file__": "/home/a/tuning.ipynb"}, "", "tuning"),
+        ({"__file__": "/home/a/marimo_book.py"}, "", "marimo_book"),
+        ({}, "console-1-0a1b2c3d4e5f", "notebook"),
+    ],
+    ids=["Jupyter", "VS Code", "marimo", "a name made up"],
+)
+def test_a_notebook_gives_its_name(
+    monkeypatch: pytest.MonkeyPatch, scope: dict[str, Any], session: str, name: str
+) -> None:
+    monkeypatch.setenv("JPY_SESSION_NAME", session)
+    scope = {"__name__": "__main__", **scope}
+    exec(compile(FUNCTION, CELLS[0].format(9), "exec"), scope)
+    assert scope["kernel"].tuner.tunable.name == f"{name}.kernel"
 
 
 def test_what_import_finds_keeps_its_name(tmp_path: Path) -> None:

@@ -81,7 +81,54 @@ def test_pages_hold_no_line_longer_than_the_code_may(path):
 
 def test_the_site_has_every_page():
     nav = set(re.findall(r"[\w/-]+\.md", read("mkdocs.yml").split("\nnav:\n")[1]))
-    assert nav == {page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md")}
+    pages = {page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md")}
+    assert nav == {page for page in pages if not page.startswith("decisions/0")}  # which their index lists
+
+
+def test_the_menu_is_short_and_says_what_its_reader_does():
+    lines = [line for line in read("mkdocs.yml").split("\nnav:\n")[1].splitlines() if line.strip()]
+    labels = [line[4:].partition(":")[0] for line in lines if line.startswith("  - ")]
+    assert labels == [
+        "Home", "Start here", "I write kernels", "I run somebody's library", "I ship an application", "I run a fleet",
+        "Look it up", "For contributors",
+    ]  # fmt: skip
+    unfolded = [line for line in lines if re.match("  - .*md$|      - ", line)]
+    assert len(unfolded) <= 25 and unfolded[-1] == "      - Inside:"  # the last is folded
+
+
+PAGE, START = 250, 110  # lines
+
+
+@pytest.mark.parametrize("path", [path for path in PATHS if path not in ("README.md", "CHANGELOG.md")])
+def test_no_page_is_long(path):
+    assert len(read(path).splitlines()) <= PAGE
+
+
+def test_readme_is_short_and_has_its_parts_in_order():
+    text = read("README.md")
+    assert len(text.splitlines()) <= START
+    promise = text.split("\n\n")[1]
+    assert promise.count(". ") == 0 and promise.endswith(".")  # one sentence
+    parts = ["![", "## Two commands", "## Your own kernels", "## Somebody's library", "## Ship", "## Limits"]
+    places = [text.index(f"\n{part}") for part in parts]
+    assert places == sorted(places)
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_no_code_is_clipped_where_a_window_is_1280_pixels_wide(path):
+    """By docs/site.css: JSON is wrapped, and diagrams and output are in smaller letters."""
+    most = {"json": 10_000, "text": 120}
+    long = [
+        line
+        for _, kind, body in FENCED.findall(read(path))
+        for line in body.splitlines()
+        if len(line) > most.get(kind, 110)
+    ]
+    assert long == []
+
+
+def test_performance_begins_with_a_table():
+    assert read("docs/performance.md").splitlines()[2].startswith("| what | ")
 
 
 def test_charts_are_drawn_from_the_numbers_that_are_kept():
@@ -92,7 +139,7 @@ def test_charts_are_drawn_from_the_numbers_that_are_kept():
 
 def test_the_table_of_tuning_has_the_numbers_that_are_drawn():
     rows = json.loads((DOCS / "data" / "tuning-h200-triton-3.6.0.json").read_text())["rows"]
-    table = section(read("docs/performance.md"), "## Tuning")
+    table = section(read("docs/measured-searches.md"), "## Tuning")
     for name, label in (("ours", "ours"), ("strong", "strong"), ("stock", "`triton.autotune`")):
         row = rows[name]
         assert f"| {label} | {row['runs']} | {row['cold_s']:.2f} | " in table
@@ -217,7 +264,7 @@ def test_reference_has_every_error_with_its_bases():
 
 
 def test_tuning_has_the_constants_of_the_race():
-    text = read("docs/tuning.md")
+    text = read("docs/search.md") + read("docs/tuning.md")
     for constant in (
         f"| 1 | {race.FIRST_SAMPLES} | within {race.FAR_OFF} times the leader |",
         f"rounds of {race.FIRST_SAMPLES}, up to {race.GUARD_SAMPLES} | within {race.GUARD_BAND:.0%} of",
