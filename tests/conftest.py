@@ -110,6 +110,7 @@ _SLOW_TESTS = {
     "test_no_more_than_40_and_only_where_something_changes",
     "test_of_pretended_kernels_it_knows_more_than_a_grid_of_as_many",
     "test_promised_bounds_hold_for_calls_nobody_measured",
+    "test_the_example_is_tuned_while_it_serves",
     "test_the_exit_code_is_the_commands_and_a_second_run_is_added",
     "test_the_files_pass_check_with_the_kernels_as_they_are", "test_the_nearest_of_10_000_sizes_on_one_axis_is_found",
     "test_the_page_of_many_calls_stays_small_and_says_what_it_left_out",
