@@ -10,7 +10,7 @@ import os
 import re
 import sys
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -174,6 +174,12 @@ def remark(text: str) -> None:
 def complain(text: str) -> None:
     """Print one line on stderr, also with --quiet: it says why the exit code is not 0."""
     typer.echo(printable(" ".join(text.split())), err=True)
+
+
+def json_lines() -> Callable[[Json], None]:
+    """What prints a JSON document in a line of what stdout is now, wherever that leads later."""
+    stdout = sys.stdout
+    return lambda data: typer.echo(json.dumps(data, allow_nan=False), file=stdout)
 
 
 def remark_text(text: str) -> None:
