@@ -107,6 +107,7 @@ _SLOW_TESTS = {
     "test_lists_are_read_as_torch_reads_them",
     "test_neighbours_among_10_000_entries_are_found_by_an_index_that_is_made_once", "test_no_gpu_and_no_interpreter",
     "test_promised_bounds_hold_for_calls_nobody_measured",
+    "test_the_example_is_tuned_while_it_serves",
     "test_the_exit_code_is_the_commands_and_a_second_run_is_added",
     "test_the_files_pass_check_with_the_kernels_as_they_are", "test_the_nearest_of_10_000_sizes_on_one_axis_is_found",
     "test_the_page_of_many_calls_stays_small_and_says_what_it_left_out",

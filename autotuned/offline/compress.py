@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from autotuned import env
 from autotuned.configfiles import exchange, writer
 from autotuned.configfiles.entry import Entry
 from autotuned.configfiles.exchange import PathLike
@@ -24,6 +26,10 @@ from autotuned.store import conditions, layout, records
 from autotuned.store.conditions import Conditions
 from autotuned.store.record import Timing, TuningRecord
 from autotuned.typed_json import Json, canonical
+
+if TYPE_CHECKING:
+    from autotuned.resolve.tuner import Tuner
+    from autotuned.tunable.call import Call
 
 
 @dataclass(frozen=True)
@@ -92,12 +98,14 @@ class CompressResult:
         return {"files": list(self.files), **lists}
 
 
+@env.interpreter_put_back()
 def compress(
     paths: PathLike | Iterable[PathLike],
     *,
     within: str | float,
     out: PathLike,
     max_configs: int | None = None,
+    targets: str | Iterable[str] | None = None,
 ) -> CompressResult:
     """Choose the fewest configs that serve every tuned call, and fit rules for calls that nobody tuned.
 
@@ -110,9 +118,12 @@ def compress(
         within: What a tuned call may lose at most against its best config: "5%" or 0.05.
         out: The folder that gets the config files; it may be the one that is read.
         max_configs: How many configs at most for one kernel, device and context.
+        targets: Modules, files or recordings, as for `tune`, whose cases are measured first where a config that won
+            another call has no time; None measures nothing.
 
     Raises:
         OptionError: `within` is no share above 0, or `max_configs` no number above 0.
+        TargetError, NoDeviceError, DeviceLostError: From measuring, as `check` has them.
         ConfigFileError: There are no files, or nothing in them can be used.
         OutputError: Nothing can be written to `out`.
         OSError: A file cannot be read or written.
@@ -129,6 +140,8 @@ def compress(
         raise ConfigFileError(
             f"{known.where}: expected tuned calls, got none that can be read{fault}.", path=known.where
         )
+    if targets is not None:
+        _measure_missing(known, targets)
     for calls in known.groups():
         _compress(calls, allowed, max_configs, result, Path(out))
     return result
@@ -182,12 +195,59 @@ class _Known:
         if before is None or (before.record is None and call.record is not None):
             self.calls[call.key] = call
 
+    def refresh(self, key: Key) -> None:
+        """Read the record of a call anew."""
+        here = records.look_up(key)[0]
+        if here is not None and here.winner is not None and here.timings:
+            self.calls[key] = _Call(key, entry_of(here), here)
+
     def groups(self) -> Iterator[list[_Call]]:
         """The calls of each kernel, device and context."""
         found: dict[tuple[str, str], list[_Call]] = {}
         for key in sorted(self.calls, key=lambda key: key.text):
             found.setdefault((key.kernel, canonical(key.context)), []).append(self.calls[key])
         yield from (found[name] for name in sorted(found))
+
+
+def _measure_missing(known: _Known, targets: str | Iterable[str]) -> None:
+    """Time the calls of cases with the configs that won other calls of their group, where there are no such times."""
+    from autotuned.offline import targets as modules
+    from autotuned.offline.device import tensors_on, use_device
+
+    device = tensors_on(use_device())
+    winners = {id(call): {one.entry.identity for one in calls} for calls in known.groups() for call in calls}
+    for found in [one for target in modules.texts(targets) for one in modules.load(target)]:
+        for generator in found.tuned.cases:
+            for case in generator(device):
+                call = modules.bind(found, case)
+                there = known.calls.get(found.tuner.chooser.key(call))
+                if there is not None:
+                    _time(there, found.tuner, call, winners[id(there)])
+                    known.refresh(there.key)
+
+
+def _time(there: _Call, tuner: Tuner, call: Call, wanted: Collection[str]) -> None:
+    """Keep times of the wanted configs of a call in its record; without a record all of its configs are searched."""
+    from autotuned.offline import verify
+
+    live, before = tuner.chooser.candidates(call), there.record
+    if before is None or before.winner is None or there.entry.identity not in live:
+        tuner.tune(call, force=True)
+        return
+    known = {one.identity for one in before.timings}
+    missing = {name for name in live if name in wanted and name not in known}
+    if not missing or not any(tuner.tunable.launches(call, live[name]) for name in missing):
+        return
+    stays = there.entry.identity
+    timed = verify.retime(tuner, call, live.only({*missing, stays}), stays)[1]
+    now, then = timed[stays].median_us, before.median_us
+    if now and then:  # clocks may differ from those of then: what counts is the ratio to the winner
+        records.keep(before.extended([_scaled(timed[name], then / now) for name in sorted(missing)]))
+
+
+def _scaled(timing: Timing, factor: float) -> Timing:
+    times = {name: getattr(timing, name) for name in ("median_us", "low_us", "high_us")}
+    return timing.replace(**{name: us and us * factor for name, us in times.items()})
 
 
 def _compress(calls: Sequence[_Call], within: float, most: int | None, result: CompressResult, out: Path) -> None:

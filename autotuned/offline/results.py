@@ -39,6 +39,7 @@ class Options:
     devices: str | None = None
     executor: str = "local"
     ray_address: str | None = None
+    follows: bool = False
     wanted: Wanted | None = None
 
     def __post_init__(self) -> None:

@@ -63,6 +63,10 @@ def stale(file: ConfigFile, found: Found) -> Iterator[str]:
         for entry in group.entries.values():
             if problem := _problem(entry, tuner):
                 yield f"dead: {_short(entry.call)}: {problem}."
+    for _, rule in file.rules:
+        for form in rule.configs:
+            if problem := _problem(Entry(rule.call, form, None, None), tuner):
+                yield f"dead: a config of the rule over {rule.words}: {problem}."
 
 
 def _problem(entry: Entry, tuner: Tuner) -> str:
@@ -201,10 +205,10 @@ def contest(tuner: Tuner, call: Call, key: Key, offered: Offered) -> Contest:
     if shipped not in live:
         return Contest(key, config, None, None, None, "", mismatch.misfit(config, live), False, *offered[1:])
     others = _rivals(key, live, shipped, default)
-    timings = _retime(tuner, call, live.only({shipped, default, *others}), shipped)[1]
+    timings = retime(tuner, call, live.only({shipped, default, *others}), shipped)[1]
     best = min((timings[name] for name in others if timings[name].usable), key=_median, default=None)
     mine, base = timings[shipped], timings[default]
-    duel = _retime(tuner, call, live.only({shipped, default}), shipped) if _median(base) < _median(mine) else None
+    duel = retime(tuner, call, live.only({shipped, default}), shipped) if _median(base) < _median(mine) else None
     under = Conditions(tuner.options.needs(key.kernel, live).restore, base.passed)
     return Contest(
         key, config, mine.median_us, base.median_us, best.median_us if best else None,
@@ -225,7 +229,7 @@ def _rivals(key: Key, live: Mapping[str, Any], shipped: str, default: str) -> li
     return ranked[:1] if ranked else [name for name in live if name not in (shipped, default)]
 
 
-def _retime(tuner: Tuner, call: Call, live: Live, stays: str) -> tuple[str | None, dict[str, Timing]]:
+def retime(tuner: Tuner, call: Call, live: Live, stays: str) -> tuple[str | None, dict[str, Timing]]:
     """Which of some configs of a call wins, and their times, as a search has them; nothing is stored.
 
     Args:

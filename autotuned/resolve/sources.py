@@ -170,10 +170,15 @@ def places(
         yield place
     if not exact:
         yield Origin.LADDER, lambda key, candidates: lookup.look_ladder(key, candidates, strict, needed)
-    if not exact and (within is not None or lookup.allow_rules()):
+    if not exact and (within is not None or _a_policy_allows_rules()):
         yield Origin.RULE, lambda key, candidates: shipped_rules.look_rule(key, candidates, within, needed, strict)
     if factors and not exact and not strict:
         yield Origin.NEAREST, lambda key, candidates: lookup.look_nearest(key, candidates, factors, needed)
+
+
+def _a_policy_allows_rules() -> bool:
+    module = sys.modules.get("autotuned.configfiles.lookup")  # who registered a folder has imported it
+    return module is not None and module.allow_rules()
 
 
 class Shipped:

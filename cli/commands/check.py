@@ -16,7 +16,7 @@ from .. import terminal
 if TYPE_CHECKING:
     from autotuned.offline.verify import Contest
 
-HEADERS = ("call~", "config~", "shipped>", "default>", "best other>?", "loss>", "")
+HEADERS = ("call~", "config~", "shipped>", "default>", "best other>?", "loss>", "~")
 
 
 def check(

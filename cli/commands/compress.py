@@ -25,6 +25,10 @@ def compress(
     max_configs: Annotated[
         int | None, typer.Option("--max-configs", metavar="K", help="At most so many configs of one kernel.")
     ] = None,
+    targets: Annotated[
+        list[str] | None,
+        typer.Option("--target", metavar="TARGET", help="Modules, files, recordings whose cases are measured first."),
+    ] = None,
     as_json: terminal.AsJson = False,
 ) -> None:
     """Choose few configs that serve all calls, and fit rules.
@@ -32,7 +36,8 @@ def compress(
     The configs are the fewest that hold every tuned call of a kernel; rules are for calls that nobody tuned.
     For each kernel, device and toolchain, from all times of its records: those of this user's store for config files,
     or the given records themselves. Each call that is held loses at most what --within says; what cannot be held is
-    named, and keeps its config. A config that was not measured for a call never serves it.
+    named, and keeps its config. A config that was not measured for a call never serves it; with --target the cases of
+    modules, files or recordings are timed first with the configs that won other calls.
 
     A rule, a small tree from sizes to configs, is written into the config file where it beats the best single config,
     the best of each power of two, and the nearest neighbour, on calls that were left out while it was fitted.
@@ -42,7 +47,7 @@ def compress(
     JSON: `files`, `kernels` (each with `kernel`, `context`, `calls`, `before`, `configs`, `least`, `exact`, `worst` and
     `rules`), `left` (each with `kernel`, `device`, `call` and `why`) and `faults`.
     """
-    result = autotuned.compress(paths, within=within, out=out, max_configs=max_configs)
+    result = autotuned.compress(paths, within=within, out=out, max_configs=max_configs, targets=targets)
     terminal.complain_of(result.faults)
     if as_json:
         terminal.print_json(result.to_json())

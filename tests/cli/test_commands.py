@@ -151,6 +151,7 @@ def test_every_command_has_all_forms(command, folder):
         (["diff", "nothing", "tuned"], 1),
         (["check", "nothing"], 1),
         (["run", "--", "no-such-command"], 127),
+        (["run", "--", "/"], 126),
         (["clear", "nothing"], 1),
         (["gc", "--max-size", "much"], 2),
         (["record", "x.jsonl", "--", "no-such-command"], 127),

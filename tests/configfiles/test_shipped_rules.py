@@ -151,3 +151,24 @@ def test_a_bound_that_is_none_is_refused(bound: Any) -> None:
 def test_a_policy_of_no_such_name_is_refused(folder: Path) -> None:
     with pytest.raises(errors.ConfigFileError, match="expected axes among triton, .*rules"):
         lookup.register_configs(folder, policy={"rule": "5%"})
+
+
+def test_a_file_with_a_rule_is_what_its_schema_says(folder: Path) -> None:
+    import importlib.resources
+    import json
+
+    import jsonschema
+
+    schema = json.loads((importlib.resources.files("autotuned.configs") / "schema" / "config-file.json").read_text())
+    [path] = folder.rglob("*/app.k.json")
+    data = json.loads(path.read_text())
+    validator = jsonschema.Draft202012Validator(schema)
+    validator.validate(data)
+    for change in (
+        lambda: data["rules"][0].pop("along"),
+        lambda: data["rules"][0]["tree"].update({"maybe": 1}),
+        lambda: data["rules"][0]["sizes"].update({"M": [1]}),
+    ):
+        data = json.loads(path.read_text())
+        change()
+        assert not validator.is_valid(data) and configfile.read(json.dumps(data), str(path))[1]

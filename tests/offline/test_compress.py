@@ -10,7 +10,7 @@ from ruled import ALIGNED, LIVE, RAGGED, SLOW, TUNED, files, keep, keep_all, key
 import autotuned
 from autotuned import errors
 from autotuned.configfiles import file as configfile
-from autotuned.store import layout, records
+from autotuned.store import layout, listing, records
 
 
 def written(result) -> configfile.ConfigFile:
@@ -135,3 +135,43 @@ def test_its_json_can_be_written(tmp_path):
     data = json.loads(json.dumps(files(tmp_path).to_json()))
     assert data["kernels"][0]["rules"][0]["compared"]["rule"] == {"mean": 0.0, "worst": 0.0}
     assert len(LIVE) == 3
+
+
+MODULE = """
+import autotuned
+from autotuned import Config
+
+latest, measured = [0], []
+
+
+def bench(call, quantiles):
+    call()
+    measured.append(latest[0])
+    return [{1: 1.0, 2: 1.01, 3: 5.0}[latest[0]]] * 3
+
+
+@autotuned.autotune(configs=[Config({"step": step}) for step in (1, 2, 3)], key=["n"], name="app.steps", do_bench=bench)
+def steps(n, step=1):
+    latest[0] = step
+
+
+@steps.case
+def cases(device):
+    yield from ({"args": (n,)} for n in range(3))
+"""
+
+
+def test_times_that_are_missing_are_measured_first(tmp_path):
+    path = tmp_path / "steps.py"
+    path.write_text(MODULE)
+    autotuned.tune([str(path)], out=tmp_path / "tuned", isolate=False)
+    for number, (_, found) in enumerate(list(listing.all_records("app.steps"))):
+        best = found.timings[number % 2]
+        fewer = (best,)  # the others were never measured: no config has times for all calls
+        records.keep(found.replace(winner=best.config, median_us=best.median_us, timings=fewer))
+    layouts = layout.kernel_folder("app.steps")
+    assert len(autotuned.compress(layouts, within="5%", out=tmp_path / "few").kernels[0].configs) == 2
+    result = autotuned.compress(layouts, within="5%", out=tmp_path / "few", targets=str(path))
+    assert len(result.kernels[0].configs) == 1
+    kept = [{one.config["kwargs"]["step"] for one in found.timings} for _, found in listing.all_records("app.steps")]
+    assert kept == [{1, 2}] * 3  # what won nowhere is not measured
