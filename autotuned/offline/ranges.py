@@ -20,6 +20,7 @@ LEAST = 20  # points: of fewer no loss is known that 95 of 100 calls do not exce
 MOST = 40  # searches of one group of cases
 ROUND = 6  # points that are measured before it is decided anew
 MEAN, WORST = 0.015, 0.15  # what may be lost between the points
+WITHIN = 0.05  # the loss that a rule is fitted for
 CLOSE = 1.02  # no point is wanted between two that are nearer
 
 
@@ -140,7 +141,7 @@ class Gap(NamedTuple):
 
 
 class Estimate(NamedTuple):
-    """What calls between the measured points lose with the winner of the nearest, as far as the points tell."""
+    """What calls between the measured points lose with what serves them, as far as the points tell."""
 
     mean: float
     worst: float

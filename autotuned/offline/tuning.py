@@ -10,7 +10,7 @@ from pathlib import Path
 from autotuned import env
 from autotuned.configfiles import writer
 from autotuned.errors import OptionError
-from autotuned.offline import cases, covering, ranges
+from autotuned.offline import cases, ranges
 from autotuned.offline.cases import Cases, share
 from autotuned.offline.device import check_environment, isolates, use_device
 from autotuned.offline.measure import MeasuredCase, Measurer
@@ -84,6 +84,8 @@ def tune(
     if cover is None:
         result = measured(targets, options, observer)
     else:
+        from autotuned.offline import covering  # fits rules, for which NumPy is imported
+
         result = covering.run(options, ranges.checked(cover), lambda options: measured(targets, options, observer))
     if binaries and result.files:
         from autotuned.offline.binaries import build  # needs the half of the library that compiles

@@ -118,12 +118,12 @@ def tune(
     `quality`, `source` ("measured", "stored" or the config file), `configs` and `measured_configs` (how many there are
     and how many have been measured), `remark` (a sentence, of a choice that is or was noisy) and `members` (the sizes
     of the calls of its bucket that it was tuned on), and `sizes` and `group` (null without --cover). With --cover also
-    `cover`: for each group of cases `group`, `device`, `shapes`, `mean`, `worst`, `why` and `finished`. With --binaries
-    also `binaries.files`, each with `path`, `kernel`, `of` (entries), `entries` (those with binaries), `variants`,
-    `generic` (of them), `bytes` and `missing` (lines). With --dry-run: `device`, `cases` (each with `kernel`, `status`:
-    "stored", "measure", "empty" or "failed", `call`, `digest`, `device`, `triton`, `configs`, `source`, `seconds` or
-    null, `reason`), `skipped`, and of those to measure `measure` (how many), `configs`, `seconds`, and `unknown` (how
-    many have no `seconds`).
+    `cover`: for each group of cases `group`, `device`, `shapes`, `by`, `mean`, `worst`, `why` and `finished`. With
+    --binaries also `binaries.files`, each with `path`, `kernel`, `of` (entries), `entries` (those with binaries),
+    `variants`, `generic` (of them), `bytes` and `missing` (lines). With --dry-run: `device`, `cases` (each with
+    `kernel`, `status`: "stored", "measure", "empty" or "failed", `call`, `digest`, `device`, `triton`, `configs`,
+    `source`, `seconds` or null, `reason`), `skipped`, and of those to measure `measure` (how many), `configs`,
+    `seconds`, and `unknown` (how many have no `seconds`).
     """
     from autotuned.offline import ranges
 
@@ -217,8 +217,9 @@ def _print(result: TuneResult, as_json: bool) -> None:
     for path in result.files:
         terminal.say(f"wrote {path}")
     for one in result.cover or ():
-        between = "" if one.mean is None else f"; between them {one.mean:.1%} in the mean, {one.worst:.0%} worst"
-        terminal.say(f"{one.group}: {one.shapes} shapes tuned{between} (nearest left out). It ended as {one.why}.")
+        lost = "" if one.mean is None else f"{one.mean:.1%} is lost in the mean and {one.worst:.0%} in the worst call"
+        between = f"; between them {lost} with the {one.by}, as far as they tell" * bool(lost)
+        terminal.say(f"{one.group}: {one.shapes} shapes tuned{between}. It ended as {one.why}.")
     if result.binaries is not None:
         terminal.print_built(result.binaries)
 
