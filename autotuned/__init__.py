@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from autotuned.offline.compress import compress as compress
     from autotuned.offline.digest import choices_digest as choices_digest
     from autotuned.offline.export import export as export
+    from autotuned.offline.follow import follow as follow
     from autotuned.offline.plan import plan as plan
     from autotuned.offline.prepare import prepare as prepare
     from autotuned.offline.prune import prune as prune
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from autotuned.offline.warmup import warmup as warmup
     from autotuned.recording.recorder import record as record
     from autotuned.remote.connection import connect as connect
+    from autotuned.resolve.refresh import refresh as refresh
     from autotuned.resolve.restored import restored as restored
     from autotuned.resolve.sealing import seal as seal
     from autotuned.resolve.sealing import unseal as unseal
@@ -53,10 +55,10 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "Check", "Config", "FixedLaunches", "Space", "Tuned", "TunedFunction", "autotune", "check", "choices_digest",
-    "compare", "compress", "connect", "counters", "diff", "errors", "export", "freeze", "heuristics", "import_configs",
-    "install", "merge", "mode", "on_event", "plan", "pow2", "pow2s", "prepare", "prune", "pull", "push", "record",
-    "register_configs", "report", "restored", "seal", "strategy", "sync", "tune", "uninstall", "unseal", "warmup",
-    "within",
+    "compare", "compress", "connect", "counters", "diff", "errors", "export", "follow", "freeze", "heuristics",
+    "import_configs", "install", "merge", "mode", "on_event", "plan", "pow2", "pow2s", "prepare", "prune", "pull",
+    "push", "record", "refresh", "register_configs", "report", "restored", "seal", "strategy", "sync", "tune",
+    "uninstall", "unseal", "warmup", "within",
 ]  # fmt: skip
 
 # Imported at first use: importing this package must cost neither torch (1 s) nor triton (0.24 s).
@@ -76,6 +78,7 @@ _HOMES = {
     "counters": "autotuned.events",
     "diff": "autotuned.configfiles.exchange",
     "export": "autotuned.offline.export",
+    "follow": "autotuned.offline.follow",
     "freeze": "autotuned.api.freeze",
     "heuristics": "autotuned.api.heuristics",
     "import_configs": "autotuned.configfiles.exchange",
@@ -93,6 +96,7 @@ _HOMES = {
     "record": "autotuned.recording.recorder",
     "register_configs": "autotuned.configfiles.lookup",
     "report": "autotuned.offline.report",
+    "refresh": "autotuned.resolve.refresh",
     "restored": "autotuned.resolve.restored",
     "seal": "autotuned.resolve.sealing",
     "strategy": "autotuned.space.strategies",

@@ -77,7 +77,7 @@ def lines(path: Path) -> Iterator[bytes]:
         OSError: It cannot be read.
         ValueError: It is no plain file.
     """
-    descriptor = _opened(path)
+    descriptor = opened(path)
     with open(descriptor, "rb") as file:
         while line := file.readline(MAX_LINE_BYTES):
             rest = line
@@ -115,7 +115,7 @@ def _twice(action: Callable[[], _T]) -> _T:
 
 
 def _read(path: str | Path, wanted: int, most: int) -> bytes:
-    descriptor = _opened(path)
+    descriptor = opened(path)
     try:
         size = os.fstat(descriptor).st_size
         if size > most:
@@ -125,7 +125,7 @@ def _read(path: str | Path, wanted: int, most: int) -> bytes:
         os.close(descriptor)
 
 
-def _opened(path: str | Path) -> int:
+def opened(path: str | Path) -> int:
     """A descriptor of a plain file; anything else is refused, and a pipe's writer not waited for."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NONBLOCK", 0))
     try:

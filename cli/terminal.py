@@ -7,9 +7,10 @@ import io
 import json
 import logging
 import os
+import re
 import sys
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -175,6 +176,12 @@ def complain(text: str) -> None:
     typer.echo(printable(" ".join(text.split())), err=True)
 
 
+def json_lines() -> Callable[[Json], None]:
+    """What prints a JSON document in a line of what stdout is now, wherever that leads later."""
+    stdout = sys.stdout
+    return lambda data: typer.echo(json.dumps(data, allow_nan=False), file=stdout)
+
+
 def remark_text(text: str) -> None:
     """Print a text of several lines on stderr."""
     typer.echo(printable(text), err=True, nl=False)
@@ -255,8 +262,8 @@ def print_table(headers: Sequence[str], rows: Iterable[Sequence[str]], heading: 
         shared = [table.pop(header)[0] for header in headers if "=" in header and len(set(table[header])) == 1]
         words = ", ".join(word for word in shared if word not in ("", "n/a"))
         print_heading("  ".join(filter(None, [heading, words])))
-    for name, words in list(_shared_words(table, console.width)):
-        print_heading(f"{name}{' of all' * (len(cells) > 1)}: {words}")
+    for line in list(_shortened(table, console.width)):
+        print_heading(line)
     for header in [header for header in reversed(table) if "?" in header]:
         if _width(table, LONG) > console.width:
             del table[header]
@@ -272,18 +279,26 @@ def _width(table: Mapping[str, Sequence[str]], most: int = UNLIMITED) -> int:
     return cut + 2 * len(widths) - 2
 
 
-def _shared_words(table: dict[str, list[str]], width: int) -> Iterator[tuple[str, str]]:
-    """Take words such as `num_warps=4` that all rows have out of columns that would be cut, which are named."""
+def _shortened(table: dict[str, list[str]], width: int) -> Iterator[str]:
+    """Shorten words such as `num_warps=4` in columns that would be cut: those that all rows have are said above.
+
+    Of what is left the names are too, if they are the same in all rows and there is still no room.
+    """
     for header in [header for header in reversed(table) if "~" in header]:
         rows = [row for row in (cell.split(" ") for cell in table[header]) if any("=" in word for word in row)]
         if _width(table) <= width or not rows or not all("=" in word for row in rows for word in row):
             continue
-        shared = [word for word in rows[0] if all(word in row for row in rows)]
+        name, shared = header.rstrip(MARKS), [word for word in rows[0] if all(word in row for row in rows)]
         if shared:
-            yield header.rstrip(MARKS), " ".join(shared)
+            yield f"{name}{' of all' * (len(table[header]) > 1)}: {' '.join(shared)}"
             table[header] = [" ".join(w for w in cell.split(" ") if w not in shared) for cell in table[header]]
             if not any(table[header]):
                 del table[header]
+                continue
+        names = {tuple(word.partition("=")[0] for word in row if word not in shared) for row in rows}
+        if len(names) == 1 and _width(table) > width:
+            yield f"{name} as {' '.join(names.pop())}"
+            table[header] = [re.sub(r"(?<!\S)[^\s=]+=", "", cell) for cell in table[header]]
 
 
 def _table(table: Mapping[str, Sequence[str]]) -> Table:

@@ -165,8 +165,9 @@ class TunedFunction(Named, Generic[Function, Places]):
         """The config of this thread's last call; None before the first."""
         return getattr(self._local, "best_config", None)
 
-    def _note(self, call: Call, choice: Choice) -> None:
-        self._local.best_config = choice.config
+    def _note(self, call: Call, choice: Choice, launched: bool = True) -> None:
+        if launched:
+            self._local.best_config = choice.config
 
     def _note_written(self, names: list[str]) -> None:
         self.restore_value[:] = names

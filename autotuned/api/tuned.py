@@ -306,8 +306,9 @@ class Tuned(Base, Autotuner, Named):
         key = self._triton_key(call)
         return self.cache.get(key) if key in self.cache.pins else None
 
-    def _note(self, call: Call, choice: Choice) -> None:
-        self.best_config = choice.config
+    def _note(self, call: Call, choice: Choice, launched: bool = True) -> None:
+        if launched:
+            self.best_config = choice.config
         key = self._triton_key(call)
         if choice.lasting and key is not None and key not in self.cache.pins and _holds_nothing(key):
             self.cache.note(key, choice.config)
@@ -337,7 +338,7 @@ class Tuned(Base, Autotuner, Named):
                 kernel=name,
                 digest=digest,
             )
-        return self.tuner.chooser.choose(call, self._pinned(call), mode="strict").config
+        return self.tuner.chooser.choose(call, self._pinned(call), mode="strict").choice.config
 
     # -- what users ask ------------------------------------------------------------------------------------------
 

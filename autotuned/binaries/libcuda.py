@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
 
@@ -14,6 +15,7 @@ from autotuned.triton_compat.descriptors import Encoding
 USUAL_SHARED = 48 << 10  # bytes of dynamic shared memory that a launch may use without having asked for more
 # Attributes of a function, as the driver numbers them.
 _MAX_THREADS, _LOCAL_BYTES, _REGISTERS, _DYNAMIC_SHARED, _NON_PORTABLE_CLUSTER = 0, 3, 4, 8, 14
+_RELAXED = 2  # of a thread: what it does ends no capture of another one
 _DEVICE_POINTER, _INVALID_VALUE = 3, 1  # an attribute of an address, and the status of one that has none
 _NO_INTERLEAVE, _PROMOTE_128 = 0, 2
 _MAP_BYTES, _MAP_ALIGNMENT = 128, 64
@@ -145,6 +147,12 @@ class Driver:
         status = self._library.cuPointerGetAttribute(ctypes.byref(found), which, ctypes.c_uint64(address))
         return None if status == _INVALID_VALUE else address if status else found.value
 
+    def exchange_capture_mode(self, mode: int) -> int:
+        """What this thread may do while others capture graphs, from now on; and before."""
+        value = ctypes.c_int(mode)
+        self._call("cuThreadExchangeStreamCaptureMode", ctypes.byref(value))
+        return value.value
+
     def _use(self, device: int) -> None:
         """Make the device's primary context current where none is, as on a new thread."""
         context, handle = ctypes.c_void_p(), ctypes.c_int()
@@ -197,6 +205,21 @@ def _library() -> Any:
         except OSError:
             continue
     raise BinaryError("expected CUDA's driver library, found none: binaries are loaded by it.", path="")
+
+
+@contextmanager
+def beside_captures() -> Iterator[None]:
+    """Let what this thread loads leave graphs alone that other threads capture, which it would break off otherwise."""
+    try:
+        exchange = driver().exchange_capture_mode
+    except BinaryError:  # nothing is captured without it
+        yield
+        return
+    before = exchange(_RELAXED)
+    try:
+        yield
+    finally:
+        exchange(before)
 
 
 @lru_cache(maxsize=1)

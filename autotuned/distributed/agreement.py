@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from types import TracebackType
 from typing import Any
 
@@ -45,7 +45,8 @@ class Agreement:
         self._agreed: dict[str, Json] = {}
         self._voted: set[str] = set()
         self._alone: set[Key] = set()
-        self._compared = 0
+        self._compared = self._refreshed = 0
+        self._swapped: dict[str, Json] = {}  # by digest of the key: what all ranks have taken since
         self._deciding = threading.local()
 
     def __enter__(self) -> Agreement:
@@ -79,7 +80,9 @@ class Agreement:
     def _choose(self, name: str, question: Question, alone: Chooser, do_bench: Any) -> Choice:
         if question.key in self._alone or name in self._names():
             return alone.decide(question)  # a hook or a helper calls what is being searched
-        said = self._agreed.get(name) or self._heard(name)
+        said = self._swapped.get(question.key.digest)
+        if said is None or said["config"] not in question.live:
+            said = self._agreed.get(name) or self._heard(name)
         if said is None:
             known = alone.known(question)
             if known is not None and alone.is_enough(known, question):
@@ -240,6 +243,45 @@ class Agreement:
                 f"{words}. The log of a rank says why it chose by itself; tune beforehand and ship config files.",
                 kernel=name,
             )
+
+    # -- newer choices -------------------------------------------------------------------------------------------
+
+    def proposals(self, mine: Mapping[str, Json]) -> Mapping[str, Json]:
+        """The newer choices that any rank has found, by digest of the key: of several ranks' that of the first.
+
+        Raises:
+            SyncError: A rank did not call `autotuned.refresh()` in time.
+        """
+        self._refreshed += 1
+        found: dict[str, Json] = {}
+        for rank, theirs in enumerate(self._gathered("found", dict(mine))):
+            for digest_, said in theirs.items():
+                found.setdefault(digest_, {**said, "rank": rank})
+        return found
+
+    def all_ready(self, agreed: Mapping[str, Json], impossible: Collection[str]) -> Collection[str]:
+        """The keys, by digest, whose newer choice no rank is without: from now on all ranks have it.
+
+        Raises:
+            SyncError: A rank did not come so far in time.
+        """
+        without = {digest_ for theirs in self._gathered("without", sorted(impossible)) for digest_ in theirs}
+        together = agreed.keys() - without
+        self._swapped.update((digest_, agreed[digest_]) for digest_ in together)
+        return together
+
+    def _gathered(self, what: str, mine: Json) -> list[Json]:
+        """What each rank says at this refresh, in the order of ranks."""
+        place, size, limit_s = f"refresh/{self._refreshed}/{what}", self._ranks.size, self._ranks.timeout_s
+        self._ranks.publish(f"{place}/{self._ranks.rank}", disk.text(mine))
+        said = [self._wait(f"{place}/{rank}", limit_s, f"rank {rank}, to refresh together") for rank in range(size)]
+        if None in said:
+            raise SyncError(
+                f"refresh: expected every rank within {limit_s:g} s, got nothing of rank {said.index(None)} (rank "
+                f"{self._ranks.rank} of {size}). Let every rank call autotuned.refresh() at the same point.",
+                kernel="",
+            )
+        return said
 
     # -- what is said and heard ----------------------------------------------------------------------------------
 

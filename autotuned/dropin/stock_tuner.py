@@ -121,8 +121,14 @@ class Seed:
         return [place for place in sources.exact_places(self.needed) if place[0] in _EXACT]
 
     def is_known(self, key: Key) -> bool:
-        """Whether something is stored for a key, good or bad; who asks needs no pruned list of configs yet."""
-        return any(look(key, {}).problem != "absent" for _, look in self.places())
+        """Whether something is stored for a key, good or bad; who asks needs no pruned list of configs yet.
+
+        A shared store is waited for: Triton would measure.
+        """
+        if any(look(key, {}).problem != "absent" for _, look in self.places()):
+            return True
+        store = connection.store()
+        return store is not None and store.find(key)
 
     def keep(
         self, key: Key, timings: Mapping[Any, Any], chosen: Any, seconds: float | None, restore: Sequence[str] = ()

@@ -31,9 +31,12 @@ class Bound:
             ran since the look-up has changed something, or Triton's own launcher must convert or refuse a value.
         again: Finds another config for a call whose grid launches nothing for this one; None where there is no other.
         twin: What `run` passes to the driver (`driver_call.Twin`), to be compared with what C would pass; or None.
+        use: What it is bound for (`request.Chosen`), so that another choice can take its place; or None.
     """
 
-    __slots__ = ("again", "before", "config", "direct", "fallback", "run", "twin")
+    __slots__ = ("again", "before", "config", "direct", "fallback", "run", "twin", "use")
+
+    use: Any
 
     def __init__(
         self,
@@ -45,7 +48,7 @@ class Bound:
     ) -> None:
         self.config = config
         self.before = before
-        self.fallback, self.again = fallback, again
+        self.fallback, self.again, self.use = fallback, again, None
         self.launch_by(run, None, None)
 
     def launch_by(self, run: Run, direct: tuple[Any, ...] | None, twin: driver_call.Twin | None) -> None:

@@ -132,6 +132,14 @@ class Joined:
             self._rest = self._make()
         return self._rest.bind(values, bound)
 
+    def bounds(self) -> list[Any]:
+        """All that is bound."""
+        return [bound for table in self._tables() for bound in table.bounds()]
+
+    def swap(self, old: Any, new: Any) -> bool:
+        """Bind another launch in the place of one, between two calls; False if that is bound no more."""
+        return any(table.swap(old, new) for table in self._tables())
+
     def clear(self) -> None:
         """Forget everything bound."""
         self.cleared += 1

@@ -213,6 +213,19 @@ class PyLauncher:
         for plan in plans.values():
             plan.table.clear()  # a call under way may hold the plan's function
 
+    def bounds(self) -> list[Bound]:
+        """All that is bound."""
+        return [bound for plan in list(self._plans.values()) for bound in list(plan.table.values())]
+
+    def swap(self, old: Bound, new: Bound) -> bool:
+        """Bind another launch in the place of one, between two calls; False if that is bound no more."""
+        for plan in list(self._plans.values()):
+            for found, bound in list(plan.table.items()):
+                if bound is old:
+                    plan.table[found] = new
+                    return True
+        return False
+
     def __len__(self) -> int:
         return sum(len(plan.table) for plan in list(self._plans.values()))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -9,9 +10,12 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     from autotuned.launch.bound import Bound
+    from autotuned.launch.launcher import Launcher
     from autotuned.tunable.call import Tunable
 else:
     Protocol = object
+
+log = logging.getLogger("autotuned")
 
 
 class Launched(Protocol):
@@ -19,9 +23,24 @@ class Launched(Protocol):
 
     tunable: Tunable
     names: tuple[str, ...]
+    launcher: Launcher
+    bind_failed: bool
 
-    def turn_c_off(self, wrong: Sequence[str]) -> None:
-        """Launch through Triton from now on."""
+
+def turn_c_off(kernel: Launched, wrong: Sequence[str]) -> None:
+    """Launch a kernel through Triton from now on: the C launcher would not pass what the Python twin does.
+
+    Args:
+        wrong: Where they differ, in words.
+    """
+    kernel.bind_failed = True
+    kernel.launcher.clear()
+    log.error(
+        "`%s` is launched through Triton from now on: the C launcher would launch it otherwise than the Python "
+        "twin (%s). Please report this, with the kernel's signature.",
+        kernel.tunable.name,
+        "; ".join(wrong),
+    )
 
 
 class Judge:
@@ -44,7 +63,7 @@ class Judge:
         if not hasattr(kernel, "variant") and kernel is not self._looked_up(bound.config, values, passed[1]):
             wrong.append("binary: expected the one that Triton's own look-up finds, got another")
         if wrong:
-            self._kernel.turn_c_off(wrong)
+            turn_c_off(self._kernel, wrong)
         return not wrong
 
     def _looked_up(self, config: Any, values: tuple[Any, ...], sizes: Sequence[int]) -> Any:

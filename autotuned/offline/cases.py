@@ -65,13 +65,18 @@ class Case:
 class Cases:
     """The cases of targets, in order; tensors of a case are made when it is reached and dropped behind it.
 
+    Args:
+        by_count: Recorded calls come in the order of their counts, whichever kernel they are of.
+
     Attributes:
         without_cases: Kernels that have none.
         recorded_count: How often all recorded calls were made together.
     """
 
-    def __init__(self, found: Sequence[Found], device: str, wanted: Wanted | None = None) -> None:
-        self._found, self._device, self._wanted = found, device, wanted
+    def __init__(
+        self, found: Sequence[Found], device: str, wanted: Wanted | None = None, by_count: bool = False
+    ) -> None:
+        self._found, self._device, self._wanted, self._by_count = found, device, wanted, by_count
         if wanted is not None:
             _refuse_without_sizes(found, wanted.names)
         self._going: Iterator[Case] = iter(())
@@ -106,10 +111,10 @@ class Cases:
         return None
 
     def _all(self) -> Iterator[tuple[Found, Any, str, int]]:
+        recorded = [case for found in self._found if isinstance(found, Replayed) for case in _recorded(found)]
+        yield from sorted(recorded, key=lambda case: -case[3]) if self._by_count else recorded
         for found in self._found:
-            if isinstance(found, Replayed):
-                yield from _recorded(found)
-            else:
+            if not isinstance(found, Replayed):
                 for generator in found.tuned.cases:
                     yield from self._generated(found, generator)
 

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from autotuned.offline import ranges
-from autotuned.offline.ranges import Known, Point, Ranges, Wanted
+from autotuned.offline.ranges import Estimate, Known, Point, Ranges, Wanted
 from autotuned.offline.results import CaseResult, Covered, Options, TuneResult
+from autotuned.rules import fit, table
 from autotuned.store import layout, records
 
 Session = Callable[[Options], TuneResult]
 
 
-ENOUGH = f"between them at most {ranges.MEAN:.1%} is lost in the mean and {ranges.WORST:.0%} in the worst call"
+ENOUGH = f"at most {ranges.MEAN:.1%} is lost in the mean and {ranges.WORST:.0%} in the worst call"
 NO_MORE, MANY = "there is nothing between them that is worth a search", f"{ranges.MOST} shapes"
 TIME, NO_RECORDS = "the budget is used up, or it was interrupted", "no times of them are stored"
 
@@ -86,20 +88,31 @@ def _next(result: TuneResult, names: tuple[str, ...]) -> Wanted | None:
     tried = {(case.group, tuple((case.sizes or {}).get(name) for name in names)) for case in result.cases}
     for (group, _), known in _groups(result, names).items():
         count = min(ranges.ROUND, ranges.MOST - len(known))
-        if known and count > 0 and not ranges.estimate(known).is_enough:
+        if known and count > 0 and not _best_estimate(known, names)[0].is_enough:
             new = [point for point in ranges.further(known, count) if (group, point) not in tried]
             only.setdefault(group, []).extend(new)
     points = sorted({point for some in only.values() for point in some})
     return Wanted(names, tuple(points), only) if points else None
 
 
+def _best_estimate(known: Known, names: Sequence[str]) -> tuple[Estimate, str]:
+    """What calls between the points lose with what serves them: a rule if one is worth it, else the nearest."""
+    estimate = ranges.estimate(known)
+    if estimate.is_enough or len(known) < ranges.LEAST:
+        return estimate, "nearest"
+    times = [{name: 1.0 + loss for name, loss in losses.items()} for losses in known.values()]
+    found = fit.fit(table.Table(tuple(names), list(known), times), ranges.WITHIN)
+    by_rule = Estimate(*found.compared.get("rule", (math.inf, math.inf)))
+    return (by_rule, "rule") if not found.why_not and by_rule.mean < estimate.mean else (estimate, "nearest")
+
+
 def _covered(result: TuneResult, names: Sequence[str], cut: bool) -> list[Covered]:
     found = []
     for (group, device), known in _groups(result, names).items():
-        estimate = ranges.estimate(known)
+        estimate, by = _best_estimate(known, names)
         is_known = bool(known) and estimate.mean < float("inf")
         why = ENOUGH if is_known and estimate.is_enough else MANY if len(known) >= ranges.MOST else TIME if cut else ""
         mean, worst = (round(estimate.mean, 4), round(estimate.worst, 4)) if is_known else (None, None)
         why = why or (NO_MORE if known else NO_RECORDS)
-        found.append(Covered(group, device, len(known), mean, worst, why, why != TIME))
+        found.append(Covered(group, device, len(known), by, mean, worst, why, why != TIME))
     return found

@@ -19,6 +19,7 @@ from autotuned.offline.members import Members
 from autotuned.offline.results import CaseResult, Observer
 from autotuned.offline.targets import Found
 from autotuned.recording.file import RecordedCall
+from autotuned.resolve import sources
 from autotuned.resolve.request import Question
 from autotuned.store import records
 from autotuned.store.choice import Choice, Origin
@@ -49,13 +50,15 @@ class Measurer:
         cases: Of the session, among which the members of buckets are found.
         device: "cuda" or "interpreter".
         force: Measure again what is stored.
+        follows: What wins must beat what the call is served now, where that is another context's choice or that of the
+            nearest shape, in place of what it has without either.
 
     Attributes:
         seen: Digests: a case listed twice is not measured twice, not even with `force`.
     """
 
-    def __init__(self, cases: Cases, device: str, force: bool, observer: Observer) -> None:
-        self._device, self._force, self._observer = device, force, observer
+    def __init__(self, cases: Cases, device: str, force: bool, observer: Observer, follows: bool = False) -> None:
+        self._device, self._force, self._observer, self._follows = device, force, observer, follows
         self._members = Members(cases, device)
         self._outdated: set[str] = set()  # kernels of which it was said that configs have no grid in the recording
         self.seen: set[str] = set()
@@ -68,6 +71,8 @@ class Measurer:
         """
         measured = MeasuredCase(CaseResult(case.found.name, "failed", sizes=case.sizes, group=case.group))
         result = measured.result
+        if isinstance(case.given, RecordedCall):
+            result.call = case.given.key.call  # until it is known as it is here
         try:
             if budget_s == 0:
                 self._leave_out(case, measured)
@@ -112,9 +117,7 @@ class Measurer:
     def _leave_out(self, case: Case, measured: MeasuredCase) -> None:
         """No time is left for a case; its result says which call it is."""
         result = measured.result
-        if isinstance(case.given, RecordedCall):  # known without making the tensors of each of thousands
-            result.call = case.given.key.call
-        else:
+        if not isinstance(case.given, RecordedCall):  # which is known without making the tensors of each of thousands
             self._identified(case, measured)
         result.status, result.reason = "skipped", "the budget is used up"
 
@@ -152,7 +155,8 @@ class Measurer:
         self._observer.begin(result)
         searches, before = tuner.cache_info().searches, records.read_of(key)
         members = self._members.of(case, call) if is_new else ()
-        question, choice = tuner.tune(call, force, self._observer.observe, budget_s, excluded, is_new, members)
+        served = self._served(case.found, call, key) if self._follows else None
+        question, choice = tuner.tune(call, force, self._observer.observe, budget_s, excluded, is_new, members, served)
         if not question.launches:
             result.status, result.reason = "empty", "its grid launches nothing: nothing is measured or stored"
             return
@@ -171,6 +175,20 @@ class Measurer:
         result.members = [dict(one["sizes"]) for one in choice.record.members] or None
         measured.entry = _note_record(result, choice.record, form, question)
         measured.record = choice.record if measured.entry is not None else None
+
+    def _served(self, found: Found, call: Call, key: Key) -> str | None:
+        """The config, by identity, that a call gets now from config files that are not for it; None without one."""
+        chooser = found.tuner.chooser
+        live, options = chooser.candidates(call), chooser.options
+        needed = options.needs(key.kernel, live)
+        if sources.find(key, live, sources.exact_places(needed)) is not None:
+            return None  # nothing else is served, and mostly nothing is measured
+        others = [one for one in sources.places(False, False, options.nearest, needed) if one[0] in _NOT_EXACT]
+        choice = sources.find(key, live, others)
+        return None if choice is None else chooser.state.identity(choice.config)
+
+
+_NOT_EXACT = (Origin.LADDER, Origin.NEAREST)
 
 
 def _form(question: Question, choice: Choice) -> dict[str, Json]:

@@ -160,9 +160,6 @@ def ends(bucket: Any, size: int) -> tuple[int, int]:
 
 
 def _spread(low: int, high: int, size: int, count: int) -> list[int]:
-    """So many sizes from one end to the other, in equal ratios, without one."""
-    if low == high:
-        return []
-    parts = max(count, 2) - 1
-    some = [round(low * (high / low) ** (index / parts)) for index in range(parts + 1)]
+    """About so many sizes from one end to the other, in equal ratios, without one."""
+    some = [round(low * (high / low) ** (index / count)) for index in range(count + 1)]
     return [one for one in dict.fromkeys(some) if one != size]

@@ -21,6 +21,7 @@ LARGEST = 1 << 40  # size: distances between sizes are worked out with floating 
 MOST = 40  # searches of one group of cases
 ROUND = 6  # points that are measured before it is decided anew
 MEAN, WORST = 0.015, 0.15  # what may be lost between the points
+WITHIN = 0.05  # the loss that a rule is fitted for
 CLOSE = 1.02  # no point is wanted between two that are nearer
 
 
@@ -145,7 +146,7 @@ class Gap(NamedTuple):
 
 
 class Estimate(NamedTuple):
-    """What calls between the measured points lose with the winner of the nearest, as far as the points tell."""
+    """What calls between the measured points lose with what serves them, as far as the points tell."""
 
     mean: float
     worst: float

@@ -39,6 +39,7 @@ class Options:
     devices: str | None = None
     executor: str = "local"
     ray_address: str | None = None
+    follows: bool = False
     wanted: Wanted | None = None
 
     def __post_init__(self) -> None:
@@ -113,14 +114,15 @@ class Covered:
     Attributes:
         group: The kernel, the generator and the place among what it yields. `device`: the slug.
         shapes: How many have been tuned, now or before.
-        mean, worst: What calls between them lose with the winner of the nearest, as far as their neighbours tell; None
-            where that is not known: too few shapes.
+        by: What serves calls between them: the winner of the "nearest", or a "rule" that is worth it.
+        mean, worst: What these lose then, as far as shapes that are left out tell; None where too few are known.
         why: Why no more were tuned. `finished`: whether another run would not go on.
     """
 
     group: str
     device: str
     shapes: int
+    by: str
     mean: float | None
     worst: float | None
     why: str

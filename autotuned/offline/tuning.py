@@ -10,7 +10,7 @@ from pathlib import Path
 from autotuned import env
 from autotuned.configfiles import writer
 from autotuned.errors import OptionError
-from autotuned.offline import cases, covering, ranges
+from autotuned.offline import cases, ranges
 from autotuned.offline.cases import Cases, share
 from autotuned.offline.device import check_environment, isolates, use_device
 from autotuned.offline.measure import MeasuredCase, Measurer
@@ -80,19 +80,24 @@ def tune(
     check_environment()
     if options.out is not None:
         writer.refuse_unwritable(options.out)
-    run = _here if not options.several and not isolates(isolate) else _in_processes
     targets, observer = texts(targets), progress or Observer()
     if cover is None:
-        result = _finished(run(targets, options, observer))
+        result = measured(targets, options, observer)
     else:
-        result = covering.run(
-            options, ranges.checked(cover), lambda options: _finished(run(targets, options, observer))
-        )
+        from autotuned.offline import covering  # fits rules, for which NumPy is imported
+
+        result = covering.run(options, ranges.checked(cover), lambda options: measured(targets, options, observer))
     if binaries and result.files:
         from autotuned.offline.binaries import build  # needs the half of the library that compiles
 
         result.binaries = build(result.files, targets)
     return result
+
+
+def measured(targets: Sequence[str], options: Options, observer: Observer) -> TuneResult:
+    """Measure all cases of targets, by options that have been checked."""
+    run = _here if not options.several and not isolates(options.isolate) else _in_processes
+    return _finished(run(targets, options, observer))
 
 
 def _here(targets: Sequence[str], options: Options, observer: Observer) -> InProcess:
@@ -101,7 +106,7 @@ def _here(targets: Sequence[str], options: Options, observer: Observer) -> InPro
     if options.out is not None:
         for one in found:
             writer.check_all(one.name, options.out)
-    return InProcess(Cases(found, used, options.wanted), options, used, observer)
+    return InProcess(Cases(found, used, options.wanted, options.follows), options, used, observer)
 
 
 def _in_processes(targets: Sequence[str], options: Options, observer: Observer) -> Pool:
@@ -130,7 +135,7 @@ class InProcess:
 
     def __init__(self, found: Cases, options: Options, device: str, observer: Observer) -> None:
         self._cases, self._options, self._observer = found, options, observer
-        self._measurer = Measurer(found, device, options.force, observer)
+        self._measurer = Measurer(found, device, options.force, observer, options.follows)
         self._start = time.monotonic()
         self._result = TuneResult(device, without_cases=found.without_cases, budget_s=options.budget_s)
 
@@ -150,8 +155,8 @@ class InProcess:
         try:
             known = self._cases.counted()
             for case in self._cases:
-                if known:
-                    self._observer.count(case.number, known)
+                if known:  # a range of sizes goes on where its first round ends
+                    self._observer.count(case.number, known if case.number < known else 0)
                 left_s = self._left_s()
                 measured = self._measurer.measure(case, left_s and left_s * share(case.count, open_count))
                 self._take(measured)

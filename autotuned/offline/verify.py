@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from autotuned.binaries import writer as binary_files
-from autotuned.configfiles import lookup, writer
+from autotuned.configfiles import lookup, shipped_rules, writer
 from autotuned.configfiles.file import ConfigFile, Entry, passed, rounded
 from autotuned.errors import TargetError
 from autotuned.key import opaque
@@ -26,6 +26,8 @@ from autotuned.store.record import Timing
 from autotuned.tunable import configs, mismatch
 from autotuned.tunable.call import Call
 from autotuned.typed_json import Json, canonical
+
+RULE = "rule"
 
 
 def find_kernel(name: str) -> Found:
@@ -101,7 +103,8 @@ class Contest:
         rival: Its label.
         error: Why the shipped choice did not run.
         beaten: Whether what runs without tuning is faster by more than a tie, in a last comparison of the two too.
-        path: The file that it is in. `near`: the call whose choice it is, where that is the nearest shape.
+        path: The file that it is in. `near`: the call whose choice it is, where that is the nearest shape, or in `RULE`
+            what a rule says of the call.
         untuned: The canonical form of what runs without tuning, and what it was measured under.
     """
 
@@ -116,6 +119,11 @@ class Contest:
     path: str = ""
     near: Mapping[str, Json] | None = None
     untuned: tuple[Mapping[str, Json], Conditions] | None = None
+
+    @property
+    def is_of_rule(self) -> bool:
+        """Whether a rule gave the choice."""
+        return self.near is not None and RULE in self.near
 
     @property
     def loss(self) -> float:
@@ -138,7 +146,8 @@ class Contest:
             "rival": self.rival,
             "loss": None if self.loss == float("inf") else round(self.loss, 4),
             "beaten": self.beaten,
-            "nearest": self.near,
+            "nearest": None if self.is_of_rule else self.near,
+            "rule": self.near[RULE] if self.near is not None and self.is_of_rule else None,
             "error": self.error,
         }
 
@@ -173,12 +182,16 @@ def _offered(files: Iterable[tuple[Path, ConfigFile]], key: Key, live: Candidate
     for path, file in here.items():
         if entry := file.find(key):
             return Offered(entry.identity, str(path))
-    if not tuner.options.nearest:
+    options, seen = tuner.options, None
+    needed = options.needs(key.kernel, live)
+    if options.within is not None or lookup.allow_rules():
+        seen = shipped_rules.look_rule(key, live, options.within, needed).choice
+    if seen is None and options.nearest:
+        seen = lookup.look_nearest(key, live, options.nearest, needed).choice
+    if seen is None or Path(seen.where).resolve() not in {path.resolve() for path in here}:
         return None
-    seen = lookup.look_nearest(key, live, tuner.options.nearest, tuner.options.needs(key.kernel, live)).choice
-    if seen is None or seen.key is None or Path(seen.where).resolve() not in {path.resolve() for path in here}:
-        return None
-    return Offered(tuner.chooser.state.identity(seen.config), seen.where, seen.key.call)
+    near = {RULE: seen.note} if seen.key is None else seen.key.call
+    return Offered(tuner.chooser.state.identity(seen.config), seen.where, near)
 
 
 def left_out(files: Iterable[ConfigFile], timed: Iterable[Contest]) -> Iterator[str]:
@@ -255,8 +268,8 @@ def retime(tuner: Tuner, call: Call, live: Live, stays: str) -> tuple[str | None
 def drop(one: Contest) -> str:
     """Let a choice serve its call no more that what runs without tuning beats; what was done, in a line.
 
-    An entry of this call is taken out of its file. Where it is the nearest shape's, which stays right for its own call,
-    this call gets an entry with what runs without tuning.
+    An entry of this call is taken out of its file. Where it is a rule's or the nearest shape's, which stays right for
+    other calls, this call gets an entry with what runs without tuning.
 
     Raises:
         ConfigFileError, OSError: The file cannot be changed.
@@ -266,6 +279,7 @@ def drop(one: Contest) -> str:
         form, under = one.untuned
         entry = Entry(one.key.call, form, rounded(one.default_us), 1.0, under)
         writer.ship(one.key, entry, path.parent.parent)
-        return f"{path}: this call gets what runs untuned, and no more the choice of the nearest shape"
+        whose = "a rule" if one.is_of_rule else "the nearest shape"
+        return f"{path}: this call gets what runs untuned, and no more the choice of {whose}"
     binary_files.take_out([one.key], path)
     return f"{path}: taken out"

@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from autotuned import disk
 from autotuned.errors import RecordingError
@@ -17,6 +18,7 @@ log = logging.getLogger("autotuned")
 
 SCHEMA = 1
 SUFFIX = ".jsonl"
+_CHUNK = 1 << 20  # bytes that a look reads at once
 _FIELDS = {"schema": int, "kernel": str, "target": str, "key": dict, "arguments": dict}
 
 
@@ -93,24 +95,110 @@ def read(path: Path) -> list[RecordedCall]:
     Raises:
         RecordingError: There is no such file, it cannot be read, or no line in it is a call.
     """
-    found: dict[str, RecordedCall] = {}
-    more: dict[str, int] = {}
-    strange = 0
-    schemas: set[int] = set()
+    gathered = Gathered()
     for line in _lines(path):
+        gathered.add(line)
+    if not gathered.calls:
+        raise RecordingError(f"{path}: {_nothing_in(path, gathered.strange, gathered.others)}", path=str(path))
+    if gathered.strange:
+        message = "%s: %d of its lines are no recorded calls%s; they are left out."
+        log.warning(message, path, gathered.strange, gathered.others)
+    return sorted(gathered.calls.values(), key=lambda call: -call.count)
+
+
+class Gathered:
+    """What the lines of a recording say together.
+
+    Attributes:
+        calls: Distinct calls by identity, with how often they were made.
+        strange: How many lines were no calls.
+    """
+
+    def __init__(self) -> None:
+        self.calls: dict[str, RecordedCall] = {}
+        self.strange = 0
+        self._more: dict[str, int] = {}  # of calls whose own line is yet to come
+        self._schemas: set[int] = set()
+
+    @property
+    def others(self) -> str:
+        """The schemas of lines of other versions, in words; "" if there are none."""
+        schemas = ", ".join(map(str, sorted(self._schemas)))
+        return f" (schema {schemas}; this version reads {SCHEMA})" if schemas else ""
+
+    def add(self, line: bytes) -> None:
+        """Take in a line."""
         try:
-            _add(disk.parse_json(line), found, more, schemas)
+            self._add(disk.parse_json(line))
         except ValueError:
-            strange += 1
-    others = f" (schema {', '.join(map(str, sorted(schemas)))}; this version reads {SCHEMA})" if schemas else ""
-    if not found:
-        raise RecordingError(f"{path}: {_nothing_in(path, strange, others)}", path=str(path))
-    if strange:
-        log.warning("%s: %d of its lines are no recorded calls%s; they are left out.", path, strange, others)
-    for identity, count in more.items():
-        if identity in found:
-            found[identity].count += count
-    return sorted(found.values(), key=lambda call: -call.count)
+            self.strange += 1
+
+    def _add(self, line: Json) -> None:
+        """Take in a line; ValueError if it is none of ours; another schema is noted."""
+        identity = typed(typed(line, dict, "line").get("id"), str, "id")
+        schema = integer(line.get("schema", SCHEMA), "schema")
+        if schema != SCHEMA:
+            self._schemas.add(schema)
+            raise wrong("schema", f"schema {SCHEMA} of recordings", schema)
+        known = self.calls.get(identity)
+        if "more" in line:
+            more = integer(line["more"], "more")
+            if known is None:
+                self._more[identity] = self._more.get(identity, 0) + more
+            else:
+                known.count += more
+            return
+        recorded = _loaded(line)
+        if known is not None:
+            known.count += recorded.count
+            return
+        recorded.count += self._more.pop(identity, 0)
+        self.calls[identity] = recorded
+
+
+class Tail(Gathered):
+    """What a recording says that others write to: each look takes in what has come since the one before.
+
+    A file that was cut off, or that another one has taken the place of, is read from its beginning, beside what was
+    read before; the last line waits until it is whole.
+    """
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.path = path
+        self._file: tuple[int, int] | None = None
+        self._end, self._rest = 0, b""
+
+    def look(self) -> bool:
+        """Take in what is new; whether there was something. A file that is not there yet is an empty one.
+
+        Raises:
+            RecordingError: It is there and cannot be read.
+        """
+        try:
+            with os.fdopen(disk.opened(self.path), "rb") as file:
+                return self._read(file)
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise _unreadable(self.path, error) from error
+        except ValueError as error:  # it is no plain file
+            raise RecordingError(str(error), path=str(self.path)) from error
+
+    def _read(self, file: BinaryIO) -> bool:
+        state = os.fstat(file.fileno())
+        if self._file != (state.st_dev, state.st_ino) or state.st_size < self._end:
+            self._file, self._end, self._rest = (state.st_dev, state.st_ino), 0, b""
+        file.seek(self._end)
+        before = self._end
+        while chunk := file.read(_CHUNK):
+            self._end += len(chunk)
+            *lines, self._rest = (self._rest + chunk).split(b"\n")
+            if len(self._rest) > disk.MAX_LINE_BYTES:
+                self._rest = b"-"  # it is no JSON any more
+            for line in filter(bytes.strip, lines):
+                self.add(line)
+        return self._end > before
 
 
 def _nothing_in(path: Path, strange: int, others: str) -> str:
@@ -130,28 +218,15 @@ def _lines(path: Path) -> Iterator[bytes]:
     try:
         yield from disk.lines(path)
     except OSError as error:
-        raise RecordingError(
-            f"{path}: expected a file of recorded calls, and it cannot be read: {error.strerror}.", path=str(path)
-        ) from error
+        raise _unreadable(path, error) from error
     except ValueError as error:
         raise RecordingError(str(error), path=str(path)) from error
 
 
-def _add(line: Json, found: dict[str, RecordedCall], more: dict[str, int], schemas: set[int]) -> None:
-    """Take in a line; ValueError if it is none of ours; another schema goes into `schemas`."""
-    identity = typed(typed(line, dict, "line").get("id"), str, "id")
-    schema = integer(line.get("schema", SCHEMA), "schema")
-    if schema != SCHEMA:
-        schemas.add(schema)
-        raise wrong("schema", f"schema {SCHEMA} of recordings", schema)
-    if "more" in line:
-        more[identity] = more.get(identity, 0) + integer(line["more"], "more")
-        return
-    recorded = _loaded(line)
-    if identity in found:
-        found[identity].count += recorded.count
-        return
-    found[identity] = recorded
+def _unreadable(path: Path, error: OSError) -> RecordingError:
+    return RecordingError(
+        f"{path}: expected a file of recorded calls, and it cannot be read: {error.strerror}.", path=str(path)
+    )
 
 
 def _loaded(line: Json) -> RecordedCall:

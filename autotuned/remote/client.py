@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import logging
 import os
 import threading
@@ -124,6 +125,7 @@ class Client:
         with self._lock:
             if self._opened is None:
                 self._opened = backend_of(self.place)
+                _flush_before_executors_end()
             return self._opened
 
     def _fetch(self, keys: list[Key], then: Then | None = None) -> list[Key]:
@@ -215,7 +217,7 @@ class Client:
         backend, name = self._backend(), record_name(found.key.digest)
         found = found.replace(provenance={k: v for k, v in found.provenance.items() if k != "store"})
         for _ in range(_TRIES):
-            with getattr(backend, "updating", _nothing)(name):
+            with backend.updating(name):
                 before, seen = self._stored(found.key.digest)
                 merge = better.joined if again else better.merged
                 merged = found if before is None else merge(*((found, before) if again else (before, found)))
@@ -329,12 +331,6 @@ class Client:
         env.warn_once(words[1], message, *words, said=self._said)
 
 
-def _nothing(name: str) -> Any:
-    from contextlib import nullcontext
-
-    return nullcontext()
-
-
 def backend_of(place: Place) -> Backend:
     """What talks to a store.
 
@@ -353,11 +349,26 @@ def backend_of(place: Place) -> Backend:
 _clients: weakref.WeakSet[Client] = weakref.WeakSet()
 
 
+_exit_ends: list[float] = []
+
+
 @atexit.register
 def _flush_all() -> None:
-    end = time.monotonic() + EXIT_S
+    if not _exit_ends:
+        _exit_ends.append(time.monotonic() + EXIT_S)
     for client in list(_clients):
-        client.flush(max(0.0, end - time.monotonic()))
+        client.flush(max(0.0, _exit_ends[0] - time.monotonic()))
+
+
+def _flush_before_executors_end() -> None:
+    """Send before what `concurrent.futures` registered: clients of buckets need its threads to look up a host.
+
+    The standard library has no public way; without this one, what is left is sent by the next process.
+    """
+    register = getattr(threading, "_register_atexit", None)
+    if register is not None:
+        with contextlib.suppress(RuntimeError):  # the process is ending already
+            register(_flush_all)
 
 
 def _after_fork_in_child() -> None:

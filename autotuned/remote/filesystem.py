@@ -37,7 +37,9 @@ class FileSystem:
             protocol = place.url.partition("://")[0]
             options = {**_OPTIONS.get(protocol, {}), "skip_instance_cache": True, "use_listings_cache": False}
             self._fs, root = url_to_fs(place.url, **options, **place.options)
-        except (ImportError, ValueError) as error:
+            if protocol in _OPTIONS:
+                self._fs.connect()  # reads megabytes of JSON, which is not the store's slowness
+        except Exception as error:  # each file system has its own
             raise StoreError(
                 f"shared store {place.words}: expected fsspec and its package for this URL, such as s3fs, got "
                 f"{place.scrubbed(error)}. pip install 'autotuned[fsspec]'"

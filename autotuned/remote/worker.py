@@ -98,6 +98,9 @@ class Worker:
                 _, _, job = self._jobs.get(timeout=self._idle())
             except queue.Empty:
                 continue
+            except Exception as error:  # of `idle`; a thread that ended would leave all jobs undone
+                self.pause("write", error)
+                continue
             if job is _DONE:
                 return
             self._do(job)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from autotuned.resolve.request import Question
     from autotuned.store.choice import Choice
     from autotuned.tunable.call import Call
+    from autotuned.typed_json import Json
 else:
     Protocol = object  # defining a protocol takes as long as importing a module
 
@@ -25,6 +26,12 @@ class Agreement(Protocol):
 
     def leave(self, key: Key) -> None:
         """This rank goes on without the others for a key."""
+
+    def proposals(self, mine: Mapping[str, Json]) -> Mapping[str, Json]:
+        """The newer choices that any rank has found, by digest of the key."""
+
+    def all_ready(self, agreed: Mapping[str, Json], impossible: Collection[str]) -> Collection[str]:
+        """The keys, by digest, whose newer choice no rank is without."""
 
 
 class Recorder(Protocol):

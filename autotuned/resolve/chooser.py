@@ -14,7 +14,7 @@ from autotuned.errors import AllConfigsFailedError, ConfigError, PruningError
 from autotuned.key import opaque
 from autotuned.key.key import Key, call_part
 from autotuned.resolve import active, sealing, sources
-from autotuned.resolve.request import Context, Options, Question, State
+from autotuned.resolve.request import Chosen, Context, Options, Question, State
 from autotuned.store import conditions, layout, records
 from autotuned.store.choice import Candidates, Choice, Live, Look, Origin, Place, each
 from autotuned.triton_compat import kernel
@@ -178,7 +178,7 @@ class Chooser:
 
     # -- the sources, in their order -----------------------------------------------------------------------------
 
-    def choose(self, call: Call, pinned: Any = None, search: bool = True, mode: str | None = None) -> Choice:
+    def choose(self, call: Call, pinned: Any = None, search: bool = True, mode: str | None = None) -> Chosen:
         """The config for a call.
 
         Args:
@@ -197,16 +197,16 @@ class Chooser:
         live = self.candidates(call) if pinned is None else Live()
         mode = mode or env.current_mode()
         if mode == "off" and len(live) > 1 and self.options.default is None:
-            return self._first_that_compiles(call, live)
-        known = self._without_key(call, live, mode, pinned) or self._ready(call, live, mode)
-        if known is not None:
-            self.state.lookup_s += time.perf_counter() - start
-            return known if live.whole else known.replace(lasting=False)
-        question = self.question(call, live, mode, search=search)
+            return Chosen(call, self._first_that_compiles(call, live), live)
+        choice = self._without_key(call, live, mode, pinned) or self._ready(call, live, mode)
+        question = self.question(call, live, mode, search=search) if choice is None else None
         self.state.lookup_s += time.perf_counter() - start
-        choice = self.answer(question)
+        asked = () if question is None else (question.key, question.needed)
+        if question is not None:
+            choice = self.answer(question)
+        assert choice is not None
         # No word of a call tells what its grid left out: a later one, with another grid, is to be asked anew.
-        return choice if live.whole else choice.replace(lasting=False)
+        return Chosen(call, choice if live.whole else choice.replace(lasting=False), live, *asked)
 
     def _allowed(self, call: Call, pinned: Any, say: Callable[..., None] | None = None) -> Any:
         """A pin, unless the pruner drops it for this call: the cache's key may be coarser than what a pruner sees."""

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from autotuned import env
 from autotuned.configfiles import lookup
 from autotuned.errors import AutotunedError, NotTunedError
 from autotuned.key import opaque
@@ -279,6 +280,9 @@ def of_call(
     if choice is not None:
         steps[-1] = Step(steps[-1].place, False, f"{missing} of {len(live)} configs are new; they are measured")
         problem = "new configs"
+    if kept and env.has_store():
+        when = "first" if ending in (None, Origin.SEARCH) else "in the background"
+        notes += (f"the shared store is asked {when}: what it has is not looked at here",)
     answer = "error" if ending is None else WORDS[ending]
     sealed = " and the seal" if ending is None and sealing.forbids() else ""
     steps.append(Step(answer, True, f"mode {mode}{sealed}"))

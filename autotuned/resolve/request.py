@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from autotuned import env, events
 from autotuned._startup import Frozen, later
@@ -225,7 +225,8 @@ class Question(Frozen):
     @property
     def has_default(self) -> bool:
         """Whether `default=` gave what the call has without tuning."""
-        return isinstance(self.live, Live) and self.live.said not in (None, (None,)) and not self.live.no_default
+        said = self.live.said if isinstance(self.live, Live) else None
+        return said is not None and said[0] is not None and not self.no_default
 
     @property
     def untuned(self) -> str | None:
@@ -246,6 +247,32 @@ class Question(Frozen):
     def fresh(self) -> bool:
         """Whether stored answers are ignored."""
         return self.force or self.mode == "search"
+
+
+class Chosen(NamedTuple):
+    """A call, the choice for it, and what that was chosen by: what is bound keeps it, so that it can be bound anew.
+
+    Attributes:
+        live: The candidates, one object for all calls that have the same.
+        key: Of the call; None where none was needed.
+        needed: What a choice must have been measured under.
+        device: Index of the GPU that was current when it was bound; None before, and where there is none.
+    """
+
+    call: Call
+    choice: Choice
+    live: Live
+    key: Key | None = None
+    needed: Conditions = Conditions()
+    device: int | None = None
+
+
+class RefusedError(Exception):
+    """A chosen config cannot be launched for this call (`.error`)."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(error)
+        self.error = error
 
 
 class Context:
@@ -317,6 +344,7 @@ class State:
         self.lookup_s = self.search_s = self.compile_s = self.bind_s = 0.0  # where the time of misses went
         self.choices: dict[Key, Choice] = {}
         self._said: set[str] = set()
+        self._lives: dict[tuple[str, ...], Live] = {}  # candidates by their identities
         self._identities: dict[Any, str] = {}  # of configs with plain values: each miss asks for all of them
 
     @property
@@ -339,6 +367,16 @@ class State:
         while len(self.choices) > LIMIT:
             self.choices.pop(list(self.choices)[0], None)  # not by `iter`: other threads add to it
         return choice
+
+    def kept(self, chosen: Chosen, device: int | None) -> Chosen | None:
+        """What is kept of a choice that is bound, without the caller's memory; None where none can be newer."""
+        if not self.options.stored or (chosen.key is None and chosen.choice.origin is not Origin.BINARY):
+            return None
+        call, live = chosen.call, self._lives.setdefault(tuple(chosen.live), chosen.live)
+        if len(self._lives) > LIMIT:
+            self._lives.clear()
+        bare = call.without_memory() if self.tunable.has_options else Call((), {}, dict.fromkeys(call.arguments))
+        return chosen._replace(call=bare, live=live, device=device)
 
     def forget(self) -> None:
         """Drop this process's choices; records on disk stay."""

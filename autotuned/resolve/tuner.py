@@ -8,6 +8,7 @@ import logging
 import time
 import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import lru_cache, partial
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,7 @@ from autotuned.key.key import Key, is_tensor
 from autotuned.launch import codegen, launcher
 from autotuned.resolve import active, sealing
 from autotuned.resolve.chooser import Chooser
-from autotuned.resolve.request import Member, Options, Question
+from autotuned.resolve.request import Chosen, Member, Options, Question, RefusedError
 from autotuned.store.choice import Choice, Origin
 from autotuned.triton_compat import kernel
 from autotuned.tunable import configs as candidates
@@ -64,7 +65,7 @@ class Tuner:
     """Chooses and launches for one tuned function; shared by `Tuned` and `TunedFunction`.
 
     Args:
-        on_choice: Told of each choice before its launch, with the call.
+        on_choice: Told of each choice with its call: before its launch, or, with `launched=False`, where none follows.
         pinned: Asked for a config that the user pinned for a call, or None.
         on_written: Told the names a search found to be written.
         on_table: Told of each new launch table.
@@ -74,7 +75,7 @@ class Tuner:
         self,
         tunable: Tunable,
         options: Options,
-        on_choice: Callable[[Call, Choice], None],
+        on_choice: Callable[..., None],
         pinned: Callable[[Call], Any],
         on_written: Callable[[list[str]], None],
         on_table: Callable[[launcher.Launcher], None] = lambda table: None,
@@ -83,8 +84,8 @@ class Tuner:
         self.options = options
         self._on_table = on_table
         self.chooser = Chooser(tunable, options, self._learn, on_written)
-        self._on_choice, self._pinned = on_choice, pinned
-        self._bind_failed = False
+        self.on_choice, self._pinned = on_choice, pinned
+        self.bind_failed = False
         self.misses = 0
         self._rebuild(_tuned_names(options.configs(), tunable))
         if isinstance(tunable, TunableKernel) and not tunable.interpreted:
@@ -202,22 +203,27 @@ class Tuner:
         """
         return self._answer(call, self._compile, search)[1]
 
-    def _answer(self, call: Call, act: Callable[[Call, Choice], Any], search: bool = True) -> tuple[Choice, Any]:
+    def _answer(self, call: Call, act: Callable[[Chosen], Any], search: bool = True) -> tuple[Choice, Any]:
         """Choose, and do what is to be done with the choice; the choice, and what came of it."""
         self._refuse_without_tensor(call)
         while True:
-            choice = self.chooser.choose(call, self._pinned(call), search)
+            chosen = self.chooser.choose(call, self._pinned(call), search)
+            choice = chosen.choice
             try:
-                asked = partial(self.chooser.shipped.asked, call, choice, self.chooser.part)
-                with sealing.asked_by(self.tunable.name, asked):
-                    return choice, act(call, choice)
-            except _RefusedError as refused:
+                with self._asked(chosen):
+                    return choice, act(chosen)
+            except RefusedError as refused:
                 self.chooser.exclude(call, choice, refused.error)
             except Exception as error:
                 if not isinstance(error, AutotunedError):  # those say what there is to say
                     where = self.chooser.label(choice.config), choice.why
                     failures.note(error, "`{}`: raised with config {} ({}).".format(self.tunable.name, *where))
                 raise
+
+    def _asked(self, chosen: Chosen) -> AbstractContextManager[None]:
+        """Around the compilation for a call, for the seal."""
+        asked = partial(self.chooser.shipped.asked, chosen.call, chosen.choice, self.chooser.part)
+        return sealing.asked_by(self.tunable.name, asked)
 
     def _refuse_without_tensor(self, call: Call) -> None:
         """Refuse a call that gives no tensor for an argument that a list names."""
@@ -228,7 +234,7 @@ class Tuner:
 
     def tune(
         self, call: Call, force: bool = False, observer: Observer | None = None, budget_s: float | None = None,
-        without: Collection[str] = (), again: bool = False, members: Sequence[Member] = (),
+        without: Collection[str] = (), again: bool = False, members: Sequence[Member] = (), served: str | None = None,
     ) -> tuple[Question, Choice]:  # fmt: skip
         """Find or search the choice for a call without launching it, as the command line's `tune` does.
 
@@ -238,12 +244,13 @@ class Tuner:
             observer: Told of a search's progress. `budget_s`: of a search, or the decorator's if that is less.
             without: Configs, as text, that are left out: a recorded call has no grid for them.
             again: Measure again what was noisy.
-            members: Calls of the key that the choice is to be best for.
+            members: Calls of the key that the choice is to be best for. `served`: what it has to beat, by identity.
         """
         self._refuse_without_tensor(call)
         chooser = self.chooser
         found = chooser.candidates(call)
         live = found.only([name for name, config in found.items() if str(config) not in without])
+        live.untuned = served if served in live else live.untuned
         question = chooser.question(
             call, live, "auto", must_search=True, force=force, observer=observer, budget_s=budget_s, again=again,
             members=tuple(members))  # fmt: skip
@@ -253,9 +260,9 @@ class Tuner:
         """Where the choice for a call comes from and why not from elsewhere; see `Chooser.explain`."""
         return self.chooser.explain(call, self._pinned(call))
 
-    def _launch(self, call: Call, choice: Choice) -> Any:
-        config = choice.config
-        self._on_choice(call, choice)
+    def _launch(self, chosen: Chosen) -> Any:
+        call, choice, config = chosen.call, chosen.choice, chosen.choice.config
+        self.on_choice(call, choice)
         values = tuple(call.arguments.values())
         before = self._prologue(call, config)
         if before is not None:
@@ -264,26 +271,26 @@ class Tuner:
         memory = self._compiled_for(values)
         result = self._first_launch(call, choice)
         if self._compiled_for(values) == memory:  # else the grid changed what was compiled for: a later call is bound
-            self._bind(call, choice, before, result, start)
+            self._bind(chosen, before, result, start)
         return result
+
+    @property
+    def _is_bindable(self) -> bool:
+        return isinstance(self.tunable, TunableKernel) and self.tunable.bindable
 
     def _compiled_for(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
         """What a direct launch relies on, and code of the user's may change within the first launch."""
-        tunable = self.tunable
-        if not isinstance(tunable, TunableKernel) or not tunable.bindable:
-            return ()
-        return compiled.compiled_for(values), compiled.surroundings()
+        return (compiled.compiled_for(values), compiled.surroundings()) if self._is_bindable else ()
 
-    def _compile(self, call: Call, choice: Choice) -> Any:
+    def _compile(self, chosen: Chosen) -> Any:
         """What `_launch` does, without zeroing and without the launch."""
-        config = choice.config
-        self._on_choice(call, choice)
+        call, choice, config = chosen.call, chosen.choice, chosen.choice.config
+        self.on_choice(call, choice)
         if config.pre_hook is not None:  # it may decide what is compiled, as by the block shape of a descriptor
             config.pre_hook(call.full(config))
         start = time.perf_counter()
         compiled = self._compiled(call, choice)
-        before = self._prologue(call, config)
-        self._bind(call, choice, before, compiled, start)
+        self._bind(chosen, self._prologue(call, config), compiled, start)
         return config
 
     def _prologue(self, call: Call, config: Any) -> bound.Prologue | None:
@@ -292,69 +299,72 @@ class Tuner:
             return None  # asked here, so that what is for binding is imported after the first launch and not before
         return bound.Prologue(self.tunable.name, config, tuple(call.arguments), self.options.zero)
 
-    def _bind(self, call: Call, choice: Choice, before: bound.Prologue | None, result: Any, start: float) -> None:
+    def _bind(self, chosen: Chosen, before: bound.Prologue | None, result: Any, start: float) -> None:
         """Put the launch into the table; `start` is when compiling began, on the clock of `time.perf_counter`."""
-        launched = time.perf_counter()
+        launched, call = time.perf_counter(), chosen.call
         if isinstance(self.tunable, TunableKernel):
             _watch_environment()
-        if choice.lasting and not call.options and tuple(call.arguments) == self.names:
+        if chosen.choice.lasting and not call.options and tuple(call.arguments) == self.names:
             self._count_exactly()
-            self._put(call, choice, before, result)
+            self._put(chosen, before, result)
         self.chooser.state.compile_s += launched - start
         self.chooser.state.bind_s += time.perf_counter() - launched
 
-    def _put(self, call: Call, choice: Choice, before: bound.Prologue | None, result: Any) -> None:
+    def _put(self, chosen: Chosen, before: bound.Prologue | None, result: Any) -> None:
+        call = chosen.call
         try:
-            ready = self._bound(call, choice.config, before, result)
+            ready = self._bound(call, chosen.choice.config, before, result)
         except compiled.EvictedError:  # by the user's code within the launch: a later call is bound
             return
-        if active.recorders:
-            ready = active.recorders[-1].watched(self, ready)
+        device = kernel.current_device() if self._is_bindable else None
+        ready = self._used(ready, self.chooser.state.kept(chosen, device))
         values = tuple(call.arguments.values())
         in_c = launcher.in_c(self.launcher)
         is_bound = self.launcher.bind(values, ready)
-        if is_bound and choice.origin is Origin.RULE:
+        if is_bound and chosen.choice.origin is Origin.RULE:
             self.unseen = self.unseen or unseen.Families(self)
             self.unseen.add(call, ready)
         if not is_bound or in_c is None or ready.twin is None:
             return
-        wrong = ready.twin.differences(values, call.grid, in_c.passed(values, call.grid))
-        if wrong:
-            self.turn_c_off(wrong)
+        if wrong := ready.twin.differences(values, call.grid, in_c.passed(values, call.grid)):
+            verify.turn_c_off(self, wrong)
 
-    def turn_c_off(self, wrong: Sequence[str]) -> None:
-        """Launch this kernel through Triton from now on: the C launcher would not pass what the Python twin does.
+    def _used(self, ready: bound.Bound, use: Chosen | None) -> bound.Bound:
+        """What goes into the table: recorded, and with what it is bound for."""
+        if active.recorders:
+            ready = active.recorders[-1].watched(self, ready)
+        ready.use = use
+        return ready
 
-        Args:
-            wrong: Where they differ, in words.
+    def bound_anew(self, chosen: Chosen) -> bound.Bound:
+        """A launch with another choice for what is bound: compiled or loaded now, and not in the table yet.
+
+        Raises:
+            RefusedError, SealedError: It cannot be compiled or loaded here, or may not be.
         """
-        self._bind_failed = True
-        self.launcher.clear()
-        log.error(
-            "`%s` is launched through Triton from now on: the C launcher would launch it otherwise than the Python "
-            "twin (%s). Please report this, with the kernel's signature.",
-            self.tunable.name,
-            "; ".join(wrong),
-        )
+        call, config = chosen.call, chosen.choice.config
+        with self._asked(chosen):
+            result = self._compiled(call, chosen.choice)
+        return self._used(self._bound(call, config, self._prologue(call, config), result), chosen)
 
     def _compiled(self, call: Call, choice: Choice) -> Any:
         """Compile and load; what was measured elsewhere may turn out not to compile here.
 
         Raises:
-            _RefusedError: Another config is to be found.
+            RefusedError: Another config is to be found.
         """
         try:
             return self.chooser.shipped.load(call, choice) or self.tunable.compile(call, choice.config)
         except Exception as error:
             if isinstance(error, SealedError) or failures.is_passing(error) or choice.origin not in MEASURED:
                 raise
-            raise _RefusedError(error) from error
+            raise RefusedError(error) from error
 
     def _first_launch(self, call: Call, choice: Choice) -> Any:
         """Launch; what was measured elsewhere may turn out not to compile or launch here, before any of it ran.
 
         Raises:
-            _RefusedError: Another config is to be found. A fault after it ran is raised as it is.
+            RefusedError: Another config is to be found. A fault after it ran is raised as it is.
         """
         binary = self.chooser.shipped.load(call, choice)
         if binary is None and choice.origin not in MEASURED:
@@ -367,7 +377,7 @@ class Tuner:
             return self.tunable.launch(call, choice.config)
         except Exception as error:
             if failures.is_refusal(error):
-                raise _RefusedError(error) from error
+                raise RefusedError(error) from error
             raise
 
     def _bound(self, call: Call, config: Any, before: bound.Prologue | None, result: Any) -> bound.Bound:
@@ -379,22 +389,19 @@ class Tuner:
         by_triton = bound.through_triton(tunable, self.names, config)
         if hasattr(result, "variant"):  # a shipped binary: what it does not serve may be another one's
             by_triton = self.chooser.shipped.server.launching(self.rebound, config, by_triton)
-        if self._binds_directly(tunable):
+        if self._is_bindable and not self.bind_failed and launcher.binds_directly():
             try:
                 asks = bool(self.options.spec.buckets or self.options.spec.functions)
                 made = bound.Bound(config, by_triton, before, by_triton, again)
                 return direct.direct(made, tunable, call, result, asks)
             except compiled.UnbindableError as error:
-                self._bind_failed = True
+                self.bind_failed = True
                 log.warning(
                     "`%s` cannot be launched directly (%s); Triton's own launch is used from now on.",
                     tunable.name,
                     error,
                 )
         return bound.Bound(config, bound.launching(by_triton, again), before)
-
-    def _binds_directly(self, tunable: TunableKernel) -> bool:
-        return tunable.bindable and not self._bind_failed and launcher.binds_directly()
 
     # -- what users ask ------------------------------------------------------------------------------------------
 
@@ -413,14 +420,6 @@ class Tuner:
 
 
 MEASURED = (Origin.STORE, Origin.BINARY, Origin.FILE, Origin.LADDER, Origin.RULE, Origin.NEAREST, Origin.SEARCH)
-
-
-class _RefusedError(Exception):
-    """A chosen config cannot be launched for this call (`.error`)."""
-
-    def __init__(self, error: Exception) -> None:
-        super().__init__(error)
-        self.error = error
 
 
 def _tuned_names(configs: Sequence[Any], tunable: Tunable) -> frozenset[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Callable, Sequence
 from enum import Enum
@@ -130,7 +131,8 @@ class Families:
         words, met = reader.read(values)
         family = reader.families.get(words) or self._family(values, key, offer, allowed, met)
         if family is not None:
-            family.bound[place] = bound
+            family.bound[place] = copy.copy(bound)
+            family.bound[place].use = None  # other calls have other keys
             reader.families[words] = family
             self._readers[types] = reader
 

@@ -34,7 +34,8 @@ class Fit:
         tree: None where there are too few calls. `leaf_of`: of each call, the place of its leaf in `leaves`.
         left_out, left_out_across: Of each call, the loss that it had when it was left out with its band, and with its
             combination of the other sizes too; NaN where it was not, infinite where it got a config without a time.
-        compared: Mean and worst loss of the same calls under "rule" and under what is simpler.
+        compared: Mean and worst loss of the calls left out that it serves, under "rule" and under what is simpler.
+        served: The share of the calls left out that it serves.
         why_not: Why it is not worth writing down; "" where it is.
     """
 
@@ -288,27 +289,26 @@ def _up(value: float) -> float:
 
 
 def _judged(fitted: Fit, trial: _Trial) -> Fit:
-    """With how it compares to what is simpler, on calls left out, those that it abstains from priced as neighbours."""
+    """With how it compares to what is simpler, on the calls left out that it serves."""
     simpler = trial.simpler()
     asked = ~np.isnan(fitted.left_out)
     bounds = np.asarray([leaf.along.bound if leaf.along else math.inf for leaf in fitted.leaves])
     served = (bounds <= fitted.within)[fitted.leaf_of] & asked
-    rule = np.where(served, fitted.left_out, simpler[SIMPLER[2]])
-    losses = {"rule": rule, **simpler}
-    compared = {name: (float(found[asked].mean()), float(found[asked].max())) for name, found in losses.items()}
     share = float(served.sum() / max(asked.sum(), 1))
-    return replace(fitted, compared=compared, served=share, why_not=_why_not(compared, share, fitted))
+    if not share:
+        return replace(fitted, why_not=f"no leaf of it has a bound of at most {fitted.within:.1%}")
+    losses = {"rule": fitted.left_out, **simpler}
+    compared = {name: (float(found[served].mean()), float(found[served].max())) for name, found in losses.items()}
+    return replace(fitted, compared=compared, served=share, why_not=_why_not(compared))
 
 
-def _why_not(compared: Mapping[str, tuple[float, float]], served: float, fitted: Fit) -> str:
-    if not served:
-        return f"no leaf of it has a bound of at most {fitted.within:.1%}"
+def _why_not(compared: Mapping[str, tuple[float, float]]) -> str:
     (mean, worst), others = compared["rule"], [compared[name] for name in SIMPLER]
     least_mean, least_worst = min(one[0] for one in others), min(one[1] for one in others)
     if mean <= least_mean - GAIN or (worst * FACTOR <= least_worst and mean <= least_mean):
         return ""
     name = min(SIMPLER, key=lambda one: compared[one][0])
     return (
-        f"on calls left out it loses {mean:.1%} in the mean and {worst:.0%} in the worst call, and {name} "
-        f"{compared[name][0]:.1%} and {compared[name][1]:.0%}: neither {GAIN:.0%} better nor half of the worst"
+        f"on the calls left out that it serves it loses {mean:.1%} in the mean and {worst:.0%} in the worst, and "
+        f"{name} {compared[name][0]:.1%} and {compared[name][1]:.0%}: neither {GAIN:.0%} better nor half of the worst"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import operator
 from collections.abc import Callable, Container, Hashable, Iterable, Mapping, Sequence
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from autotuned._startup import Frozen
 from autotuned.errors import ArgumentNameError, CallError, DecorationError
 from autotuned.gpu.device import Device
-from autotuned.key.key import is_descriptor
+from autotuned.key.key import is_descriptor, is_tensor, strides_of
 from autotuned.triton_compat import kernel
 from autotuned.tunable.configs import plain, suggestion
 from autotuned.typed_json import Json
@@ -50,6 +51,50 @@ class Call(Frozen):
     def has_descriptors(self) -> bool:
         """Whether an argument, or an item of one, is a tensor descriptor."""
         return any(map(_holds_descriptor, self.arguments.values()))
+
+    def without_memory(self) -> Call:
+        """The same call by name, with a grid of one block; of tensors nothing is kept but what decides code."""
+        arguments = {name: outlined(value) for name, value in self.arguments.items()}
+        return Call((), arguments, arguments, grid=(1,))
+
+
+class Outline:
+    """What is left of a tensor without its memory: what a kernel is compiled for, and a key is made of."""
+
+    __slots__ = ("_address", "_gpu", "_strides", "device", "dtype", "shape")
+
+    def __init__(self, tensor: Any) -> None:
+        self.dtype, self.shape, self._strides = tensor.dtype, tuple(tensor.shape), strides_of(tensor)
+        self.device = getattr(tensor, "device", None)
+        self._gpu = tensor.get_device() if hasattr(tensor, "get_device") else -1
+        self._address = tensor.data_ptr() & 15 if hasattr(tensor, "data_ptr") else 0
+
+    def stride(self, dim: int | None = None) -> Any:
+        """All strides in elements, or that of a dimension."""
+        return self._strides if dim is None else self._strides[dim]
+
+    def get_device(self) -> int:
+        """Index of the GPU; -1 for memory of the host."""
+        return int(self._gpu)
+
+    def data_ptr(self) -> int:
+        """An address that is aligned as the tensor's own, and no more."""
+        return int(self._address)
+
+
+def outlined(value: Any) -> Any:
+    """An argument without the memory of its tensors, those in tuples and of tensor descriptors included."""
+    if isinstance(value, tuple):
+        items = [outlined(item) for item in value]
+        return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
+    if is_descriptor(value):
+        made = copy.copy(value)
+        made.base = outlined(value.base)
+        return made
+    return Outline(value) if type(value) not in _PLAIN and is_tensor(value) else value
+
+
+_PLAIN = (type(None), bool, int, float, str)
 
 
 def _holds_descriptor(value: Any) -> bool:

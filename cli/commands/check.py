@@ -16,7 +16,7 @@ from .. import terminal
 if TYPE_CHECKING:
     from autotuned.offline.verify import Contest
 
-HEADERS = ("call~", "config~", "shipped>", "default>", "best other>?", "loss>", "")
+HEADERS = ("call~", "config~", "shipped>", "default>", "best other>?", "loss>", "~")
 
 
 def check(
@@ -41,17 +41,18 @@ def check(
     are imported: names and types are matched with their signatures, configs with their lists, and the source they were
     tuned for with the present one. With --measure every case of the kernels that has a choice for this device,
     toolchain and source is timed again beside the config used without tuning and the runner-up; choices that belong to
-    no case are counted. So is the choice of the nearest shape where a case would get that. A choice that loses to what
-    runs untuned by more than a tie, in a last comparison too, is named. With --fix its entry is taken out of the file;
-    a call that got the choice of the nearest shape has an entry with what runs untuned from then on.
+    no case are counted. So is the choice of a rule, or of the nearest shape, where a case would get that. A choice that
+    loses to what runs untuned by more than a tie, in a last comparison too, is named. With --fix its entry is taken out
+    of the file; a call that got the choice of a rule or of the nearest shape has an entry with what runs untuned from
+    then on.
 
     Exit codes: 0 all is well; 1 a fault, or with --measure a choice that loses to what runs untuned and was not
     dropped, one that loses by more than the tolerance, or nothing to time.
 
     JSON: `files`, `entries`, `faults` (`path`, `line`, `text`), and with --measure `measured`, each with `kernel`,
     `triton`, `call`, `config`, `shipped_us`, `default_us`, `rival_us`, `rival`, `loss`, `beaten` (by what runs
-    untuned), `nearest` (the call whose choice it is, or null) and `error`, `untimed`, a line for each kernel of which
-    choices were not timed, and `dropped`, a line for each choice.
+    untuned), `nearest` (the call whose choice it is, or null), `rule` (what it says, or null) and `error`, `untimed`, a
+    line for each kernel of which choices were not timed, and `dropped`, a line for each choice.
     """
     with terminal.users_output(as_json):
         found = autotuned.check(paths, imports=imports, measure=measure, targets=targets, tolerance=tolerance, fix=fix)
@@ -97,7 +98,7 @@ def _cells(one: Contest, lost: bool) -> list[str]:
     ran = one.loss != float("inf")
     verdict = "LOSES TO UNTUNED" if one.beaten else "LOSES" if lost else "ok"
     return [
-        call_words(one.key.call) + (" (nearest shape)" if one.near is not None else ""),
+        call_words(one.key.call) + ("" if one.near is None else " (rule)" if one.is_of_rule else " (nearest shape)"),
         terminal.config_words(one.config, one.key.is_of_triton),
         *map(terminal.time_words, (one.shipped_us, one.default_us, one.rival_us)),
         f"{one.loss:+.1%}" if ran else "n/a",

@@ -13,14 +13,14 @@ import autotuned
 from autotuned.key.words import call_words
 from autotuned.offline.results import CaseResult, TuneResult
 
-from .. import terminal
+from .. import following, terminal
 from ..progress import Display, case_words, time_words
 
 if TYPE_CHECKING:
     from autotuned.offline.plan import Plan, PlannedCase
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells report it
-HEADERS = ("call~", "config~", "source=?", "time>", "vs first>?", "vs default>", "quality")
+HEADERS = ("call~", "config~", "source=?", "time>", "vs default>", "quality")
 PLAN_HEADERS = ("call~", "device=~", "configs>", "to do~", "about>")
 
 
@@ -55,6 +55,9 @@ def tune(
     ray_address: Annotated[
         str | None, typer.Option(metavar="ADDRESS", help="With --executor ray: the cluster; RAY_ADDRESS by default.")
     ] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Go on with what a service records into calls.jsonl, until Ctrl-C.")
+    ] = False,
     cover: Annotated[
         list[str] | None,
         typer.Option(
@@ -97,6 +100,12 @@ def tune(
     given as a target too. Its calls are tuned as they were made, those first that were made most often; of a --budget
     each gets its share by count.
 
+    With --follow the recording may still be written, and the command goes on until Ctrl-C: it measures what takes most
+    time first, keeps what beats what is served, and sleeps. A line once a minute says how far it is, with --json an
+    object with `calls` (keys that were recorded), `waiting`, `chosen` and `measured`, `share` (of all recorded time, 0
+    to 1, what is chosen for), `latest` (a case as below), `problems` (lines), `strange` (lines of the file that are no
+    recorded calls), `interrupted` and `seconds`.
+
     Exit codes: 0 done; 1 failed; 2 wrong usage; 3 some cases failed or were skipped; 130 interrupted (what was
     measured is kept: run the same command again to go on).
 
@@ -109,12 +118,12 @@ def tune(
     `quality`, `source` ("measured", "stored" or the config file), `configs` and `measured_configs` (how many there are
     and how many have been measured), `remark` (a sentence, of a choice that is or was noisy) and `members` (the sizes
     of the calls of its bucket that it was tuned on), and `sizes` and `group` (null without --cover). With --cover also
-    `cover`: for each group of cases `group`, `device`, `shapes`, `mean`, `worst`, `why` and `finished`. With --binaries
-    also `binaries.files`, each with `path`, `kernel`, `of` (entries), `entries` (those with binaries), `variants`,
-    `generic` (of them), `bytes` and `missing` (lines). With --dry-run: `device`, `cases` (each with `kernel`, `status`:
-    "stored", "measure", "empty" or "failed", `call`, `digest`, `device`, `triton`, `configs`, `source`, `seconds` or
-    null, `reason`), `skipped`, and of those to measure `measure` (how many), `configs`, `seconds`, and `unknown` (how
-    many have no `seconds`).
+    `cover`: for each group of cases `group`, `device`, `shapes`, `by`, `mean`, `worst`, `why` and `finished`. With
+    --binaries also `binaries.files`, each with `path`, `kernel`, `of` (entries), `entries` (those with binaries),
+    `variants`, `generic` (of them), `bytes` and `missing` (lines). With --dry-run: `device`, `cases` (each with
+    `kernel`, `status`: "stored", "measure", "empty" or "failed", `call`, `digest`, `device`, `triton`, `configs`,
+    `source`, `seconds` or null, `reason`), `skipped`, and of those to measure `measure` (how many), `configs`,
+    `seconds`, and `unknown` (how many have no `seconds`).
     """
     from autotuned.offline import ranges
 
@@ -124,6 +133,10 @@ def tune(
     from autotuned.offline.device import isolates
     from autotuned.offline.tuning import tune  # needs the measuring half of the library
 
+    if follow:
+        ray = executor != "local"
+        others = {"--out": out, "--binaries": binaries, "--force": force, "--budget": budget, "--executor": ray}
+        raise typer.Exit(following.follow(targets, others, devices, isolate, timeout, as_json, INTERRUPTED))
     try:
         workers = bool(devices) or executor != "local" or isolates(isolate)
         with terminal.users_output(as_json), Display(workers) as display:
@@ -195,17 +208,18 @@ def _print(result: TuneResult, as_json: bool) -> None:
             terminal.print_heading(heading)
         if len(cases) > len(begun):
             terminal.say(f"not begun: {len(cases) - len(begun)} of {len(cases)} cases")
-    terminal.print_qualities(case.quality for case in result.cases if not case.remark)
     for case in result.cases:
-        if case.remark:
-            terminal.say(f"{case.kernel}  {case_words(case)}: {case.remark}.")
+        if case.remark:  # its first sentence: what holds for all that is noisy is said once
+            terminal.say(f"{case.kernel}  {case_words(case)}: {case.remark.partition('. ')[0]}.")
+    terminal.print_qualities(case.quality for case in result.cases)
     for name in result.without_cases:
         terminal.say(f"skipped {name}: it has no cases. {_hint()}")
     for path in result.files:
         terminal.say(f"wrote {path}")
     for one in result.cover or ():
-        between = "" if one.mean is None else f"; between them {one.mean:.1%} in the mean, {one.worst:.0%} worst"
-        terminal.say(f"{one.group}: {one.shapes} shapes tuned{between} (nearest left out). It ended as {one.why}.")
+        lost = "" if one.mean is None else f"{one.mean:.1%} is lost in the mean and {one.worst:.0%} in the worst call"
+        between = f"; between them {lost} with the {one.by}, as far as they tell" * bool(lost)
+        terminal.say(f"{one.group}: {one.shapes} shapes tuned{between}. It ended as {one.why}.")
     if result.binaries is not None:
         terminal.print_built(result.binaries)
 
@@ -226,7 +240,6 @@ def _cells(case: CaseResult) -> list[str]:
         else f"{case.status}: {case.reason}",
         source if source in ("measured", "stored") else Path(source).name,
         terminal.time_words(case.median_us),
-        terminal.ratio_words(case.vs_first),
         terminal.ratio_words(case.vs_default),
         case.quality or "n/a",
     ]

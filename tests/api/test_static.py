@@ -36,8 +36,8 @@ def by_pyright(program: Path) -> dict[int, str]:
         pytest.skip("pyright is not installed here")
     command = [sys.executable, "-m", "pyright", "--pythonpath", sys.executable, "--outputjson", program]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    if done.returncode not in (0, 1):
-        pytest.skip(f"pyright does not run here: {done.stderr:.200}")
+    if not done.stdout.startswith("{"):  # it needs Node, and its own code from the network at its first run
+        pytest.skip(f"pyright does not run here: {done.stderr[-200:]}")
     found = json.loads(done.stdout)["generalDiagnostics"]
     return {one["range"]["start"]["line"] + 1: one["message"] for one in found if one["severity"] == "error"}
 

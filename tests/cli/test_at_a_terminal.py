@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import re
 import select
 import signal
 import subprocess
@@ -90,6 +91,18 @@ def test_a_terminal_shows_lines_that_move(write: Write) -> None:
     text = _on_a_terminal("tune", _work(write, "1", text=sleepy))
     assert "of 3 configs tried, testing ms=" in text and "case 1 of 1: mod_work.work  n=1" in text and "\x1b[" in text
     assert text.count("1 ms  ") == 1  # the result is in the table, and nowhere else
+
+
+@pytest.mark.parametrize("where", ["--in-process", "--isolate"])
+def test_what_is_printed_meanwhile_stands_above_the_lines_that_move(write: Write, where: str) -> None:
+    """It was glued to the end of them, and each time a line that nobody moves any more stayed behind."""
+    loud = WORK.replace(
+        "    ran.append(ms)", "    time.sleep(0.12)\n    print('a word of ours', flush=True)\n    ran.append(ms)"
+    )
+    text = _on_a_terminal("-v", "tune", _work(write, "1 2", text=loud), where)
+    assert text.count("a word of ours") >= 6 and text.count("of 3 configs tried") >= 2 and "autotuned: `mod" in text
+    glued = re.findall(r"(?:ran yet|best so far|preparing|case \d)[^\n\r\x1b]*(?:a word of ours|autotuned: )", text)
+    assert glued == []
 
 
 def test_no_color_is_respected(write: Write) -> None:

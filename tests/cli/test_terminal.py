@@ -31,13 +31,35 @@ def shown(monkeypatch, capsys, width, headers=HEADERS, rows=ROWS, heading="") ->
 
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_each_row_is_one_line_that_fits(width, monkeypatch, capsys):
-    heading, shared, header, *lines = shown(monkeypatch, capsys, width, heading="app.matmul")
+    heading, shared, *lines = shown(monkeypatch, capsys, width, heading="app.matmul")
     assert heading == "app.matmul  nvidia-h200-sm_90-132, store, ok"
     assert shared == "config of all: BLOCK_N=128 BLOCK_K=64 GROUP_M=8 num_stages=3"
+    if width == 60:
+        assert lines.pop(0) == "config as BLOCK_M num_warps"
+    header, *lines = lines
     assert len(lines) == len(ROWS) and max(map(len, [header, *lines])) <= width
     assert [line.split()[0] for line in lines] == ["M=16", "M=256", "M=4096"]
-    assert all("BLOCK_M=" in line and "644 us" in line and "1.30x" in line for line in lines)
+    assert all(
+        block in line and "644 us" in line and "1.30x" in line for block, line in zip(("16", "128", "128"), lines)
+    )
     assert ("vs first" in header) is (width != 60)
+
+
+def test_names_stand_above_where_values_alone_have_room(monkeypatch, capsys):
+    rows = [
+        (f"M={m} N=4096 K=4096", f"BLOCK_M={a} BLOCK_N={a * 2} GROUP_M={g} num_warps={w} num_stages=3", "1 us")
+        for m, a, g, w in ((1, 16, 8, 4), (2, 32, 4, 8), (3, 64, 1, 8))
+    ]
+    lines = shown(
+        monkeypatch, capsys, 60, ("call~", "config~", "time>"), [*rows, ("M=4", "failed: for some reason", "n/a")]
+    )
+    assert lines[:2] == ["config of all: num_stages=3", "config as BLOCK_M BLOCK_N GROUP_M num_warps"]
+    assert [line.split()[3:-2] for line in lines[3:6]] == [
+        ["16", "32", "8", "4"],
+        ["32", "64", "4", "8"],
+        ["64", "128", "1", "8"],
+    ]
+    assert "failed: for some reason" in lines[6]
 
 
 def test_what_reads_is_no_terminal_and_nothing_is_cut(monkeypatch, capsys):

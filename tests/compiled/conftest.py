@@ -26,6 +26,7 @@ TWINS = {
     "test_nested",
     "test_unbindable",
     "test_patches",
+    "test_refresh",
     "test_unseen",
 }
 

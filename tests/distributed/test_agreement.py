@@ -140,6 +140,28 @@ def test_a_rank_that_does_not_compare_is_named(group, own):
     assert all("within 5 s, got none of rank 1 " in answers[rank]["text"] for rank in (0, 2, 3))
 
 
+def test_all_ranks_swap_what_one_has_found_at_the_same_refresh(group, own):
+    answers = group.play(own, best=[2] * SIZE, default=True, refresh=True, stored=[1])
+    assert of(answers, "chose") == of(answers, "again") == [2] * SIZE and of(answers, "swapped") == [1] * SIZE
+    assert all("all ranks call refresh() at the same point" in reason for reason in of(answers, "alone"))
+
+
+def test_of_two_choices_that_ranks_have_found_all_take_that_of_the_first(group, own):
+    answers = group.play(own, best=[4, 3, 2, 1], default=True, refresh=True, stored=[1, 2])
+    assert of(answers, "chose") == of(answers, "again") == [3] * SIZE
+
+
+def test_no_rank_swaps_what_one_is_without(group, own):
+    answers = group.play(own, best=[2] * SIZE, default=True, refresh=True, stored=[0, 1, 2, 3], without=[2])
+    assert of(answers, "chose") == of(answers, "again") == [5] * SIZE and of(answers, "swapped") == [0] * SIZE
+
+
+def test_where_a_rank_does_not_refresh_no_other_swaps(group, own):
+    answers = group.play(own, best=[2] * SIZE, default=True, refresh=True, stored=[0], absent=[3], timeout_s=2.0)
+    assert of(answers, "chose") == [5] * SIZE
+    assert all("within 2 s, got nothing of rank 3 " in answers[rank]["text"] for rank in (0, 1, 2))
+
+
 def test_one_rank_searches_and_all_take_its_winner(group, own):
     answers = group.play(own, best=BEST)
     assert sorted(of(answers, "searches")) == [0, 0, 0, 1]

@@ -11,7 +11,7 @@ from given import Write
 
 import autotuned
 from autotuned import errors
-from autotuned.offline import ranges
+from autotuned.offline import covering, ranges
 
 TEXT = """
 from autotuned import Config, autotune
@@ -54,7 +54,7 @@ def test_it_measures_where_the_winner_changes(write: Write) -> None:
     assert all(300 < n < 1100 for n in changing[len(first) :])  # they are even at 545
     [changes, same] = result["cover"]
     assert (changes["group"], changes["shapes"]) == ("mod_cover.work 0.0", len(changing))
-    assert same["shapes"] == len(first) and changes["finished"] and same["finished"]
+    assert changes["by"] == "nearest" and same["shapes"] == len(first) and changes["finished"] and same["finished"]
     again = run_json("tune", "mod_cover", "--cover", "n=1:4096")
     assert {case["source"] for case in again["cases"]} == {"stored"}
     assert (sizes_of(again, "changes"), again["cover"]) == (changing, result["cover"])
@@ -69,6 +69,16 @@ def test_a_budget_cuts_it_and_the_same_command_goes_on(write: Write, monkeypatch
     cut = autotuned.tune(module, cover={"n": (1, 4096)}, budget_s=1e-9)
     assert cut.unfinished and not all(one.finished for one in cut.cover or ())
     assert len(sizes_of(run_json("tune", module, "--cover", "n=1:4096"), "changes")) == whole
+
+
+def test_it_ends_where_a_rule_is_worth_it() -> None:
+    """The winner changes between multiples of 64 and others: neighbours say nothing, and a rule all."""
+    known = {(n,): {"{}": 0.5 * (n % 64 > 0), '{"a":1}': 0.5 * (n % 64 == 0)} for n in range(16, 2560, 16)}
+    estimate, by = covering._best_estimate(known, ["n"])
+    assert (by, estimate) == ("rule", (0.0, 0.0)) and estimate.is_enough
+    assert not ranges.estimate(known).is_enough
+    few = dict(list(known.items())[: ranges.LEAST - 1])
+    assert covering._best_estimate(few, ["n"])[1] == "nearest"
 
 
 def test_a_dry_run_has_the_first_shapes(write: Write) -> None:

@@ -292,6 +292,55 @@ def test_the_choice_of_the_nearest_shape_is_timed_and_no_more_served_where_it_lo
     assert all(f'"n": {n}' in text for n in (1, 2, 4)) and text.count('"ms": 4') == 1
 
 
+RULED = """
+import json
+from pathlib import Path
+import autotuned
+from autotuned import Config, autotune
+
+def bench(call, quantiles):
+    call()
+    ms, n = WORKING[-1]
+    untuned = json.loads(Path("times.json").read_text())["4"]
+    return [untuned if ms == 4 else 10.0 if (ms == 1) == (n % 64 == 0) else 15.0] * 3
+
+WORKING = []
+
+@autotune(configs=[Config({"ms": ms}) for ms in (4, 2, 1)], key=["n"], do_bench=bench,
+          nearest=autotuned.within("5%"))
+def ruled(n, *, ms):
+    WORKING.append((ms, n))
+
+@ruled.case
+def cases(device):
+    for n in range(16, 1296, 16):
+        yield {"args": (n,)}
+"""
+
+
+def test_the_choice_of_a_rule_is_timed_and_serves_no_more_where_it_loses(
+    write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_times(write, {"4": 30.0})
+    write("mod_ruled.py", RULED)
+    sys.modules.pop("mod_ruled", None)
+    run("tune", "mod_ruled", "--out", "tuned")
+    run("compress", "tuned", "--within", "5%", "--out", "few")
+    monkeypatch.setenv("AUTOTUNED_CONFIG_PATH", "few")
+    write("mod_ruled.py", RULED.replace("range(16, 1296, 16)", "(72, 136)"))
+    sys.modules.pop("mod_ruled")
+    measured = run_json("check", "few", "--measure")["measured"]
+    assert [(row["config"]["kwargs"], row["beaten"], row["nearest"]) for row in measured] == [
+        ({"ms": 2}, False, None)
+    ] * 2
+    assert all("n % 64" in row["rule"] for row in measured)
+    set_times(write, {"4": 9.0})
+    said = run("check", "few", "--measure", "--fix").stdout
+    assert said.count("(rule)") == 2 and said.count("and no more the choice of a rule") == 2
+    after = run_json("check", "few", "--measure")["measured"]
+    assert [(row["config"]["kwargs"], row["beaten"], row["rule"]) for row in after] == [({"ms": 4}, False, None)] * 2
+
+
 def test_what_is_not_measured_cannot_be_repaired(write: Write) -> None:
     tuned(write)
     with pytest.raises(autotuned.errors.OptionError, match="fix: expected beside measure, got it alone"):

@@ -142,6 +142,31 @@ def test_a_search_of_all_configs_replaces_what_the_store_has(redis_url: str, hos
     assert host("c").call(1, redis_url) == (1, 0)
 
 
+def test_under_install_triton_measures_on_one_host_only(redis_url: str, tmp_path: Path, monkeypatch: Any) -> None:
+    torch = pytest.importorskip("torch", reason="needs torch")
+    kernels = pytest.importorskip("dropin_kernels", reason="needs Triton")
+    came_from = []
+    autotuned.install()
+    try:
+        for name in ("a", "b"):
+            monkeypatch.setenv("AUTOTUNED_CACHE_DIR", str(tmp_path / name))
+            with autotuned.connect(redis_url, wait_s=5.0) as connected:
+                x = torch.zeros(128, device="cuda" if torch.cuda.is_available() else "cpu")
+                kernels.tuner(kernels.Autotuner, kernels.add)[(4,)](x, 100, 1, True)
+                came_from += [found.provenance.get("store") for _, found in listing.all_records()]
+    finally:
+        autotuned.uninstall()
+    assert came_from == [None, connected.client.where]  # measured here, and there
+
+
+def test_explain_says_that_a_store_is_asked_and_asks_nobody(redis_url: str, host: Any, monkeypatch: Any) -> None:
+    tuned = host("a").tuned()
+    assert "shared store" not in str(tuned.explain(1))
+    with autotuned.connect(redis_url):
+        monkeypatch.setattr("autotuned.remote.client.backend_of", lambda place: pytest.fail("asked"))
+        assert "the shared store is asked first" in str(tuned.explain(1))
+
+
 # -- faults ----------------------------------------------------------------------------------------------------------
 
 

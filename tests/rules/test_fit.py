@@ -43,7 +43,6 @@ def test_a_rule_finds_where_the_winner_changes():
     assert [made.configs[made.leaf((m,)).config]["kwargs"]["BM"] for m in (8, 128, 129, 2048, 2049, 9999)] == [
         16, 16, 64, 64, 128, 128,
     ]  # fmt: skip
-    assert found.compared["rule"][0] < found.compared["best single config"][0]
 
 
 def test_a_rule_is_worth_it_where_it_beats_what_is_simpler():

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import torch.distributed as dist
 from fakes import FakeConfig
+from newer import store_choice
 from torch.distributed import distributed_c10d
 
 import autotuned
@@ -94,9 +95,31 @@ class Play:
                 return {"error": type(error).__name__, "text": str(error), "digest": autotuned.choices_digest()}
         return {"digest": autotuned.choices_digest()}
 
+    def refreshed(self):
+        """Run untuned, find a newer choice in this rank's store, and refresh with the others; then what is launched."""
+        gc.collect()
+        with autotuned.sync(timeout_s=self.asked.get("timeout_s", 30.0)):
+            self.tuned(1)
+            if RANK in self.asked["stored"]:
+                store_choice(self.tuned, self.tuned.configs[self.best], 1)
+            if RANK in self.asked.get("without", ()):
+                self.tuned.tuner.bound_anew = lambda chosen: 1 / 0
+            try:
+                swaps = [] if RANK in self.asked.get("absent", ()) else autotuned.refresh().swapped
+            except AutotunedError as error:
+                return {"error": type(error).__name__, "text": str(error), "chose": self.call()["chose"]}
+            chose = self.call()["chose"]
+            self.tuned.tuner.launcher.clear()  # bound anew, as another signature of the key would be
+            with autotuned.refresh(every_s=1e-3) as alone:
+                while alone.latest is None:
+                    time.sleep(1e-3)
+            return {"chose": chose, "again": self.call()["chose"], "swapped": len(swaps), "alone": alone.latest.reason}
+
     def run(self):
         if self.asked.get("compare"):
             return self.compared()
+        if self.asked.get("refresh"):
+            return self.refreshed()
         if RANK in self.asked.get("stored", ()):
             self.tuned(1)
             self.tuned.cache_clear()

@@ -159,6 +159,7 @@ static int take_direct(Entry *e, PyObject *const *values, int n) {
   return 0;
 }
 
+/* Without values its first launch is in Python, which has them and makes `direct`. */
 static Entry *new_entry(const Table *t, const Words *w, PyObject *const *values, PyObject *bound) {
   Entry *e = PyMem_Calloc(1, sizeof *e);
   if (!e) { PyErr_NoMemory(); return NULL; }
@@ -174,7 +175,7 @@ static Entry *new_entry(const Table *t, const Words *w, PyObject *const *values,
   Py_INCREF(bound);
   e->bound = bound;
   e->config = PyObject_GetAttr(bound, s_config);
-  if (!e->config || optional(bound, "before", &e->before) || take_direct(e, values, t->n)) { release(e); return NULL; }
+  if (!e->config || optional(bound, "before", &e->before) || (values && take_direct(e, values, t->n))) { release(e); return NULL; }
   return e;
 }
 
@@ -217,6 +218,38 @@ static PyObject *table_bind(Table *t, PyObject *args) {
   Py_RETURN_TRUE;
 }
 
+static PyObject *table_bounds(Table *t, PyObject *unused) {
+  (void)unused;
+  PyObject *list = PyList_New(0);
+  for (size_t i = 0; list && i < t->used; i++)
+    if (PyList_Append(list, t->order[i]->bound)) Py_CLEAR(list);
+  return list;
+}
+
+/* Put an entry with another bound object in the place of one: a launch under way keeps the entry that it has found. */
+static PyObject *table_swap(Table *t, PyObject *args) {
+  PyObject *old, *bound;
+  Words w;
+  if (!PyArg_ParseTuple(args, "OO", &old, &bound)) return NULL;
+  size_t at = 0;
+  while (at < t->used && t->order[at]->bound != old) at++;
+  if (at == t->used) Py_RETURN_FALSE;
+  Entry *present = t->order[at];
+  w.count = present->count;
+  w.objects = present->objects;
+  w.on_host = present->on_host;
+  memcpy(w.word, present->words, sizeof(uint64_t) * (size_t)w.count);
+  memcpy(w.object, present->object, sizeof *w.object * (size_t)w.objects);
+  present->references++; /* it holds the objects of the signature */
+  Entry *e = new_entry(t, &w, NULL, bound);
+  int stands = e && look_up(t, &w, present->hash) == present; /* what made the new one may have cleared the table */
+  int failed = !e || (stands && insert(t, e, &w));
+  if (e && (failed || !stands)) release(e);
+  release(present);
+  if (failed) return NULL;
+  return PyBool_FromLong(stands);
+}
+
 static PyObject *table_signature(Table *t, PyObject *tuple) {
   PyObject **values;
   Words w;
@@ -253,6 +286,8 @@ static PyObject *get_name(Table *t, void *c) { (void)t; (void)c; return PyUnicod
 static PyMethodDef table_methods[] = {
     {"find", (PyCFunction)table_find, METH_O, "The bound object for these argument values, or None."},
     {"bind", (PyCFunction)table_bind, METH_VARARGS, "Bind argument values; False if they have no signature."},
+    {"bounds", (PyCFunction)table_bounds, METH_NOARGS, "The bound objects, oldest first."},
+    {"swap", (PyCFunction)table_swap, METH_VARARGS, "Bind another object in the place of one; False if that is bound no more."},
     {"signature", (PyCFunction)table_signature, METH_O, "The signature of these argument values as bytes, or None; for tests."},
     {"passed", (PyCFunction)table_passed, METH_VARARGS, "What a launch of these values with this grid would pass to the driver, or None."},
     {"judge_by", (PyCFunction)table_judge_by, METH_O, "Show this callable what each launch would pass, and launch through Triton where it says no."},

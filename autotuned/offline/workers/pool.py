@@ -34,7 +34,7 @@ class Pool:
         self._options, self._observer, self._executor = options, observer, executor
         wanted = options.wanted and options.wanted.to_json()
         self._given = {"targets": list(targets), "force": options.force, "gathers": executor.gathers,
-                       "timeout_s": options.timeout_s, "wanted": wanted}  # fmt: skip
+                       "timeout_s": options.timeout_s, "wanted": wanted, "follows": options.follows}  # fmt: skip
         self._start = time.monotonic()
         self._slots: list[Slot] = []
         self._interrupts = Interrupts()

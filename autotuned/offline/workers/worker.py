@@ -64,8 +64,9 @@ class _Server:
     """Lists and measures cases as the parent asks for them."""
 
     def __init__(self, given: Mapping[str, Json], device: str, reporter: Reporter) -> None:
-        self._cases = Cases(cases.load(given["targets"]), device, Wanted.from_json(given["wanted"]))
-        self._measurer = Measurer(self._cases, device, given["force"], reporter)
+        follows = given.get("follows", False)
+        self._cases = Cases(cases.load(given["targets"]), device, Wanted.from_json(given["wanted"]), follows)
+        self._measurer = Measurer(self._cases, device, given["force"], reporter, follows)
         self._reporter, self._gathers = reporter, given["gathers"]
 
     def list(self) -> None:

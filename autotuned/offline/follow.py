@@ -1,0 +1,292 @@
+"""`tune --follow`: what a service records is tuned while it is recorded, what takes most time first."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from autotuned import disk, env
+from autotuned.errors import AutotunedError, NoDeviceError, OptionError
+from autotuned.offline.device import check_environment
+from autotuned.offline.results import CaseResult, Observer, Options, TuneResult
+from autotuned.offline.targets import texts
+from autotuned.offline.tuning import measured
+from autotuned.recording.file import RecordedCall, Tail, Writer
+from autotuned.resolve import explain
+from autotuned.search.job import Progress
+from autotuned.store import records
+from autotuned.typed_json import Json, canonical
+
+POLL_S = 2.0  # between two looks at the recording
+TELL_S = 60.0
+TURN_S = 30.0  # a run of measurements that calls have come after goes on for so long before they are put in order
+ENDS = 3  # in a row, with no call to blame, after which it is given up
+BYTES_PER_US = 1e6  # what a call is taken to move that is like none that was measured: 1 TB/s
+
+
+@dataclass
+class FollowStatus:
+    """How far the companion is; what is told about once a minute, and returned at the end.
+
+    Attributes:
+        calls: Keys that were recorded so far; `waiting` of them are still to be measured.
+        chosen: How many have a choice in the store, `measured` of them by this run.
+        share: What these are of all time, each call counted with what it takes now, as far as that is known; 0 to 1.
+        latest: The case that was measured last.
+        problems: What went wrong, each said once: a call that cannot be made again, a kernel that fails.
+        strange: Lines of the recording that are no recorded calls.
+        interrupted: Whether Ctrl-C ended it.
+    """
+
+    calls: int = 0
+    waiting: int = 0
+    chosen: int = 0
+    measured: int = 0
+    share: float = 0.0
+    latest: CaseResult | None = None
+    problems: list[str] = field(default_factory=list)
+    strange: int = 0
+    interrupted: bool = False
+    seconds: float = 0.0
+
+    def to_json(self) -> dict[str, Json]:
+        """What `autotuned tune --follow --json` prints, a line each time."""
+        return {**asdict(self), "share": round(self.share, 4), "seconds": round(self.seconds, 3)}
+
+
+@env.interpreter_put_back()
+def follow(
+    calls: str | os.PathLike[str],
+    files: Sequence[str] | None = None,
+    *,
+    devices: str | None = None,
+    isolate: bool | None = None,
+    timeout_s: float = 60.0,
+    progress: Callable[[FollowStatus], Any] | None = None,
+    stop: threading.Event | None = None,
+) -> FollowStatus:
+    """Tune what a service records into a file, while it is recorded: `autotuned tune --follow` from Python.
+
+    Of the calls that have come so far those are measured first that take most time: count times duration, which is
+    that of the stored choice, of the most similar call that was measured, or guessed by the size of the tensors. What
+    wins has beaten what the call has now, in a last comparison of the two, and is in the store from then on, where
+    `autotuned.refresh` finds it. What is stored is not measured again, so that a run begins where another one ended. A
+    call that cannot be made again, or a kernel that fails, is told once and left.
+
+    Args:
+        calls: What `autotuned record` or `AUTOTUNED_RECORD` writes; it may not be there yet, be cut off, or replaced.
+        files: Files that the recording names, and that may be run; kernels of modules are imported by name.
+        devices: As for `autotuned.tune`.
+        isolate: Likewise.
+        timeout_s: Likewise.
+        progress: Told how far it is, at first and then once a minute.
+        stop: Ends it once it is set, after the call that is being measured. Ctrl-C does too, at once; what was
+            measured is kept.
+
+    Returns:
+        How far it came.
+
+    Raises:
+        RecordingError: The recording cannot be read.
+        OptionError, NoDeviceError, DeviceChoiceError: An option cannot have its value, or the device is not there.
+        AutotunedError: Measuring fails again and again, and no call can be blamed.
+    """
+    options = Options(isolate=isolate, timeout_s=timeout_s, devices=devices, follows=True)
+    check_environment()
+    path, given = Path(calls), texts(files or (), 0)
+    if path.is_dir():
+        got = f"the folder {path}"
+        raise OptionError(f"calls: expected a file of recorded calls, got {got}.", option="", problem=f"got {got}")
+    one = _Follower(path, given, options, progress or (lambda status: None), stop or threading.Event())
+    try:
+        one.run()
+    except KeyboardInterrupt:
+        one.status.interrupted = True
+    finally:
+        one.close()
+    return one.status
+
+
+class _NewerError(Exception):
+    """Calls have come since: a run of measurements ends, so that all are put in order."""
+
+
+class _Follower(Observer):
+    """Reads, orders, and measures by `tune`, turn after turn."""
+
+    def __init__(
+        self, path: Path, files: list[str], options: Options, tell: Callable[[FollowStatus], Any], stop: threading.Event
+    ) -> None:
+        self.status = FollowStatus()
+        self._tail, self._files, self._options, self._tell, self._stop = Tail(path), files, options, tell, stop
+        self._start = self._turn_began = time.monotonic()
+        self._told = self._looked = 0.0
+        self._calls: dict[str, RecordedCall] = {}  # one for each key, by its digest, counted for all of the key
+        self._tried: set[str] = set()
+        self._digests: dict[tuple[str, str], str] = {}  # by kernel and call as it is recorded
+        self._doing: CaseResult | None = None
+        self._said: set[str] = set()
+        self._is_newer, self._ends = False, 0
+
+    def run(self) -> None:
+        """Until it is stopped."""
+        while not self._stop.is_set():
+            self._look()
+            self._tick()
+            if waiting := self._waiting():
+                self._turn(waiting)
+            else:
+                self._stop.wait(POLL_S)
+
+    def close(self) -> None:
+        """Tell how far it came."""
+        self._told = 0.0
+        self._tick()
+
+    # -- what is recorded ----------------------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        """Take in what was recorded since the last look."""
+        self._looked = time.monotonic()
+        if not self._tail.look():
+            return
+        found: dict[str, RecordedCall] = {}
+        for call in self._tail.calls.values():
+            digest = call.key.digest
+            of_key = found.setdefault(digest, call)
+            if (
+                of_key is not call
+            ):  # of another grid, or other alignment: the one that is made most often stands for all
+                most = max(of_key, call, key=lambda one: one.count)
+                found[digest] = _counted(most, of_key.count + call.count)
+            self._digests[call.kernel, canonical(call.key.call)] = digest
+        self._is_newer = self._is_newer or not found.keys() <= self._calls.keys()
+        self._calls, self.status.strange = found, self._tail.strange
+
+    def _waiting(self) -> list[RecordedCall]:
+        """What is still to be measured, that first which takes most time; their counts are microseconds."""
+        waiting = [call for digest, call in self._calls.items() if digest not in self._tried]
+        with explain.reading_once():
+            timed = [_counted(call, max(1, round(call.count * duration_us(call)))) for call in waiting]
+        return sorted(timed, key=lambda call: -call.count)
+
+    # -- a turn --------------------------------------------------------------------------------------------------
+
+    def _turn(self, waiting: Sequence[RecordedCall]) -> None:
+        """Measure what is waiting, until that is done or what has come since goes first."""
+        self._turn_began, self._is_newer, self._doing = time.monotonic(), False, None
+        try:
+            result = self._measured(waiting)
+        except _NewerError:
+            return
+        except (NoDeviceError, OptionError):
+            raise
+        except AutotunedError as error:
+            self._ended(error)
+            return
+        self._ends = 0
+        if result.interrupted:
+            raise KeyboardInterrupt
+        self._tried |= {call.key.digest for call in waiting}
+
+    def _measured(self, waiting: Sequence[RecordedCall]) -> TuneResult:
+        with disk.temporary_folder() as folder:
+            writer = Writer(folder / "calls.jsonl")
+            for call in waiting:
+                writer.call(call, call.identity)
+            writer.close()
+            return measured([str(folder / "calls.jsonl"), *self._files], self._options, self)
+
+    def _ended(self, error: AutotunedError) -> None:
+        """Go on after an error that ended a turn: without the call that was being measured, if there was one."""
+        self._ends += 1
+        if self._doing is None and self._ends >= ENDS:
+            raise error
+        if self._doing is not None:
+            self._done(self._doing)
+        self._say(str(error))
+        self._stop.wait(POLL_S)
+
+    def _done(self, case: CaseResult) -> None:
+        """A case is tried no more; of a kernel that cannot be had none is."""
+        digest = self._digests.get((case.kernel, canonical(case.call)))
+        if case.call is None:
+            self._tried |= {digest for digest, call in self._calls.items() if call.kernel == case.kernel}
+        self._tried |= {one for one in (digest, case.digest) if one}
+
+    def begin(self, case: CaseResult, device: str = "") -> None:
+        """A case is measured from now on."""
+        self._doing = case
+
+    def done(self, case: CaseResult, device: str = "") -> None:
+        """What came of a case."""
+        self._done(case)
+        self._doing, self.status.latest = None, case
+        self.status.measured += case.source == "measured"
+        if case.status == "failed":
+            self._say(f"{case.kernel}: {case.reason}")
+        if time.monotonic() - self._looked > POLL_S:
+            self._look()
+        self._tick()
+        if self._stop.is_set() or (self._is_newer and time.monotonic() - self._turn_began > TURN_S):
+            raise _NewerError
+
+    def observe(self, progress: Progress, device: str = "") -> None:
+        """Between launches."""
+        self._tick()
+
+    def note(self, line: str, device: str = "") -> None:
+        """A config that is left out, a process that is started anew."""
+        self._say(line)
+
+    # -- what is told --------------------------------------------------------------------------------------------
+
+    def _say(self, line: str) -> None:
+        if line not in self._said:
+            self._said.add(line)
+            self.status.problems.append(line)
+
+    def _tick(self) -> None:
+        """Tell how far it is, if it is time."""
+        now = time.monotonic()
+        if self._told and now - self._told < TELL_S:
+            return
+        self._told, status = now, self.status
+        chosen = {digest for digest, call in self._calls.items() if _record_us(call) is not None}
+        with explain.reading_once():
+            times = {digest: call.count * duration_us(call) for digest, call in self._calls.items()}
+        status.calls, status.chosen = len(self._calls), len(chosen)
+        status.waiting = len(self._calls.keys() - self._tried)
+        status.share = sum(times[digest] for digest in chosen) / (sum(times.values()) or 1.0)
+        status.seconds = now - self._start
+        self._tell(status)
+
+
+def _counted(call: RecordedCall, count: int) -> RecordedCall:
+    return RecordedCall(call.kernel, call.target, call.key, call.arguments, call.grid, count)
+
+
+def duration_us(call: RecordedCall) -> float:
+    """What a recorded call takes: as stored, else as the most similar measured call, else by its tensors' size."""
+    us = _record_us(call)
+    if us is None and (near := explain.nearest(call.key)) is not None:
+        found = records.read_of(near)
+        us = found.median_us if found is not None else None
+    return us or _size_us(call)
+
+
+def _record_us(call: RecordedCall) -> float | None:
+    found = records.look_up(call.key)[0]
+    return found.median_us if found is not None and found.winner is not None else None
+
+
+def _size_us(call: RecordedCall) -> float:
+    """A guess by the memory that its tensors lie in."""
+    memories = call.arguments.get("memories") if isinstance(call.arguments, dict) else None
+    sizes = [one.get("bytes") for one in memories or () if isinstance(one, dict)]
+    return max(1.0, sum(size for size in sizes if isinstance(size, int)) / BYTES_PER_US)

@@ -1,0 +1,324 @@
+"""`autotuned.follow`: a companion that tunes what a service records, and the recording that it reads meanwhile."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+from fakes import FakeConfig, form, make_key
+
+import autotuned
+from autotuned.errors import OptionError, RecordingError
+from autotuned.offline import follow as following
+from autotuned.recording.file import RecordedCall, Tail, Writer
+from autotuned.store import records
+from autotuned.store.record import Timing, TuningRecord
+
+EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "serving"
+COMMAND = [sys.executable, "-c", "from autotuned.cli.main import app; app()"]
+
+
+def recorded(n: int, count: int = 1, kernel: str = "app.k", size: int = 0) -> RecordedCall:
+    memories = {"memories": [{"bytes": size}]}
+    return RecordedCall(kernel, "app:k", make_key(n, kernel=kernel), memories, None, count)
+
+
+def line(call: RecordedCall) -> bytes:
+    return json.dumps({"id": call.identity, **call.to_json(), "count": call.count}).encode() + b"\n"
+
+
+def more(call: RecordedCall, count: int) -> bytes:
+    return json.dumps({"id": call.identity, "more": count}).encode() + b"\n"
+
+
+def counts(tail: Tail) -> dict[int, int]:
+    return {call.key.call["values"]["n"]: call.count for call in tail.calls.values()}
+
+
+# -- a recording that is written meanwhile ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def tail(tmp_path):
+    return Tail(tmp_path / "calls.jsonl")
+
+
+def test_what_comes_is_taken_in_once(tail):
+    assert not tail.look() and tail.calls == {}
+    tail.path.write_bytes(line(recorded(1)))
+    assert tail.look() and not tail.look()
+    with tail.path.open("ab") as file:
+        file.write(more(recorded(1), 4) + line(recorded(2)))
+    assert tail.look() and counts(tail) == {1: 5, 2: 1}
+
+
+def test_half_a_line_waits_for_its_end(tail):
+    whole = line(recorded(1)) + line(recorded(2))
+    for end in range(0, len(whole), 7):
+        tail.path.write_bytes(whole[:end])
+        tail.look()
+    assert counts(tail) == {1: 1} and tail.strange == 0
+    tail.path.write_bytes(whole)
+    tail.look()
+    assert counts(tail) == {1: 1, 2: 1}
+
+
+def test_a_torn_line_of_a_killed_writer_is_left_out(tail):
+    tail.path.write_bytes(line(recorded(1))[:-20])
+    tail.look()
+    writer = Writer(tail.path)  # which begins a line of its own
+    writer.call(recorded(2), recorded(2).identity)
+    writer.close()
+    tail.look()
+    assert counts(tail) == {2: 1} and tail.strange == 1
+
+
+def test_counts_may_come_before_their_call(tail):
+    tail.path.write_bytes(more(recorded(1), 4) + b"\n\nnonsense\n" + line(recorded(1)))
+    tail.look()
+    assert counts(tail) == {1: 5} and tail.strange == 1
+
+
+@pytest.mark.parametrize("how", ["renamed", "truncated", "removed"])
+def test_a_file_that_is_rotated_is_read_from_its_beginning(tail, how):
+    tail.path.write_bytes(line(recorded(1)) + line(recorded(2)))
+    tail.look()
+    if how == "renamed":
+        tail.path.rename(tail.path.with_suffix(".1"))
+    elif how == "removed":
+        tail.path.unlink()
+        assert not tail.look()
+    tail.path.write_bytes(more(recorded(1), 2) + line(recorded(3))[: 20 if how == "truncated" else None])
+    tail.look()
+    if how == "truncated":
+        with tail.path.open("ab") as file:
+            file.write(line(recorded(3))[20:])
+        tail.look()
+    assert counts(tail) == {1: 3, 2: 1, 3: 1} and tail.strange == 0
+
+
+def test_a_hundred_thousand_lines_are_read_as_they_come(tail):
+    calls = [recorded(n) for n in range(20)]
+    mores = [more(call, 1) for call in calls]
+    with tail.path.open("wb") as file:
+        file.writelines(line(call) for call in calls)
+        for _ in range(5):
+            file.writelines(mores * 1000)
+            file.flush()
+            assert tail.look()
+    assert counts(tail) == dict.fromkeys(range(20), 5001) and tail.strange == 0
+
+
+def test_a_line_without_an_end_takes_no_memory(tail, monkeypatch):
+    monkeypatch.setattr("autotuned.disk.MAX_LINE_BYTES", 100)
+    tail.path.write_bytes(b"x" * 10_000)
+    tail.look()
+    assert len(tail._rest) <= 101
+    with tail.path.open("ab") as file:
+        file.write(b"y\n" + line(recorded(1)))
+    tail.look()
+    assert counts(tail) == {1: 1} and tail.strange == 1
+
+
+# -- which comes first ------------------------------------------------------------------------------------------------
+
+
+def stored(n: int, us: float) -> None:
+    config = form(FakeConfig({"BLOCK": 64}))
+    assert records.keep(TuningRecord(make_key(n, kernel="app.k"), config, us, "ok", (Timing(config, us, us, us, 9),)))
+
+
+def test_a_duration_is_stored_or_of_the_most_similar_call_or_by_size():
+    assert following.duration_us(recorded(8, size=50_000_000)) == 50.0
+    assert following.duration_us(recorded(8, size=10)) == 1.0
+    stored(9, 700.0)
+    assert following.duration_us(recorded(8, size=50_000_000)) == 700.0
+    stored(8, 3.0)
+    assert following.duration_us(recorded(8)) == 3.0
+
+
+# -- the companion ----------------------------------------------------------------------------------------------------
+
+WORK = """
+from autotuned import Config, autotune
+
+def bench(call, quantiles):
+    call()
+    return [float(ran[-1])] * 3
+
+ran, order, tie = [], [], []
+
+@autotune([Config({"ms": ms}) for ms in (4, 1, 6)], key=["n"], do_bench=bench, default=Config({"ms": 4}))
+def work(n, ms):
+    ran.append(ms if not tie else 1)
+    order.append(n)
+    if n == 13:
+        raise ValueError("unlucky")
+"""
+
+
+@pytest.fixture
+def work(tmp_path, monkeypatch):
+    """A module with a tuned function that runs with ms=4 until it is tuned, and a recording of its calls."""
+    monkeypatch.syspath_prepend(tmp_path)
+    sys.modules.pop("followed", None)
+    (tmp_path / "followed.py").write_text(WORK)
+    import followed
+
+    monkeypatch.setattr(following, "POLL_S", 0.01)
+    monkeypatch.setattr(following, "TELL_S", 0.0)
+    monkeypatch.chdir(tmp_path)
+    followed.path = tmp_path / "calls.jsonl"
+    yield followed
+    del sys.modules["followed"]
+
+
+def call(module, sizes):
+    with autotuned.record(module.path):
+        for n in sizes:
+            try:
+                module.work(n)
+            except ValueError:
+                assert n == 13
+    module.order.clear()
+
+
+def follow(path, until=lambda status: status.calls and not status.waiting, **options):
+    """Follow until something holds, for half a minute at most."""
+    stop, end = threading.Event(), time.monotonic() + 30
+
+    def tell(status):
+        if until(status) or time.monotonic() > end:
+            stop.set()
+
+    return autotuned.follow(path, stop=stop, progress=tell, isolate=False, **options)
+
+
+def test_what_takes_most_time_is_tuned_first_and_what_is_stored_not_again(work):
+    call(work, [1, 2, 2, 2, 3, 3])
+    status = follow(work.path)
+    assert list(dict.fromkeys(work.order)) == [2, 3, 1]
+    assert (status.calls, status.chosen, status.measured, status.share) == (3, 3, 3, 1.0)
+    assert status.problems == [] and status.latest is not None and status.latest.config["kwargs"] == {"ms": 1}
+    work.order.clear()
+    again = follow(work.path)
+    assert work.order == [] and (again.chosen, again.measured) == (3, 0)
+
+
+def test_what_comes_meanwhile_is_tuned_too(work, monkeypatch):
+    monkeypatch.setattr(following, "TURN_S", 0.0)
+    monkeypatch.setattr(following, "POLL_S", 0.0)
+    call(work, [1, 2, 2, 3, 3, 3, 4, 4, 4, 4])
+    measured = []
+
+    def tell(status):
+        if status.latest is not None and not measured:
+            measured.append(status.latest)
+            call(work, [5] * 9)  # more than what is left of the turn
+        return status.measured == 5
+
+    status = follow(work.path, until=tell)
+    assert (status.calls, status.chosen, status.measured) == (5, 5, 5)
+    assert list(dict.fromkeys(work.order)) == [3, 5, 2, 1]
+
+
+def test_a_call_that_fails_is_said_once_and_left(work):
+    call(work, [1, 13])
+    with work.path.open("ab") as file:
+        file.write(line(recorded(1, 50)) + b"{\n")  # of a module that is not there
+    seen = []
+    status = follow(work.path, until=lambda status: not status.waiting and (seen.append(1) or len(seen) > 8))
+    assert len(status.problems) == 2
+    assert sum("unlucky" in text for text in status.problems) == 1
+    assert sum("no module named 'app'" in text for text in status.problems) == 1
+    assert (status.chosen, status.measured, status.waiting, status.strange) == (1, 1, 0, 1)
+    assert work.order.count(13) <= 4  # a launch of each config, and not again
+    assert json.loads(json.dumps(status.to_json()))["problems"] == status.problems
+
+
+def test_what_wins_has_beaten_what_the_call_is_served(work, monkeypatch):
+    """The choice of the nearest shape is what has to be beaten; where it ties with the best, it stays."""
+    from autotuned.offline import measure
+
+    call(work, [1])
+    tuner = work.work.tuner
+    bound = tuner.call((1,), {}, None)
+    served = list(tuner.chooser.candidates(bound))[2]
+    monkeypatch.setattr(measure.Measurer, "_served", lambda *args: served)
+    work.tie.append(1)  # whatever runs, all take the same time
+    status = follow(work.path)
+    assert status.latest.config["kwargs"] == {"ms": 6}
+
+
+def test_it_waits_for_a_file_and_refuses_a_folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(following, "POLL_S", 0.0)
+    monkeypatch.setattr(following, "TELL_S", 0.0)
+    status = follow(tmp_path / "later.jsonl", until=lambda status: True)
+    assert (status.calls, status.waiting) == (0, 0)
+    with pytest.raises(OptionError, match="expected a file of recorded calls, got the folder"):
+        autotuned.follow(tmp_path)
+    (tmp_path / "later.jsonl").write_text("")
+    with pytest.raises(RecordingError, match="cannot be read"):
+        autotuned.follow(tmp_path / "later.jsonl" / "calls.jsonl")
+
+
+# -- the command, and the example -------------------------------------------------------------------------------------
+
+
+def environment(folder: Path) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("AUTOTUNED_")}
+    return {**kept, "AUTOTUNED_CACHE_DIR": str(folder / "cache"), "AUTOTUNED_DEVICE": "interpreter"}
+
+
+@pytest.mark.skipif(os.name != "posix", reason="sends signals")
+def test_the_example_is_tuned_while_it_serves(tmp_path):
+    pytest.importorskip("numpy")
+    for path in EXAMPLE.glob("*.py"):
+        (tmp_path / path.name).write_text(path.read_text())
+    options = {"cwd": tmp_path, "env": environment(tmp_path), "text": True, "stdout": subprocess.PIPE}
+    server = subprocess.Popen([sys.executable, "server.py"], **options)
+    companion = subprocess.Popen([*COMMAND, "tune", "--follow", "calls.jsonl", "--json"], **options)
+    try:
+        address = server.stdout.readline().strip()
+
+        def asked() -> int:
+            with urllib.request.urlopen(f"{address}/4096", timeout=60) as answer:
+                return json.load(answer)["rows_at_a_time"]
+
+        assert asked() == 1
+        end = time.monotonic() + 120
+        while asked() == 1:
+            assert time.monotonic() < end
+            time.sleep(0.2)
+        assert server.stdout.readline().startswith("swap rows=1 -> rows=")
+    finally:
+        for process in (companion, server):
+            process.send_signal(signal.SIGINT)
+        said = companion.communicate(timeout=60)[0]
+        server.communicate(timeout=60)
+    last = json.loads(said.splitlines()[-1])
+    assert (last["calls"], last["chosen"], last["problems"], last["interrupted"]) == (1, 1, [], True)
+    assert companion.returncode == 130
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (["--follow", "app.kernels"], "expected one recording"),
+        (["--follow", "a.jsonl", "b.jsonl"], "expected one recording"),
+        (["--follow", "a.jsonl", "--force"], "expected without --force"),
+    ],
+)
+def test_usage(given, says):
+    from commands import run
+
+    result = run("tune", *given, code=2)
+    assert says in " ".join(result.output.split())

@@ -1,0 +1,192 @@
+"""`autotuned.refresh` over plain callables: what is looked at, what is left alone, and the thread that looks."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+import time
+
+import pytest
+from fakes import FakeConfig
+from newer import store_choice
+from stored import lines
+
+import autotuned
+from autotuned import autotune
+from autotuned.resolve import refresh as refreshing
+from autotuned.store import layout
+
+CONFIGS = [FakeConfig({"step": step}) for step in range(3)]
+numbers = itertools.count()
+
+
+@pytest.fixture
+def work():
+    """A function that returns the step that it is called with: 0 until it is tuned."""
+
+    def body(x, *, step):
+        return step
+
+    return autotune(CONFIGS, default=CONFIGS[0], name=f"refreshed.work_{next(numbers)}", version="1")(body)
+
+
+def test_a_newer_choice_is_taken_at_the_next_refresh_and_once(work):
+    assert [work(1), work(2)] == [0, 0]
+    store_choice(work, CONFIGS[2], 1)
+    assert work(1) == 0
+    found = autotuned.refresh()
+    assert [(swap.before, swap.after, swap.launches, swap.refused) for swap in found.swapped] == [
+        ("step=0", "step=2", 1, "")
+    ]
+    assert found.to_json()["swaps"][0]["kernel"] == work.tuner.tunable.name
+    assert [work(1), work(2)] == [2, 0]
+    assert autotuned.refresh().swaps == []
+    assert work.best_config is CONFIGS[0]  # of this thread's last call
+
+
+def test_best_config_stays_that_of_the_last_call(work):
+    work(1)
+    store_choice(work, CONFIGS[2], 1)
+    autotuned.refresh()
+    assert work.best_config is CONFIGS[0]
+    work(1)
+    assert work.best_config is CONFIGS[2]
+
+
+def test_unchanged_records_are_not_read_again(work, monkeypatch):
+    work(1)
+    store_choice(work, CONFIGS[1], 1)
+    autotuned.refresh()
+    asked = []
+    monkeypatch.setattr(refreshing.sources, "find", lambda *args: asked.append(args))
+    autotuned.refresh()
+    assert asked == []
+    store_choice(work, CONFIGS[2], 1)
+    autotuned.refresh()
+    assert len(asked) == 1
+
+
+def test_a_key_of_which_nothing_is_bound_is_asked_anew_at_its_next_call(work):
+    store_choice(work, CONFIGS[1], 1)
+    assert work(1) == 1
+    autotuned.refresh()
+    work.tuner.launcher.clear()
+    store_choice(work, CONFIGS[2], 1)
+    assert autotuned.refresh().swaps == []
+    assert work(1) == 2
+
+
+def test_a_record_that_is_damaged_or_gone_leaves_the_choice(work):
+    store_choice(work, CONFIGS[1], 1)
+    assert work(1) == 1
+    path = layout.record_path(work.tuner.chooser.key(work.tuner.call((1,), {}, None)))
+    path.write_text("{")
+    assert autotuned.refresh().swaps == [] and work(1) == 1
+    path.unlink(missing_ok=True)
+    assert autotuned.refresh().swaps == [] and work(1) == 1
+
+
+@pytest.mark.parametrize("mode", ["off", "search", "strict"])
+def test_modes_in_which_nothing_is_swapped(work, mode, caplog):
+    store_choice(work, CONFIGS[1], 1)
+    assert work(1) == 1
+    store_choice(work, CONFIGS[2], 1)
+    with autotuned.mode(mode):
+        assert mode in autotuned.refresh().reason
+        assert lines(caplog)[-1].startswith("refresh: nothing is swapped: ")
+    assert work(1) == 1
+
+
+def test_in_strict_it_swaps_where_it_is_told_to(work):
+    store_choice(work, CONFIGS[1], 1)
+    with autotuned.mode("strict"):
+        assert work(1) == 1
+        store_choice(work, CONFIGS[2], 1)
+        assert autotuned.refresh(strict=True).swapped
+        assert work(1) == 2
+
+
+def test_choices_that_are_kept_in_this_process_alone_are_left(monkeypatch):
+    kept = autotune(CONFIGS, default=CONFIGS[0], name="refreshed.kept", cache_results=False)(lambda x, *, step: step)
+    assert kept(1) == 0
+    store_choice(kept, CONFIGS[1], 1)
+    assert autotuned.refresh().swaps == [] and kept(1) == 0
+
+
+def wait_for(condition):
+    end = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def test_a_thread_refreshes_until_it_is_closed(work):
+    work(1)
+    with autotuned.refresh(every_s=0.01) as handle:
+        store_choice(work, CONFIGS[2], 1)
+        wait_for(lambda: work(1) == 2)
+        assert handle.latest is not None
+    handle.close()
+    store_choice(work, CONFIGS[1], 1)
+    wait_for(lambda: not any(thread.name == "autotuned-refresh" for thread in threading.enumerate()))
+    assert work(1) == 2
+
+
+def test_the_thread_goes_on_after_an_error(work, monkeypatch, caplog):
+    work(1)
+    fails = iter([True, True])
+    ask = refreshing._used_by
+    monkeypatch.setattr(refreshing, "_used_by", lambda of: 1 / 0 if next(fails, False) else ask(of))
+    with autotuned.refresh(every_s=0.01):
+        store_choice(work, CONFIGS[2], 1)
+        wait_for(lambda: work(1) == 2)
+    assert len([line for line in lines(caplog) if "division by zero; it is tried again in 0.01 s" in line]) == 1
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_forked_child_has_a_thread_of_its_own(work):
+    work(1)
+    with autotuned.refresh(every_s=0.01), refreshing._lock:  # as a thread may hold it that the child has not
+        source, sink = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                store_choice(work, CONFIGS[2], 1)
+                wait_for(lambda: work(1) == 2)
+                os.write(sink, b"swapped")
+            finally:
+                os._exit(0)
+        os.waitpid(child, 0)
+        os.close(sink)
+        assert os.read(source, 100) == b"swapped"
+        os.close(source)
+
+
+@pytest.mark.parametrize("every_s", [0, -1, "30", True, float("nan")])
+def test_what_is_no_time(every_s):
+    with pytest.raises(autotuned.errors.OptionError, match=r"every_s: expected seconds above 0, got "):
+        autotuned.refresh(every_s=every_s)
+
+
+def test_threads_that_call_meanwhile_get_one_config_or_the_other(work):
+    work(1)
+    stop, errors = threading.Event(), []
+
+    def calling():
+        while not stop.is_set():
+            got = work(1)
+            if work.best_config.kwargs["step"] != got:
+                errors.append(got)
+
+    threads = [threading.Thread(target=calling) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for turn in range(12):
+        store_choice(work, CONFIGS[turn % 2 + 1], 1)
+        assert autotuned.refresh().swapped
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert errors == []
