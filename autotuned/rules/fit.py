@@ -165,7 +165,8 @@ class _Trial:
         """By what bounds must be multiplied to hold for bands that took no part in parting leaves and making bounds.
 
         A leaf was chosen by the same losses that bound it. So each band's losses are hidden in turn, all is done
-        without them, and they are compared with the bounds that come of it.
+        without them, and they are compared with the bounds that come of it. None where too few had a bound that is
+        allowed: then the worst call of a leaf bounds it.
         """
         ratios: list[list[float]] = [[] for _ in losses]
         for out, _ in self._along:
@@ -248,7 +249,7 @@ def _losses(left_out: np.ndarray, leaf_of: np.ndarray, count: int, scaled: float
     """
     known = ~np.isnan(left_out)
     rows = np.flatnonzero(known)
-    if len(rows) < CALLS or scaled is None:
+    if len(rows) < CALLS:
         return [None] * count
     losses, leaves = np.minimum(left_out[rows], 1e6), leaf_of[rows]
     mean = float(losses.mean()) or 1e-6
@@ -264,7 +265,14 @@ def _losses(left_out: np.ndarray, leaf_of: np.ndarray, count: int, scaled: float
         scale = (float(own.sum()) + PRIOR * mean) / (len(own) + PRIOR)
         alone = _quantile(own)  # of few calls there is none: then it is their worst, at least
         bound = max(ratio * scale, float(own.max()) if alone is None else alone)
-        found.append(Loss(len(own), _round(own.mean()), _round(own.max()), _up(min(bound * scaled, 1e6))))
+        found.append(
+            Loss(
+                len(own),
+                _round(own.mean()),
+                _round(own.max()),
+                _up(min(max(bound, own.max()) if scaled is None else bound * scaled, 1e6)),
+            )
+        )
     return found
 
 
