@@ -47,7 +47,8 @@ def compress(
     Exit codes: 0 done; 3 some calls keep their config, or some files could not be read.
 
     JSON: `files`, `kernels` (each with `kernel`, `context`, `calls`, `before`, `configs`, `least`, `exact`, `worst` and
-    `rules`, with their `leaves`, how many calls are `served`, and `why_not` one is written), `left` (each with `kernel`, `device`, `call` and `why`) and `faults`.
+    `rules`, with their `leaves`, the share of calls `served`, and `why_not`, if none is written), `left` (each with
+    `kernel`, `device`, `call` and `why`) and `faults`.
     """
     result = autotuned.compress(paths, within=within, out=out, max_configs=max_configs, targets=targets)
     terminal.complain_of(result.faults)
