@@ -117,6 +117,16 @@ class ConfigFile:
         place = self._rule_places.setdefault((canonical(context), rule.name), len(self.rules))
         self.rules[place : place + 1] = [(context, rule)]
 
+    def set_rule(self, context: Json, name: str, rule: Rule | None) -> None:
+        """The same by name; None takes out what is there."""
+        if rule is not None:
+            self.add_rule(context, rule)
+        elif (gone := self.rule(context, name)) is not None:
+            left = [one for one in self.rules if one[1] is not gone]
+            self.rules, self._rule_places = [], {}
+            for one in left:
+                self.add_rule(*one)
+
     def remove(self, key: Key) -> None:
         """Take the entry of a call in a context out; there must be one."""
         self.indexes.clear()
