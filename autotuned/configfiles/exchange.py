@@ -287,8 +287,8 @@ def _merge_rules(file: ConfigFile, files: dict[Name, ConfigFile]) -> None:
     """Of two rules for the same calls the one that was fitted to more of them stays, and of equal ones the first."""
     for context, rule in file.rules:
         into = files.setdefault((file.kernel, file.device), ConfigFile(file.kernel, file.device))
-        before = [one for there, one in into.rules_of(rule.rest) if canonical(there) == canonical(context)]
-        if not before or before[0].calls < rule.calls:
+        before = into.rule(context, rule.name)
+        if before is None or before.calls < rule.calls:
             into.add_rule(context, rule)
 
 
@@ -382,7 +382,7 @@ def diff(before: PathLike, after: PathLike) -> DiffResult:
     return DiffResult(changes, [fault for fault in faults if not fault.harmless], list(_rule_changes(*rules)))
 
 
-_Rules = dict[tuple[str, str, str, str], tuple[ConfigFile, Json, Any]]  # by kernel, device, context and rest
+_Rules = dict[tuple[str, str, str, str], tuple[ConfigFile, Json, Any]]  # by kernel, device, context and name
 
 
 def _rule_changes(old: _Rules, new: _Rules) -> Iterator[RuleChange]:
@@ -407,6 +407,6 @@ def _entries(path: PathLike, faults: list[Fault], rules: _Rules) -> dict[Key, En
         for key, entry in file.entries() if file is not None else ():
             found.setdefault(key, entry)
         if file is not None:
-            names = [(file.kernel, file.device.slug, canonical(context), rule.rest) for context, rule in file.rules]
+            names = [(file.kernel, file.device.slug, canonical(context), rule.name) for context, rule in file.rules]
             rules.update({name: (file, *one) for name, one in zip(names, file.rules) if name not in rules})
     return found

@@ -86,7 +86,8 @@ class ConfigFile:
         self.device = device
         self.device_json = device.to_json()
         self._groups: dict[str, Group] = {}
-        self.rules: list[tuple[Json, Rule]] = []  # each with the context that it holds in; the first of a rest serves
+        self._rule_places: dict[tuple[str, str], int] = {}
+        self.rules: list[tuple[Json, Rule]] = []  # each with the context that it holds in
         self.ends = NO_ENDS
         self.indexes: dict[Any, Any] = {}  # what others worked out about the entries; empty after a change
 
@@ -105,12 +106,26 @@ class ConfigFile:
         found: list[tuple[Json, Rule]] = self.indexes["rules"].get(rest, [])
         return found
 
+    def rule(self, context: Json, name: str) -> Rule | None:
+        """The rule of this name (`Rule.name`) in a context."""
+        place = self._rule_places.get((canonical(context), name))
+        return None if place is None else self.rules[place][1]
+
     def add_rule(self, context: Json, rule: Rule) -> None:
         """Put a rule in, in place of one for the same calls in the same context."""
         self.indexes.clear()
-        name = canonical(context), rule.rest
-        kept = [one for one in self.rules if (canonical(one[0]), one[1].rest) != name]
-        self.rules = sorted([*kept, (context, rule)], key=lambda one: (canonical(one[0]), one[1].rest))
+        place = self._rule_places.setdefault((canonical(context), rule.name), len(self.rules))
+        self.rules[place : place + 1] = [(context, rule)]
+
+    def set_rule(self, context: Json, name: str, rule: Rule | None) -> None:
+        """The same by name; None takes out what is there."""
+        if rule is not None:
+            self.add_rule(context, rule)
+        elif (gone := self.rule(context, name)) is not None:
+            left = [one for one in self.rules if one[1] is not gone]
+            self.rules, self._rule_places = [], {}
+            for one in left:
+                self.add_rule(*one)
 
     def remove(self, key: Key) -> None:
         """Take the entry of a call in a context out; there must be one."""
@@ -168,7 +183,8 @@ class ConfigFile:
         head = {"schema": SCHEMA, "kernel": self.kernel, "device": self.device_json}
         lines = ["{", *(f" {json.dumps(name)}: {json.dumps(value)}," for name, value in head.items())]
         if self.rules:
-            written = ["\n".join(rules.lines(rule, context)) for context, rule in self.rules]
+            ordered = sorted(self.rules, key=lambda one: (canonical(one[0]), one[1].name))
+            written = ["\n".join(rules.lines(rule, context)) for context, rule in ordered]
             lines += [' "rules": [', ",\n".join(written), " ],"]
         lines.append(' "groups": [')
         # Empty lines: changes that are at most three lines apart count as one to git, and one across two groups would

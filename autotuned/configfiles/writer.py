@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,7 @@ from autotuned.errors import ConfigFileError, OutputError
 from autotuned.gpu.device import Device, from_json
 from autotuned.key.key import Key
 from autotuned.store import layout, locks
-from autotuned.typed_json import Json, canonical
+from autotuned.typed_json import Json
 
 if TYPE_CHECKING:
     from autotuned.rules.rule import Rule
@@ -39,14 +39,14 @@ def ship(key: Key, entry: Entry, folder: Path) -> Path:
 
 
 def ship_all(
-    found: Iterable[tuple[Key, Entry]], folder: Path, rules: tuple[Json, Sequence[Rule]] | None = None
+    found: Iterable[tuple[Key, Entry]], folder: Path, rules: tuple[Json, Mapping[str, Rule | None]] | None = None
 ) -> list[Path]:
     """Put entries into the config files of their kernels and devices below a folder; what else is in them stays.
 
     A folder that is new gets a `.gitattributes` that lets git merge what two people add.
 
     Args:
-        rules: A context without its device, and the rules of it, in place of those that are there.
+        rules: A context without its device, and rules of it by name: in place of those that are there, or none.
 
     Returns:
         The files, each `<folder>/<device slug>/<kernel>.json`.
@@ -65,7 +65,9 @@ def ship_all(
     return list(by_path)
 
 
-def _add(path: Path, found: list[tuple[Key, Entry]], folder: Path, rules: tuple[Json, Sequence[Rule]] | None) -> None:
+def _add(
+    path: Path, found: list[tuple[Key, Entry]], folder: Path, rules: tuple[Json, Mapping[str, Rule | None]] | None
+) -> None:
     kernel, device = found[0][0].kernel, from_json(found[0][0].context["device"])
     with locks.locked(layout.config_file_lock_path(path)):
         file = shippable(path, kernel) or ConfigFile(kernel, device)
@@ -78,10 +80,8 @@ def _add(path: Path, found: list[tuple[Key, Entry]], folder: Path, rules: tuple[
                 raise ConfigFileError(text, path=str(path))
             file.add(context, _with_binaries(file.find(key), entry))
         if rules is not None:
-            here = canonical(rules[0])
-            file.rules = [one for one in file.rules if canonical(one[0]) != here]
-            for rule in rules[1]:
-                file.add_rule(rules[0], rule)
+            for name, rule in rules[1].items():
+                file.set_rule(rules[0], name, rule)
         write(file, folder)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import numbers
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -195,12 +196,11 @@ class PyLauncher:
         return True
 
     def _bound_size(self) -> None:
-        # Over copies: other threads bind and clear meanwhile.
         while len(self) > LIMIT and (plans := list(self._plans.items())):
             # Of the fullest plan: evicting from the plan just bound to would empty it again and again.
             types, plan = max(plans, key=lambda item: len(item[1].table))
-            for oldest in list(plan.table)[:1]:  # insertion order is kept by dict
-                plan.table.pop(oldest, None)
+            with suppress(RuntimeError, StopIteration):  # another thread binds or clears meanwhile: then again
+                plan.table.pop(next(iter(plan.table)), None)  # the oldest: dict keeps the order of insertion
             if not plan.table:
                 self._plans.pop(types, None)  # it holds its types: a program may make classes without end
             self.evictions += 1

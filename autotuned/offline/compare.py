@@ -165,10 +165,13 @@ def compare(
     else those of A's with those of B's; of several toolchains the same ones are paired, then the latest of each side.
 
     Args:
-        a, b: `device=h200`, `triton=3.6.0` or both with a comma between: what of this user's store and the config files
+        a: `device=h200`, `triton=3.6.0` or both with a comma between: what of this user's store and the config files
             fits, as `report` filters it. Or a path: a config file, a folder of them, or the cache folder of another
             store.
-        kernel, device, triton: Only these, on both sides, as for `report`.
+        b: The other side, in the same words.
+        kernel: Only this one, on both sides, as for `report`.
+        device: Likewise.
+        triton: Likewise.
 
     Raises:
         OptionError: A side is neither a selector nor a path.

@@ -157,9 +157,9 @@ class _Call:
 
     @property
     def times(self) -> dict[str, float]:
-        """Microseconds by config, of those that may be chosen."""
+        """Microseconds by config, of those that may be chosen: they passed the checks that the entry's passed."""
         found = self.record.timings if self.record is not None else ()
-        return {one.identity: one.median_us for one in found if one.usable and one.median_us}
+        return {one.identity: one.median_us for one in found if one.serves(self.entry.conditions) and one.median_us}
 
     def timing(self, config: str) -> Timing | None:
         """What was measured of a config."""
@@ -296,8 +296,11 @@ def _with_config(call: _Call, config: str) -> Entry:
 def _write(entries: Sequence[tuple[Key, Entry]], fits: Sequence[tuple[Fit, Sequence[_Call]]], out: Path) -> list[str]:
     """Put entries and rules into the file of their kernel and device; what else is in it stays, older rules do not."""
     context, _ = split_context(entries[0][0].context)
-    rules = [one.rule(_under(calls, one.configs)) for one, calls in fits if not one.why_not]
-    return list(map(str, writer.ship_all(entries, out, (context, [rule for rule in rules if rule is not None]))))
+    rules = {
+        canonical(one.table.pattern): None if one.why_not else one.rule(_under(calls, one.configs))
+        for one, calls in fits
+    }
+    return list(map(str, writer.ship_all(entries, out, (context, rules))))
 
 
 def _under(calls: Sequence[_Call], configs: Sequence[str]) -> Conditions:

@@ -81,7 +81,9 @@ def follow(
     Args:
         calls: What `autotuned record` or `AUTOTUNED_RECORD` writes; it may not be there yet, be cut off, or replaced.
         files: Files that the recording names, and that may be run; kernels of modules are imported by name.
-        devices, isolate, timeout_s: As for `autotuned.tune`.
+        devices: As for `autotuned.tune`.
+        isolate: Likewise.
+        timeout_s: Likewise.
         progress: Told how far it is, at first and then once a minute.
         stop: Ends it once it is set, after the call that is being measured. Ctrl-C does too, at once; what was
             measured is kept.

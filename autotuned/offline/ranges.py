@@ -17,6 +17,7 @@ Ranges = Mapping[str, tuple[int, int]]
 
 START = 14  # points at first, spread evenly by their logarithms: one an octave of a range of 1 to 8192
 LEAST = 20  # points: of fewer no loss is known that 95 of 100 calls do not exceed
+LARGEST = 1 << 40  # size: distances between sizes are worked out with floating point numbers
 MOST = 40  # searches of one group of cases
 ROUND = 6  # points that are measured before it is decided anew
 MEAN, WORST = 0.015, 0.15  # what may be lost between the points
@@ -73,13 +74,15 @@ def checked(cover: Mapping[str, Sequence[int]]) -> dict[str, tuple[int, int]]:
     found = {}
     for name, ends in cover.items():
         pair = tuple(ends) if isinstance(ends, (tuple, list)) else ()
-        if len(pair) != 2 or not all(type(end) is int for end in pair) or not 1 <= pair[0] <= pair[1]:
-            problem = f"{name}: expected a range of sizes from 1 up, such as (1, 8192), got {ends!r:.60}"
+        if len(pair) != 2 or not all(type(end) is int for end in pair) or not 1 <= pair[0] <= pair[1] <= LARGEST:
+            problem = f"{name}: expected a range of sizes from 1 to {LARGEST:,}, such as (1, 8192), got {ends!r:.60}"
             raise refused(problem)
         found[str(name)] = (pair[0], pair[1])
     if not found:
         problem = "expected the range of a size at least, such as M=1:8192, got none"
         raise refused(problem)
+    if 2 ** sum(low < high for low, high in found.values()) > MOST:
+        raise refused(f"expected ranges whose ends are at most {MOST} calls, got {len(found)} ranges")
     return found
 
 
@@ -96,7 +99,9 @@ def parsed(texts: Sequence[str]) -> dict[str, tuple[int, int]]:
         if not name.isidentifier() or not (low.isdecimal() and high.isdecimal()):
             problem = f"expected NAME=LOW:HIGH, such as M=1:8192, got {text!r:.60}"
             raise refused(problem)
-        found[name] = (int(low), int(high))
+        if name in found:
+            raise refused(f"expected one range of each size, got {name!r} twice")
+        found[name] = (int(low[:20]), int(high[:20]))
     return checked(found)
 
 

@@ -155,8 +155,8 @@ class InProcess:
         try:
             known = self._cases.counted()
             for case in self._cases:
-                if known:
-                    self._observer.count(case.number, known)
+                if known:  # a range of sizes goes on where its first round ends
+                    self._observer.count(case.number, known if case.number < known else 0)
                 left_s = self._left_s()
                 measured = self._measurer.measure(case, left_s and left_s * share(case.count, open_count))
                 self._take(measured)

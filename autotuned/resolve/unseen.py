@@ -85,9 +85,10 @@ class Families:
     def __len__(self) -> int:
         return sum(len(reader.families) for reader in list(self._readers.values()))
 
-    def _now(self) -> tuple[int, int, int]:
-        """What is equal as long as nothing was found, read anew or forgotten since a family was made."""
-        return self._tuner.chooser.state.searches, lookup.generation(), self._tuner.launcher.cleared
+    def _now(self) -> tuple[int, int, int, str]:
+        """What is equal as long as nothing was found, read anew or forgotten since a family was made, in one mode."""
+        searches, cleared = self._tuner.chooser.state.searches, self._tuner.launcher.cleared
+        return searches, lookup.generation(), cleared, env.current_mode()
 
     def answer(self, values: tuple[Any, ...]) -> Bound | None:
         """What is bound for a call that the launch table does not know and then does; None where only a key tells."""
@@ -120,8 +121,8 @@ class Families:
         key, values = chooser.key(call), tuple(call.arguments.values())
         found = shipped_rules.answering(key, options.within, env.current_mode() == "strict")
         steps = [self._step(name, value) for name, value in zip(self._names, values)]
-        if found is None or None in steps or len(self) >= LIMIT:
-            return
+        if found is None or None in steps or len(self) >= LIMIT or shipped_rules.count(key) > 1:
+            return  # of several rules for a call the usual way says which is asked first
         offer, allowed, place = found
         if offer.rule.identities[place] != chooser.state.identity(bound.config):
             return

@@ -62,7 +62,7 @@ class Fit:
         columns = zip(self.table.names, zip(*self.table.sizes))
         return Rule(
             self.table.pattern, {name: (min(column), max(column)) for name, column in columns}, self.table.along,
-            tuple(sorted(set(self.table.others))), tuple(map(json.loads, self.configs)), under, self.tree,
+            tuple(folds.tuned(self.table)), tuple(map(json.loads, self.configs)), under, self.tree,
         )  # fmt: skip
 
     @cached_property
@@ -104,16 +104,10 @@ def fit(table: Table, within: float, most: int | None = None, among: Iterable[st
         return replace(empty, why_not=f"expected {CALLS} calls or more, got {len(table)}")
     features = tree.Features(table.names, table.sizes)
     trial = _Trial(table, choosable, features, within, most)
-    grown = trial.grow(np.arange(len(table)), list(chosen.configs), trial.leaves)
     losses = (trial.along(), trial.across())
-    for left_out in losses:
-        exceeds = np.nan_to_num(left_out, nan=np.inf) > within
-        if (~np.isnan(left_out)).sum() >= CALLS:
-            grown.isolate(exceeds, _allowed(len(table)), LEAVES)
-    leaf_of = np.zeros(len(table), dtype=int)
-    for place, leaf in enumerate(grown.leaves):
-        leaf_of[leaf.all_rows] = place
-    known = [_losses(one, leaf_of, len(grown.leaves)) for one in losses]
+    grown, leaf_of = trial.whole(list(chosen.configs), losses, within)
+    scales = trial.scales(list(chosen.configs), losses, within)
+    known = [_losses(one, leaf_of, len(grown.leaves), scale) for one, scale in zip(losses, scales)]
     made = [
         Leaf(chosen.configs.index(leaf.config), len(leaf.rows), *((None, None) if leaf.guesses else one))
         for leaf, one in zip(grown.leaves, zip(*known))
@@ -152,6 +146,40 @@ class _Trial:
         costs = np.full_like(self._costs, MISSING)
         costs[:, configs] = self._costs[:, configs]
         return tree.Growth(self._features, costs, rows, most)
+
+    def whole(
+        self, configs: Sequence[int], losses: Sequence[np.ndarray], within: float
+    ) -> tuple[tree.Growth, np.ndarray]:
+        """A tree over all calls, parted where calls lose too much, and the leaf of each call."""
+        grown = self.grow(np.arange(len(self.table)), configs, self.leaves)
+        for left_out in losses:
+            exceeds = np.nan_to_num(left_out, nan=np.inf) > within
+            if (~np.isnan(left_out)).sum() >= CALLS:
+                grown.isolate(exceeds, _allowed(len(self.table)), LEAVES)
+        leaf_of = np.zeros(len(self.table), dtype=int)
+        for place, leaf in enumerate(grown.leaves):
+            leaf_of[leaf.all_rows] = place
+        return grown, leaf_of
+
+    def scales(self, configs: Sequence[int], losses: Sequence[np.ndarray], within: float) -> list[float | None]:
+        """By what bounds must be multiplied to hold for bands that took no part in parting leaves and making bounds.
+
+        A leaf was chosen by the same losses that bound it. So each band's losses are hidden in turn, all is done
+        without them, and they are compared with the bounds that come of it. None where too few had a bound that is
+        allowed: then the worst call of a leaf bounds it.
+        """
+        ratios: list[list[float]] = [[] for _ in losses]
+        for out, _ in self._along:
+            hidden = [np.where(np.isin(np.arange(len(one)), out), math.nan, one) for one in losses]
+            grown, leaf_of = self.whole(configs, hidden, within)
+            for found, seen, left_out in zip(ratios, hidden, losses):
+                known = _losses(seen, leaf_of, len(grown.leaves))
+                bounds = [one.bound if (one := known[leaf_of[row]]) is not None else math.inf for row in out]
+                found += [
+                    float(left_out[row]) / max(bound, 1e-4) for row, bound in zip(out, bounds)
+                    if bound <= within and not math.isnan(left_out[row])
+                ]  # fmt: skip
+        return [_scale(found) for found in ratios]
 
     def _best_size(self) -> int:
         """The number of leaves with the least cost of calls left out; of about as good ones the least."""
@@ -207,7 +235,12 @@ class _Trial:
 SIMPLER = ("best single config", "best config of each power of two", f"nearest within a factor of {NEAR:g}")
 
 
-def _losses(left_out: np.ndarray, leaf_of: np.ndarray, count: int) -> list[Loss | None]:
+def _scale(ratios: Sequence[float]) -> float | None:
+    most = _quantile(np.asarray(ratios))
+    return None if most is None else max(1.0, most)
+
+
+def _losses(left_out: np.ndarray, leaf_of: np.ndarray, count: int, scaled: float | None = 1.0) -> list[Loss | None]:
     """What is known of each leaf, from the losses of calls that were left out; None for one with too few.
 
     The bound of a leaf is its mean loss, put beside that of all calls, times the ratio to it that 95 of 100 calls of
@@ -232,7 +265,14 @@ def _losses(left_out: np.ndarray, leaf_of: np.ndarray, count: int) -> list[Loss 
         scale = (float(own.sum()) + PRIOR * mean) / (len(own) + PRIOR)
         alone = _quantile(own)  # of few calls there is none: then it is their worst, at least
         bound = max(ratio * scale, float(own.max()) if alone is None else alone)
-        found.append(Loss(len(own), _round(own.mean()), _round(own.max()), _up(bound)))
+        found.append(
+            Loss(
+                len(own),
+                _round(own.mean()),
+                _round(own.max()),
+                _up(min(max(bound, own.max()) if scaled is None else bound * scaled, 1e6)),
+            )
+        )
     return found
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from autotuned.rules.rule import Tuned
 from autotuned.rules.table import Table
 
 APART = 1.3  # no call that a tree was fitted to is nearer than this factor to one that was left out
@@ -45,6 +46,31 @@ def along(table: Table) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         left = ~near(table.steps, out)
         if out.any() and left.any():
             yield np.flatnonzero(out), np.flatnonzero(left)
+
+
+def reach(table: Table) -> float:
+    """How far apart two sizes may be, as a factor, for what lies between them to be like calls that were left out."""
+    holes = []
+    for out, left in along(table):
+        rest = sorted({at(table.steps[row]) for row in left})
+        places = np.searchsorted(rest, [at(table.steps[row]) for row in out])
+        holes += [rest[place] / rest[place - 1] for place in places if 0 < place < len(rest)]
+    return float(np.median(holes)) if holes else APART
+
+
+def at(size: float) -> float:
+    """A size as distances are told: by its factor, from 1 on."""
+    return max(abs(float(size)), 1.0)
+
+
+def tuned(table: Table) -> Iterator[Tuned]:
+    """The combinations of other sizes, each with the spans of the size `along` that were tuned for it."""
+    most = reach(table) * (1 + 1e-9)
+    for others in sorted(set(table.others)):
+        steps = sorted({int(step) for step, own in zip(table.steps, table.others) if own == others})
+        ends = [place for place in range(1, len(steps)) if at(steps[place]) / at(steps[place - 1]) > most]
+        bounds = zip([0, *ends], [*ends, len(steps)])
+        yield Tuned(others, tuple((steps[first], steps[last - 1]) for first, last in bounds))
 
 
 def across(table: Table) -> Iterator[tuple[np.ndarray, np.ndarray]]:

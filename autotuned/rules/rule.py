@@ -14,7 +14,7 @@ from autotuned.key.key import check_call
 from autotuned.key.sizes import shape_of
 from autotuned.store import conditions, record
 from autotuned.store.conditions import Conditions
-from autotuned.typed_json import INT64_MAX, Json, integer, integers, is_finite, named, typed, wrong
+from autotuned.typed_json import INT64_MAX, Json, canonical, integer, integers, is_finite, named, typed, wrong
 
 SIZE = "size"  # in a rule's call `{"size": "M"}` stands for any size, and for the same one wherever it stands
 DEPTH = 32  # of a tree; one that is fitted has four or five levels
@@ -104,6 +104,21 @@ class Answer(Frozen):
     words: str
 
 
+Spans = tuple[tuple[int, int], ...]  # of sizes, each with its least and its largest
+
+
+class Tuned(Frozen):
+    """Where a rule knows something.
+
+    Attributes:
+        sizes: Values of all sizes but `Rule.along`, which were tuned together, in the order of `Rule.sizes`.
+        along: The spans of `Rule.along` for these: between two of them lies more than was left out to learn the loss.
+    """
+
+    sizes: Values
+    along: Spans
+
+
 class Rule(Frozen):
     """What a config file says of calls that differ in their sizes only.
 
@@ -111,7 +126,7 @@ class Rule(Frozen):
         call: The call part of a key, with `{"size": name}` for each size that differs.
         sizes: The least and the largest that were tuned, by name, in the order in which values are given.
         along: The size that was tuned at most values; None where a rule knows no such.
-        tuned: The values of the other sizes that were tuned together.
+        tuned: The values of the other sizes that were tuned together, each with its spans.
         configs: Canonical forms, the tree's leaves say which.
         conditions: What all times were measured under.
     """
@@ -119,7 +134,7 @@ class Rule(Frozen):
     call: Json
     sizes: Mapping[str, tuple[int, int]]
     along: str
-    tuned: tuple[Values, ...]
+    tuned: tuple[Tuned, ...]
     configs: tuple[Mapping[str, Json], ...]
     conditions: Conditions
     tree: Tree
@@ -131,6 +146,11 @@ class Rule(Frozen):
     def rest(self) -> str:
         """What is equal in all its calls, as `shape_of` has it."""
         return shape_of(_filled(self.call, dict.fromkeys(self.sizes, 1))).rest
+
+    @cached_property
+    def name(self) -> str:
+        """What tells it from others of its file and context: the calls that it is for, their fixed sizes included."""
+        return canonical(self.call)
 
     @cached_property
     def identities(self) -> list[str]:
@@ -173,8 +193,12 @@ class Rule(Frozen):
         return list(self.sizes).index(self.along)
 
     @cached_property
-    def _known(self) -> frozenset[Values]:
-        return frozenset(self.tuned)
+    def _known(self) -> dict[Values, Spans]:
+        return {one.sizes: one.along for one in self.tuned}
+
+    @cached_property
+    def _spans(self) -> Spans:
+        return tuple(sorted({span for one in self.tuned for span in one.along}))
 
     @cached_property
     def _compiled(self) -> Any:
@@ -205,7 +229,9 @@ class Rule(Frozen):
             if not low <= value <= high:
                 return None
         at = self._at
-        return leaf.along if (*values[:at], *values[at + 1 :]) in self._known else leaf.across
+        if _within(values[at], self._known.get((*values[:at], *values[at + 1 :]), ())):
+            return leaf.along
+        return leaf.across if _within(values[at], self._spans) else None
 
     def config(self, values: Values, within: float) -> int | None:
         """The place of the config for a call whose loss is bounded by `within`; None where the rule abstains."""
@@ -219,6 +245,9 @@ class Rule(Frozen):
         for name, (low, high) in self.sizes.items():
             if not low <= given[name] <= high:
                 return Answer(None, None, f"{name}={given[name]} is outside of the tuned {low} to {high}")
+        if not _within(given[self.along], self._spans):
+            spans = ", ".join(f"{low} to {high}" for low, high in self._spans)
+            return Answer(None, None, f"{self.along}={given[self.along]} is in a gap of what was tuned: {spans}")
         leaf = self.leaf(values)
         path = ", ".join(_path(self.tree, given)) or "any sizes"
         loss = self.loss(leaf, values)
@@ -249,11 +278,19 @@ class Rule(Frozen):
             "call": self.call,
             "sizes": {name: list(limits) for name, limits in self.sizes.items()},
             "along": self.along,
-            "tuned": [list(values) for values in self.tuned],
+            "tuned": [self._tuned_json(one) for one in self.tuned],
             "configs": list(map(dict, self.configs)),
             "conditions": self.conditions.to_json(),
             "tree": _tree_json(self.tree),
         }
+
+    def _tuned_json(self, one: Tuned) -> dict[str, Json]:
+        others = [name for name in self.sizes if name != self.along]
+        return {"sizes": dict(zip(others, one.sizes)), "along": [list(span) for span in one.along]}
+
+
+def _within(value: int, spans: Spans) -> bool:
+    return any(low <= value <= high for low, high in spans)
 
 
 def leaves(tree: Tree) -> Iterator[Leaf]:
@@ -290,7 +327,7 @@ def lines(rule: Rule, context: Json) -> list[str]:
     """A rule's text in a config file: a line for each config and each node of the tree, so that git shows changes."""
     head = {"context": context, **rule.to_json()}
     configs, tree = head.pop("configs"), head.pop("tree")
-    dumped = [f'   "{name}": {json.dumps(value, sort_keys=name != "sizes")},' for name, value in head.items()]
+    dumped = [f'   "{name}": {json.dumps(value, sort_keys=True)},' for name, value in head.items()]
     forms = ",\n".join(f"    {json.dumps(form, sort_keys=True)}" for form in configs)
     dumped[0] = "  {" + dumped[0].lstrip()
     return [*dumped, '   "configs": [', f"{forms}],", '   "tree":', *_tree_lines(tree, "    "), "  }"]
@@ -323,21 +360,32 @@ def load_rule(data: Json, where: str) -> tuple[Json, Rule]:
     if along not in sizes:
         raise wrong(f"{where}.along", f"one of the sizes {', '.join(sizes)}", along)
     listed = typed(fields["tuned"], list, f"{where}.tuned")
-    tuned = [integers(one, f"{where}.tuned[{i}]", -INT64_MAX) for i, one in enumerate(listed)]
-    if any(len(one) != len(sizes) - 1 for one in tuned):
-        raise wrong(f"{where}.tuned", f"{len(sizes) - 1} sizes each, all but {along}", fields["tuned"])
+    others = [name for name in sizes if name != along]
+    tuned = tuple(_tuned(one, others, f"{where}.tuned[{i}]") for i, one in enumerate(listed))
     tree = _Loader(sizes, len(configs)).tree(fields["tree"], f"{where}.tree")
     under = conditions.load(fields["conditions"], f"{where}.conditions")
-    return context, Rule(call, sizes, along, tuple(map(tuple, tuned)), configs, under, tree)
+    return context, Rule(call, sizes, along, tuned, configs, under, tree)
+
+
+def _tuned(data: Json, others: Sequence[str], where: str) -> Tuned:
+    fields = named(data, where, {"sizes", "along"})
+    sizes = named(fields["sizes"], f"{where}.sizes", others)
+    spans = [_span(one, f"{where}.along[{i}]") for i, one in enumerate(typed(fields["along"], list, f"{where}.along"))]
+    values = (integer(sizes[name], f"{where}.sizes.{name}", -INT64_MAX) for name in others)
+    return Tuned(tuple(values), tuple(spans))
+
+
+def _span(data: Json, where: str) -> tuple[int, int]:
+    numbers = integers(data, where, -INT64_MAX)
+    if len(numbers) != 2 or numbers[0] > numbers[1]:
+        raise wrong(where, "the least and the largest size", data)
+    return numbers[0], numbers[1]
 
 
 def _sizes(data: Json, where: str) -> dict[str, tuple[int, int]]:
     found = {}
     for name, limits in typed(data, dict, where).items():
-        numbers = integers(limits, f"{where}.{name}", -INT64_MAX)
-        if len(numbers) != 2 or numbers[0] > numbers[1]:
-            raise wrong(f"{where}.{name}", "the least and the largest size", limits)
-        found[name] = (numbers[0], numbers[1])
+        found[name] = _span(limits, f"{where}.{name}")
     if not found:
         raise wrong(where, "sizes by name", data)
     return found

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 import autotuned
 from autotuned.gpu.device import from_json
 from autotuned.key.words import call_words
-from autotuned.offline.compress import Compressed
-from autotuned.rules.fit import Fit
 
 from .. import terminal
+
+if TYPE_CHECKING:  # they need NumPy, which other commands do without
+    from autotuned.offline.compress import Compressed
+    from autotuned.rules.fit import Fit
 
 
 def compress(
@@ -45,7 +47,8 @@ def compress(
     Exit codes: 0 done; 3 some calls keep their config, or some files could not be read.
 
     JSON: `files`, `kernels` (each with `kernel`, `context`, `calls`, `before`, `configs`, `least`, `exact`, `worst` and
-    `rules`), `left` (each with `kernel`, `device`, `call` and `why`) and `faults`.
+    `rules`, with their `leaves`, the share of calls `served`, and `why_not`, if none is written), `left` (each with
+    `kernel`, `device`, `call` and `why`) and `faults`.
     """
     result = autotuned.compress(paths, within=within, out=out, max_configs=max_configs, targets=targets)
     terminal.complain_of(result.faults)

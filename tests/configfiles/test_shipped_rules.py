@@ -51,6 +51,11 @@ def test_a_policy_lets_rules_serve_every_kernel(folder: Path) -> None:
     assert find(key(641), within=None, strict=True).config is RAGGED
 
 
+def test_a_policy_allows_no_more_than_the_kernel_does(folder: Path) -> None:
+    lookup.register_configs(folder, policy={"rules": autotuned.within(0.05, strict=True)})
+    assert find(key(641), strict=True) is None  # the kernel's own `within` is not for this mode
+
+
 def test_mode_strict_takes_no_rule_unless_it_is_told_to(folder: Path) -> None:
     lookup.register_configs(folder)
     assert find(key(641), strict=True) is None
@@ -137,6 +142,22 @@ def test_files_with_rules_are_merged_compared_and_written_as_they_were(folder: P
     assert autotuned.import_configs(folder).rules == 1
     autotuned.export(folder)  # adds to the file what the store has
     assert copy.read_text() == path.read_text()
+
+
+def test_rules_for_other_calls_stand_side_by_side(folder: Path, tmp_path: Path) -> None:
+    """Sizes that a rule has fixed tell it from others: neither a merge nor a second rule takes its place."""
+    [path] = folder.rglob("*/app.k.json")
+    other = tmp_path / "other" / path.relative_to(folder)
+    other.parent.mkdir(parents=True)
+    other.write_text(path.read_text().replace("512", "1024"))
+    merged = autotuned.merge([folder, tmp_path / "other"], tmp_path / "merged")
+    [copy] = merged.files
+    read, faults = configfile.read(copy.read_text(), str(copy))
+    assert len(read.rules) == 2 and faults == []
+    kinds = [(change.kind) for change in exchange.diff(folder, copy).rules]
+    assert kinds == ["added"]
+    read.add_rule(*read.rules[0])
+    assert len(read.rules) == 2
 
 
 @pytest.mark.parametrize("bound", ["5", "x%", -0.1, 0, None, [], float("nan"), True], ids=str)

@@ -120,7 +120,24 @@ def test_ranges_are_read(texts: list[str], found: dict[str, tuple[int, int]]) ->
     assert ranges.parsed(texts) == found
 
 
-@pytest.mark.parametrize("text", ["M", "M=8", "M=8:1", "M=0:8", "M=a:b", "=1:8", "M=1:8:9", "1M=1:2", ""])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "M",
+        "M=8",
+        "M=8:1",
+        "M=0:8",
+        "M=a:b",
+        "=1:8",
+        "M=1:8:9",
+        "1M=1:2",
+        "",
+        "M=1:8,M=1:4",
+        f"M=1:{'9' * 400}",
+        f"M=1:{2**53}",
+        ",".join(f"{name}=1:9" for name in "ABCDEF"),
+    ],
+)
 def test_what_is_no_range_is_refused(text: str) -> None:
     with pytest.raises(errors.OptionError, match="cover: ") as caught:
         ranges.parsed([text])

@@ -368,6 +368,16 @@ def test_keys_has_every_reason_that_explain_gives():
     assert sorted(rows) == sorted(explain.REASONS)
 
 
+def test_docstrings_on_the_api_page_describe_parameters_one_by_one():
+    """As the site wants them: it takes `a, b:` for the name of one parameter, and is not built."""
+    for name in re.findall(r"(?m)^::: ([\w.]+)$", read("docs/api.md")):
+        value = pydoc.locate(name)
+        if inspect.isfunction(value) and "Args:" in (text := inspect.getdoc(value) or ""):
+            part = text.split("Args:")[1].split("\n\n")[0]
+            described = re.findall(r"^    \**(\w[\w, ]*):", part, re.MULTILINE)
+            assert set(described) <= set(inspect.signature(value).parameters), name
+
+
 def test_the_api_page_names_what_there_is():
     """Also without mkdocs, which says so only where the site is built."""
     names = re.findall(r"(?m)^::: ([\w.]+)$", read("docs/api.md"))

@@ -102,6 +102,19 @@ def test_whole_bands_are_left_out():
         assert not {table.others[row] for row in out} & {table.others[row] for row in left}
 
 
+def test_a_pair_is_known_where_it_was_tuned_and_gaps_are_not():
+    """One N was tuned at small M, the other at large ones with a gap: nobody knows the first at large M."""
+    sizes = [(m, 512) for m in range(1, 65)] + [(round(64 * 1.06**i), 4096) for i in range(80) if not 20 < i < 50]
+    times = [{"one": 10.0 + 5 * (m > 64), "other": 10.0 + 5 * (m <= 64)} for m, _ in sizes]
+    assert 1.3 < folds.reach(Table(("M", "N"), sizes, times)) < 3
+    first, second = folds.tuned(Table(("M", "N"), sizes, times))
+    assert (first.sizes, first.along) == ((512,), ((1, 64),))
+    assert second.sizes == (4096,) and [span[0] for span in second.along] == [64, round(64 * 1.06**50)]
+    powers = [(1 << step,) for step in range(12)]  # what was left out of these are factors of 4: no gap
+    [alone] = folds.tuned(Table(("M",), powers, [{"one": 1.0}] * 12))
+    assert alone.along == ((1, 2048),)
+
+
 def test_few_calls_give_no_rule_and_say_so():
     found = fit.fit(synthetic.Kernel(1).table(12), 0.05)
     assert (found.rule(), found.why_not) == (None, "expected 20 calls or more, got 12")

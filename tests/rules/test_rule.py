@@ -9,7 +9,7 @@ import synthetic
 from autotuned.errors import RecordError
 from autotuned.key.sizes import shape_of
 from autotuned.rules import rule
-from autotuned.rules.rule import Leaf, Loss, Node, Rule, Split
+from autotuned.rules.rule import Leaf, Loss, Node, Rule, Split, Tuned
 from autotuned.store.conditions import Conditions
 
 GOOD, POOR = Loss(30, 0.004, 0.03, 0.02), Loss(25, 0.05, 0.3, 0.2)
@@ -27,7 +27,9 @@ TREE = Node(
         Node(Split(("M",), True, 64), Leaf(2, 9), Leaf(1, 9, POOR)),
     ),
 )
-RULE = Rule(PATTERN, {"M": (1, 4096), "N": (512, 8192)}, "M", ((512,), (1024,)), FORMS, Conditions(), TREE)
+SMALL, LARGE = (1, 1100), (3000, 4096)
+TUNED = Tuned((512,), (SMALL, LARGE)), Tuned((1024,), ((1, 200),))
+RULE = Rule(PATTERN, {"M": (1, 4096), "N": (512, 8192)}, "M", TUNED, FORMS, Conditions(), TREE)
 CONTEXT = {"triton": "3.9.0"}
 
 
@@ -71,6 +73,10 @@ def test_a_rule_is_for_calls_with_its_rest_and_its_equal_sizes():
         ((4095, 512), 0.5, 1),
         ((4097, 512), 0.5, None),
         ((0, 512), 0.5, None),
+        ((2000, 512), 0.5, None),  # in a gap of all that was tuned
+        ((90, 1024), 0.05, 0),
+        ((150, 1024), 0.05, 1),
+        ((300, 1024), 0.5, None),  # tuned for another N only, and nothing is known across
     ],
     ids=str,
 )
@@ -88,6 +94,10 @@ def test_the_answer_says_the_path_and_the_bound():
     assert (
         RULE.answer((4096, 512), 0.05).words
         == "M > 96, M * N > 1048576, M % 64 == 0: too few calls for a bound of the loss"
+    )
+    assert (
+        RULE.answer((2000, 512), 0.05).words
+        == "M=2000 is in a gap of what was tuned: 1 to 200, 1 to 1100, 3000 to 4096"
     )
     assert RULE.answer((5000, 512), 0.05).words == "M=5000 is outside of the tuned 1 to 4096"
 
@@ -115,7 +125,10 @@ NONSENSE = {
     "no sizes": lambda data: data.update({"sizes": {}}),
     "a size that is not in the call": lambda data: data["sizes"].update({"Z": [1, 9]}),
     "along nothing": lambda data: data.update({"along": "K"}),
-    "a pair too long": lambda data: data["tuned"].append([1, 2]),
+    "a size too many": lambda data: data["tuned"][0]["sizes"].update({"K": 2}),
+    "a size too few": lambda data: data["tuned"][0]["sizes"].clear(),
+    "a span of one": lambda data: data["tuned"][0]["along"].append([1]),
+    "a span that ends before it begins": lambda data: data["tuned"][0]["along"].append([9, 1]),
     "no config": lambda data: data["configs"].__setitem__(0, {"BM": 3}),
     "text as a call": lambda data: data.update({"call": "any"}),
     "a shape of texts": lambda data: data["call"]["tensors"]["a"].update({"shape": ["M", 3]}),
