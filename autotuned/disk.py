@@ -338,11 +338,7 @@ def touch(path: Path) -> None:
 
 
 def make_folder(path: Path, mode: int = 0o700) -> None:
-    """Make a folder and those above it: for the owner alone, or as open as a group-shared (setgid) one it lies in.
-
-    Args:
-        path: The folder.
-        mode: Of each that is made, less what the umask takes.
+    """Make a folder and those above it with a mode, less the umask, or as open as a group-shared (setgid) one above.
 
     Raises:
         OSError: It cannot be made.
