@@ -66,11 +66,9 @@ def count(key: Key) -> int:
 
 
 def allowed_by(within: Within | None, policy: Policy, strict: bool) -> Within | None:
-    """What a rule's loss may be: as the kernel says, else as the folder's policy; None for no rule at all."""
-    for allowed in (within, policy.get(RULES)):
-        if isinstance(allowed, Within) and (allowed.strict or not strict):
-            return allowed
-    return None
+    """What a rule's loss may be: as the kernel says, if it does, else as the folder's policy; None for no rule."""
+    said = within if within is not None else policy.get(RULES)
+    return said if isinstance(said, Within) and (said.strict or not strict) else None
 
 
 class RuleOffer(NamedTuple):

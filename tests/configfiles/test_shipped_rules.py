@@ -51,6 +51,11 @@ def test_a_policy_lets_rules_serve_every_kernel(folder: Path) -> None:
     assert find(key(641), within=None, strict=True).config is RAGGED
 
 
+def test_a_policy_allows_no_more_than_the_kernel_does(folder: Path) -> None:
+    lookup.register_configs(folder, policy={"rules": autotuned.within(0.05, strict=True)})
+    assert find(key(641), strict=True) is None  # the kernel's own `within` is not for this mode
+
+
 def test_mode_strict_takes_no_rule_unless_it_is_told_to(folder: Path) -> None:
     lookup.register_configs(folder)
     assert find(key(641), strict=True) is None
