@@ -337,8 +337,8 @@ def touch(path: Path) -> None:
         os.utime(path)
 
 
-def make_folder(path: Path) -> None:
-    """Make a folder and those above it: for the owner alone, or as open as a group-shared (setgid) one it lies in.
+def make_folder(path: Path, mode: int = 0o700) -> None:
+    """Make a folder and those above it with a mode, less the umask, or as open as a group-shared (setgid) one above.
 
     Raises:
         OSError: It cannot be made.
@@ -347,10 +347,10 @@ def make_folder(path: Path) -> None:
     if os.path.isdir(path):
         return
     if path.parent != path:
-        make_folder(path.parent)
+        make_folder(path.parent, mode)
     shared = _group_mode(path.parent)
     try:
-        os.mkdir(path, 0o700)
+        os.mkdir(path, mode)
         if shared:
             os.chmod(path, shared)
     except FileExistsError:

@@ -317,7 +317,9 @@ def redacted(url: str) -> str:
     scheme, mark, rest = url.partition("://")
     if not mark:
         return "***" if url else ""
-    _, at, rest = rest.rpartition("@")  # first: a password may have any letter
+    users, at, rest = rest.rpartition("@")  # first: a password may have any letter
+    if "?" in users:  # or it is a query that has an @
+        return f"{scheme}://***"
     rest, hash_mark, fragment = rest.partition("#")
     rest, query, _ = rest.partition("?")
     return f"{scheme}://{'***@' * bool(at)}{rest}{query}{'***' * bool(query)}{hash_mark}{fragment}"

@@ -25,9 +25,8 @@ from autotuned.remote.place import (
     Place,
     digest_of,
     place,
-    record_name,
 )
-from autotuned.store import layout
+from autotuned.store import layout, record
 from autotuned.typed_json import Json
 
 _NAME = re.compile(r"[^/\\.][^/\\]*/[^/\\.][^/\\]*\.(json|bin)")  # a device's folder, and a file in it
@@ -38,7 +37,7 @@ def opened(url: str) -> tuple[Place, client.Backend]:
 
     Raises:
         OptionError: It is no URL, or a variable cannot have its value.
-        StoreError: Its package is not installed.
+        StoreError: Its package is not installed, or does not take the URL or an option.
     """
     at = place(url, **env.store_settings())
     return at, client.backend_of(at)
@@ -99,7 +98,7 @@ def _copied(at: Place, backend: client.Backend) -> Iterator[tuple[str, Path]]:
         found = None if data is None else unverified.believed(digest_of(name), data)
         if found is not None:
             path = layout.record_path(found.key)
-            disk.write_bytes(path, at.open(record_name(found.key.digest), data or b""))
+            disk.write_text(path, disk.text(record.dump(found)))
             yield name, path
 
 
@@ -229,8 +228,11 @@ def push(folder: str | os.PathLike[str], url: str) -> Moved:
             moved.faults.append(Fault(str(path), "expected DIR/DEVICE/KERNEL.json, found another place"))
             continue
         with _said(at):
-            while not _pushed(at, backend, path, moved):  # somebody else wrote meanwhile: what they wrote counts too
-                pass
+            for _ in range(client.TRIES):  # again where somebody else wrote meanwhile: what they wrote counts too
+                if _pushed(at, backend, path, moved):
+                    break
+            else:
+                raise client.beaten(_below(path))
     return moved
 
 
@@ -253,7 +255,7 @@ def _below(path: Path) -> str:
 def _fetch(at: Place, backend: client.Backend, below: str, copy: Path, moved: Moved) -> str:
     """Copy a file of the store into a folder, if it can be believed; what tells it from later content."""
     try:
-        if not _NAME.fullmatch(below):
+        if not (_NAME.fullmatch(below) and below.isprintable()):
             raise StoreError(f"expected the name DEVICE/FILE of a .json or .bin file, got {below!r:.100}")
         data, seen = backend.read(FILES + below, MAX_FILE_BYTES, for_update=True)
         if data is not None:

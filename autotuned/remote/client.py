@@ -5,13 +5,14 @@ from __future__ import annotations
 import atexit
 import contextlib
 import logging
+import math
 import os
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from autotuned import disk, env
 from autotuned.errors import StoreError
@@ -26,9 +27,20 @@ log = logging.getLogger("autotuned")
 
 EXIT_S = 2.0  # what an ending process gives to sending; the rest is sent by the next one
 _ASKED_AGAIN_S = 60.0
-_TRIES = 8  # to replace what others replace at the same time
+TRIES = 8  # to replace what others replace at the same time
 Backend = Any  # `RedisServer` or `FileSystem`: each needs a package that may not be there
 Then = Callable[[Key, TuningRecord], Any]
+_REPLACES = "replaces"  # in the provenance of what was measured to replace what the store has: a number of its own
+
+
+class _Lease(NamedTuple):
+    """The right to search a key; one that was lost or has ended is not renewed, and its token fences what is sent."""
+
+    nonce: str
+    token: int
+    due: float  # when it is to be renewed
+    thread: int  # that searches
+    has_ended: bool = False
 
 
 class Asked:
@@ -56,7 +68,7 @@ class Client:
         self.place = place
         self.where = f"{place.words}#{place.namespace}"
         self._given, self._opened = backend, backend
-        self._box = layout.outbox(f"{place.words}#{place.namespace}")
+        self._box = outbox.folder(place.identity)
         self._said: set[str] = set()
         self._asked: dict[str, float] = {}  # by digest: when
         self._begin()
@@ -66,8 +78,8 @@ class Client:
         self._owner = os.getpid()
         self._lock = threading.Lock()
         self._worker = Worker(self.place.retry_s, self._say_failure, self._idle)
-        self._leases: dict[str, tuple[str, int, float]] = {}  # by digest: nonce, token, when it is to be renewed
-        self._unsent: dict[str, tuple[TuningRecord, bool]] = {}  # what the disk did not take
+        self._leases: dict[str, _Lease] = {}  # by digest
+        self._unsent: dict[str, tuple[TuningRecord, bool, int]] = {}  # what the disk did not take
         self._waits = True  # whether something may wait to be sent: of earlier processes, or for the end of a pause
 
     def after_fork(self) -> None:
@@ -116,7 +128,7 @@ class Client:
         """Import the client library here and not on the other thread: what it takes is not the store's slowness."""
         try:
             return self._backend() is not None
-        except StoreError as error:
+        except Exception as error:  # each client has its own for a URL or an option that it does not take
             self._worker.pause("read", error)
             self._worker.pause("write", error)
             return False
@@ -141,28 +153,49 @@ class Client:
                     then(key, kept)
         return changed
 
-    def believed(self, digest: str, data: bytes) -> TuningRecord | None:
+    def believed(self, digest: str, data: bytes | ValueError) -> TuningRecord | None:
         """The record in what the store has for a key; None where it is not to be believed, which is said once."""
         try:
+            if isinstance(data, ValueError):
+                raise StoreError(str(data))
             return self.place.load(digest, data)
         except StoreError as error:
             message = "the shared store %s: what it has is not used (%s); this is said once."
             env.warn_once("unverified", message, self.where, self.place.scrubbed(error), said=self._said)
             return None
 
-    def _adopt(self, key: Key, found: TuningRecord) -> TuningRecord | None:
-        """Keep a record of the store's in the user's, if it is another; what is still to be sent stays if better."""
-        own = records.read_of(key)
+    def _adopt(self, key: Key, found: TuningRecord, is_later: bool = False) -> TuningRecord | None:
+        """Keep a record of the store's in the user's, if it is another; what was measured here stays if better.
+
+        Args:
+            key: Of the record.
+            found: What the store has.
+            is_later: It replaces what was measured here, however well that was measured.
+
+        Returns:
+            What is kept; None where that was there already.
+        """
+        own, kept = records.read_of(key), self._marked(found)
         if own is not None:
-            if own.timings == found.timings and own.winner == found.winner:
+            if better.is_same(own, found):
                 return None
-            is_own = self.place.read_only or own.winner is None or outbox.letter(self._box, key.digest) is not None
-            found = (better.merged if is_own else better.joined)(found, own)
-            if found.winner == own.winner and found.timings == own.timings:
+            is_sent = outbox.letter(self._box, key.digest) is None
+            follows = is_later or (is_sent and ("store" in own.provenance or self._is_replaced(own, found)))
+            kept = (better.joined if follows else better.merged)(kept, own)
+            if is_sent and not follows and not better.is_same(kept, found) and not self.place.read_only:
+                self._put(kept, False, 0)  # it was measured before there was a store, or the store has lost it
+            if better.is_same(kept, own):
                 return None
-        found = found.replace(provenance={**found.provenance, "store": self.where})
-        records.keep(found)
-        return found
+        records.keep(kept)
+        return kept
+
+    def _is_replaced(self, own: TuningRecord, found: TuningRecord) -> bool:
+        """Whether what the store has was measured to replace what was there, and not here."""
+        mark = found.provenance.get(_REPLACES)
+        return not self.place.read_only and mark is not None and mark != own.provenance.get(_REPLACES)
+
+    def _marked(self, found: TuningRecord) -> TuningRecord:
+        return found.replace(provenance={**found.provenance, "store": self.where})
 
     # -- sending -------------------------------------------------------------------------------------------------
 
@@ -175,11 +208,18 @@ class Client:
         """
         if self.place.read_only or found.winner is None:
             return records.keep(found)
-        digest = found.key.digest
-        letter = outbox.put(self._box, layout.record_path(found.key), again)  # first: a killed process sends it later
+        if again:
+            found = found.replace(provenance={**found.provenance, _REPLACES: os.urandom(8).hex()})
+        lease = self._leases.get(found.key.digest)
+        return self._put(found, again, 0 if lease is None else lease.token)
+
+    def _put(self, found: TuningRecord, again: bool, fence: int) -> bool:
+        """Note that a record is to be sent, keep it, and send it; whether it was kept."""
+        digest, path = found.key.digest, layout.record_path(found.key)
+        letter = outbox.put(self._box, path, again, fence)  # first: a killed process sends it later
         kept = records.keep(found)
         if letter is None or not kept:
-            self._unsent[digest] = found, again
+            self._unsent[digest] = found, again, fence
         self._worker.submit("write", lambda: self._send(digest), SENT)
         return kept
 
@@ -189,60 +229,65 @@ class Client:
             self._worker.submit("", lambda: None, LATER)
 
     def drain(self) -> None:
-        """Send what could not be sent."""
+        """Send what could not be sent, and let go of what nobody searches any more."""
         if not self.place.read_only:
             for digest in {*outbox.digests(self._box), *self._unsent}:
                 self._worker.submit("write", partial(self._send, digest), LATER)
+            for digest, lease in list(self._leases.items()):
+                if lease.has_ended:
+                    self._worker.submit("write", partial(self._let_go, digest), LATER)
 
     def _send(self, digest: str) -> None:
         letter = outbox.letter(self._box, digest)
-        found, again = self._unsent.get(digest, (None, False))
+        found, again, fence = self._unsent.get(digest, (None, False, 0))
         if found is None and letter is not None:
-            found, again = records.inspect(letter.record)[0], letter.again
+            found, again, fence = records.inspect(letter.record)[0], letter.again, letter.fence
             if (found is None or found.winner is None) and not outbox.is_lost(letter):
                 return  # its writer has not come so far
         if found is not None and found.winner is not None:
-            self._write(found, again)
+            self._write(found, again, fence)
         self._unsent.pop(digest, None)
         for path in letter.files if letter is not None else ():
             disk.remove(path)
         outbox.digests(self._box)
 
-    def _write(self, found: TuningRecord, again: bool) -> None:
-        """Put a record into the store, unless it has a better one; keep the better one here.
+    def _write(self, found: TuningRecord, again: bool, fence: int = 0) -> None:
+        """Put a record into the store, unless it has a better one, or a later lease's; keep that one here.
 
         Raises:
             Exception: Whatever the client raises, and OSError where others write all the time.
         """
         backend, name = self._backend(), record_name(found.key.digest)
-        found = found.replace(provenance={k: v for k, v in found.provenance.items() if k != "store"})
-        for _ in range(_TRIES):
+        found = _unmarked(found)
+        for _ in range(TRIES):
             with backend.updating(name):
                 before, seen = self._stored(found.key.digest)
                 merge = better.joined if again else better.merged
                 merged = found if before is None else merge(*((found, before) if again else (before, found)))
-                if merged == before:
+                if _unmarked(merged) == (before and _unmarked(before)):
                     done = "written"
                 else:
-                    _, token, _ = self._leases.get(found.key.digest, ("", 0, 0.0))
-                    done = backend.write(name, self.place.dump(merged), seen, token)
+                    done = backend.write(name, self.place.dump(_unmarked(merged)), seen, fence, before is not None)
             if done == "fenced":
                 log.info("`%s`: another host has searched %s meanwhile.", found.key.kernel, found.key.digest[:12])
-                self._fetch([found.key])
+                later, _ = self._stored(found.key.digest)
+                if later is not None:
+                    self._adopt(found.key, later, is_later=True)
                 return
             if done == "written":
-                if merged is not found and (merged.winner, merged.timings) != (found.winner, found.timings):
+                if not better.is_same(merged, found):
                     records.keep(merged)
                 return
-        raise OSError(f"expected to replace {name}, got beaten by other writers {_TRIES} times")
+        raise beaten(name)
 
     def _stored(self, digest: str) -> tuple[TuningRecord | None, str]:
         """What the store has for a key, as far as it is believed, and what a write replaces."""
         try:
             data, seen = self._backend().read(record_name(digest), MAX_RECORD_BYTES, for_update=True)
-        except ValueError:  # too large to be one
-            return None, "*"
-        return None if data is None else self.believed(digest, data), seen
+        except ValueError as error:  # too large to be one
+            return self.believed(digest, error), "*"
+        found = None if data is None else self.believed(digest, data)
+        return found and self._marked(found), seen
 
     def flush(self, seconds: float) -> bool:
         """Wait for what is to be sent; whether it was tried in time."""
@@ -267,7 +312,7 @@ class Client:
             Whether the user's store has another record now, and who searches: "" for this process; None where nobody
             was asked, since there was a record, there are no leases, or the store is away.
         """
-        digest, nonce = key.digest, os.urandom(8).hex()
+        digest, nonce, thread = key.digest, os.urandom(8).hex(), threading.get_ident()
 
         def ask() -> tuple[bool, str | None]:
             if self._fetch([key]):
@@ -275,7 +320,7 @@ class Client:
             if self.place.read_only or not self._backend().has_leases or self._worker.is_away("write"):
                 return False, None
             try:
-                who = self._leased(digest, nonce)
+                who = self._leased(digest, nonce, thread)
             except Exception as error:  # a server that may be read and not written
                 self._worker.pause("write", error)
                 return False, None
@@ -284,24 +329,36 @@ class Client:
 
         return self._wait(ask) or (False, None)
 
-    def _leased(self, digest: str, nonce: str) -> str:
-        """Have or renew a lease: "", or who has it."""
+    def _leased(self, digest: str, nonce: str, thread: int, token: int = 0) -> str:
+        """Have a lease, or renew the one with this token: "", or who has it."""
         who = f"process {os.getpid()} on {locks.host() or 'a host'}"
-        had, answer = self._backend().lease(record_name(digest), nonce, self.place.lease_s, who)
+        had, answer = self._backend().lease(record_name(digest), nonce, self.place.lease_s, who, token)
         if not had:
-            self._leases.pop(digest, None)
             return answer or "another host"
-        self._leases[digest] = nonce, int(answer), time.monotonic() + self.place.lease_s / 3
+        self._leases[digest] = _Lease(nonce, int(answer), time.monotonic() + self.place.lease_s / 3, thread)
         return ""
 
     def release(self, key: Key) -> None:
         """Let others search a key, once what was measured is sent."""
-        self._worker.submit("write", lambda: self._released(key.digest), SENT)
+        thread = threading.get_ident()
+        self._worker.submit("", lambda: self._released(key.digest, thread), SENT)  # also while the store is away
 
-    def _released(self, digest: str) -> None:
-        nonce, _, _ = self._leases.pop(digest, ("", 0, 0.0))
-        if nonce:
-            self._backend().release(record_name(digest), nonce)
+    def _released(self, digest: str, thread: int) -> None:
+        lease = self._leases.get(digest)
+        if lease is None or lease.thread != thread:
+            return
+        self._leases[digest] = lease._replace(due=math.inf, has_ended=True)
+        if not self._worker.is_away("write"):
+            try:
+                self._let_go(digest)
+            except Exception as error:  # it is let go of after the pause
+                self._worker.pause("write", error)
+
+    def _let_go(self, digest: str) -> None:
+        lease = self._leases.get(digest)
+        if lease is not None and lease.has_ended:
+            self._backend().release(record_name(digest), lease.nonce)
+            del self._leases[digest]
 
     # -- between jobs --------------------------------------------------------------------------------------------
 
@@ -314,14 +371,16 @@ class Client:
         if self._waits:
             self._waits = False
             self.drain()
-        for digest, (nonce, _, due) in list(self._leases.items()):
-            if due <= now:
-                self._renew(digest, nonce)
-        return max(0.01, min(due - now for _, _, due in self._leases.values())) if self._leases else None
+        for digest, lease in list(self._leases.items()):
+            if lease.due <= now:
+                self._renew(digest, lease)
+        due = min((lease.due for lease in self._leases.values()), default=math.inf)
+        return max(0.01, due - now) if due < math.inf else None
 
-    def _renew(self, digest: str, nonce: str) -> None:
+    def _renew(self, digest: str, lease: _Lease) -> None:
         try:
-            self._leased(digest, nonce)
+            if self._leased(digest, lease.nonce, lease.thread, lease.token):  # lost: another has it, or has written
+                self._leases[digest] = lease._replace(due=math.inf)
         except Exception as error:  # as any job: others may search, and what is measured here is sent later
             self._worker.pause("write", error)
 
@@ -331,11 +390,20 @@ class Client:
         env.warn_once(words[1], message, *words, said=self._said)
 
 
+def _unmarked(found: TuningRecord) -> TuningRecord:
+    return found.replace(provenance={name: value for name, value in found.provenance.items() if name != "store"})
+
+
+def beaten(name: str) -> OSError:
+    """What is raised where others write all the time."""
+    return OSError(f"expected to replace {name}, got beaten by other writers {TRIES} times")
+
+
 def backend_of(place: Place) -> Backend:
     """What talks to a store.
 
     Raises:
-        StoreError: Its package is not installed.
+        StoreError: Its package is not installed, or does not take the URL or an option.
     """
     if place.is_redis:
         from autotuned.remote.redis_server import RedisServer

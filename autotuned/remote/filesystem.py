@@ -5,7 +5,8 @@ from __future__ import annotations
 import errno
 import time
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext, suppress
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -31,21 +32,50 @@ class FileSystem:
     has_leases = False
 
     def __init__(self, place: Place) -> None:
-        try:
-            from fsspec.core import url_to_fs
+        self._place, self._protocol = place, place.url.partition("://")[0]
+        with self._said():
+            from fsspec import get_filesystem_class
 
-            protocol = place.url.partition("://")[0]
-            options = {**_OPTIONS.get(protocol, {}), "skip_instance_cache": True, "use_listings_cache": False}
-            self._fs, root = url_to_fs(place.url, **options, **place.options)
-            if protocol in _OPTIONS:
+            get_filesystem_class(self._protocol.rpartition("::")[2])
+            if self._protocol in _OPTIONS:
                 self._fs.connect()  # reads megabytes of JSON, which is not the store's slowness
-        except Exception as error:  # each file system has its own
+
+    @contextmanager
+    def _said(self) -> Iterator[None]:
+        """What each file system raises in a way of its own, as an error of ours."""
+        try:
+            yield
+        except Exception as error:
             raise StoreError(
-                f"shared store {place.words}: expected fsspec and its package for this URL, such as s3fs, got "
-                f"{place.scrubbed(error)}. pip install 'autotuned[fsspec]'"
+                f"shared store {self._place.words}: expected fsspec, its package for this URL, such as s3fs, and "
+                f"options that it takes, got {self._place.scrubbed(error)}. pip install 'autotuned[fsspec]'"
             ) from None
-        self._is_s3, self._is_folder = "s3" in self._fs.protocol, "file" in self._fs.protocol
-        self._root = f"{root.rstrip('/')}/{place.namespace}/"
+
+    @cached_property
+    def _made(self) -> tuple[Any, str]:
+        """The file system, and the folder of the namespace: made where it is first used, since some connect then."""
+        from fsspec.core import url_to_fs
+
+        options = {**_OPTIONS.get(self._protocol, {}), "skip_instance_cache": True, "use_listings_cache": False}
+        with self._said():
+            fs, root = url_to_fs(self._place.url, **options, **self._place.options)
+        return fs, f"{root.rstrip('/')}/{self._place.namespace}/"
+
+    @property
+    def _fs(self) -> Any:
+        return self._made[0]
+
+    @property
+    def _root(self) -> str:
+        return self._made[1]
+
+    @property
+    def _is_s3(self) -> bool:
+        return "s3" in self._fs.protocol
+
+    @property
+    def _is_folder(self) -> bool:
+        return "file" in self._fs.protocol
 
     def close(self) -> None:
         """Nothing is held."""
@@ -78,15 +108,15 @@ class FileSystem:
             data = b""  # S3 has no part of what is empty
         return bounded(name, data, most), seen
 
-    def read_all(self, names: list[str], most: int) -> Iterator[tuple[str, bytes | None]]:
-        """What several names have; what is too large is left out."""
+    def read_all(self, names: list[str], most: int) -> Iterator[tuple[str, bytes | ValueError | None]]:
+        """What several names have; for what cannot be a record, why not."""
         for name in names:
             try:
                 yield name, self.read(name, most)[0]
-            except ValueError:
-                continue
+            except ValueError as error:
+                yield name, error
 
-    def write(self, name: str, data: bytes, seen: str, fence: int = 0) -> str:
+    def write(self, name: str, data: bytes, seen: str, fence: int = 0, is_believed: bool = True) -> str:
         """Replace what was seen: "written", or "changed" where it is known to be another by now.
 
         Args:
@@ -94,9 +124,11 @@ class FileSystem:
             data: Its whole content.
             seen: As `read` gave it; "*" for whatever is there.
             fence: Not used: there are no leases.
+            is_believed: Not used.
         """
         path = self._root + name
         if self._is_folder:
+            disk.make_folder(Path(path).parent, 0o777)  # others write there too, if the umask lets them
             disk.write_bytes(Path(path), data)
             return "written"
         condition: dict[str, Any] = {}
@@ -124,6 +156,8 @@ class FileSystem:
         if not self._is_folder:
             return nullcontext()
         path = Path(self._root + name)
+        with suppress(OSError):  # the write says why not
+            disk.make_folder(path.parent, 0o777)
         return locks.locked(path.with_name(".lock"), timeout_s=_LOCK_S)
 
     def names(self, prefix: str) -> Iterator[str]:

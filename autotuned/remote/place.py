@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import json
 import math
 import re
 from collections.abc import Iterator, Mapping
@@ -23,6 +24,8 @@ MAX_RECORD_BYTES = 8 << 20  # 10,000 configs take 4 MiB
 MAX_FILE_BYTES = disk.MAX_FILE_BYTES
 LEAST_KEY = 16  # letters: a word can be guessed by whoever has one signed record
 _NAMESPACE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_FOLDER, _RELATIVE = re.compile(r"(file|local)://localhost/"), re.compile(r"(file|local)://(?!/)")
+_PARTS = r"%[\dA-Fa-f]{2}|[^A-Za-z0-9]+", r"\W+"
 _FORMAT = "autotuned-store-1"
 _UNSIGNED = "-"
 
@@ -59,6 +62,18 @@ class Place(Frozen):
         return env.redacted(self.url)
 
     @property
+    def identity(self) -> str:
+        """What tells it from other stores, secrets among it; not the passwords, which change for one store."""
+        from urllib.parse import parse_qsl  # here: only what is sent asks
+
+        users, at, rest = self.url.rpartition("@")
+        rest, _, query = rest.partition("?")
+        scheme, mark, user = users.partition("://")
+        url = f"{scheme}{mark}{user.partition(':')[0]}{at}{rest}"
+        plain = _without_passwords({**self.options, "?": dict(parse_qsl(query)), "#": self.namespace, "+": self.key})
+        return json.dumps([url, plain], sort_keys=True, default=lambda value: type(value).__qualname__)
+
+    @property
     def is_redis(self) -> bool:
         """Whether it is a Redis server; fsspec opens all else."""
         return self.url.startswith(("redis://", "rediss://"))
@@ -67,8 +82,8 @@ class Place(Frozen):
         """What went wrong in one line, without secrets: clients put URLs and passwords into their errors."""
         text = " ".join(f"{type(error).__name__}: {error}".split())
         for secret in sorted(_secrets(self), key=len, reverse=True):
-            text = text.replace(secret, "***")
-        return text[:300]
+            text = re.sub(re.escape(secret), "***", text, flags=re.IGNORECASE)
+        return shown(text, 300)
 
     # -- signatures ----------------------------------------------------------------------------------------------
 
@@ -165,11 +180,13 @@ def place(
     url, mark, fragment = str(url).rpartition("#")
     if not mark or "@" in fragment:  # it is in a password
         url, fragment = url + mark + fragment, ""
-    if "://" not in url:
+    url = _FOLDER.sub(r"\1:///", url)
+    if "://" not in url or _RELATIVE.match(url):
         raise _wrong("url", "a URL such as redis://host:6379/0 or file:///folder", env.redacted(url) or "nothing")
     named = namespace or fragment or "default"
-    if not _NAMESPACE.fullmatch(named):
-        raise _wrong("namespace", "at most 64 letters, digits, dots, dashes and underscores", repr(named)[:80])
+    if not _NAMESPACE.fullmatch(named):  # of a URL it may be a part of a password
+        got = repr(named)[:80] if namespace else f"{len(named)} others after the # of the URL"
+        raise _wrong("namespace", "at most 64 letters, digits, dots, dashes and underscores", got)
     if key is not None and len(key) < LEAST_KEY:
         raise _wrong("key", f"at least {LEAST_KEY} letters", f"{len(key)}")
     for name, seconds in (("wait_s", wait_s), ("lease_s", lease_s), ("retry_s", retry_s)):
@@ -188,10 +205,28 @@ def _secrets(place: Place) -> set[str]:
     from urllib.parse import unquote  # here: only what failed asks
 
     rest = place.url.partition("://")[2]
-    users, query = rest.rpartition("@")[0], rest.rpartition("?")[2] if "?" in rest else ""
-    found = {place.url, users, users.partition(":")[2], query, place.key or "", *_texts(place.options)}
-    found |= {value.partition("=")[2] for value in query.split("&")}
-    return {text for one in found for text in (one, unquote(one)) if len(text) > 2}
+    users, query = rest.rpartition("@")[0], rest.partition("?")[2]
+    values = [value.partition("=")[2] or value for value in query.split("&")]
+    found = {users, users.partition(":")[2], query, place.key or "", *values, *_texts(place.options)}
+    found |= {place.url} - {place.words}
+    # A client that splits a URL at a letter of the password names a part of it as a host, a port or a database.
+    found |= {part for one in (users, *values) for split in _PARTS for part in re.split(split, one)}
+    return {text for one in found for text in (one, unquote(one), repr(one)[1:-1]) if len(text) > 2}
+
+
+def _without_passwords(value: Any) -> Any:
+    if not isinstance(value, Mapping):
+        return value
+    hidden = ("pass", "secret", "token")
+    return {
+        str(name): _without_passwords(one) for name, one in value.items()
+        if not any(word in str(name).lower() for word in hidden)
+    }  # fmt: skip
+
+
+def shown(text: str, most: int) -> str:
+    """Text of others as it may stand in a log: cut, and control characters spelled out."""
+    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text[:most])
 
 
 def _texts(value: Any) -> Iterator[str]:

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from autotuned.errors import StoreError
-from autotuned.remote.place import Place, bounded
+from autotuned.remote.place import Place, bounded, shown
 
 TIMEOUT_S = 2.0  # of one command; a launch waits less, and on another thread
 FENCE_DIGITS = 16  # before the content: microseconds of the server's clock
@@ -16,30 +16,42 @@ _BATCH = 100
 
 # One lease of a name: had, renewed, or in another's hands. Its fencing token is larger than that of any lease before,
 # also where the server has forgotten all of them.
-_LEASE = """
-local held = redis.call('GET', KEYS[1])
-if held and string.sub(held, 1, #ARGV[1]) ~= ARGV[1] then return {0, held} end
-local token = held and string.match(held, ' (%d+) ', #ARGV[1])
+# A lease that was lost is renewed only if nobody has written since, and with the token that it had. What is no string,
+# is empty, or has a token of another day's future was not put there by us.
+_KNOWN = """
+local function text(key)
+  if redis.call('TYPE', key).ok ~= 'string' then return '' end
+  return redis.call('GET', key)
+end
+local time = redis.call('TIME')
+local now = time[1] * 1000000 + time[2]
+local function fence_of(value)
+  local last = tonumber(string.match(value, '^' .. string.rep('%d', 16)) or 0)
+  return last <= now + 86400 * 1000000 and last or 0
+end
+"""
+_LEASE = f"""{_KNOWN}
+local held, given = text(KEYS[1]), tonumber(ARGV[4])
+local is_ours = string.sub(held, 1, #ARGV[1] + 1) == ARGV[1] .. ' '
+if held ~= '' and not is_ours then return {{0, string.sub(held, 1, 400)}} end
+local token = is_ours and string.match(held, '^(%d+) ', #ARGV[1] + 2)
 if not token then
-  local now = redis.call('TIME')
-  token = now[1] * 1000000 + now[2]
-  local last = tonumber(string.sub(redis.call('GETRANGE', KEYS[2], 0, 15), 1, 16)) or 0
-  token = string.format('%.0f', math.max(token, last + 1))
+  local last = redis.call('TYPE', KEYS[2]).ok == 'string' and fence_of(redis.call('GETRANGE', KEYS[2], 0, 15)) or 0
+  if given > 0 and last > given then return {{0, ''}} end
+  token = string.format('%.0f', given > 0 and given or math.max(now, last + 1))
 end
 redis.call('SET', KEYS[1], ARGV[1] .. ' ' .. token .. ' ' .. ARGV[3], 'PX', ARGV[2])
-return {1, token}
+return {{1, token}}
 """
-_RELEASE = """
-local held = redis.call('GET', KEYS[1])
-if held and string.sub(held, 1, #ARGV[1]) == ARGV[1] then redis.call('DEL', KEYS[1]) end
+_RELEASE = f"""{_KNOWN}
+if string.sub(text(KEYS[1]), 1, #ARGV[1] + 1) == ARGV[1] .. ' ' then redis.call('DEL', KEYS[1]) end
 """
 # Replace what was seen; not what a later lease has written.
-_WRITE = """
-local old = redis.call('GET', KEYS[1])
-local last = old and tonumber(string.sub(old, 1, 16)) or 0
-local fence = tonumber(ARGV[3])
+_WRITE = f"""{_KNOWN}
+local old, fence = text(KEYS[1]), tonumber(ARGV[3])
+local last = ARGV[4] == '1' and fence_of(old) or 0
 if fence > 0 and fence < last then return 'fenced' end
-if ARGV[2] ~= '*' and ARGV[2] ~= (old and redis.sha1hex(old) or '') then return 'changed' end
+if ARGV[2] ~= '*' and ARGV[2] ~= (old ~= '' and redis.sha1hex(old) or '') then return 'changed' end
 redis.call('SET', KEYS[1], string.format('%016.0f', math.max(fence, last)) .. ARGV[1])
 return 'written'
 """
@@ -49,7 +61,7 @@ class RedisServer:
     """Keys `autotuned:<namespace>:<name>` of a Redis server.
 
     Raises:
-        StoreError: The package `redis` is not installed.
+        StoreError: The package `redis` is not installed, or does not take the URL or an option.
     """
 
     has_leases = True
@@ -70,7 +82,14 @@ class RedisServer:
             **place.options,
             "decode_responses": False,
         }
-        self._client: Any = redis.Redis.from_url(place.url, **options)
+        try:
+            self._client: Any = redis.Redis.from_url(place.url, **options)
+        except Exception as error:  # of how it splits the URL, and of its own options
+            raise StoreError(
+                f"shared store {place.words}: expected a URL and options of the package redis, got "
+                f"{place.scrubbed(error)}. Write other letters of a password than A-Z, a-z and 0-9 as %XX."
+            ) from None
+        self._wrong: Any = redis.ResponseError
         self._lease, self._release, self._write = map(self._client.register_script, (_LEASE, _RELEASE, _WRITE))
         self._prefix = f"autotuned:{place.namespace}:"
 
@@ -84,35 +103,43 @@ class RedisServer:
         Raises:
             ValueError: It is larger than `most` bytes, and no more are read.
         """
-        return self._opened(name, self._client.getrange(self._prefix + name, 0, FENCE_DIGITS + most), most)
+        try:
+            return self._opened(name, self._client.getrange(self._prefix + name, 0, FENCE_DIGITS + most), most)
+        except self._wrong as error:
+            return self._opened(name, error, most)
 
-    def read_all(self, names: list[str], most: int) -> Iterator[tuple[str, bytes | None]]:
-        """What several names have, in few round trips; what is too large, or torn, is left out."""
+    def read_all(self, names: list[str], most: int) -> Iterator[tuple[str, bytes | ValueError | None]]:
+        """What several names have, in few round trips; for what cannot be a record, why not."""
         for start in range(0, len(names), _BATCH):
             some = names[start : start + _BATCH]
             with self._client.pipeline(transaction=False) as asked:
                 for name in some:
                     asked.getrange(self._prefix + name, 0, FENCE_DIGITS + most)
-                answers = asked.execute()
+                answers = asked.execute(raise_on_error=False)
             for name, answer in zip(some, answers):
                 try:
+                    if isinstance(answer, Exception) and _is_no_string(answer):
+                        raise ValueError(f"{name}: expected a string, got a list, a hash or the like.")
                     yield name, self._opened(name, answer, most)[0]
-                except ValueError:
-                    continue
+                except ValueError as error:
+                    yield name, error
 
-    def _opened(self, name: str, data: bytes, most: int) -> tuple[bytes | None, str]:
-        if not data:
+    def _opened(self, name: str, data: Any, most: int) -> tuple[bytes | None, str]:
+        if isinstance(data, Exception) and not _is_no_string(data):
+            raise data
+        if not data or isinstance(data, Exception):
             return None, ""
         return bounded(name, data[FENCE_DIGITS:], most), hashlib.sha1(data, usedforsecurity=False).hexdigest()
 
-    def write(self, name: str, data: bytes, seen: str, fence: int = 0) -> str:
+    def write(self, name: str, data: bytes, seen: str, fence: int = 0, is_believed: bool = True) -> str:
         """Replace what was seen: "written", "changed" where it is another by now, "fenced" where a later lease wrote.
 
         Args:
             seen: As `read` gave it; "*" for whatever is there.
             fence: The token of the lease under which it was measured; 0 for none.
+            is_believed: Whether the token of what is there counts.
         """
-        return _text(self._write([self._prefix + name], [data, seen, fence]))
+        return _text(self._write([self._prefix + name], [data, seen, fence, int(is_believed)]))
 
     def updating(self, name: str) -> AbstractContextManager[Any]:
         """A `with` block around reading and replacing: a write tells whether somebody else came first."""
@@ -137,21 +164,36 @@ class RedisServer:
                     asked.object("idletime", self._prefix + name)
                 found = asked.execute(raise_on_error=False)
             for name, size, idle in zip(some, found[::2], found[1::2]):
-                yield name, int(size), float(idle) if isinstance(idle, int) else 0.0
+                if isinstance(size, Exception) and not _is_no_string(size):
+                    raise size
+                yield name, size if isinstance(size, int) else 1, float(idle) if isinstance(idle, int) else 0.0
 
     def remove(self, name: str) -> None:
         """Remove it, if it is there."""
         self._client.delete(self._prefix + name)
 
-    def lease(self, name: str, nonce: str, seconds: float, who: str) -> tuple[bool, str]:
-        """Have or renew the lease of a name: whether it is had, and its fencing token, or who has it."""
+    def lease(self, name: str, nonce: str, seconds: float, who: str, token: int = 0) -> tuple[bool, str]:
+        """Have or renew the lease of a name: whether it is had, and its fencing token, or who has it.
+
+        Args:
+            name: Of the record.
+            nonce: Tells this lease from others.
+            seconds: After which it ends.
+            who: Has it, for people.
+            token: Of the lease to be renewed; 0 for a new one.
+        """
         keys = [f"{self._prefix}{name}.lease", self._prefix + name]
-        had, answer = self._lease(keys, [nonce, max(1, round(seconds * 1000)), who])
-        return bool(had), _text(answer) if had else _text(answer).partition(" ")[2].partition(" ")[2]
+        had, answer = self._lease(keys, [nonce, max(1, round(seconds * 1000)), who, token])
+        return bool(had), _text(answer) if had else shown(_text(answer).partition(" ")[2].partition(" ")[2], 100)
 
     def release(self, name: str, nonce: str) -> None:
         """End a lease, if it is this one."""
         self._release([f"{self._prefix}{name}.lease"], [nonce])
+
+
+def _is_no_string(error: Exception) -> bool:
+    """Whether a list, a hash or the like lies there: it counts as missing, and is replaced."""
+    return str(error).startswith("WRONGTYPE")
 
 
 def _text(answer: Any) -> str:

@@ -61,8 +61,13 @@ class Worker:
         self._jobs.put((urgency, next(self._numbers), job))
         with self._lock:
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="autotuned-store", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="autotuned-store", daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError:  # the system has no more, or the process is ending: nobody waits for nothing
+                    job.end()
+                    return job
+                self._thread = thread
         return job
 
     @property

@@ -96,7 +96,7 @@ class Refresher:
         threading.Thread(target=self._run, args=(self._stopped,), name="autotuned-refresh", daemon=True).start()
 
     def _run(self, stopped: threading.Event) -> None:
-        while not stopped.wait(self._every_s):
+        while not stopped.wait(min(self._every_s, threading.TIMEOUT_MAX)):
             try:
                 self.latest = _refreshed(self._strict, alone=True)
             except Exception as error:

@@ -22,6 +22,11 @@ def joined(taken: TuningRecord, left: TuningRecord) -> TuningRecord:
     return found.extended(left.timings) if left.conditions.restore == taken.conditions.restore else found
 
 
+def is_same(one: TuningRecord, other: TuningRecord) -> bool:
+    """Whether both have chosen the same by the same timings."""
+    return one.winner == other.winner and one.timings == other.timings
+
+
 def _is_better(one: TuningRecord, other: TuningRecord) -> bool:
     if (one.winner is None) != (other.winner is None):
         return other.winner is None

@@ -3,8 +3,8 @@
 v2/KERNEL/DIGEST.json: the record of a key. Beside it, for searches: .DIGEST.logbook, journal/DIGEST.json,
 locks/DIGEST.lock and locks/DIGEST.lock.holder; and damaged/ with records that could not be read.
 gpu/DEVICE.lock: one search at a time measures. locks/: of config files that are written; locks/HOST/: who compiles
-ahead. outbox/STORE/: which records a shared store is still to be sent. scratch/: binaries that lost. programs/: which
-kernels a program launched, for the next process of it.
+ahead. outbox/STORE/: which records a shared store is still to be sent; .salt hides the store's URL in STORE. scratch/:
+binaries that lost. programs/: which kernels a program launched, for the next process of it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from autotuned.store import record
 from autotuned.typed_json import digest
 
 LOCKS, JOURNAL, DAMAGED, SCRATCH, PROGRAMS = "locks", "journal", "damaged", "scratch", "programs"  # names of folders
-OUTBOX = "outbox"
+OUTBOX, SALT = "outbox", ".salt"
 
 _NETWORK = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "lustre", "gpfs", "beegfs", "ceph", "afs", "9p", "panfs", "pvfs2")
 _LOCAL_FUSE = ("fuse.fuse-overlayfs", "fuse.overlayfs", "fuse.lxcfs", "fuse.ntfs", "fuse.ntfs-3g", "fuse.exfat")
@@ -70,11 +70,6 @@ def lock_path(record_path: Path) -> Path:
 def holder_path(lock_path: Path) -> Path:
     """The file beside a lock that says who holds it: in the lock file itself another waiter might overwrite it."""
     return lock_path.with_name(f"{lock_path.name}.holder")
-
-
-def outbox(store: str) -> Path:
-    """The folder that says which records a shared store is still to be sent."""
-    return root() / OUTBOX / digest(store)[:16]
 
 
 def is_unsent() -> bool:

@@ -4,8 +4,8 @@ import paths
 import pytest
 import torch
 import triton
-from shapes import SHAPES
 from torch.library import triton_op, wrap_triton
+from twelve import SHAPES
 
 GPU = torch.cuda.is_available()
 DEVICE = "cuda" if GPU else "cpu"

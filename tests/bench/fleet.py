@@ -3,7 +3,7 @@
     python tests/bench/fleet.py [--hosts 8] [--keys 400] [--kills 200]
 
 It starts a Redis server of its own. A host is a process with a cache folder of its own; their clocks are an hour apart.
-Where some of the keys would be lie records that somebody without the key has signed. See `tests/support/fleet.py`.
+Where some of the keys would be lie records that somebody without the key has signed. See `tests/support/hosts.py`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 import servers
-from fleet import Fleet
+from hosts import Fleet
 
 
 def main() -> None:

@@ -1,6 +1,7 @@
 """A shared store from the command line: listings, config files that move, what `doctor` says."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,18 @@ SECRET = "a key of a fleet, not a secret"
 def url(tmp_path: Path) -> str:
     pytest.importorskip("fsspec", reason="needs the package fsspec")
     return f"file://{tmp_path}/mount"
+
+
+@pytest.fixture
+def redis_store(tmp_path: Path) -> Iterator[tuple[str, Any]]:
+    """The URL of a Redis server of its own, and a client."""
+    if why := servers.redis_missing():
+        pytest.skip(why)
+    import redis
+
+    server = servers.redis_server(tmp_path)
+    yield f"redis://127.0.0.1:{server.port}/0", redis.Redis(port=server.port)
+    server.close()
 
 
 def sent(url: str, *sizes: int, key: str | None = None) -> None:
@@ -120,6 +133,31 @@ def test_a_name_that_leads_elsewhere_is_left_out(url: str, tmp_path: Path) -> No
     assert not (tmp_path / "out").exists()
     done = run("pull", url, "--out", tmp_path / "out", code=3)
     assert "expected the name DEVICE/FILE" in done.stderr
+
+
+def test_a_push_ends_where_others_write_all_the_time(url: str, tmp_path: Path, monkeypatch: Any) -> None:
+    shipped.write(tmp_path / "one", (make_key(1), SMALL))
+    monkeypatch.setattr("autotuned.remote.filesystem.FileSystem.write", lambda *content: "changed")
+    with pytest.raises(StoreError, match="expected to replace .*app.k.json, got beaten by other writers"):
+        autotuned.push(tmp_path / "one", url)
+
+
+def test_values_of_another_kind_in_redis_are_replaced_left_out_and_cleared(tmp_path: Path, redis_store: Any) -> None:
+    url, server = redis_store
+    at = f"autotuned:{place(url).namespace}:"
+    server.set(f"{at}files/{SLUG}/app.k.json", "")
+    server.rpush(f"{at}files/{SLUG}/other.k.json", "x")
+    server.set(f"{at}files/de\x1b[31mvice/app.k.json", "autotuned-store-1 -\n{}")
+    shipped.write(tmp_path / "one", (make_key(1), SMALL))
+    assert autotuned.push(tmp_path / "one", url).files == [f"{SLUG}/app.k.json"]
+    pulled = autotuned.pull(url, tmp_path / "out")
+    assert pulled.files == [str(tmp_path / "out" / SLUG / "app.k.json")]
+    assert [repr("\x1b")[1:-1] in str(fault) for fault in pulled.faults] == [True]
+    sent(url, 1)
+    server.rpush(f"{at}v2/ab/abc", "x")
+    assert len(json.loads(run("list", "--store", url, "--json").stdout)["choices"]) == 1
+    assert json.loads(run("gc", "--store", url, "--max-size", "0", "--json").stdout)["records"] == 0
+    assert not [name for name in in_store(url) if name.startswith("v2/")]
 
 
 def test_files_that_the_key_does_not_verify_stay_out(url: str, tmp_path: Path, monkeypatch: Any) -> None:

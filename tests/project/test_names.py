@@ -58,3 +58,10 @@ def test_prose_names_what_there_is(path: Path) -> None:
             if not (is_here or second in FILE_SUFFIXES or first in OTHERS | set(sys.stdlib_module_names)):
                 wrong.append(f"line {line}: `{first}.{second}`")
     assert not wrong
+
+
+def test_helpers_of_the_tests_have_names_of_their_own() -> None:
+    """They are imported by name from folders that lie on the path together: of two that are alike, one is hidden."""
+    folders = ("acceptance", "bench", "support")
+    names = [path.name for folder in folders for path in sorted((ROOT / "tests" / folder).glob("*.py"))]
+    assert sorted(names) == sorted(set(names))

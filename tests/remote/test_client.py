@@ -6,37 +6,18 @@ import threading
 from typing import Any
 
 import pytest
-from fakes import FakeConfig, form, make_key
+from fakes import make_key
 from stored import lines
+from stores import block_of, data_in, measured
 
 from autotuned.key.key import Key
 from autotuned.remote import outbox
 from autotuned.remote.client import Client
 from autotuned.remote.place import MAX_RECORD_BYTES, record_name
 from autotuned.store import layout, records
-from autotuned.store.record import Timing, TuningRecord
 
 SECRET = "a key of a fleet, not a secret"
 MANY = "redis", "folder", "s3"
-
-
-def measured(key: Key, best: int = 64, quality: str = "ok", samples: int = 40, **times_us: float) -> TuningRecord:
-    """A record whose fastest config has this block."""
-    times = {"b64": 12.0, "b128": 12.0, **times_us, f"b{best}": 10.0}
-    timings = tuple(
-        Timing(form(FakeConfig({"BLOCK": int(name[1:])})), us, us, us, samples) for name, us in times.items()
-    )
-    return TuningRecord(key, form(FakeConfig({"BLOCK": best})), 10.0, quality, timings)
-
-
-def block_of(found: TuningRecord | None) -> Any:
-    return found and found.winner and found.winner["kwargs"]["BLOCK"]
-
-
-def data_in(client: Client, key: Key) -> bytes | None:
-    """What lies in the store for a key."""
-    found: bytes | None = client._backend().read(record_name(key.digest), MAX_RECORD_BYTES)[0]
-    return found
 
 
 def overwrite(client: Client, key: Key, data: bytes) -> None:
@@ -213,7 +194,7 @@ def test_what_a_killed_process_did_not_send_the_next_one_does(redis_url: str, ho
 def test_a_process_killed_between_its_note_and_its_record_loses_neither(redis_url: str, hosts: Any) -> None:
     key = make_key()
     with hosts.on("a", redis_url) as one:
-        box = layout.outbox(one.where)
+        box = one._box
         outbox.put(box, layout.record_path(key), False)
         one.drain()
         one.flush(10)
@@ -234,7 +215,7 @@ def test_a_process_killed_between_its_note_and_its_record_loses_neither(redis_ur
 @pytest.mark.parametrize("text", ["", "[]", '{"record": 1}', '{"record": "../../etc/passwd"}', '{"record": "v2/k/a"}'])
 def test_a_note_that_is_none_is_removed_and_no_other_file_is_sent(redis_url: str, hosts: Any, text: str) -> None:
     with hosts.on("a", redis_url) as one:
-        box = layout.outbox(one.where)
+        box = one._box
         box.mkdir(parents=True)
         (box / f"{make_key().digest}.00").write_text(text)
         one.drain()

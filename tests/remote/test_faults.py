@@ -12,6 +12,7 @@ import servers
 from counted import opcodes
 from servers import Proxy, Server
 from stored import lines
+from stores import Host
 
 import autotuned
 from autotuned import env
@@ -27,41 +28,6 @@ def proxy(redis_server: Server) -> Iterator[Proxy]:
     made = Proxy(redis_server.port)
     yield made
     made.close()
-
-
-class Host:
-    """A cache folder, and a tuned function whose searches are counted."""
-
-    def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
-        self.folder, self._patch = folder, patch
-        self.during: Callable[[], Any] = lambda: None
-
-    def call(self, n: int, url: str, default: bool = False, **options: Any) -> tuple[int, int]:
-        """What a new process of this host gets for a call, and how many searches that took."""
-        self._patch.setenv("AUTOTUNED_CACHE_DIR", str(self.folder))
-        with autotuned.connect(url, **{"wait_s": 5.0, **options}) as self.connection:
-            tuned = self.tuned(default)
-            return tuned(n), tuned.cache_info().searches
-
-    def tuned(self, default: bool = False) -> Any:
-        ran: list[int] = []
-
-        def bench(call: Any, quantiles: Any) -> list[float]:
-            call()
-            self.during()
-            return [float(ran[-1])] * 3
-
-        configs = [autotuned.Config({"block": block}) for block in (4, 1, 6)]
-
-        @autotuned.autotune(
-            configs=configs, key=["n"], do_bench=bench, version=1, name="faults.work",
-            default=configs[2] if default else None,
-        )  # fmt: skip
-        def work(n: int, block: int) -> int:
-            ran.append(block)
-            return block
-
-        return work
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from fleet import Fleet
+from hosts import Fleet
 
 
 @pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")

@@ -23,7 +23,9 @@ def a_record(n: int = 1024) -> TuningRecord:
     [
         ("redis://host:6379/0", "redis://host:6379/0"),
         ("redis://:hush@host:6379/0", "redis://***@host:6379/0"),
-        ("rediss://me:p@ss/w#o?rd@host/0#team", "rediss://***@host/0#team"),
+        ("rediss://me:p@ss/w#o!rd@host/0#team", "rediss://***@host/0#team"),
+        ("rediss://me:p@ss/w?rd@host/0#team", "rediss://***"),
+        ("redis://host/0?password=hush@hush", "redis://***"),
         ("redis://host/0?password=hush", "redis://host/0?***"),
         ("s3://bucket/folder", "s3://bucket/folder"),
         ("file:///mnt/shared", "file:///mnt/shared"),

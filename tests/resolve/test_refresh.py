@@ -164,6 +164,13 @@ def test_a_forked_child_has_a_thread_of_its_own(work):
         os.close(source)
 
 
+@pytest.mark.parametrize("every_s", [1e10, float("inf")])
+def test_a_time_longer_than_threads_can_wait_is_waited_for_all_the_same(every_s):
+    with autotuned.refresh(every_s=every_s) as handle:
+        assert not handle._stopped.wait(0.02)
+        assert any(thread.name == "autotuned-refresh" for thread in threading.enumerate())
+
+
 @pytest.mark.parametrize("every_s", [0, -1, "30", True, float("nan")])
 def test_what_is_no_time(every_s):
     with pytest.raises(autotuned.errors.OptionError, match=r"every_s: expected seconds above 0, got "):

@@ -133,8 +133,8 @@ class Fleet:
         say = lambda *words: os.write(descriptor, (" ".join(map(str, (os.getpid(), *words))) + "\n").encode())
         with autotuned.connect(self.url, key=SECRET, wait_s=30.0, lease_s=LEASE_S) as connection:
             client, released, leased = connection.client, connection.client._released, connection.client._leased
-            client._leased = lambda digest, nonce: _said(leased(digest, nonce), say, digest)
-            client._released = lambda digest: (released(digest), say("released", digest))
+            client._leased = lambda digest, *rest: _said(leased(digest, *rest), say, digest)
+            client._released = lambda digest, *rest: (released(digest, *rest), say("released", digest))
             with autotuned.on_event(lambda event: event.kind == "search" and say("searched", event.key)):
                 tuned = self._function()
                 for n in order:
