@@ -265,9 +265,9 @@ def test_what_wins_has_beaten_what_the_call_is_served(work, monkeypatch):
 def test_what_wins_has_beaten_what_a_rule_serves(work, tmp_path, where):
     """Where what the rule says ties with the best, it stays; it is neither the default nor the first of the list."""
     kernel, within = work.work, autotuned.within("5%")
-    call(work, [100])
+    call(work, [80])
     forms = [configs.to_json(config, kernel.tuner.tunable.name) for config in kernel.configs]
-    for n in range(16, 641, 16):
+    for n in {*range(16, 641, 16)} - {80}:
         best = forms[1] if n % 64 == 0 else forms[2]
         timings = tuple(Timing(form, *[10.0 if form is best else 15.0] * 3, 5) for form in forms)
         key = kernel.tuner.chooser.key(kernel.tuner.call((n,), {}, None))
