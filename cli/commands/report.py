@@ -135,10 +135,14 @@ def _where(*names: str | None) -> str:
 
 def _words(one: Summary) -> str:
     """The cases of a device and toolchain in one line."""
+    measured = (
+        f"; {terminal.counted(one.configs, 'config')} measured ({one.failed} failed) in {one.seconds:.1f} s"
+        if one.configs
+        else ""  # of choices in config files nobody knows
+    )
     return (
         f"{_where(one.device, one.toolchain)}: {terminal.ratio_words(one.vs_default)} the untuned speed on average, "
-        f"{terminal.counted(one.cases, 'call')}; {terminal.counted(one.configs, 'config')} measured "
-        f"({one.failed} failed) in {one.seconds:.1f} s"
+        f"{terminal.counted(one.cases, 'call')}{measured}"
     )
 
 
@@ -158,7 +162,7 @@ def _summary_cells(one: Summary) -> list[str]:
         str(one.cases),
         *ratios,
         str(one.noisy),
-        f"{one.seconds:.1f} s",
+        f"{one.seconds:.1f} s" if one.configs else "n/a",
     ]
 
 

@@ -32,7 +32,7 @@ def show(
     triton: terminal.OnlyTriton = None,
     as_json: terminal.AsJson = False,
 ) -> None:
-    """Show what was chosen for a kernel's keys, and the fastest configs.
+    """Show a kernel's choices and its fastest configs.
 
     With --full all that is known: every part of the key, the timings of every config, and what they were taken under.
 
