@@ -32,9 +32,9 @@ def prune(
 ) -> None:
     """Take out of config files what a recording never calls.
 
-    Its entries are listed, and taken out after a question, or with --yes; compiled kernels that belong to them go too, and a
-    file goes with its last entry. Only entries for devices of the recording are looked at. An entry that differs in
-    sizes alone from a call without an entry stays: `nearest=` may serve it.
+    Its entries are listed, and taken out after a question, or with --yes; compiled kernels that belong to them go too,
+    and a file goes with its last entry. Only entries for devices of the recording are looked at. An entry that differs
+    in sizes alone from a call without an entry stays: `nearest=` may serve it.
 
     Exit codes: 0 done; 3 a file could not be read or changed, and is as it was; 1 none could, or the answer was no.
 

@@ -106,7 +106,7 @@ def _write(out: Path, found: Report | Comparison) -> None:
 def _print(found: Report) -> None:
     for name, cases in by_kernel(found.cases).items():
         _table(CASES, map(_cells, cases[:ROWS]), len(cases), name)
-    terminal.print_qualities(case.stored.quality for case in found.cases)
+    terminal.print_qualities((case.stored.quality, case.stored.device) for case in found.cases)
     _table(KERNELS, map(_summary_cells, found.kernels[:ROWS]), len(found.kernels), "what tuning bought")
     terminal.say("\n".join(_words(one) for one in found.devices))
     if found.suggestions:

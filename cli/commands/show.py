@@ -54,7 +54,7 @@ def show(
         return
     for stored in chosen:
         (_print_all if full else _print)(stored)
-    terminal.print_qualities(stored.quality for stored in chosen)
+    terminal.print_qualities((stored.quality, stored.device) for stored in chosen)
     if not full:
         terminal.say("--full shows every config and every part of the key.")
 
