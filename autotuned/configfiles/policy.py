@@ -64,8 +64,11 @@ def within(bound: str | float, *, strict: bool = False, nearest: Mapping[str, fl
         OptionError: The bound is no share above 0 and at most 1, or another argument is of a wrong type.
     """
     if not isinstance(strict, bool) or not isinstance(nearest or {}, Mapping):
-        problem = f"expected strict=True or False and nearest= factors by argument, got {strict!r:.40}, {nearest!r:.40}"
-        raise OptionError(f"within: {problem}.", option="within", problem=problem)
+        problem = "no truth value, or no factors by argument"
+        raise OptionError(
+            f"within: expected strict=True or False, and nearest= a dict of factors, got {strict!r:.40} and "
+            f"{nearest!r:.40}.", option="within", problem=problem,
+        )  # fmt: skip
     return Within(share(bound, "within"), strict, dict(nearest or {}))
 
 
