@@ -117,11 +117,14 @@ class ConfigFile:
         place = self._rule_places.setdefault((canonical(context), rule.name), len(self.rules))
         self.rules[place : place + 1] = [(context, rule)]
 
-    def set_rule(self, context: Json, name: str, rule: Rule | None) -> None:
-        """The same by name; None takes out what is there."""
+    def set_rule(self, context: Json, name: str, rule: Rule | None, calls: int) -> None:
+        """The same by name; None takes out what is there. What was fitted to more calls stays."""
+        gone = self.rule(context, name)
+        if gone is not None and gone.calls > calls:
+            return
         if rule is not None:
             self.add_rule(context, rule)
-        elif (gone := self.rule(context, name)) is not None:
+        elif gone is not None:
             left = [one for one in self.rules if one[1] is not gone]
             self.rules, self._rule_places = [], {}
             for one in left:

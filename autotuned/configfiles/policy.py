@@ -61,8 +61,11 @@ def within(bound: str | float, *, strict: bool = False, nearest: Mapping[str, fl
         nearest: Where no rule serves, neighbours may: factors by argument, as `nearest=` takes them without rules.
 
     Raises:
-        OptionError: The bound is no share above 0.
+        OptionError: The bound is no share above 0 and at most 1, or another argument is of a wrong type.
     """
+    if not isinstance(strict, bool) or not isinstance(nearest or {}, Mapping):
+        problem = f"expected strict=True or False and nearest= factors by argument, got {strict!r:.40}, {nearest!r:.40}"
+        raise OptionError(f"within: {problem}.", option="within", problem=problem)
     return Within(share(bound, "within"), strict, dict(nearest or {}))
 
 
@@ -77,8 +80,8 @@ def share(given: Any, option: str) -> float:
         number = float(given.rstrip().removesuffix("%")) / 100 if is_percent else float(given)
     except (TypeError, ValueError):
         number = math.nan
-    if not (0 < number < math.inf) or isinstance(given, bool):
-        problem = f"expected a share above 0, such as '5%' or 0.05, got {given!r:.60}"
+    if not 0 < number <= 1 or isinstance(given, bool):
+        problem = f"expected a share above 0 and at most 1, such as '5%' or 0.05, got {given!r:.60}"
         raise OptionError(f"{option}: {problem}.", option=option, problem=problem)
     return number
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from autotuned import disk
 from autotuned.configfiles import file as configfile
@@ -38,15 +38,21 @@ def ship(key: Key, entry: Entry, folder: Path) -> Path:
     return path
 
 
+Rules: TypeAlias = "tuple[Json, Mapping[str, tuple[Rule | None, int]]]"
+
+
 def ship_all(
-    found: Iterable[tuple[Key, Entry]], folder: Path, rules: tuple[Json, Mapping[str, Rule | None]] | None = None
+    found: Iterable[tuple[Key, Entry]],
+    folder: Path,
+    rules: Rules | None = None,
 ) -> list[Path]:
     """Put entries into the config files of their kernels and devices below a folder; what else is in them stays.
 
     A folder that is new gets a `.gitattributes` that lets git merge what two people add.
 
     Args:
-        rules: A context without its device, and rules of it by name: in place of those that are there, or none.
+        rules: A context without its device, and rules of it by name, or None, each with the number of
+            calls that were looked at: in place of those that are there and come of no more.
 
     Returns:
         The files, each `<folder>/<device slug>/<kernel>.json`.
@@ -66,7 +72,10 @@ def ship_all(
 
 
 def _add(
-    path: Path, found: list[tuple[Key, Entry]], folder: Path, rules: tuple[Json, Mapping[str, Rule | None]] | None
+    path: Path,
+    found: list[tuple[Key, Entry]],
+    folder: Path,
+    rules: Rules | None,
 ) -> None:
     kernel, device = found[0][0].kernel, from_json(found[0][0].context["device"])
     with locks.locked(layout.config_file_lock_path(path)):
@@ -80,8 +89,8 @@ def _add(
                 raise ConfigFileError(text, path=str(path))
             file.add(context, _with_binaries(file.find(key), entry))
         if rules is not None:
-            for name, rule in rules[1].items():
-                file.set_rule(rules[0], name, rule)
+            for name, (rule, calls) in rules[1].items():
+                file.set_rule(rules[0], name, rule, calls)
         write(file, folder)
 
 

@@ -296,10 +296,8 @@ def _with_config(call: _Call, config: str) -> Entry:
 def _write(entries: Sequence[tuple[Key, Entry]], fits: Sequence[tuple[Fit, Sequence[_Call]]], out: Path) -> list[str]:
     """Put entries and rules into the file of their kernel and device; what else is in it stays, older rules do not."""
     context, _ = split_context(entries[0][0].context)
-    rules = {
-        canonical(one.table.pattern): None if one.why_not else one.rule(_under(calls, one.configs))
-        for one, calls in fits
-    }
+    made = [(one, None if one.why_not else one.rule(_under(calls, one.configs))) for one, calls in fits]
+    rules = {canonical(one.table.pattern): (rule, len(one.table)) for one, rule in made}
     return list(map(str, writer.ship_all(entries, out, (context, rules))))
 
 

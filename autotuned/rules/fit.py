@@ -63,6 +63,7 @@ class Fit:
         return Rule(
             self.table.pattern, {name: (min(column), max(column)) for name, column in columns}, self.table.along,
             tuple(folds.tuned(self.table)), tuple(map(json.loads, self.configs)), under, self.tree,
+            folds.multiples(self.table),
         )  # fmt: skip
 
     @cached_property

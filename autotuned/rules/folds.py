@@ -10,6 +10,7 @@ import numpy as np
 from autotuned.rules.rule import Tuned
 from autotuned.rules.table import Table
 
+MULTIPLES = (256, 128, 64, 16)  # that a tree may ask about
 APART = 1.3  # no call that a tree was fitted to is nearer than this factor to one that was left out
 BAND = 1.5  # of a band the largest size over the least
 FOLDS = 8  # bands that are left out at once are so many bands apart
@@ -71,6 +72,15 @@ def tuned(table: Table) -> Iterator[Tuned]:
         ends = [place for place in range(1, len(steps)) if at(steps[place]) / at(steps[place - 1]) > most]
         bounds = zip([0, *ends], [*ends, len(steps)])
         yield Tuned(others, tuple((steps[first], steps[last - 1]) for first, last in bounds))
+
+
+def multiples(table: Table) -> dict[str, int]:
+    """Of sizes that were tuned at multiples of 16 or more only, the largest of `MULTIPLES` that all are of."""
+    found = {}
+    for name, column in zip(table.names, zip(*table.sizes)):
+        number = next((number for number in MULTIPLES if not any(size % number for size in column)), 1)
+        found.update({name: number} if number > 1 else {})
+    return found
 
 
 def across(table: Table) -> Iterator[tuple[np.ndarray, np.ndarray]]:

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any
 
 from autotuned._startup import Frozen
@@ -129,6 +130,7 @@ class Rule(Frozen):
         tuned: The values of the other sizes that were tuned together, each with its spans.
         configs: Canonical forms, the tree's leaves say which.
         conditions: What all times were measured under.
+        multiples: Of sizes that were tuned at multiples of a number only, that number: of others nothing is known.
     """
 
     call: Json
@@ -138,6 +140,7 @@ class Rule(Frozen):
     configs: tuple[Mapping[str, Json], ...]
     conditions: Conditions
     tree: Tree
+    multiples: Mapping[str, int] = MappingProxyType({})
 
     def __hash__(self) -> int:
         return hash(self.rest)
@@ -189,6 +192,10 @@ class Rule(Frozen):
         return list(self.sizes.values())
 
     @cached_property
+    def _multiples(self) -> list[tuple[int, int]]:
+        return [(list(self.sizes).index(name), number) for name, number in self.multiples.items()]
+
+    @cached_property
     def _at(self) -> int:
         return list(self.sizes).index(self.along)
 
@@ -228,6 +235,8 @@ class Rule(Frozen):
         for value, (low, high) in zip(values, self._ranges):
             if not low <= value <= high:
                 return None
+        if any(values[place] % number for place, number in self._multiples):
+            return None
         at = self._at
         if _within(values[at], self._known.get((*values[:at], *values[at + 1 :]), ())):
             return leaf.along
@@ -245,6 +254,9 @@ class Rule(Frozen):
         for name, (low, high) in self.sizes.items():
             if not low <= given[name] <= high:
                 return Answer(None, None, f"{name}={given[name]} is outside of the tuned {low} to {high}")
+        for name, number in self.multiples.items():
+            if given[name] % number:
+                return Answer(None, None, f"{name}={given[name]} is no multiple of {number}, as all tuned ones are")
         if not _within(given[self.along], self._spans):
             spans = ", ".join(f"{low} to {high}" for low, high in self._spans)
             return Answer(None, None, f"{self.along}={given[self.along]} is in a gap of what was tuned: {spans}")
@@ -278,6 +290,7 @@ class Rule(Frozen):
             "call": self.call,
             "sizes": {name: list(limits) for name, limits in self.sizes.items()},
             "along": self.along,
+            "multiples": dict(self.multiples),
             "tuned": [self._tuned_json(one) for one in self.tuned],
             "configs": list(map(dict, self.configs)),
             "conditions": self.conditions.to_json(),
@@ -349,7 +362,7 @@ def load_rule(data: Json, where: str) -> tuple[Json, Rule]:
     Raises:
         RecordError: A field is missing, unknown, of another type, or says what cannot be.
     """
-    names = {"context", "call", "sizes", "along", "tuned", "configs", "conditions", "tree"}
+    names = {"context", "call", "sizes", "along", "multiples", "tuned", "configs", "conditions", "tree"}
     fields = named(data, where, names)
     context = typed(fields["context"], dict, f"{where}.context")
     sizes = _sizes(fields["sizes"], f"{where}.sizes")
@@ -364,7 +377,12 @@ def load_rule(data: Json, where: str) -> tuple[Json, Rule]:
     tuned = tuple(_tuned(one, others, f"{where}.tuned[{i}]") for i, one in enumerate(listed))
     tree = _Loader(sizes, len(configs)).tree(fields["tree"], f"{where}.tree")
     under = conditions.load(fields["conditions"], f"{where}.conditions")
-    return context, Rule(call, sizes, along, tuned, configs, under, tree)
+    multiples = typed(fields["multiples"], dict, f"{where}.multiples")
+    for name, number in multiples.items():
+        if name not in sizes:
+            raise wrong(f"{where}.multiples", f"sizes among {', '.join(sizes)}", name)
+        integer(number, f"{where}.multiples.{name}", 1)
+    return context, Rule(call, sizes, along, tuned, configs, under, tree, multiples)
 
 
 def _tuned(data: Json, others: Sequence[str], where: str) -> Tuned:

@@ -18,7 +18,7 @@ from autotuned.store.record import Timing, TuningRecord
 from autotuned.tunable import configs
 
 CONFIGS = [Config({"BLOCK": 16}), Config({"BLOCK": 32}, num_warps=2)]
-TUNED = [16 * number for number in range(1, 81)]
+TUNED = [16 * number - (number == 79) for number in range(1, 81)]  # one is odd
 STORED = 1041
 
 

@@ -48,8 +48,8 @@ def served(f, m):
 
 def test_each_call_has_the_config_of_its_own_rule(tmp_path):
     f = kernel()
-    one = shipped(f, tmp_path / "one", [16 * i for i in range(1, 81) if i % 5], SMALL)
-    two = shipped(f, tmp_path / "two", [16 * i for i in range(82, 801, 3)], LARGE)
+    one = shipped(f, tmp_path / "one", [16 * i for i in range(1, 81) if i % 5] + [17], SMALL)
+    two = shipped(f, tmp_path / "two", [16 * i for i in range(82, 801, 3)] + [1313], LARGE)
     autotuned.register_configs(one)
     autotuned.register_configs(two)
     for m, config in ((320, SMALL), (1536, LARGE), (640, SMALL), (960, SMALL), (3200, LARGE), (641, RAGGED)):
@@ -59,7 +59,7 @@ def test_each_call_has_the_config_of_its_own_rule(tmp_path):
 def test_a_rule_that_was_measured_under_less_never_serves(tmp_path):
     """Neither at first nor once another rule's calls are bound."""
     f = kernel(restore_value=["x"])
-    wide = shipped(f, tmp_path / "wide", [16 * i for i in range(1, 801, 3)], SMALL, conditions=Conditions(()))
+    wide = shipped(f, tmp_path / "wide", [16 * i for i in range(1, 801, 3)] + [17], SMALL, conditions=Conditions(()))
     narrow = shipped(f, tmp_path / "narrow", [32 * i + 1 for i in range(1, 80)], SMALL, conditions=Conditions(("x",)))
     autotuned.register_configs(wide)
     autotuned.register_configs(narrow)

@@ -95,6 +95,9 @@ def test_the_answer_says_the_path_and_the_bound():
         RULE.answer((4096, 512), 0.05).words
         == "M > 96, M * N > 1048576, M % 64 == 0: too few calls for a bound of the loss"
     )
+    aligned = RULE.replace(multiples={"M": 64, "N": 512})
+    assert aligned.config((1000, 512), 0.5) is None and aligned.config((960, 512), 0.05) == 1
+    assert aligned.answer((1000, 512), 0.5).words == "M=1000 is no multiple of 64, as all tuned ones are"
     assert (
         RULE.answer((2000, 512), 0.05).words
         == "M=2000 is in a gap of what was tuned: 1 to 200, 1 to 1100, 3000 to 4096"
@@ -125,6 +128,8 @@ NONSENSE = {
     "no sizes": lambda data: data.update({"sizes": {}}),
     "a size that is not in the call": lambda data: data["sizes"].update({"Z": [1, 9]}),
     "along nothing": lambda data: data.update({"along": "K"}),
+    "multiples of nothing": lambda data: data["multiples"].update({"M": 0}),
+    "multiples of another size": lambda data: data["multiples"].update({"K": 16}),
     "a size too many": lambda data: data["tuned"][0]["sizes"].update({"K": 2}),
     "a size too few": lambda data: data["tuned"][0]["sizes"].clear(),
     "a span of one": lambda data: data["tuned"][0]["along"].append([1]),
