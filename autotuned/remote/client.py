@@ -384,10 +384,10 @@ class Client:
         if self._waits and not is_away:
             self.drain()
         self._waits = is_away
-        due = min((lease.due for lease in self._leases.values()), default=math.inf)
+        left_s = min((lease.due for lease in self._leases.values()), default=math.inf) - time.monotonic()
         if is_away:
-            due = min(due, now + self._worker.until_retry_s() + 0.01)
-        return max(0.01, due - now) if due < math.inf else None
+            left_s = min(left_s, self._worker.until_retry_s() + 0.01)
+        return max(0.01, left_s) if left_s < math.inf else None
 
     def _renew(self, digest: str, lease: _Lease) -> None:
         try:
