@@ -34,6 +34,8 @@ QUALITIES = {  # what the words of a table mean; "ok" needs none
     "noisy": "its times spread, so another config may be as fast; `autotuned tune` measures it again",
     "unresolved": "it takes less time than the clock can tell",
 }
+INTERPRETER = {"cpu-interpreter"}
+NOISY_INTERPRETER = "its times spread; those of Triton's interpreter say nothing of a GPU and are not measured again"
 _quiet = False
 _is_read = True
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else on stdout.")]
@@ -314,12 +316,18 @@ def _table(table: Mapping[str, Sequence[str]]) -> Table:
     return made
 
 
-def print_qualities(qualities: Iterable[str | None]) -> None:
-    """Say below a table what its words for the quality of a choice mean."""
-    met = set(qualities)
+def print_qualities(choices: Iterable[tuple[str | None, str | None]]) -> None:
+    """Say below a table what its words for the quality of a choice mean.
+
+    Args:
+        choices: The quality of each, and the slug of its device.
+    """
+    met: dict[str | None, set[str | None]] = {}
+    for quality, device in choices:
+        met.setdefault(quality, set()).add(device)
     for quality, meaning in QUALITIES.items():
         if quality in met:
-            say(f"{quality}: {meaning}.")
+            say(f"{quality}: {NOISY_INTERPRETER if (quality, met[quality]) == ('noisy', INTERPRETER) else meaning}.")
 
 
 def wrapped(line: str, width: int, indent: str) -> str:

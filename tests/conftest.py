@@ -108,7 +108,7 @@ _SLOW_TESTS = {
     "test_it_is_the_best_over_all_members_that_loses_to_no_default", "test_lists_are_read_as_torch_reads_them",
     "test_neighbours_among_10_000_entries_are_found_by_an_index_that_is_made_once", "test_no_gpu_and_no_interpreter",
     "test_no_more_than_40_and_only_where_something_changes",
-    "test_of_pretended_kernels_it_knows_more_than_a_grid_of_as_many",
+    "test_a_rehearsal_without_a_gpu", "test_of_pretended_kernels_it_knows_more_than_a_grid_of_as_many",
     "test_promised_bounds_hold_for_calls_nobody_measured",
     "test_the_example_is_tuned_while_it_serves",
     "test_the_exit_code_is_the_commands_and_a_second_run_is_added",

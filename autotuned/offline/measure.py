@@ -50,8 +50,8 @@ class Measurer:
         cases: Of the session, among which the members of buckets are found.
         device: "cuda" or "interpreter".
         force: Measure again what is stored.
-        follows: What wins must beat what the call is served now, where that is another context's choice or that of the
-            nearest shape, in place of what it has without either.
+        follows: What wins must beat what the call is served now, where that is another context's choice, a rule's or
+            that of the nearest shape, in place of what it has without these.
 
     Attributes:
         seen: Digests: a case listed twice is not measured twice, not even with `force`.
@@ -183,12 +183,12 @@ class Measurer:
         needed = options.needs(key.kernel, live)
         if sources.find(key, live, sources.exact_places(needed)) is not None:
             return None  # nothing else is served, and mostly nothing is measured
-        others = [one for one in sources.places(False, False, options.nearest, needed) if one[0] in _NOT_EXACT]
-        choice = sources.find(key, live, others)
+        others = sources.places(False, False, options.nearest, needed, within=options.within)
+        choice = sources.find(key, live, [one for one in others if one[0] in _NOT_EXACT])
         return None if choice is None else chooser.state.identity(choice.config)
 
 
-_NOT_EXACT = (Origin.LADDER, Origin.NEAREST)
+_NOT_EXACT = (Origin.LADDER, Origin.RULE, Origin.NEAREST)
 
 
 def _form(question: Question, choice: Choice) -> dict[str, Json]:

@@ -150,7 +150,7 @@ def _print_json(found: Iterable[Stored]) -> None:
 def _print(kernel: str, found: Iterator[Stored]) -> None:
     first = list(itertools.islice(found, TABLE_ROWS))
     terminal.print_table(HEADERS, [_cells(stored) for stored in first], kernel)
-    terminal.print_qualities(stored.quality for stored in first)
+    terminal.print_qualities((stored.quality, stored.device) for stored in first)
     while terminal.is_read() and (some := list(itertools.islice(found, TABLE_ROWS))):
         terminal.say("\n".join("  ".join(_cells(stored)) for stored in some), whole=True)
 

@@ -30,11 +30,11 @@ def prune(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List what would go, and change nothing.")] = False,
     as_json: terminal.AsJson = False,
 ) -> None:
-    """Take entries out of config files that no call of a recording uses.
+    """Take out of config files what a recording never calls.
 
-    They are listed, and taken out after a question, or with --yes; compiled kernels that belong to them go too, and a
-    file goes with its last entry. Only entries for devices of the recording are looked at. An entry that differs in
-    sizes alone from a call without an entry stays: `nearest=` may serve it.
+    Its entries are listed, and taken out after a question, or with --yes; compiled kernels that belong to them go too,
+    and a file goes with its last entry. Only entries for devices of the recording are looked at. An entry that differs
+    in sizes alone from a call without an entry stays: `nearest=` may serve it.
 
     Exit codes: 0 done; 3 a file could not be read or changed, and is as it was; 1 none could, or the answer was no.
 
@@ -43,7 +43,7 @@ def prune(
     compiled kernels that went) and `faults`.
     """
     if not unused:
-        raise typer.BadParameter("expected --unused, which says what is to go", param_hint="PATH")
+        raise typer.BadParameter("expected --unused, which says what is to go", param_hint="--unused")
     calls = recording_of(recorded)
     found = autotuned.prune(paths, calls=calls, dry_run=True)
     if not as_json:

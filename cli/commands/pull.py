@@ -31,7 +31,7 @@ def pull(
 
     JSON: `files` (written), `same` (were there) and `faults`.
     """
-    _print(autotuned.pull(url, out), as_json, "wrote", "written")
+    _print(autotuned.pull(url, out), as_json, "wrote", "written", "the store holds no config files")
 
 
 def push(
@@ -49,13 +49,15 @@ def push(
 
     JSON: `files` (names in the store that are new or changed), `same` (were there) and `faults`.
     """
-    _print(autotuned.push(folder, url), as_json, "sent", "sent")
+    _print(autotuned.push(folder, url), as_json, "sent", "sent", "the folder holds no config files")
 
 
-def _print(moved: Moved, as_json: bool, did: str, done: str) -> None:
+def _print(moved: Moved, as_json: bool, did: str, done: str, none: str) -> None:
     terminal.complain_of(moved.faults)
     if as_json:
         terminal.print_json(moved.to_json())
+    elif not (moved.files or moved.same or moved.faults):
+        terminal.say(none)
     else:
         for name in moved.files:
             terminal.say(f"{did} {name}")

@@ -106,7 +106,7 @@ def _write(out: Path, found: Report | Comparison) -> None:
 def _print(found: Report) -> None:
     for name, cases in by_kernel(found.cases).items():
         _table(CASES, map(_cells, cases[:ROWS]), len(cases), name)
-    terminal.print_qualities(case.stored.quality for case in found.cases)
+    terminal.print_qualities((case.stored.quality, case.stored.device) for case in found.cases)
     _table(KERNELS, map(_summary_cells, found.kernels[:ROWS]), len(found.kernels), "what tuning bought")
     terminal.say("\n".join(_words(one) for one in found.devices))
     if found.suggestions:
@@ -135,10 +135,14 @@ def _where(*names: str | None) -> str:
 
 def _words(one: Summary) -> str:
     """The cases of a device and toolchain in one line."""
+    measured = (
+        f"; {terminal.counted(one.configs, 'config')} measured ({one.failed} failed) in {one.seconds:.1f} s"
+        if one.configs
+        else ""  # of choices in config files nobody knows
+    )
     return (
         f"{_where(one.device, one.toolchain)}: {terminal.ratio_words(one.vs_default)} the untuned speed on average, "
-        f"{terminal.counted(one.cases, 'call')}; {terminal.counted(one.configs, 'config')} measured "
-        f"({one.failed} failed) in {one.seconds:.1f} s"
+        f"{terminal.counted(one.cases, 'call')}{measured}"
     )
 
 
@@ -158,7 +162,7 @@ def _summary_cells(one: Summary) -> list[str]:
         str(one.cases),
         *ratios,
         str(one.noisy),
-        f"{one.seconds:.1f} s",
+        f"{one.seconds:.1f} s" if one.configs else "n/a",
     ]
 
 

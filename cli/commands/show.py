@@ -32,7 +32,7 @@ def show(
     triton: terminal.OnlyTriton = None,
     as_json: terminal.AsJson = False,
 ) -> None:
-    """Show what was chosen for a kernel's keys, and the fastest configs.
+    """Show a kernel's choices and its fastest configs.
 
     With --full all that is known: every part of the key, the timings of every config, and what they were taken under.
 
@@ -54,7 +54,7 @@ def show(
         return
     for stored in chosen:
         (_print_all if full else _print)(stored)
-    terminal.print_qualities(stored.quality for stored in chosen)
+    terminal.print_qualities((stored.quality, stored.device) for stored in chosen)
     if not full:
         terminal.say("--full shows every config and every part of the key.")
 

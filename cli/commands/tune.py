@@ -211,7 +211,7 @@ def _print(result: TuneResult, as_json: bool) -> None:
     for case in result.cases:
         if case.remark:  # its first sentence: what holds for all that is noisy is said once
             terminal.say(f"{case.kernel}  {case_words(case)}: {case.remark.partition('. ')[0]}.")
-    terminal.print_qualities(case.quality for case in result.cases)
+    terminal.print_qualities((case.quality, case.device) for case in result.cases)
     for name in result.without_cases:
         terminal.say(f"skipped {name}: it has no cases. {_hint()}")
     for path in result.files:

@@ -38,7 +38,7 @@ def recording_of(given: Path | None) -> Path:
     """The recording that `--calls` names, or AUTOTUNED_RECORD."""
     path = given or env.record_path()
     if path is None:
-        raise typer.BadParameter("expected a recording: give --calls CALLS.jsonl", param_hint="--unused, --missing")
+        raise typer.BadParameter("expected a recording: give --calls CALLS.jsonl", param_hint="--calls")
     return path
 
 

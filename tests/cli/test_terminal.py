@@ -86,7 +86,7 @@ def test_brackets_and_line_breaks_are_text_at_any_width(width, monkeypatch, caps
 
 
 def test_words_for_quality_are_explained_where_they_are_met(capsys):
-    terminal.print_qualities(["ok", None, "noisy", "tied", "noisy"])
+    terminal.print_qualities((quality, "card") for quality in ["ok", None, "noisy", "tied", "noisy"])
     tied, noisy = capsys.readouterr().out.splitlines()
     assert tied.startswith("tied: ") and noisy.startswith("noisy: ")
 
@@ -124,3 +124,10 @@ def test_a_line_that_stays_is_broken_on_a_terminal_only(is_terminal, monkeypatch
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == (2 if is_terminal else 1)
     assert lines[-1].startswith("  num_warps=4" if is_terminal else "app.work")
+
+
+def test_a_noisy_choice_of_the_interpreter_is_not_said_to_be_measured_again(capsys):
+    terminal.print_qualities([("noisy", "cpu-interpreter")])
+    assert "not measured again" in capsys.readouterr().out
+    terminal.print_qualities([("noisy", "cpu-interpreter"), ("noisy", "card")])
+    assert "`autotuned tune` measures it again" in capsys.readouterr().out

@@ -12,6 +12,7 @@ import pytest
 import torch
 import triton
 import triton.language as tl
+from counted import opcodes
 from fake_driver import Device
 from newer import store_choice
 from stored import lines
@@ -276,3 +277,21 @@ def test_after_a_swap_a_hit_goes_straight_to_the_driver_again(device, launches, 
         assert len(launches) == before and [call.grid for call in device.calls] == [(1, 1, 1)]
     else:
         assert len(launches) == before + 1
+
+
+def test_a_hit_is_not_one_instruction_longer(device, launches, launcher):
+    """In Python; of what is in C `bench/host.py --instructions` counts those of a hit."""
+    kernel, (x, y) = tuned(), torch.zeros(2, 64)
+    device.sizes = [8, 8, 4, 4]
+    launch = kernel[grid]
+    hits = lambda: opcodes(lambda: [launch(x, y, 64, 0.5) for _ in range(10)])
+    launch(x, y, 64, 0.5)
+    hits()  # the first has its values written down for the driver
+    before = hits()
+    with autotuned.refresh(every_s=600.0):
+        assert hits() == before > 0
+        store_choice(kernel, LARGE, x, y, 64, 0.5)
+        assert autotuned.refresh().swapped
+        hits()
+        assert hits() == before
+    assert kernel.best_config is LARGE

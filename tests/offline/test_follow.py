@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,13 +15,15 @@ from pathlib import Path
 
 import pytest
 from fakes import FakeConfig, form, make_key
+from newer import store_choice
 
 import autotuned
 from autotuned.errors import OptionError, RecordingError
 from autotuned.offline import follow as following
 from autotuned.recording.file import RecordedCall, Tail, Writer
-from autotuned.store import records
+from autotuned.store import layout, listing, records
 from autotuned.store.record import Timing, TuningRecord
+from autotuned.tunable import configs
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "serving"
 COMMAND = [sys.executable, "-c", "from autotuned.cli.main import app; app()"]
@@ -256,6 +259,44 @@ def test_what_wins_has_beaten_what_the_call_is_served(work, monkeypatch):
     work.tie.append(1)  # whatever runs, all take the same time
     status = follow(work.path)
     assert status.latest.config["kwargs"] == {"ms": 6}
+
+
+@pytest.mark.parametrize("where", ["the kernel", "the folder"])
+def test_what_wins_has_beaten_what_a_rule_serves(work, tmp_path, where):
+    """Where what the rule says ties with the best, it stays; it is neither the default nor the first of the list."""
+    kernel, within = work.work, autotuned.within("5%")
+    call(work, [80])
+    forms = [configs.to_json(config, kernel.tuner.tunable.name) for config in kernel.configs]
+    for n in {*range(16, 641, 16)} - {80}:
+        best = forms[1] if n % 64 == 0 else forms[2]
+        timings = tuple(Timing(form, *[10.0 if form is best else 15.0] * 3, 5) for form in forms)
+        key = kernel.tuner.chooser.key(kernel.tuner.call((n,), {}, None))
+        records.keep(TuningRecord(key, best, 10.0, "ok", timings, {"default": forms[0]}))
+    autotuned.export(tmp_path / "exported")
+    ruled = autotuned.compress(tmp_path / "exported", within="5%", out=tmp_path / "few")
+    assert [fit.why_not for one in ruled.kernels for fit in one.fits] == [""]
+    shutil.rmtree(layout.root())
+    listing.clear()
+    autotuned.register_configs(tmp_path / "few", policy={"rules": within} if where == "the folder" else None)
+    if where == "the kernel":
+        kernel.tuner.options = kernel.tuner.chooser.state.options = kernel.tuner.options.replace(within=within)
+    work.tie.append(1)
+    status = follow(work.path)
+    assert status.measured == 1 and status.latest.config["kwargs"] == {"ms": 6}
+
+
+def test_what_somebody_else_tunes_meanwhile_is_not_searched(work):
+    call(work, [1, 1, 2])
+
+    def tell(status):
+        if status.latest is not None and not ours:
+            ours.append(store_choice(work.work, work.work.configs[2], 2))
+        return status.calls and not status.waiting
+
+    ours = []
+    status = follow(work.path, until=tell)
+    assert set(work.order) == {1} and (status.chosen, status.measured) == (2, 1)
+    assert records.read_of(ours[0]).winner["kwargs"] == {"ms": 6}
 
 
 def test_it_waits_for_a_file_and_refuses_a_folder(tmp_path, monkeypatch):

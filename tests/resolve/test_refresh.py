@@ -8,6 +8,7 @@ import threading
 import time
 
 import pytest
+from counted import opcodes
 from fakes import FakeConfig
 from newer import store_choice
 from stored import lines
@@ -197,3 +198,16 @@ def test_threads_that_call_meanwhile_get_one_config_or_the_other(work):
     for thread in threads:
         thread.join()
     assert errors == []
+
+
+def test_a_hit_is_not_one_instruction_longer(work):
+    """Neither while a thread looks for newer choices, nor after a swap, which a hit does not tell from a first choice."""
+    hits = lambda: opcodes(lambda: [work(1) for _ in range(10)])
+    work(1)
+    before = hits()
+    with autotuned.refresh(every_s=600.0):
+        assert hits() == before > 0
+        store_choice(work, CONFIGS[2], 1)
+        assert autotuned.refresh().swapped
+        assert work(1) == 2
+        assert hits() == before

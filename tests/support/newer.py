@@ -13,5 +13,7 @@ def store_choice(tuned, config, *args, grid=None, **kwargs):
     identity = tuner.chooser.state.identity
     times = {identity(one): 2.0 for one in tuner.options.configs()} | {identity(config): 1.0}
     timings = tuple(Timing(json.loads(name), us, us, us, 9) for name, us in times.items())
-    assert records.keep(TuningRecord(key, json.loads(identity(config)), 1.0, "ok", timings))
+    default = tuner.options.default  # which has raced it
+    provenance = {} if default is None else {"default": json.loads(identity(default))}
+    assert records.keep(TuningRecord(key, json.loads(identity(config)), 1.0, "ok", timings, provenance))
     return key
