@@ -309,7 +309,9 @@ def store_settings() -> dict[str, Any]:
         problem = f"AUTOTUNED_STORE_WAIT_S: expected seconds, got {wait!r}. Unset it for 0.3."
         raise ValueError(problem) from None
     read_only = _choice("AUTOTUNED_STORE_READ_ONLY", choices, "0") == "1"
-    return {"key": _get("AUTOTUNED_STORE_KEY") or None, "read_only": read_only, **given}
+    # Not as other variables, which an empty value unsets: where a secret is not mounted, all would be believed.
+    key = _get("AUTOTUNED_STORE_KEY") if "AUTOTUNED_STORE_KEY" in os.environ else None
+    return {"key": key, "read_only": read_only, **given}
 
 
 def redacted(url: str) -> str:
@@ -322,6 +324,8 @@ def redacted(url: str) -> str:
         return f"{scheme}://***"
     rest, hash_mark, fragment = rest.partition("#")
     rest, query, _ = rest.partition("?")
+    shown = "".join(letter for letter in fragment if letter.isalnum() or letter in "._-")
+    fragment = fragment if shown == fragment else "***"
     return f"{scheme}://{'***@' * bool(at)}{rest}{query}{'***' * bool(query)}{hash_mark}{fragment}"
 
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import atexit
-import contextlib
 import logging
 import math
 import os
 import threading
 import time
-import weakref
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, NamedTuple
@@ -17,7 +14,7 @@ from typing import Any, NamedTuple
 from autotuned import disk, env
 from autotuned.errors import StoreError
 from autotuned.key.key import Key
-from autotuned.remote import outbox
+from autotuned.remote import ending, outbox
 from autotuned.remote.place import MAX_RECORD_BYTES, Place, record_name
 from autotuned.remote.worker import LATER, SENT, Job, Worker
 from autotuned.store import better, layout, locks, records
@@ -25,8 +22,8 @@ from autotuned.store.record import TuningRecord
 
 log = logging.getLogger("autotuned")
 
-EXIT_S = 2.0  # what an ending process gives to sending; the rest is sent by the next one
 _ASKED_AGAIN_S = 60.0
+_MANY, _FEW = 100, 4  # keys that are asked for in one round trip, and in one each
 TRIES = 8  # to replace what others replace at the same time
 Backend = Any  # `RedisServer` or `FileSystem`: each needs a package that may not be there
 Then = Callable[[Key, TuningRecord], Any]
@@ -46,14 +43,14 @@ class _Lease(NamedTuple):
 class Asked:
     """Records that were asked for in the background."""
 
-    def __init__(self, job: Job | None) -> None:
-        self._job = job
+    def __init__(self, jobs: list[Job]) -> None:
+        self._jobs = jobs
 
     def wait(self, seconds: float | None = None) -> list[Key]:
         """The keys whose records are others than before, as far as they came in time; they are in the user's store."""
-        if self._job is None or not self._job.wait(threading.TIMEOUT_MAX if seconds is None else seconds):
-            return []
-        return list(self._job.result or ())
+        end = time.monotonic() + (threading.TIMEOUT_MAX / 2 if seconds is None else seconds)
+        done = [job for job in self._jobs if job.wait(max(0.0, end - time.monotonic()))]
+        return [key for job in done for key in job.result or ()]
 
 
 class Client:
@@ -72,11 +69,12 @@ class Client:
         self._said: set[str] = set()
         self._asked: dict[str, float] = {}  # by digest: when
         self._begin()
-        _clients.add(self)
+        ending.clients.add(self)
 
     def _begin(self) -> None:
         self._owner = os.getpid()
         self._lock = threading.Lock()
+        self._keeping = threading.RLock()  # around reading, joining and keeping a record
         self._worker = Worker(self.place.retry_s, self._say_failure, self._idle)
         self._leases: dict[str, _Lease] = {}  # by digest
         self._unsent: dict[str, tuple[TuningRecord, bool, int]] = {}  # what the disk did not take
@@ -111,8 +109,10 @@ class Client:
             self._asked.clear()
         self._asked.update((key.digest, now) for key in wanted)
         if not wanted or self._worker.is_away("read"):
-            return Asked(None)
-        return Asked(self._worker.submit("read", lambda: self._fetch(wanted, then), LATER))
+            return Asked([])
+        size = _MANY if self.place.is_redis else _FEW  # a call that waits is answered in between
+        parts = [wanted[start : start + size] for start in range(0, len(wanted), size)]
+        return Asked([self._worker.submit("read", partial(self._fetch, part, then), LATER) for part in parts])
 
     def _wait(self, action: Callable[[], Any]) -> Any:
         """The result of something that is asked of the store; None where it takes too long, or fails."""
@@ -137,7 +137,7 @@ class Client:
         with self._lock:
             if self._opened is None:
                 self._opened = backend_of(self.place)
-                _flush_before_executors_end()
+                ending.flush_before_executors_end()
             return self._opened
 
     def _fetch(self, keys: list[Key], then: Then | None = None) -> list[Key]:
@@ -175,13 +175,17 @@ class Client:
         Returns:
             What is kept; None where that was there already.
         """
-        own, kept = records.read_of(key), self._marked(found)
+        with self._keeping:
+            return self._joined(key, self._marked(found), is_later)
+
+    def _joined(self, key: Key, found: TuningRecord, is_later: bool) -> TuningRecord | None:
+        own, kept = records.read_of(key), found
         if own is not None:
             if better.is_same(own, found):
                 return None
             is_sent = outbox.letter(self._box, key.digest) is None
             follows = is_later or (is_sent and ("store" in own.provenance or self._is_replaced(own, found)))
-            kept = (better.joined if follows else better.merged)(kept, own)
+            kept = (better.joined if follows else better.merged)(found, own)
             if is_sent and not follows and not better.is_same(kept, found) and not self.place.read_only:
                 self._put(kept, False, 0)  # it was measured before there was a store, or the store has lost it
             if better.is_same(kept, own):
@@ -216,8 +220,9 @@ class Client:
     def _put(self, found: TuningRecord, again: bool, fence: int) -> bool:
         """Note that a record is to be sent, keep it, and send it; whether it was kept."""
         digest, path = found.key.digest, layout.record_path(found.key)
-        letter = outbox.put(self._box, path, again, fence)  # first: a killed process sends it later
-        kept = records.keep(found)
+        with self._keeping:
+            letter = outbox.put(self._box, path, again, fence)  # first: a killed process sends it later
+            kept = records.keep(found)
         if letter is None or not kept:
             self._unsent[digest] = found, again, fence
         self._worker.submit("write", lambda: self._send(digest), SENT)
@@ -276,9 +281,16 @@ class Client:
                 return
             if done == "written":
                 if not better.is_same(merged, found):
-                    records.keep(merged)
+                    self._keep_sent(found, merged)
                 return
         raise beaten(name)
+
+    def _keep_sent(self, found: TuningRecord, merged: TuningRecord) -> None:
+        """Keep what was made of a record in the store, unless another was measured here meanwhile."""
+        with self._keeping:
+            own = records.read_of(found.key)
+            if own is None or better.is_same(own, found):
+                records.keep(merged)
 
     def _stored(self, digest: str) -> tuple[TuningRecord | None, str]:
         """What the store has for a key, as far as it is believed, and what a write replaces."""
@@ -298,10 +310,11 @@ class Client:
         return self._worker.submit("", lambda: None, LATER + 1).wait(seconds)
 
     def close(self) -> None:
-        """Send what there is, for `EXIT_S` at most, and talk to the store no more."""
-        self.flush(EXIT_S)
-        self._worker.close()
-        _clients.discard(self)
+        """Send what there is, for 2 s at most, and talk to the store no more."""
+        end = time.monotonic() + ending.EXIT_S
+        self.flush(ending.EXIT_S)
+        self._worker.close(max(0.0, end - time.monotonic()))
+        ending.clients.discard(self)
 
     # -- who searches --------------------------------------------------------------------------------------------
 
@@ -364,25 +377,26 @@ class Client:
 
     def _idle(self) -> float | None:
         """Renew leases, and send what could not be sent; the seconds until there is more to do."""
-        now = time.monotonic()
-        if self._worker.is_away("write"):
-            self._waits = True
-            return self._worker.until_retry_s() + 0.01
-        if self._waits:
-            self._waits = False
-            self.drain()
-        for digest, lease in list(self._leases.items()):
+        now, is_away = time.monotonic(), self._worker.is_away("write")
+        for digest, lease in list(self._leases.items()):  # also in a pause, which may be longer than they last
             if lease.due <= now:
                 self._renew(digest, lease)
-        due = min((lease.due for lease in self._leases.values()), default=math.inf)
-        return max(0.01, due - now) if due < math.inf else None
+        if self._waits and not is_away:
+            self.drain()
+        self._waits = is_away
+        left_s = min((lease.due for lease in self._leases.values()), default=math.inf) - time.monotonic()
+        if is_away:
+            left_s = min(left_s, self._worker.until_retry_s() + 0.01)
+        return max(0.01, left_s) if left_s < math.inf else None
 
     def _renew(self, digest: str, lease: _Lease) -> None:
         try:
             if self._leased(digest, lease.nonce, lease.thread, lease.token):  # lost: another has it, or has written
                 self._leases[digest] = lease._replace(due=math.inf)
-        except Exception as error:  # as any job: others may search, and what is measured here is sent later
-            self._worker.pause("write", error)
+        except Exception as error:  # as any job; it is tried again before it ends
+            self._leases[digest] = lease._replace(due=time.monotonic() + self.place.lease_s / 3)
+            if not self._worker.is_away("write"):
+                self._worker.pause("write", error)
 
     def _say_failure(self, kind: str, error: BaseException) -> None:
         message = "the shared store %s cannot be %s (%s): going on with the local one, and trying again after %.0f s."
@@ -412,37 +426,3 @@ def backend_of(place: Place) -> Backend:
     from autotuned.remote.filesystem import FileSystem
 
     return FileSystem(place)
-
-
-_clients: weakref.WeakSet[Client] = weakref.WeakSet()
-
-
-_exit_ends: list[float] = []
-
-
-@atexit.register
-def _flush_all() -> None:
-    if not _exit_ends:
-        _exit_ends.append(time.monotonic() + EXIT_S)
-    for client in list(_clients):
-        client.flush(max(0.0, _exit_ends[0] - time.monotonic()))
-
-
-def _flush_before_executors_end() -> None:
-    """Send before what `concurrent.futures` registered: clients of buckets need its threads to look up a host.
-
-    The standard library has no public way; without this one, what is left is sent by the next process.
-    """
-    register = getattr(threading, "_register_atexit", None)
-    if register is not None:
-        with contextlib.suppress(RuntimeError):  # the process is ending already
-            register(_flush_all)
-
-
-def _after_fork_in_child() -> None:
-    for client in list(_clients):
-        client.after_fork()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)

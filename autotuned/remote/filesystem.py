@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
@@ -97,6 +98,8 @@ class FileSystem:
                 return disk.read_bytes(Path(path), most), ""
             except (FileNotFoundError, NotADirectoryError):
                 return None, ""
+            except IsADirectoryError:
+                raise ValueError(f"{name}: expected a file, got a folder.") from None
         try:  # first what tells it from others: if it is replaced before it is read, the write is refused
             seen = str(self._fs.info(path).get("ETag", "")) if for_update else ""
             data = self._fs.cat_file(path, start=0, end=most + 1)
@@ -129,6 +132,8 @@ class FileSystem:
         path = self._root + name
         if self._is_folder:
             disk.make_folder(Path(path).parent, 0o777)  # others write there too, if the umask lets them
+            if os.path.isdir(path):  # nobody finds a record there
+                os.rename(path, Path(path).with_name(f".{os.urandom(8).hex()}"))
             disk.write_bytes(Path(path), data)
             return "written"
         condition: dict[str, Any] = {}

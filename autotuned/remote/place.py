@@ -100,7 +100,7 @@ class Place(Frozen):
         head, _, content = data.partition(b"\n")
         form, _, signature = head.decode("ascii", "replace").partition(" ")
         if form != _FORMAT:
-            raise StoreError(f"{name}: expected the line {_FORMAT} before the content, got {form!r:.40}.")
+            raise StoreError(f"{name}: expected the line {_FORMAT} before the content, got another.")
         if self.key is not None and not hmac.compare_digest(signature, self._signature(name, content)):
             how = "none" if signature == _UNSIGNED else "another"
             raise StoreError(f"{name}: expected a signature by AUTOTUNED_STORE_KEY, got {how}.")

@@ -89,13 +89,13 @@ class Worker:
         """Seconds until the last pause ends; 0 where there is none."""
         return max([0.0, *(end - time.monotonic() for end in list(self._away.values()))])
 
-    def close(self) -> None:
-        """End the thread after what it does now."""
+    def close(self, seconds: float) -> None:
+        """End the thread after what it does now; waits so long at most."""
         with self._lock:
             thread, self._thread = self._thread, None
         if thread is not None:
             self._jobs.put((-1, next(self._numbers), _DONE))
-            thread.join(1.0)
+            thread.join(seconds)
 
     def _run(self) -> None:
         while True:

@@ -15,7 +15,7 @@ from stores import Host, block_of, data_in, measured
 import autotuned
 from autotuned.errors import OptionError, StoreError
 from autotuned.remote import client as clients
-from autotuned.remote import outbox
+from autotuned.remote import connection, outbox
 from autotuned.remote.client import Client
 from autotuned.remote.place import MAX_RECORD_BYTES, Place, place, record_name
 from autotuned.store import layout, records
@@ -149,6 +149,43 @@ def test_of_a_store_that_was_emptied_a_worse_record_is_not_taken(redis_url: str,
         assert block_of(one.place.load(KEY.digest, data_in(one, KEY) or b"")) == 128
 
 
+def test_what_is_measured_here_while_an_answer_is_taken_in_is_kept_and_sent(
+    redis_url: str, hosts: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with hosts.on("b", redis_url) as other:
+        other.keep(measured(KEY, 64, samples=3))
+    with hosts.on("a", redis_url) as one:
+        read, began = records.read_of, []
+
+        def read_of(key: Any) -> Any:
+            found = read(key)
+            if not began:
+                began.append(threading.Thread(target=lambda: one.keep(measured(KEY, 128, samples=50))))
+                began[0].start()
+                began[0].join(0.2)
+            return found
+
+        monkeypatch.setattr(records, "read_of", read_of)
+        one.ask([KEY]).wait(10)
+        began[0].join()
+        one.flush(10)
+        assert block_of(read(KEY)) == 128
+        assert block_of(one.place.load(KEY.digest, data_in(one, KEY) or b"")) == 128
+
+
+def test_many_keys_are_asked_in_parts_between_which_a_call_is_answered(hosts: Any, tmp_path: Path) -> None:
+    pytest.importorskip("fsspec", reason="needs the package fsspec")
+    keys = [make_key(n) for n in range(9)]
+    with hosts.on("a", f"file://{tmp_path}/mount") as one:
+        for key in keys:
+            one.keep(measured(key))
+    with hosts.on("b", f"file://{tmp_path}/mount") as other:
+        asked = other.ask(keys)
+        assert other.find(make_key(100)) is False
+        assert len(asked._jobs) == 3
+        assert set(asked.wait(10)) == set(keys)
+
+
 # -- leases ------------------------------------------------------------------------------------------------------------
 
 
@@ -198,6 +235,26 @@ def test_a_lease_that_a_server_forgot_is_renewed_with_its_token(redis_url: str, 
         expire(one, KEY)
         one._renew(KEY.digest, lease)
         assert one._leases[KEY.digest].token == lease.token
+        assert other.turn(KEY)[1]
+
+
+def test_a_lease_is_renewed_in_a_pause_and_tried_again_after_a_failure(
+    redis_url: str, hosts: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with hosts.on("a", redis_url, lease_s=0.3) as one, hosts.on("b", redis_url) as other:
+        one._worker._idle = lambda: None  # here it is called below
+        one.turn(KEY)
+        one._worker.pause("write", OSError("away"))
+        expire(one, KEY)
+        with monkeypatch.context() as patch:
+            patch.setattr(one._backend(), "lease", lambda *lease: 1 / int(threading.Event().wait(0.3)))
+            one._leases[KEY.digest] = one._leases[KEY.digest]._replace(due=0.0)
+            pause_s = one._worker.until_retry_s()
+            assert 0 < one._idle() <= 0.1  # after the failure, however long that took
+            assert one._worker.until_retry_s() <= pause_s  # it is no longer than it was
+            assert 0 < one._leases[KEY.digest].due < float("inf")
+        one._leases[KEY.digest] = one._leases[KEY.digest]._replace(due=0.0)
+        one._idle()
         assert other.turn(KEY)[1]
 
 
@@ -292,6 +349,32 @@ def test_a_token_of_the_far_future_before_a_signed_record_fences_nobody(redis_ur
         other.turn(make_key(7))
         other._write(measured(KEY, 128, samples=50), False, fence=other._leases[make_key(7).digest].token)
         assert block_of(other.place.load(KEY.digest, data_in(other, KEY) or b"")) == 128
+
+
+def test_a_folder_at_the_place_of_a_record_counts_as_missing_and_is_moved(hosts: Any, tmp_path: Path) -> None:
+    pytest.importorskip("fsspec", reason="needs the package fsspec")
+    with hosts.on("a", f"file://{tmp_path}/mount") as one:
+        path = tmp_path / "mount" / "default" / record_name(KEY.digest)
+        path.mkdir(parents=True)
+        (path / "theirs").write_text("stays")
+        one.keep(measured(make_key(7)))
+        assert not one.find(KEY)
+        one.keep(measured(KEY, 128))
+        one.flush(10)
+        assert block_of(one.place.load(KEY.digest, data_in(one, KEY) or b"")) == 128
+        assert not one._worker.is_away("read") and not one._worker.is_away("write")
+    assert [found.read_text() for found in path.parent.rglob("theirs")] == ["stays"]
+
+
+@pytest.mark.parametrize("key", ["", "   "])
+def test_a_key_that_is_set_and_empty_is_refused_and_not_taken_for_none(monkeypatch: Any, caplog: Any, key: str) -> None:
+    monkeypatch.setattr("autotuned.env._said", set())
+    monkeypatch.setenv("AUTOTUNED_STORE", "redis://host/0")
+    monkeypatch.setenv("AUTOTUNED_STORE_KEY", key)
+    assert connection.store() is None
+    assert "key: expected at least 16 letters, got 0" in caplog.text
+    with pytest.raises(OptionError, match="key: expected at least 16 letters, got 0"):
+        autotuned.connect("redis://host/0")
 
 
 # -- one outbox for one store ------------------------------------------------------------------------------------------

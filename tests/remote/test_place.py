@@ -27,6 +27,7 @@ def a_record(n: int = 1024) -> TuningRecord:
         ("rediss://me:p@ss/w?rd@host/0#team", "rediss://***"),
         ("redis://host/0?password=hush@hush", "redis://***"),
         ("redis://host/0?password=hush", "redis://host/0?***"),
+        ("redis://host/0#team?password=hush", "redis://host/0#***"),
         ("s3://bucket/folder", "s3://bucket/folder"),
         ("file:///mnt/shared", "file:///mnt/shared"),
         ("hush", "***"),

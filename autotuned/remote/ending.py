@@ -1,0 +1,44 @@
+"""What a shared store's clients do where a process ends, and in a forked child."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import threading
+import time
+import weakref
+from typing import Any
+
+EXIT_S = 2.0  # what an ending process gives to sending; the rest is sent by the next one
+
+clients: weakref.WeakSet[Any] = weakref.WeakSet()
+_ends: list[float] = []
+
+
+@atexit.register
+def _flush_all() -> None:
+    if not _ends:
+        _ends.append(time.monotonic() + EXIT_S)
+    for client in list(clients):
+        client.flush(max(0.0, _ends[0] - time.monotonic()))
+
+
+def flush_before_executors_end() -> None:
+    """Send before what `concurrent.futures` registered: clients of buckets need its threads to look up a host.
+
+    The standard library has no public way; without this one, what is left is sent by the next process.
+    """
+    register = getattr(threading, "_register_atexit", None)
+    if register is not None:
+        with contextlib.suppress(RuntimeError):  # the process is ending already
+            register(_flush_all)
+
+
+def _after_fork_in_child() -> None:
+    for client in list(clients):
+        client.after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
