@@ -20,10 +20,10 @@ from autotuned.store import record
 from autotuned.typed_json import Json, canonical, typed
 
 if TYPE_CHECKING:
-    from autotuned.rules import rule as rules
+    from autotuned.rules import text as rules
     from autotuned.rules.rule import Rule
 else:
-    rules = later("rules.rule")  # most files have none
+    rules = later("rules.text")  # most files have none
 
 SCHEMA = 2
 SCHEMAS = "schema"  # the folder of JSON schemas beside the files of this package; none of its files is a config file

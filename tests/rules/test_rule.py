@@ -8,7 +8,7 @@ import synthetic
 
 from autotuned.errors import RecordError
 from autotuned.key.sizes import shape_of
-from autotuned.rules import rule
+from autotuned.rules import rule, text
 from autotuned.rules.rule import Leaf, Loss, Node, Rule, Split, Tuned
 from autotuned.store.conditions import Conditions
 
@@ -38,15 +38,15 @@ def values(m: int, n: int, k: int = 256):
 
 
 def written() -> dict:
-    return json.loads("\n".join(rule.lines(RULE, CONTEXT)))
+    return json.loads("\n".join(text.lines(RULE, CONTEXT)))
 
 
 def test_a_rule_is_read_as_it_was_written():
-    assert rule.load_rule(written(), "rules[0]") == (CONTEXT, RULE)
+    assert text.load_rule(written(), "rules[0]") == (CONTEXT, RULE)
 
 
 def test_git_sees_one_line_for_each_part_of_the_tree():
-    lines = rule.lines(RULE, CONTEXT)
+    lines = text.lines(RULE, CONTEXT)
     assert sum('"if":' in line for line in lines) == 3 and sum('"calls":' in line for line in lines) == 4 + 0
     assert max(map(len, lines)) < 500
 
@@ -143,7 +143,7 @@ NONSENSE = {
 @pytest.mark.parametrize("change", NONSENSE.values(), ids=NONSENSE)
 def test_nonsense_is_refused_with_its_place(change):
     with pytest.raises(RecordError, match=r"rules\[0\]|shape|values|tensor"):
-        rule.load_rule(edited(change), "rules[0]")
+        text.load_rule(edited(change), "rules[0]")
 
 
 def test_a_tree_without_end_is_refused():
@@ -155,4 +155,4 @@ def test_a_tree_without_end_is_refused():
             "else": data["tree"]["else"] if "else" in data["tree"] else data["tree"],
         }
     with pytest.raises(RecordError, match="levels"):
-        rule.load_rule(data, "rules[0]")
+        text.load_rule(data, "rules[0]")

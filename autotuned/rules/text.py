@@ -1,0 +1,149 @@
+"""A rule's text in a config file: written so that git shows what changed, and read with each thing checked."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from autotuned.errors import RecordError
+from autotuned.key.key import check_call
+from autotuned.rules.rule import Leaf, Loss, Node, Rule, Split, Tree, Tuned, filled, marks
+from autotuned.store import conditions, record
+from autotuned.typed_json import INT64_MAX, Json, integer, integers, is_finite, named, typed, wrong
+
+DEPTH = 32  # of a tree; one that is fitted has four or five levels
+_TEST = re.compile(r"(?P<names>\S+(?: \* \S+)*) (?:<= (?P<limit>-?\d+)|% (?P<divisor>[1-9]\d*) == 0)")
+
+
+def lines(rule: Rule, context: Json) -> list[str]:
+    """A rule's text in a config file: a line for each config and each node of the tree, so that git shows changes."""
+    head = {"context": context, **rule.to_json()}
+    configs, tree = head.pop("configs"), head.pop("tree")
+    dumped = [f'   "{name}": {json.dumps(value, sort_keys=True)},' for name, value in head.items()]
+    forms = ",\n".join(f"    {json.dumps(form, sort_keys=True)}" for form in configs)
+    dumped[0] = "  {" + dumped[0].lstrip()
+    return [*dumped, '   "configs": [', f"{forms}],", '   "tree":', *_tree_lines(tree, "    "), "  }"]
+
+
+def _tree_lines(tree: dict[str, Json], indent: str) -> list[str]:
+    if "if" not in tree:
+        return [indent + json.dumps(tree)]
+    then, other = (_tree_lines(tree[name], indent + " ") for name in ("then", "else"))
+    return [
+        f'{indent}{{"if": {json.dumps(tree["if"])}, "then":', *then[:-1], f"{then[-1]},",
+        f'{indent}"else":', *other[:-1], f"{other[-1]}}}",
+    ]  # fmt: skip
+
+
+def split_of(text: Json, where: str) -> Split:
+    """The split that a text is.
+
+    Raises:
+        RecordError: It is none.
+    """
+    found = _TEST.fullmatch(text) if isinstance(text, str) else None
+    if found is None or len(found["limit"] or found["divisor"]) > 30:
+        raise wrong(where, "a split such as 'M <= 96', 'M * N <= 4096' or 'K % 64 == 0'", text)
+    return Split(tuple(found["names"].split(" * ")), found["limit"] is None, int(found["limit"] or found["divisor"]))
+
+
+def load_rule(data: Json, where: str) -> tuple[Json, Rule]:
+    """Check a rule's JSON; its context, and the rule.
+
+    Raises:
+        RecordError: A field is missing, unknown, of another type, or says what cannot be.
+    """
+    names = {"context", "call", "sizes", "along", "multiples", "tuned", "configs", "conditions", "tree"}
+    fields = named(data, where, names)
+    context = typed(fields["context"], dict, f"{where}.context")
+    sizes = _sizes(fields["sizes"], f"{where}.sizes")
+    call = _call(fields["call"], sizes, f"{where}.call")
+    forms = typed(fields["configs"], list, f"{where}.configs")
+    configs = tuple(record.check_config(form, f"{where}.configs[{i}]") for i, form in enumerate(forms))
+    along = typed(fields["along"], str, f"{where}.along")
+    if along not in sizes:
+        raise wrong(f"{where}.along", f"one of the sizes {', '.join(sizes)}", along)
+    listed = typed(fields["tuned"], list, f"{where}.tuned")
+    others = [name for name in sizes if name != along]
+    tuned = tuple(_tuned(one, others, f"{where}.tuned[{i}]") for i, one in enumerate(listed))
+    tree = _Loader(sizes, len(configs)).tree(fields["tree"], f"{where}.tree")
+    under = conditions.load(fields["conditions"], f"{where}.conditions")
+    multiples = typed(fields["multiples"], dict, f"{where}.multiples")
+    for name, number in multiples.items():
+        if name not in sizes:
+            raise wrong(f"{where}.multiples", f"sizes among {', '.join(sizes)}", name)
+        integer(number, f"{where}.multiples.{name}", 1)
+    return context, Rule(call, sizes, along, tuned, configs, under, tree, multiples)
+
+
+def _tuned(data: Json, others: Sequence[str], where: str) -> Tuned:
+    fields = named(data, where, {"sizes", "along"})
+    sizes = named(fields["sizes"], f"{where}.sizes", others)
+    spans = [_span(one, f"{where}.along[{i}]") for i, one in enumerate(typed(fields["along"], list, f"{where}.along"))]
+    values = (integer(sizes[name], f"{where}.sizes.{name}", -INT64_MAX) for name in others)
+    return Tuned(tuple(values), tuple(spans))
+
+
+def _span(data: Json, where: str) -> tuple[int, int]:
+    numbers = integers(data, where, -INT64_MAX)
+    if len(numbers) != 2 or numbers[0] > numbers[1]:
+        raise wrong(where, "the least and the largest size", data)
+    return numbers[0], numbers[1]
+
+
+def _sizes(data: Json, where: str) -> dict[str, tuple[int, int]]:
+    found = {}
+    for name, limits in typed(data, dict, where).items():
+        found[name] = _span(limits, f"{where}.{name}")
+    if not found:
+        raise wrong(where, "sizes by name", data)
+    return found
+
+
+def _call(data: Json, sizes: Mapping[str, Any], where: str) -> Json:
+    call = typed(data, dict, where)
+    marked = {mark for mark in marks(call) if isinstance(mark, str)}
+    if marked != sizes.keys():
+        raise wrong(where, f"the sizes {', '.join(sizes)} in it, each as {{'size': name}}", sorted(marked))
+    check_call(filled(call, dict.fromkeys(sizes, 1)), where)
+    return call
+
+
+class _Loader:
+    """Checks the tree of a rule."""
+
+    def __init__(self, sizes: Iterable[str], configs: int) -> None:
+        self._sizes, self._configs = set(sizes), configs
+
+    def tree(self, data: Json, where: str, depth: int = 0) -> Tree:
+        if depth > DEPTH:
+            raise RecordError(f"{where}: expected at most {DEPTH} levels, got more.", where=where)
+        if "if" not in typed(data, dict, where):
+            return self._leaf(data, where)
+        fields = named(data, where, {"if", "then", "else"})
+        test = split_of(fields["if"], f"{where}.if")
+        for name in test.names:
+            if name not in self._sizes:
+                raise wrong(f"{where}.if", f"sizes among {', '.join(sorted(self._sizes))}", name)
+        then, other = (self.tree(fields[name], f"{where}.{name}", depth + 1) for name in ("then", "else"))
+        return Node(test, then, other)
+
+    def _leaf(self, data: Json, where: str) -> Leaf:
+        fields = named(data, where, {"config", "calls", "along", "across"})
+        config = integer(fields["config"], f"{where}.config")
+        if config >= self._configs:
+            raise wrong(f"{where}.config", f"a place in the list of {self._configs} configs, from 0", config)
+        losses = [_loss(fields[name], f"{where}.{name}") for name in ("along", "across")]
+        return Leaf(config, integer(fields["calls"], f"{where}.calls"), *losses)
+
+
+def _loss(data: Json, where: str) -> Loss | None:
+    if data is None:
+        return None
+    fields = named(data, where, {"calls", "mean", "worst", "bound"})
+    for name in ("mean", "worst", "bound"):
+        if not is_finite(fields[name]) or fields[name] < 0:
+            raise wrong(f"{where}.{name}", "a loss of 0 or more, such as 0.02 for 2%", fields[name])
+    return Loss(integer(fields["calls"], f"{where}.calls"), fields["mean"], fields["worst"], fields["bound"])
