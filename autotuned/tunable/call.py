@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import inspect
 import operator
 from collections.abc import Callable, Container, Hashable, Iterable, Mapping, Sequence
@@ -88,8 +87,8 @@ def outlined(value: Any) -> Any:
         items = [outlined(item) for item in value]
         return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
     if is_descriptor(value):
-        made = copy.copy(value)
-        made.base = outlined(value.base)
+        made = object.__new__(type(value))  # not by `copy`, which writes into the class: C would look at it anew
+        vars(made).update(vars(value), base=outlined(value.base))
         return made
     return Outline(value) if type(value) not in _PLAIN and is_tensor(value) else value
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import copy as copier
 import enum
 import shutil
 
@@ -309,3 +310,20 @@ def test_what_is_zeroed_may_lie_in_a_tuple_too(shared_device, monkeypatch):
         found[name]((2,), out, (torch.zeros(4), 3))
         with pytest.raises(ValueError, match="out"):
             found[name]((2,), out, (out[3:], 3))
+
+
+def test_a_copy_or_a_new_attribute_of_the_class_leaves_c_in_place(shared_device, monkeypatch):
+    """`copy` and `pickle` write into the class of what they copy; a property that hides a field sends C away."""
+    found = ways(copy, monkeypatch)
+    source, target = (TensorDescriptor(MEMORY[torch.float32], [256], [1], [32]) for _ in "ab")
+    for _ in range(2):
+        check(shared_device, found, source, target, 5)
+    monkeypatch.setattr(TensorDescriptor, "__slotnames__", [], raising=False)
+    copier.copy(source)
+    monkeypatch.setattr(TensorDescriptor, "of_a_user", 1, raising=False)
+    assert by_c(found).passed((source, target, 5), (2,)) is not None
+    check(shared_device, found, source, target, 5)
+    with monkeypatch.context() as patch:
+        patch.setattr(TensorDescriptor, "shape", property(lambda self: [128]), raising=False)
+        assert by_c(found).passed((source, target, 5), (2,)) is None
+    assert by_c(found).passed((source, target, 5), (2,)) is not None

@@ -86,9 +86,24 @@ static int read_fields(PyObject *fields, Block *b, View *v) {
          read_sizes(PyDict_GetItemWithError(fields, s_block_shape), b->block) == b->rank;
 }
 
+/* cold path. The class has changed, as `copy` and `pickle` do when they note its slots: whether an instance's own fields
+ * are still what it says. */
+static __attribute__((noinline)) int note_descriptor_tag(void) {
+  PyObject *names[] = {s_base, s_shape, s_strides, s_block_shape, s_padding, s_rounds};
+  int plain = descriptor_type->tp_getattro == PyObject_GenericGetAttr;
+  for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+    PyObject *found = PyObject_GetAttr((PyObject *)descriptor_type, names[i]); /* which gives the class a version */
+    if (found && Py_TYPE(found)->tp_descr_set) plain = 0; /* a property hides the field */
+    Py_XDECREF(found);
+    PyErr_Clear();
+  }
+  if (plain) descriptor_tag = descriptor_type->tp_version_tag;
+  return plain && descriptor_tag;
+}
+
 /* hot path. What an exact `TensorDescriptor` says, and its tensor; 0 if that is not as known. */
 static int read_descriptor(PyObject *x, Block *b, View *v) {
-  if (descriptor_type->tp_version_tag != descriptor_tag) return 0;
+  if (descriptor_type->tp_version_tag != descriptor_tag && !note_descriptor_tag()) return 0;
   PyObject *fields = PyObject_GenericGetDict(x, NULL);
   int known = fields && read_fields(fields, b, v);
   Py_XDECREF(fields);
