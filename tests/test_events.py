@@ -146,7 +146,7 @@ def test_the_lines_for_prometheus_export_what_was_counted(monkeypatch):
         core.CounterMetricFamily, core.REGISTRY = _Family, registry
         monkeypatch.setitem(sys.modules, "prometheus_client", ModuleType("prometheus_client"))
         monkeypatch.setitem(sys.modules, "prometheus_client.core", core)
-    page = (ROOT / "docs" / "ship-without-a-compiler.md").read_text()
+    page = (ROOT / "docs" / "modes.md").read_text()
     [block] = [text for text in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "prometheus_client" in text]
     exec(block, {})
     events.emit("miss", "app.k", "", 0.5)

@@ -49,8 +49,8 @@ EXAMPLES = {
     "run": ["--", PYTHON, "serve.py"],
     "clear": ["work", "--yes"],
     "compress": ["tuned", "--within", "50%", "--out", "few"],
-    "push": ["tuned", "file://shared"],
-    "pull": ["file://shared", "--out", "pulled"],
+    "push": ["tuned", "file://HERE/shared"],
+    "pull": ["file://HERE/shared", "--out", "pulled"],
     "prune": ["tuned", "--unused", "--calls", "calls.jsonl", "--yes"],
     "gc": [],
     "record": ["more.jsonl", "--", PYTHON, "serve.py"],
@@ -81,7 +81,7 @@ def folder(write, tmp_path, monkeypatch):
 def start(command, *options):
     """A command in a process of its own, without a terminal: its exit code, and what it said."""
     code = "import sys; from autotuned.cli.main import app; sys.argv[0] = 'autotuned'; app()"
-    arguments = [command, *options, *EXAMPLES[command]]
+    arguments = [command, *options, *example(command)]
     done = subprocess.run(
         [PYTHON, "-c", code, *arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120
     )
@@ -93,8 +93,13 @@ def forms(command, *options):
     """What a command says on stdout and stderr."""
     if command in STARTS:
         return start(command, *options)
-    said = run(command, *options, *EXAMPLES[command])
+    said = run(command, *options, *example(command))
     return said.stdout, said.stderr
+
+
+def example(command):
+    """The arguments of a command, with the present folder in place of HERE."""
+    return [one.replace("HERE", os.getcwd()) for one in EXAMPLES[command]]
 
 
 def test_every_command_is_among_the_examples():
@@ -140,7 +145,7 @@ def test_every_command_has_all_forms(command, folder):
     assert command in STARTS or err == ""
     out, _ = forms(command, "--verbose")
     assert out.startswith(own) and out.strip()
-    assert "expected one of the two" in " ".join(run(command, "-q", "-v", *EXAMPLES[command], code=2).stderr.split())
+    assert "expected one of the two" in " ".join(run(command, "-q", "-v", *example(command), code=2).stderr.split())
 
 
 @pytest.mark.parametrize(

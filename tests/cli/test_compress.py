@@ -8,7 +8,8 @@ from ruled import TUNED, files, keep, keep_all, key
 from autotuned.store import layout
 
 
-def test_it_says_what_came_of_it(tmp_path):
+def test_it_says_what_came_of_it(tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "400")
     keep_all()
     done = run("compress", str(layout.kernel_folder("app.k")), "--within", "5%", "--out", str(tmp_path / "few"))
     assert "80 calls, 2 -> 2 configs, worst loss 0.0%" in done.stdout

@@ -103,5 +103,8 @@ def test_without_a_generator_that_takes_sizes_it_says_what_to_write(write: Write
 
 def test_what_is_no_range_is_wrong_usage(write: Write) -> None:
     assert run("tune", target(write), "--cover", "n=9:1", code=2).stderr
-    with pytest.raises(errors.OptionError, match=r"cover: n: expected a range of sizes from 1 up, such as \(1, 8192\)"):
+    with pytest.raises(
+        errors.OptionError,
+        match=r"cover: n: expected a range of sizes from 1 to 1,099,511,627,776, such as \(1, 8192\)",
+    ):
         autotuned.tune("mod_cover", cover={"n": (0, 4)})

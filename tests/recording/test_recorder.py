@@ -249,7 +249,7 @@ def test_a_file_that_tune_would_not_take_is_refused_before_the_command_runs(tmp_
 
 def test_a_command_that_cannot_be_run_leaves_no_file(tmp_path):
     result = CliRunner().invoke(ENTRY.load(), ["record", str(tmp_path / "c.jsonl"), "--", "no-such-command"])
-    assert result.exit_code == 1 and not (tmp_path / "c.jsonl").exists()
+    assert result.exit_code == 127 and not (tmp_path / "c.jsonl").exists()
 
 
 def test_that_nothing_can_be_recorded_is_said_once_a_process(tmp_path):

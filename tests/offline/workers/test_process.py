@@ -244,7 +244,7 @@ def test_a_reference_may_take_longer_than_a_config(tmp_path):
 def worker():
     made = process.Worker(
         {"targets": ["autotuned.kernels.numpy_matmul"], "force": False, "gathers": False,
-         "timeout_s": 60.0}, {"TRITON_INTERPRET": "1"},
+         "timeout_s": 60.0, "wanted": None, "follows": False}, {"TRITON_INTERPRET": "1"},
     )  # fmt: skip
     yield made
     made.kill()
