@@ -15,6 +15,7 @@ import triton
 import triton.language as tl
 from triton import Config
 from triton.backends.compiler import GPUTarget
+from triton.compiler import compiler
 
 import autotuned
 from autotuned import autotune
@@ -42,7 +43,9 @@ def amd(driver, monkeypatch):
         driver.utils, "get_device_properties",
         lambda index: {"max_shared_mem": 65536, "multiprocessor_count": 304, "warpSize": 64},
     )  # fmt: skip
-    return driver
+    compiler.max_shared_mem.cache_clear()  # Triton asks once a process
+    yield driver
+    compiler.max_shared_mem.cache_clear()
 
 
 def kernel():

@@ -126,7 +126,8 @@ def test_a_binary_launches_by_ctypes_what_c_launches(serve, rows, s, offset):
 
 @often
 @given(rank=st.integers(1, 5), data=st.data())
-def test_a_descriptor_in_parts_is_written_as_triton_writes_it(rank, data):
+def test_a_descriptor_in_parts_is_written_as_triton_writes_it(monkeypatch, rank, data):
+    fake_libcuda.install(monkeypatch)
     sizes = data.draw(st.lists(st.integers(1, 2**20), min_size=rank, max_size=rank))
     steps = [*data.draw(st.lists(st.integers(1, 2**34), min_size=rank - 1, max_size=rank - 1)), 1]
     padding = data.draw(st.sampled_from(["zero", "nan"]))
@@ -138,7 +139,8 @@ def test_a_descriptor_in_parts_is_written_as_triton_writes_it(rank, data):
     assert ours == descriptors.written(type_, None, descriptor)
 
 
-def test_another_block_and_sizes_that_do_not_fit_are_refused():
+def test_another_block_and_sizes_that_do_not_fit_are_refused(monkeypatch):
+    fake_libcuda.install(monkeypatch)
     [encoding] = descriptors.encodings(["tensordesc<fp32[16]>"], None)
     with pytest.raises(ValueError, match=r"'x': expected a block of \[16\]"):
         loaded.described("x", TensorDescriptor(torch.zeros(64), [64], [1], [32]), encoding)

@@ -76,7 +76,7 @@ def benched(monkeypatch):
     """Our own tuners' benchmark, so that a search costs nothing; Triton's asks the driver."""
     from autotuned.search import race
 
-    monkeypatch.setattr(race, "race", lambda trials, track, **_: track.sample(trials) or True)
+    monkeypatch.setattr(race, "race", lambda trials, track, *_, **__: track.sample(trials) or True)
     monkeypatch.setattr(race, "duel", lambda best, untuned, track: SimpleNamespace(is_won=True))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from functools import lru_cache
 from types import SimpleNamespace
 
 from fake_driver import OLD_DRIVER, Device
@@ -66,6 +67,9 @@ class Library:
     def _sizes(self):
         return [8] * self.params if isinstance(self.params, int) else self.params
 
+    def cuThreadExchangeStreamCaptureMode(self, mode):
+        return 0
+
     def cuTensorMapEncodeTiled(self, out, type_, rank, address, *rest):
         assert ctypes.addressof(out) % 64 == 0
         return Device()._encode(ctypes.addressof(out), type_, rank, address.value, *rest)
@@ -87,6 +91,6 @@ def install(monkeypatch) -> Library:
     """In the place of the driver's library, with nothing loaded yet."""
     library = Library()
     monkeypatch.setattr(libcuda, "_library", lambda: library)
-    libcuda.driver.cache_clear()
+    monkeypatch.setattr(libcuda, "driver", lru_cache(maxsize=1)(libcuda.Driver))  # the next test finds its own
     monkeypatch.setattr(serve, "_loaded", {})
     return library
