@@ -375,7 +375,10 @@ class State:
         call, live = chosen.call, self._lives.setdefault(tuple(chosen.live), chosen.live)
         if len(self._lives) > LIMIT:
             self._lives.clear()
-        bare = call.without_memory() if self.tunable.has_options else Call((), {}, dict.fromkeys(call.arguments))
+        try:
+            bare = call.without_memory() if self.tunable.has_options else Call((), {}, dict.fromkeys(call.arguments))
+        except Exception:  # of a nested tensor nothing can be said but by itself: what is bound stays
+            return None
         return chosen._replace(call=bare, live=live, device=device)
 
     def forget(self) -> None:
