@@ -141,9 +141,9 @@ def said_of(kernel: Any) -> str:
 @pytest.mark.parametrize(
     ("scope", "session", "name"),
     [
-        ({}, "/home/a/My study-2.ipynb", "My_study_2"),
-        ({"__vsc_ipynb_file__": "/home/a/tuning.ipynb"}, "", "tuning"),
-        ({"__file__": "/home/a/marimo_book.py"}, "", "marimo_book"),
+        ({}, "/books/My study-2.ipynb", "My_study_2"),
+        ({"__vsc_ipynb_file__": "/books/tuning.ipynb"}, "", "tuning"),
+        ({"__file__": "/books/marimo_book.py"}, "", "marimo_book"),
         ({}, "console-1-0a1b2c3d4e5f", "notebook"),
     ],
     ids=["Jupyter", "VS Code", "marimo", "a name made up"],
