@@ -99,7 +99,7 @@ def test_wheel_holds_every_source_file_and_schema(wheel):
     expected = {"autotuned/py.typed"}
     for package, folder in PACKAGES.items():
         for path in (ROOT / folder).rglob("*"):
-            if path.suffix in (".py", ".json", ".pyi", ".typed", ".css") and "__pycache__" not in path.parts:
+            if path.suffix in (".py", ".json", ".pyi", ".typed", ".css", ".html") and "__pycache__" not in path.parts:
                 expected.add(f"{package.replace('.', '/')}/{path.relative_to(ROOT / folder).as_posix()}")
     # The extension is optional for users; CI fails elsewhere if it was not built.
     assert {name for name in names if ".dist-info" not in name and not name.endswith(".so")} == expected
