@@ -238,7 +238,7 @@ def difference(compiled: Any) -> str:
 
 
 def _form(compiled: Any) -> variant.Form | None:
-    """A source as binaries are told apart, but for options; None where it has tuples or descriptors."""
+    """A source as binaries are told apart, but for options; None where no binary can say what it is compiled for."""
     try:
         parts = compiled.signature, compiled.constants, compiled.attrs, SimpleNamespace(), 0
         constexprs = [parameter.name for parameter in compiled.fn.params if parameter.is_constexpr]
