@@ -71,7 +71,8 @@ def programs(path: str, folder: Path) -> Iterator[list[str]]:
             yield [sys.executable, "-W", "error", _written(path, folder, program)]
             program = []
         if step.kind == "command":
-            yield [*script(), *(sys.executable if word == "python" else word for word in step.text.split()[1:])]
+            words = step.text.replace("$PWD", str(folder)).split()[1:]
+            yield [*script(), *(sys.executable if word == "python" else word for word in words)]
 
 
 def _written(path: str, folder: Path, program: list[Step]) -> str:
