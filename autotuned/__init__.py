@@ -26,28 +26,28 @@ if TYPE_CHECKING:
     from autotuned.events import counters as counters
     from autotuned.events import on_event as on_event
     from autotuned.key.key import pow2 as pow2
-    from autotuned.offline.check import check as check
-    from autotuned.offline.compare import compare as compare
-    from autotuned.offline.compress import compress as compress
-    from autotuned.offline.digest import choices_digest as choices_digest
-    from autotuned.offline.export import export as export
     from autotuned.offline.follow import follow as follow
     from autotuned.offline.plan import plan as plan
     from autotuned.offline.prepare import prepare as prepare
-    from autotuned.offline.prune import prune as prune
-    from autotuned.offline.report import report as report
-    from autotuned.offline.shared import pull as pull
-    from autotuned.offline.shared import push as push
+    from autotuned.offline.release.check import check as check
+    from autotuned.offline.release.compress import compress as compress
+    from autotuned.offline.release.export import export as export
+    from autotuned.offline.release.prune import prune as prune
+    from autotuned.offline.release.shared import pull as pull
+    from autotuned.offline.release.shared import push as push
+    from autotuned.offline.report.compare import compare as compare
+    from autotuned.offline.report.digest import choices_digest as choices_digest
+    from autotuned.offline.report.report import report as report
     from autotuned.offline.tuning import tune as tune
     from autotuned.offline.warmup import warmup as warmup
     from autotuned.recording.recorder import record as record
     from autotuned.remote.connection import connect as connect
-    from autotuned.resolve.refresh import refresh as refresh
-    from autotuned.resolve.restored import restored as restored
     from autotuned.resolve.sealing import seal as seal
     from autotuned.resolve.sealing import unseal as unseal
-    from autotuned.search.check import Check as Check
     from autotuned.search.do_bench import FixedLaunches as FixedLaunches
+    from autotuned.search.safety.check import Check as Check
+    from autotuned.serving.refresh import refresh as refresh
+    from autotuned.serving.restored import restored as restored
     from autotuned.space.space import Space as Space
     from autotuned.space.space import pow2s as pow2s
     from autotuned.space.strategies import strategy as strategy
@@ -63,21 +63,21 @@ __all__ = [
 
 # Imported at first use: importing this package must cost neither torch (1 s) nor triton (0.24 s).
 _HOMES = {
-    "Check": "autotuned.search.check",
+    "Check": "autotuned.search.safety.check",
     "Config": "triton",
     "FixedLaunches": "autotuned.search.do_bench",
     "Space": "autotuned.space.space",
     "Tuned": "autotuned.api.tuned",
     "TunedFunction": "autotuned.api.function",
     "autotune": "autotuned.api.decorator",
-    "check": "autotuned.offline.check",
-    "choices_digest": "autotuned.offline.digest",
-    "compare": "autotuned.offline.compare",
-    "compress": "autotuned.offline.compress",
+    "check": "autotuned.offline.release.check",
+    "choices_digest": "autotuned.offline.report.digest",
+    "compare": "autotuned.offline.report.compare",
+    "compress": "autotuned.offline.release.compress",
     "connect": "autotuned.remote.connection",
     "counters": "autotuned.events",
     "diff": "autotuned.configfiles.exchange",
-    "export": "autotuned.offline.export",
+    "export": "autotuned.offline.release.export",
     "follow": "autotuned.offline.follow",
     "freeze": "autotuned.api.freeze",
     "heuristics": "autotuned.api.heuristics",
@@ -90,14 +90,14 @@ _HOMES = {
     "pow2": "autotuned.key.key",
     "prepare": "autotuned.offline.prepare",
     "pow2s": "autotuned.space.space",
-    "pull": "autotuned.offline.shared",
-    "push": "autotuned.offline.shared",
-    "prune": "autotuned.offline.prune",
+    "pull": "autotuned.offline.release.shared",
+    "push": "autotuned.offline.release.shared",
+    "prune": "autotuned.offline.release.prune",
     "record": "autotuned.recording.recorder",
     "register_configs": "autotuned.configfiles.lookup",
-    "report": "autotuned.offline.report",
-    "refresh": "autotuned.resolve.refresh",
-    "restored": "autotuned.resolve.restored",
+    "report": "autotuned.offline.report.report",
+    "refresh": "autotuned.serving.refresh",
+    "restored": "autotuned.serving.restored",
     "seal": "autotuned.resolve.sealing",
     "strategy": "autotuned.space.strategies",
     "sync": "autotuned.distributed.agreement",

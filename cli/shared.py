@@ -28,7 +28,7 @@ def of_store(command: Callable[..., None], heads: bool = False) -> Callable[...,
     def run(*args: Any, store: str | None, **kwargs: Any) -> None:
         with contextlib.ExitStack() as stack:
             if store is not None:
-                from autotuned.offline import shared
+                from autotuned.offline.release import shared
 
                 stack.enter_context(shared.in_place(store, heads))
             command(*args, **kwargs)

@@ -83,7 +83,7 @@ _SLOW_FILES = {
     "configfiles/test_git_merge", "configfiles/test_packaged", "distributed/test_agreement", "dropin/test_import_hook",
     "kernels/test_kernels", "offline/test_devices", "offline/workers/test_process", "offline/workers/test_ray_cluster",
     "project/test_app", "project/test_compiled", "project/test_core_alone", "project/test_libraries",
-    "project/test_packaging", "project/test_surroundings", "project/test_workflow", "offline/test_shared",
+    "project/test_packaging", "project/test_surroundings", "project/test_workflow", "offline/release/test_shared",
     "offline/test_covering",
     "remote/test_client", "remote/test_faults", "remote/test_fleet", "resolve/test_single_flight",
     "search/test_race_on_samples", "stress/test_stress", "upstream/test_interpreted_autotuner",

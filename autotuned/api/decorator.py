@@ -28,14 +28,13 @@ if TYPE_CHECKING:
     from autotuned.api.overloads import Decorator
     from autotuned.configfiles import nearest_shape as neighbours
     from autotuned.configfiles.policy import Within
-    from autotuned.resolve import declared
-    from autotuned.search import check as checks
     from autotuned.search import do_bench as benches
-    from autotuned.space import strategies
+    from autotuned.search.safety import check as checks
+    from autotuned.space import declared, strategies
     from autotuned.space.space import Space
 else:
-    checks, benches = later("search.check"), later("search.do_bench")
-    neighbours, declared = later("configfiles.nearest_shape"), later("resolve.declared")
+    checks, benches = later("search.safety.check"), later("search.do_bench")
+    neighbours, declared = later("configfiles.nearest_shape"), later("space.declared")
 
 # Name given by the user -> fingerprint and place of what has it.
 _explicit_names: dict[str, tuple[str, tuple[str, str] | None]] = {}

@@ -19,9 +19,10 @@ from triton.runtime.autotuner import Heuristics
 
 from autotuned import env
 from autotuned.key.key import Key
-from autotuned.search import failures, parallelism, threads
-from autotuned.search.compile import Wanted, in_order
-from autotuned.search.crew import Crew, shared_slots
+from autotuned.search import failures
+from autotuned.search.compiling import parallelism, threads
+from autotuned.search.compiling.compile import Wanted, in_order
+from autotuned.search.compiling.crew import Crew, shared_slots
 from autotuned.store import layout, records
 from autotuned.store.journal import Journal
 from autotuned.triton_compat import cache, compiled, frontend, kernel, specialization

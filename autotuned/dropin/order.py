@@ -25,11 +25,11 @@ from autotuned.triton_compat import cache, kernel
 from autotuned.typed_json import Json, named, typed
 
 if TYPE_CHECKING:
-    from autotuned.search import crew, parallelism
+    from autotuned.search.compiling import crew, parallelism
     from autotuned.triton_compat import compiled, recorded
     from autotuned.triton_compat.compiled import Compilation
 else:
-    crew, parallelism = later("search.crew"), later("search.parallelism")
+    crew, parallelism = later("search.compiling.crew"), later("search.compiling.parallelism")
     compiled, recorded = later("triton_compat.compiled"), later("triton_compat.recorded")
 
 log = logging.getLogger("autotuned")

@@ -26,7 +26,7 @@ from autotuned.offline.results import BuildResult, BuiltFile
 from autotuned.offline.shapes_only import shapes_only
 from autotuned.offline.targets import Found
 from autotuned.recording.file import SUFFIX
-from autotuned.search import parallelism
+from autotuned.search.compiling import parallelism
 from autotuned.triton_compat import kernel as toolchain
 from autotuned.triton_compat import specialization
 from autotuned.tunable.call import Call

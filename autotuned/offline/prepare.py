@@ -24,7 +24,7 @@ from autotuned.offline.device import tensors_on, use_device
 from autotuned.offline.targets import texts
 from autotuned.offline.warmup import PreparedCall
 from autotuned.resolve import explain, tuner
-from autotuned.search import parallelism
+from autotuned.search.compiling import parallelism
 from autotuned.typed_json import Json
 
 T = TypeVar("T")

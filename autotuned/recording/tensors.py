@@ -10,7 +10,7 @@ from typing import Any
 
 from autotuned import disk
 from autotuned.errors import RecordError
-from autotuned.search import parallelism
+from autotuned.search.compiling import parallelism
 from autotuned.typed_json import INT64_MAX, Json, integer, integers, named, typed, wrong
 
 ALIGNMENT = 16  # what Triton tells apart

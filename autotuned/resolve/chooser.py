@@ -25,14 +25,15 @@ from autotuned.typed_json import Json
 
 if TYPE_CHECKING:
     from autotuned.configfiles import lookup
-    from autotuned.resolve import advice, declared, explain, fleet, searcher
+    from autotuned.resolve import advice, explain, fleet, searcher
     from autotuned.resolve.explain import Explanation
     from autotuned.search import exclusions, failures
+    from autotuned.space import declared
     from autotuned.store import locks
     from autotuned.tunable import readers
 else:
     explain, searcher, advice = map(later, ("resolve.explain", "resolve.searcher", "resolve.advice"))
-    lookup, declared, fleet = map(later, ("configfiles.lookup", "resolve.declared", "resolve.fleet"))
+    lookup, declared, fleet = map(later, ("configfiles.lookup", "space.declared", "resolve.fleet"))
     exclusions, failures, locks, readers = map(
         later, ("search.exclusions", "search.failures", "store.locks", "tunable.readers")
     )

@@ -14,7 +14,7 @@ from autotuned.store import listing, records
 from autotuned.store.record import TuningRecord
 
 if TYPE_CHECKING:
-    from autotuned.resolve.declared import Declared
+    from autotuned.space.declared import Declared
 
 NEAREST = 4  # records that are read: those of the calls that differ least
 ENTRIES = 16  # choices of config files that count

@@ -24,15 +24,15 @@ from autotuned.typed_json import Json, canonical, digest, encode, portable, why_
 
 if TYPE_CHECKING:
     from autotuned.configfiles.policy import Within
-    from autotuned.resolve.declared import Declaration
-    from autotuned.search import check as checks
     from autotuned.search import exclusions
-    from autotuned.search.check import Check
     from autotuned.search.job import Observer
+    from autotuned.search.safety import check as checks
+    from autotuned.search.safety.check import Check
+    from autotuned.space.declared import Declaration
     from autotuned.store.locks import Lock
     from autotuned.store.record import TuningRecord
 else:
-    checks, exclusions = later("search.check"), later("search.exclusions")
+    checks, exclusions = later("search.safety.check"), later("search.exclusions")
 
 log = logging.getLogger("autotuned")
 LIMIT = 4096  # remembered choices of one kernel; more distinct problems than this must not grow memory without end

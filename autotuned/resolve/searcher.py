@@ -33,11 +33,12 @@ from autotuned.tunable.call import Call
 from autotuned.typed_json import canonical, portable
 
 if TYPE_CHECKING:
-    from autotuned.resolve import declared, priors
+    from autotuned.resolve import priors
     from autotuned.resolve.request import Member
     from autotuned.search import batches, members
+    from autotuned.space import declared
 else:  # for declared spaces alone: NumPy takes as long as all else
-    declared, priors = later("resolve.declared"), later("resolve.priors")
+    declared, priors = later("space.declared"), later("resolve.priors")
     batches, members = later("search.batches"), later("search.members")
 
 log = logging.getLogger("autotuned")

@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from autotuned.errors import AllConfigsFailedError, CheckError, DecorationError, DeviceLostError, OutOfMemoryError
-from autotuned.search import parallelism, search
+from autotuned.search import search
+from autotuned.search.compiling import parallelism
 from autotuned.search.job import Job, Outcome
 from autotuned.store.record import Timing
 from autotuned.tunable import configs

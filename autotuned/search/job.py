@@ -12,8 +12,8 @@ from typing import Any
 from autotuned.key import opaque
 from autotuned.key.key import Key
 from autotuned.search import timers
-from autotuned.search.check import Check
 from autotuned.search.exclusions import Exclusion
+from autotuned.search.safety.check import Check
 from autotuned.search.timers import GivenTimer, Timer
 from autotuned.store.conditions import Checked, Conditions, Restore
 from autotuned.store.journal import Journal

@@ -10,7 +10,7 @@ from functools import partial
 
 from autotuned.search import race
 from autotuned.search.job import Job, Noise
-from autotuned.search.protection import Guard
+from autotuned.search.safety.protection import Guard
 from autotuned.search.sampling import Sampling
 from autotuned.search.timers import GivenTimer
 from autotuned.search.trial import Trial

@@ -9,7 +9,7 @@ import typer
 
 import autotuned
 from autotuned.key.words import call_words
-from autotuned.offline.check import CheckResult
+from autotuned.offline.release.check import CheckResult
 
 from .. import terminal
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import autotuned
 from autotuned import env
 from autotuned.configfiles import file, lookup, writer
-from autotuned.offline import shared
+from autotuned.offline.release import shared
 from autotuned.store import layout
 from autotuned.triton_compat import versions as supported
 from autotuned.typed_json import Json

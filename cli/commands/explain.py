@@ -11,7 +11,7 @@ import typer
 from autotuned.errors import NoDeviceError
 from autotuned.gpu import device
 from autotuned.key.key import Key
-from autotuned.offline.stored import kernels, of_kernel
+from autotuned.offline.report.stored import kernels, of_kernel
 from autotuned.resolve import explain
 from autotuned.resolve.explain import Explanation
 from autotuned.store import layout, listing

@@ -13,8 +13,8 @@ import typer
 import autotuned
 from autotuned.configfiles import lookup
 from autotuned.key.words import call_words
-from autotuned.offline.stored import Filter, Stored, choices, kernels
-from autotuned.offline.usage import Missing, Usage
+from autotuned.offline.report.stored import Filter, Stored, choices, kernels
+from autotuned.offline.report.usage import Missing, Usage
 from autotuned.recording import file
 from autotuned.store import layout, listing
 

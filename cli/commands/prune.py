@@ -15,7 +15,7 @@ from .. import terminal
 from ..views.names import recording_of
 
 if TYPE_CHECKING:
-    from autotuned.offline.prune import Pruned, PruneResult
+    from autotuned.offline.release.prune import Pruned, PruneResult
 
 HEADERS = ("call~", "config~", "toolchain=", "time>?", "binaries>?")
 

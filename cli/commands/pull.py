@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import autotuned
-from autotuned.offline.shared import Moved
+from autotuned.offline.release.shared import Moved
 
 from .. import terminal
 

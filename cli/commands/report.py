@@ -10,10 +10,10 @@ import typer
 
 import autotuned
 from autotuned import disk
-from autotuned.offline.compare import Comparison, Pair, PairSummary
-from autotuned.offline.report import Report
-from autotuned.offline.reported import ReportCase, Summary, by_kernel
-from autotuned.offline.usage import Usage
+from autotuned.offline.report.compare import Comparison, Pair, PairSummary
+from autotuned.offline.report.report import Report
+from autotuned.offline.report.reported import ReportCase, Summary, by_kernel
+from autotuned.offline.report.usage import Usage
 
 from .. import terminal
 from ..views.names import OnlyKernel, complete, kernel_of

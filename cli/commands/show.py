@@ -9,7 +9,7 @@ import typer
 
 from autotuned.key.nearest_key import parts
 from autotuned.key.words import value_words
-from autotuned.offline.stored import Filter, Stored, choices, kernels
+from autotuned.offline.report.stored import Filter, Stored, choices, kernels
 from autotuned.store import listing
 from autotuned.store.record import Timing, TuningRecord, identity_of
 from autotuned.typed_json import Json

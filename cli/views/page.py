@@ -14,10 +14,10 @@ from markupsafe import Markup
 
 import autotuned
 from autotuned.key.words import call_words
-from autotuned.offline.compare import Comparison, Pair, PairSummary
-from autotuned.offline.parameters import Parameter, sizes
-from autotuned.offline.report import Report
-from autotuned.offline.reported import ReportCase, ReportConfig, by_kernel
+from autotuned.offline.report.compare import Comparison, Pair, PairSummary
+from autotuned.offline.report.parameters import Parameter, sizes
+from autotuned.offline.report.report import Report
+from autotuned.offline.report.reported import ReportCase, ReportConfig, by_kernel
 
 from .. import terminal
 from . import plots

@@ -25,7 +25,7 @@ import sys
 sys.path[:0] = [{bench!r}]
 import triton
 from problems import PROBLEMS
-from autotuned.search import compile
+from autotuned.search.compiling import compile
 from autotuned import autotune
 problem = PROBLEMS[{problem!r}]
 work = autotune(problem.configs[:{configs}], name="work", key=[], do_bench=lambda call, quantiles: [1.0] * 3)(

@@ -18,7 +18,7 @@ from triton.runtime.autotuner import Autotuner
 
 import autotuned
 from autotuned.dropin import ahead, install
-from autotuned.search import crew
+from autotuned.search.compiling import crew
 
 BLOCKS = (16, 32, 64, 128)
 TIMES = {16: 2.0, 32: 3.0, 64: 1.0, 128: 4.0}

@@ -20,7 +20,7 @@ from triton import knobs
 from autotuned.offline import targets
 from autotuned.offline.workers import compile_pool, compile_server
 from autotuned.offline.workers.compile_pool import Compilers
-from autotuned.search import compile
+from autotuned.search.compiling import compile
 from autotuned.store import listing, records
 
 MODULE = """
@@ -240,7 +240,7 @@ if "autotuned.offline.workers.worker" in " ".join(sys.orig_argv):
 # Threads compile until workers are ready, which nobody here makes wait for a GPU to begin.
 MEASURED_WHEN_READY = """
     import os, time, torch
-    from autotuned.search import compile
+    from autotuned.search.compiling import compile
     print("case of", os.getpid())
     while not compile.compilers[-1]._knows("compiled_by_tune.work"):
         time.sleep(0.02)

@@ -12,7 +12,8 @@ import triton.language as tl
 from triton import Config
 
 from autotuned import Check, autotune
-from autotuned.search import snapshots, timers
+from autotuned.search import timers
+from autotuned.search.safety import snapshots
 from autotuned.store import listing
 
 MIB = 1 << 20

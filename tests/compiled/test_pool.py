@@ -18,8 +18,8 @@ import triton.language as tl
 from triton import Config, knobs
 
 from autotuned import autotune
-from autotuned.search import compile as compiling
-from autotuned.search import threads
+from autotuned.search.compiling import compile as compiling
+from autotuned.search.compiling import threads
 from autotuned.store import listing, records
 from autotuned.triton_compat import compiled
 

@@ -12,8 +12,9 @@ import triton.language as tl
 from triton import Config
 
 from autotuned import autotune
-from autotuned.search import compile as compiling
-from autotuned.search import search, snapshots
+from autotuned.search import search
+from autotuned.search.compiling import compile as compiling
+from autotuned.search.safety import snapshots
 from autotuned.store import listing
 from autotuned.tunable import kernel as target
 

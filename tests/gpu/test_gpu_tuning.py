@@ -18,7 +18,8 @@ import autotuned
 from autotuned import autotune
 from autotuned.offline import targets
 from autotuned.offline.workers.compile_pool import Compilers
-from autotuned.search import compile, timers
+from autotuned.search import timers
+from autotuned.search.compiling import compile
 from autotuned.search.trial import Trial
 from autotuned.store import listing
 

@@ -20,7 +20,7 @@ BATCH = 10  # timed calls between two waits for the GPU, so that its queue never
 _DOES = (
     ("triton/compiler/compiler.py", "compile"),
     ("triton/testing.py", "measure"),
-    ("/autotuned/search/compile", "compile"),
+    ("/autotuned/search/compiling/compile", "compile"),
     ("/autotuned/search/crew", "compile"),
     ("/autotuned/search/threads", "compile"),
     ("/autotuned/dropin/ahead", "compile"),

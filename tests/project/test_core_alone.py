@@ -8,7 +8,7 @@ from pathlib import Path
 CORE = [
     "configfiles/test_file", "configfiles/test_lookup", "configfiles/test_lookup_bad", "configfiles/test_lookup_near",
     "configfiles/test_writer", "gpus/test_device", "key/test_key", "key/test_source", "key/test_source_objects",
-    "key/test_source_text", "launch/test_codegen", "launch/test_table", "search/test_snapshots", "search/test_timers",
+    "key/test_source_text", "launch/test_codegen", "launch/test_table", "search/safety/test_snapshots", "search/test_timers",
     "store/test_record", "store/test_records", "test_disk", "test_env", "test_errors", "test_typed_json",
     "tunable/test_configs",
 ]  # fmt: skip

@@ -261,7 +261,7 @@ def test_bits_are_compared_where_the_same_configs_were_chosen(ours, said):
         ([("triton/runtime/autotuner.py", "benchmark"), ("triton/testing.py", "do_bench")], "tuned measure"),
         ([("/x/autotuned/dropin/ahead.py", "wait")], "tuned compile"),
         ([("/x/autotuned/search/search.py", "run"), ("/x/autotuned/search/race.py", "go")], "tuned measure"),
-        ([("/x/autotuned/search/search.py", "run"), ("/x/autotuned/search/compile.py", "go")], "tuned compile"),
+        ([("/x/autotuned/search/search.py", "run"), ("/x/autotuned/search/compiling/compile.py", "go")], "tuned compile"),
         ([("triton/runtime/autotuner.py", "benchmark"), ("/x/autotuned/dropin/ahead.py", "all"), ("/x/autotuned/search/crew.py", "wait")], "tuned compile"),
         ([("/x/autotuned/dropin/raced.py", "times")], "tuned other"),
         ([("/x/autotuned/dropin/raced.py", "times"), ("<frozen importlib._bootstrap>", "_load")], "imports"),

@@ -21,7 +21,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from autotuned.errors import EncodingError, RecordError
 from autotuned.key import walk
 from autotuned.recording import arguments as argspec
-from autotuned.search import parallelism
+from autotuned.search.compiling import parallelism
 
 
 def again(**arguments):

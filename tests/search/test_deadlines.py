@@ -11,9 +11,9 @@ from stored import records
 
 from autotuned import autotune
 from autotuned.errors import AllConfigsFailedError
-from autotuned.search import compile as compiling
 from autotuned.search import racing, sampling, search, timers
-from autotuned.search.compile import CompileStream, Wanted
+from autotuned.search.compiling import compile as compiling
+from autotuned.search.compiling.compile import CompileStream, Wanted
 from autotuned.store import locks
 from autotuned.tunable.call import Call
 from autotuned.tunable.function import TunableFunction

@@ -15,8 +15,8 @@ from fakes import FakeConfig as Config
 import autotuned
 from autotuned import autotune
 from autotuned.offline.measure import remark
-from autotuned.search import compile as compiling
 from autotuned.search import race, racing, sampling, search
+from autotuned.search.compiling import compile as compiling
 from autotuned.search.race import Duel, Track, duel, winner
 from autotuned.search.trial import Trial, median
 from autotuned.store import listing

@@ -21,8 +21,8 @@ import autotuned
 from autotuned import autotune
 from autotuned.gpu import device
 from autotuned.offline.measure import remark
-from autotuned.search import compile as compiling
 from autotuned.search import race, racing, sampling, search, timers
+from autotuned.search.compiling import compile as compiling
 from autotuned.store import listing
 from autotuned.store.record import TuningRecord
 

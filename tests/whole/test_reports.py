@@ -13,7 +13,8 @@ from stored import records
 
 from autotuned import autotune
 from autotuned.errors import ArgumentNameError, CheckError
-from autotuned.search import race, snapshots, timers
+from autotuned.search import race, timers
+from autotuned.search.safety import snapshots
 from autotuned.search.trial import Trial
 from autotuned.search.trials import Board
 from autotuned.tunable import function

@@ -9,7 +9,7 @@ from autotuned import env
 from autotuned.gpu import inventory, visible
 from autotuned.offline.workers.process import Worker
 from autotuned.offline.workers.slots import Process, Slot
-from autotuned.search import parallelism
+from autotuned.search.compiling import parallelism
 from autotuned.typed_json import Json
 
 COMPILE_WORKERS = "AUTOTUNED_COMPILE_WORKERS"

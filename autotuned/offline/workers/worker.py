@@ -26,7 +26,8 @@ from autotuned.offline.ranges import Wanted
 from autotuned.offline.results import CaseResult, Observer
 from autotuned.offline.workers import process
 from autotuned.offline.workers.process import LOST
-from autotuned.search import compile, exclusions
+from autotuned.search import exclusions
+from autotuned.search.compiling import compile
 from autotuned.search.job import Progress
 from autotuned.store import conditions, record, records
 from autotuned.typed_json import Json, digest

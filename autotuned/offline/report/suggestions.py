@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from autotuned.key.words import in_order
-from autotuned.offline.parameters import Tunables
-from autotuned.offline.reported import SLOWER, ReportCase, Summary
-from autotuned.offline.usage import Usage
+from autotuned.offline.report.parameters import Tunables
+from autotuned.offline.report.reported import SLOWER, ReportCase, Summary
+from autotuned.offline.report.usage import Usage
 from autotuned.typed_json import Json, canonical
 
 MOST_FAILED = 0.5  # of a kernel's configs; with more, the search spends its time on what cannot run

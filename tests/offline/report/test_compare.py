@@ -24,7 +24,7 @@ def put(n: int, times: dict[int, float], kernel: str = "app.k", **context: objec
     assert records.keep(TuningRecord(make_key(n, kernel, **context), best.config, best.median_us, "ok", timings))
 
 
-def ratios(found: autotuned.offline.compare.Comparison) -> dict[int, float | None]:
+def ratios(found: autotuned.offline.report.compare.Comparison) -> dict[int, float | None]:
     return {pair.a.stored.key.call["values"]["n"]: pair.ratio for pair in found.pairs}
 
 

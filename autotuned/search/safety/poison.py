@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from autotuned.search.check import Checker, is_all_nan, outputs_of
+from autotuned.search.safety.check import Checker, is_all_nan, outputs_of
 
 if TYPE_CHECKING:
-    from autotuned.search.compile import CompileStream
+    from autotuned.search.compiling.compile import CompileStream
     from autotuned.search.job import Job
-    from autotuned.search.protection import Guard
+    from autotuned.search.safety.protection import Guard
     from autotuned.search.trial import Trial
 
 

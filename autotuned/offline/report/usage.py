@@ -10,8 +10,8 @@ from functools import cached_property
 from autotuned.key.key import Key
 from autotuned.key.nearest_key import Alike, Difference
 from autotuned.key.words import change_words
-from autotuned.offline import stored
-from autotuned.offline.stored import Stored
+from autotuned.offline.report import stored
+from autotuned.offline.report.stored import Stored
 from autotuned.recording.file import RecordedCall
 from autotuned.resolve import explain
 from autotuned.typed_json import Json, canonical

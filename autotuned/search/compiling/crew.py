@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from autotuned import env
-from autotuned.search import failures, parallelism, threads
+from autotuned.search import failures
+from autotuned.search.compiling import parallelism, threads
 from autotuned.store import layout, locks
 from autotuned.triton_compat import cache
 from autotuned.triton_compat.compiled import Compilation

@@ -8,7 +8,7 @@ from pathlib import Path
 from autotuned.configfiles import exchange
 from autotuned.configfiles.exchange import PathLike
 from autotuned.errors import ConfigFileError
-from autotuned.offline import stored
+from autotuned.offline.report import stored
 from autotuned.resolve import tuner
 from autotuned.store import listing
 from autotuned.store.record import identity_of

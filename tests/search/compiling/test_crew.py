@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from autotuned.search import crew
-from autotuned.search.crew import Crew
+from autotuned.search.compiling import crew
+from autotuned.search.compiling.crew import Crew
 from autotuned.store import locks
 from autotuned.triton_compat import cache
 from autotuned.triton_compat.compiled import Compilation

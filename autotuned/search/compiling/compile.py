@@ -22,7 +22,8 @@ else:
     Protocol = object
 
 from autotuned.errors import LeftOutError
-from autotuned.search import failures, parallelism, threads
+from autotuned.search import failures
+from autotuned.search.compiling import parallelism, threads
 from autotuned.search.exclusions import SharedMemory
 from autotuned.store.journal import Journal
 from autotuned.triton_compat import cache

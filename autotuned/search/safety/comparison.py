@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from autotuned.search.check import Checker, Output, outputs_of
-from autotuned.search.compile import CompileStream
+from autotuned.search.compiling.compile import CompileStream
 from autotuned.search.job import Job
-from autotuned.search.poison import Poison
-from autotuned.search.protection import Guard
+from autotuned.search.safety.check import Checker, Output, outputs_of
+from autotuned.search.safety.poison import Poison
+from autotuned.search.safety.protection import Guard
 from autotuned.search.trial import Trial
 from autotuned.search.trials import Board
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from autotuned.key.words import in_order, value_words
-from autotuned.offline.reported import ReportCase, ReportConfig, mean, slowdown
+from autotuned.offline.report.reported import ReportCase, ReportConfig, mean, slowdown
 from autotuned.tunable.configs import OPTIONS
 from autotuned.typed_json import Json
 

@@ -1,4 +1,4 @@
-"""`search/snapshots.py` on torch tensors: views, dtypes, and what autograd must not see."""
+"""`search/safety/snapshots.py` on torch tensors: views, dtypes, and what autograd must not see."""
 
 import itertools
 from collections.abc import Callable
@@ -10,8 +10,8 @@ from fakes import FakeDescriptor
 
 from autotuned.key.memory import aliases, elements
 from autotuned.launch.bound import zero_named
-from autotuned.search import snapshots
-from autotuned.search.snapshots import Protection, Snapshot, poison
+from autotuned.search.safety import snapshots
+from autotuned.search.safety.snapshots import Protection, Snapshot, poison
 
 
 def matrix() -> torch.Tensor:

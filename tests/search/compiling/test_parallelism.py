@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from autotuned.search import parallelism
+from autotuned.search.compiling import parallelism
 
 
 @pytest.fixture

@@ -9,12 +9,12 @@ from functools import cached_property
 from pathlib import Path
 
 from autotuned.errors import KernelNameError
-from autotuned.offline import parameters, reported, stored
-from autotuned.offline.parameters import Tunables
-from autotuned.offline.reported import ReportCase, Summary, by_kernel, by_place, summed
-from autotuned.offline.stored import Filter
-from autotuned.offline.suggestions import Suggestion, suggestions, worst
-from autotuned.offline.usage import Usage
+from autotuned.offline.report import parameters, reported, stored
+from autotuned.offline.report.parameters import Tunables
+from autotuned.offline.report.reported import ReportCase, Summary, by_kernel, by_place, summed
+from autotuned.offline.report.stored import Filter
+from autotuned.offline.report.suggestions import Suggestion, suggestions, worst
+from autotuned.offline.report.usage import Usage
 from autotuned.recording import file
 from autotuned.store import layout, listing
 from autotuned.typed_json import Json

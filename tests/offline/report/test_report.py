@@ -13,8 +13,8 @@ import autotuned
 from autotuned.errors import KernelNameError
 from autotuned.gpu.device import INTERPRETER
 from autotuned.key.key import Key
-from autotuned.offline.parameters import sizes
-from autotuned.offline.report import Report
+from autotuned.offline.report.parameters import sizes
+from autotuned.offline.report.report import Report
 from autotuned.recording.file import RecordedCall, Writer
 from autotuned.store import records
 from autotuned.store.record import Timing, TuningRecord

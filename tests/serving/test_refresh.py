@@ -15,7 +15,7 @@ from stored import lines
 
 import autotuned
 from autotuned import autotune
-from autotuned.resolve import refresh as refreshing
+from autotuned.serving import refresh as refreshing
 from autotuned.store import layout
 
 CONFIGS = [FakeConfig({"step": step}) for step in range(3)]

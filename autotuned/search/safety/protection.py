@@ -8,9 +8,9 @@ from typing import TypeVar
 
 from autotuned.key import memory
 from autotuned.search import failures
-from autotuned.search.compile import CompileStream
+from autotuned.search.compiling.compile import CompileStream
 from autotuned.search.job import Job, Outcome
-from autotuned.search.snapshots import Known, Protection
+from autotuned.search.safety.snapshots import Known, Protection
 
 Result = TypeVar("Result")
 _NOTHING_YET = object()

@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from autotuned.key.memory import tensors_in
-from autotuned.search.protection import Guard
+from autotuned.search.safety.protection import Guard
 from autotuned.triton_compat.compiled import Access, union
 
 thoroughly = settings(max_examples=300, deadline=None, database=None, derandomize=True)

@@ -11,8 +11,8 @@ from given import keep
 import autotuned
 from autotuned.errors import KernelNameError
 from autotuned.gpu.device import INTERPRETER
-from autotuned.offline import stored
-from autotuned.offline.stored import Filter
+from autotuned.offline.report import stored
+from autotuned.offline.report.stored import Filter
 from autotuned.store import records
 from autotuned.store.record import Timing, TuningRecord
 

@@ -15,7 +15,7 @@ from shipped import LARGE, OTHER, SLUG, SMALL
 import autotuned
 from autotuned import env
 from autotuned.errors import ConfigFileError, OptionError, StoreError
-from autotuned.offline import shared
+from autotuned.offline.release import shared
 from autotuned.remote.client import Client
 from autotuned.remote.place import place
 from autotuned.store import layout, listing, records

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from autotuned.errors import KernelNameError, OptionError
 from autotuned.key.words import in_order
-from autotuned.offline import reported, stored
-from autotuned.offline.reported import Place, ReportCase, mean, slowdown
-from autotuned.offline.stored import Filter, Stored
+from autotuned.offline.report import reported, stored
+from autotuned.offline.report.reported import Place, ReportCase, mean, slowdown
+from autotuned.offline.report.stored import Filter, Stored
 from autotuned.store.record import identity_of
 from autotuned.typed_json import Json, canonical
 

@@ -15,7 +15,7 @@ from autotuned.binaries import merge
 from autotuned.configfiles import exchange, writer
 from autotuned.configfiles.file import Fault
 from autotuned.errors import StoreError
-from autotuned.offline import stored
+from autotuned.offline.report import stored
 from autotuned.remote import client
 from autotuned.remote.place import (
     FILES,

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from autotuned.key import words
-from autotuned.offline.stored import Stored
+from autotuned.offline.report.stored import Stored
 from autotuned.store.record import Timing, identity_of
 from autotuned.tunable import configs
 from autotuned.typed_json import Json, canonical

@@ -11,7 +11,7 @@ from paths import quick
 from autotuned import Check, autotune
 from autotuned.errors import AllConfigsFailedError, CheckError, DecorationError
 from autotuned.search import race
-from autotuned.search.check import Checker
+from autotuned.search.safety.check import Checker
 from autotuned.store import listing
 
 CONFIGS = [Config({"step": step}) for step in (8, 16, 4)]

@@ -1,0 +1,1 @@
+"""Compile configs before their first launch, several at once; `compile.py` first."""

@@ -1,0 +1,1 @@
+"""Change what a running process launches: newer choices, another GPU; `refresh.py` first."""
