@@ -40,8 +40,8 @@ from .shared import of_store, with_options
 
 DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212"  # what word processors make of "-" and "--"
 
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only, and with --json the document.")]
-Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log on stderr what is decided; errors with a trace.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only errors, and JSON if asked for.")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log decisions on stderr, and errors with a trace.")]
 
 
 class Commands(typer.core.TyperGroup):

@@ -12,7 +12,7 @@ import typer
 
 Store = Annotated[
     str | None,
-    typer.Option("--store", metavar="URL", help="The records of this shared store, not the user's; no config files."),
+    typer.Option("--store", metavar="URL", help="Use this shared store, not the user's, and no config files."),
 ]
 
 

@@ -269,7 +269,7 @@ def print_table(headers: Sequence[str], rows: Iterable[Sequence[str]], heading: 
     for header in [header for header in reversed(table) if "?" in header]:
         if _width(table, LONG) > console.width:
             del table[header]
-    console.print(_table(table))
+    _show(_table(table), console)
 
 
 def _width(table: Mapping[str, Sequence[str]], most: int = UNLIMITED) -> int:
@@ -316,6 +316,16 @@ def _table(table: Mapping[str, Sequence[str]]) -> Table:
     return made
 
 
+def _show(table: Table, console: Console) -> None:
+    """Print a table; into a file or a pipe without the spaces that fill up its last column."""
+    if console.is_terminal:
+        console.print(table)
+        return
+    with console.capture() as captured:
+        console.print(table)
+    write("\n".join(line.rstrip(" ") for line in captured.get().split("\n")))
+
+
 def print_qualities(choices: Iterable[tuple[str | None, str | None]]) -> None:
     """Say below a table what its words for the quality of a choice mean.
 
@@ -345,7 +355,7 @@ def print_facts(rows: Iterable[tuple[str, str]]) -> None:
     for row in rows:
         table.add_row(*map(printable, row))
     if not _quiet:
-        stdout().print(table)
+        _show(table, stdout())
 
 
 def print_heading(text: str) -> None:

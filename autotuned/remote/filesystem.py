@@ -78,6 +78,11 @@ class FileSystem:
     def _is_folder(self) -> bool:
         return "file" in self._fs.protocol
 
+    @property
+    def folder(self) -> Path | None:
+        """The folder that the URL names, of this machine; None elsewhere."""
+        return Path(self._root).parent if self._is_folder else None
+
     def close(self) -> None:
         """Nothing is held."""
 

@@ -6,6 +6,7 @@ import hashlib
 import hmac
 import json
 import math
+import os
 import re
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
@@ -182,7 +183,7 @@ def place(
         url, fragment = url + mark + fragment, ""
     url = _FOLDER.sub(r"\1:///", url)
     if "://" not in url or _RELATIVE.match(url):
-        raise _wrong("url", "a URL such as redis://host:6379/0 or file:///folder", env.redacted(url) or "nothing")
+        raise _wrong("url", "a URL such as redis://host:6379/0 or file:///folder", _no_url(url))
     named = namespace or fragment or "default"
     if not _NAMESPACE.fullmatch(named):  # of a URL it may be a part of a password
         got = repr(named)[:80] if namespace else f"{len(named)} others after the # of the URL"
@@ -193,6 +194,15 @@ def place(
         if not (math.isfinite(seconds) and seconds >= 0):
             raise _wrong(name, "seconds of 0 or more", repr(seconds))
     return Place(url, named, key, read_only, float(wait_s), float(lease_s), float(retry_s), dict(options or {}))
+
+
+def _no_url(text: str) -> str:
+    """What came in place of a URL: a path with the URL that it stands for; of anything else only what is no secret."""
+    is_path = text.startswith(("/", "./", "../", "~")) or os.path.isdir(text)
+    if is_path and not set("@?#") & set(text):
+        url = f"file://{os.path.abspath(os.path.expanduser(text))}"
+        return f"the path {shown(text, 300)}. Write {shown(url, 300)}"
+    return env.redacted(text) or "nothing"
 
 
 def _wrong(option: str, expected: str, got: str) -> OptionError:

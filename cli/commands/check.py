@@ -21,13 +21,17 @@ HEADERS = ("call~", "config~", "shipped>", "default>", "best other>?", "loss>", 
 
 def check(
     paths: Annotated[list[Path], typer.Argument(metavar="PATH...", help="Config files, or folders of them.")],
-    imports: Annotated[bool, typer.Option("--import", help="Import the kernels, and match entries with them.")] = False,
+    imports: Annotated[
+        bool, typer.Option("--import", help="Import the kernels, and compare entries with them.")
+    ] = False,
     measure: Annotated[bool, typer.Option("--measure", help="Time the choices for this device again.")] = False,
     targets: Annotated[
         list[str] | None,
-        typer.Option("--target", metavar="TARGET", help="Where kernels are, as for `tune`; else by their names."),
+        typer.Option("--target", metavar="TARGET", help="Where kernels are, as for `tune`; default: by their names."),
     ] = None,
-    tolerance: Annotated[float, typer.Option(metavar="SHARE", help="What a choice may lose by: 0.05 is 5%.")] = 0.05,
+    tolerance: Annotated[
+        float, typer.Option(metavar="SHARE", help="With --measure: the loss that passes; 0.05 is 5%.")
+    ] = 0.05,
     fix: Annotated[
         bool, typer.Option("--fix", help="With --measure: drop choices that lose to what runs untuned.")
     ] = False,
@@ -35,24 +39,14 @@ def check(
 ) -> None:
     """Check config files, and on request whether they still win.
 
-    Checked are schema, values, duplicates, and entries that are dead or shadowed.
+    Without options it checks schema, values, duplicates, dead entries, and entries that an earlier PATH shadows. That
+    needs neither torch nor a GPU.
 
-    Needs neither torch nor a GPU. A choice of an earlier PATH shadows that of a later one. With --import the kernels
-    are imported: names and types are matched with their signatures, configs with their lists, and the source they were
-    tuned for with the present one. With --measure every case of the kernels that has a choice for this device,
-    toolchain and source is timed again beside the config used without tuning and the runner-up; choices that belong to
-    no case are counted. So is the choice of a rule, or of the nearest shape, where a case would get that. A choice that
-    loses to what runs untuned by more than a tie, in a last comparison too, is named. With --fix its entry is taken out
-    of the file; a call that got the choice of a rule or of the nearest shape has an entry with what runs untuned from
-    then on.
+    --import matches names and types with the kernels' signatures, configs with their lists, and the source with the one
+    that was tuned. --measure times every case with a choice for this device again, beside what runs untuned and the
+    runner-up; --fix takes choices that lose to what runs untuned out of their files.
 
-    Exit codes: 0 all is well; 1 a fault, or with --measure a choice that loses to what runs untuned and was not
-    dropped, one that loses by more than the tolerance, or nothing to time.
-
-    JSON: `files`, `entries`, `faults` (`path`, `line`, `text`), and with --measure `measured`, each with `kernel`,
-    `triton`, `call`, `config`, `shipped_us`, `default_us`, `rival_us`, `rival`, `loss`, `beaten` (by what runs
-    untuned), `nearest` (the call whose choice it is, or null), `rule` (what it says, or null) and `error`, `untimed`, a
-    line for each kernel of which choices were not timed, and `dropped`, a line for each choice.
+    Exit codes: 0 all is well; 1 a fault, a choice that loses, or nothing to time.
     """
     with terminal.users_output(as_json):
         found = autotuned.check(paths, imports=imports, measure=measure, targets=targets, tolerance=tolerance, fix=fix)

@@ -15,9 +15,7 @@ from ..views.names import complete
 def clear(
     kernel: Annotated[
         str | None,
-        typer.Argument(
-            metavar="KERNEL", autocompletion=complete, help="Only this kernel's records; its name, or the end of it."
-        ),
+        typer.Argument(metavar="KERNEL", autocompletion=complete, help="Only this kernel: its name, or the end of it."),
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     as_json: terminal.AsJson = False,
@@ -25,8 +23,6 @@ def clear(
     """Delete stored records, so that kernels are tuned again.
 
     Config files are never touched.
-
-    JSON: `kernel` (null: all), `deleted` (how many records) and `cache` (the store's folder).
     """
     names = listing.kernels()
     name = listing.one_named(names, kernel) if kernel is not None and names else kernel

@@ -22,33 +22,25 @@ def compress(
     paths: Annotated[
         list[Path], typer.Argument(metavar="PATH...", help="Config files or records, or folders of them.")
     ],
-    within: Annotated[str, typer.Option("--within", metavar="5%", help="What a tuned call may lose at most.")] = ...,  # type: ignore[assignment]
+    within: Annotated[str, typer.Option("--within", metavar="5%", help="The most that a tuned call may lose.")] = ...,  # type: ignore[assignment]
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Write config files into this folder.")] = ...,  # type: ignore[assignment]
     max_configs: Annotated[
-        int | None, typer.Option("--max-configs", metavar="K", help="At most so many configs of one kernel.")
+        int | None, typer.Option("--max-configs", metavar="K", help="At most so many configs a kernel.")
     ] = None,
     targets: Annotated[
         list[str] | None,
-        typer.Option("--target", metavar="TARGET", help="Modules, files, recordings whose cases are measured first."),
+        typer.Option("--target", metavar="TARGET", help="Modules, files or recordings to measure first."),
     ] = None,
     as_json: terminal.AsJson = False,
 ) -> None:
     """Choose few configs that serve all calls, and fit rules.
 
-    The configs are the fewest that hold every tuned call of a kernel; rules are for calls that nobody tuned.
-    For each kernel, device and toolchain, from all times of its records: those of this user's store for config files,
-    or the given records themselves. Each call that is held loses at most what --within says; what cannot be held is
-    named, and keeps its config. A config that was not measured for a call never serves it; with --target the cases of
-    modules, files or recordings are timed first with the configs that won other calls.
-
-    A rule, a small tree from sizes to configs, is written into the config file where it beats the best single config,
-    the best of each power of two, and the nearest neighbour, on calls that were left out while it was fitted.
+    For each kernel, device and toolchain: the fewest configs with which no tuned call loses more than --within, and
+    rules, small trees from sizes to configs, for calls that nobody tuned. The times come from the records of this
+    user's store, or from the records you name. A config serves only calls that it was measured for; --target measures
+    the missing ones first.
 
     Exit codes: 0 done; 3 some calls keep their config, or some files could not be read.
-
-    JSON: `files`, `kernels` (each with `kernel`, `context`, `calls`, `before`, `configs`, `least`, `exact`, `worst` and
-    `rules`, with their `leaves`, the share of calls `served`, and `why_not`, if none is written), `left` (each with
-    `kernel`, `device`, `call` and `why`) and `faults`.
     """
     result = autotuned.compress(paths, within=within, out=out, max_configs=max_configs, targets=targets)
     terminal.complain_of(result.faults)
@@ -71,8 +63,9 @@ def _words(kernel: Compressed) -> str:
     if not kernel.calls:
         return f"{where}: no call has times here"
     proven = "" if kernel.is_exact else f" (at least {kernel.least} are needed)"
-    calls = terminal.counted(kernel.calls, "call")
-    return f"{where}: {calls}, {kernel.before} -> {len(kernel.configs)} configs{proven}, worst loss {kernel.worst:.1%}"
+    calls, now = terminal.counted(kernel.calls, "call"), len(kernel.configs)
+    before = ", as before" if now == kernel.before else f" instead of {kernel.before}"
+    return f"{where}: {calls}, {terminal.counted(now, 'config')}{before}{proven}, worst loss {kernel.worst:.1%}"
 
 
 def _rule_words(fit: Fit) -> str:

@@ -27,13 +27,8 @@ def diff(
 ) -> None:
     """Show which choices B adds, removes or changes against A.
 
-    A choice is that for one call in one context. Exit code 0 whether there are differences or not; 1 if a file cannot
-    be read. With --exit-code also 1 where a call has another config, or is in one of the two only: just where the
-    digests of the two (`autotuned.choices_digest(paths=...)`) differ. Other times alone are no such difference.
-
-    JSON: `changes`, each with `kind` ("added", "removed", "changed", or "compiled": other binaries alone), `kernel`,
-    `device`, `triton`, `call`, `before` and `after` (null where there is none), `faults`, and `rules`,
-    each with `kind`, `kernel`, `device`, `context` and `sizes`.
+    Exit codes: 0 whether they differ or not; 1 a file cannot be read. With --exit-code also 1 where a call has another
+    config, or is in one of the two only; other times alone do not count.
     """
     found = autotuned.diff(before, after)
     terminal.complain_of(found.faults)

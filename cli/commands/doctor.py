@@ -23,12 +23,7 @@ T = TypeVar("T")
 def doctor(as_json: terminal.AsJson = False) -> None:
     """Show devices, toolchain, folders and options.
 
-    JSON: `versions` (autotuned, python, torch, triton, ptxas), `devices` (each with `name`, `arch`, `sm_count`, `mig`,
-    `slug`), `no_gpu` (why there is none, or null), `launcher` and `launcher_reason`, `mode`, `cache` (`path`,
-    `unwritable`: why, or null; `records`, `bytes`), `store` (null without a shared store; `url` without secrets,
-    `namespace`, `round_trip_ms`, `rights`, `signed`, `leases`, `problem`), `config_folders` (in the order they are
-    asked, each with `path` and `files`: null where there is no folder), `options` (`name`, `value`, `default`, `help`)
-    and `problems` (in words; what failed is null in the other fields).
+    The last lines name what is wrong with the installation.
     """
     report = _Report()
     data = report.collect()

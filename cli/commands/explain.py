@@ -31,19 +31,16 @@ def explain_(
             help="A kernel's name, or the end of it; or a target as for `tune`: app.kernels:matmul.",
         ),
     ],
-    digest: Annotated[str | None, typer.Argument(metavar="KEY", help="Only keys that begin so.")] = None,
+    digest: Annotated[str | None, typer.Argument(metavar="KEY", help="Only keys that begin with this.")] = None,
     as_json: terminal.AsJson = False,
 ) -> None:
     """Say which place answers a kernel's calls here and now.
 
-    For a miss, what differs from the nearest stored key.
+    For a miss it names what differs from the nearest stored key.
 
-    By its name, the stored keys are compared with this machine's device, toolchain and environment; the program is not
-    imported, and the source not compared. As a target (`app.kernels:matmul`, `kernels.py`), the kernel is imported
-    and every registered case is explained, as the call would be answered. Nothing is measured, launched or moved.
-
-    JSON: `kernel` and `keys`, each with `digest`, `key`, `mode`, `reason`, `answer`, `config`, `steps` (`place`,
-    `answered`, `why`), `nearest` (a digest), `changes` (`path`, `stored`, `now`) and `remarks`.
+    Given a kernel's name, it compares the stored keys with this machine's device, toolchain and environment, and does
+    not import your program. Given a target (`app.kernels:matmul`, `kernels.py`), it imports the kernel and explains
+    every registered case. Nothing is measured, launched or moved.
     """
     is_target = ":" in kernel or kernel.endswith(".py")
     name, found = _of_target(kernel, as_json) if is_target else _of_name(kernel)

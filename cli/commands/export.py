@@ -16,27 +16,31 @@ from ..views.names import complete
 def export(
     kernels: Annotated[
         list[str] | None,
-        typer.Argument(metavar="KERNEL...", autocompletion=complete, help="Only these, by name or the end of it."),
+        typer.Argument(
+            metavar="KERNEL...", autocompletion=complete, help="Only these kernels: their names, or the ends of them."
+        ),
     ] = None,
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Write config files into this folder.")] = ...,  # type: ignore[assignment]
-    binaries: Annotated[bool, typer.Option("--binaries", help="Compile what the files of DIR need, too.")] = False,
+    binaries: Annotated[
+        bool, typer.Option("--binaries", help="Compile the kernels of DIR too, into files beside its files.")
+    ] = False,
     targets: Annotated[
         list[str] | None,
-        typer.Option("--target", metavar="TARGET", help="With --binaries: modules, files, recordings with calls."),
+        typer.Option(
+            "--target", metavar="TARGET", help="With --binaries: more modules, files or recordings with calls."
+        ),
     ] = None,
     as_json: terminal.AsJson = False,
 ) -> None:
     """Write the choices of the user's store into config files.
 
-    They are DIR/<device slug>/<kernel>.json; files that are there already are added to. Searches that are not
-    finished, and choices that only one process can read, stay out.
+    The files are DIR/<device slug>/<kernel>.json; those that exist are added to. Unfinished searches, and choices that
+    only one process can read, stay out.
 
-    With --binaries each entry of DIR is compiled for the architecture that its file names; no GPU is needed, and the
-    store may be empty. Kernels are imported by their names, and their cases say for which calls; --target names others.
+    --binaries compiles each entry of DIR for the architecture of its file. It needs no GPU, and the store may be empty.
+    Kernels are imported by name, and their cases say which calls to compile; --target names more.
 
-    Exit codes: 0 done; 3 with --binaries, some could not be compiled.
-
-    JSON: `files`, the paths, and with --binaries `binaries.files`, as `tune` has them.
+    Exit codes: 0 done; 3 some binaries could not be compiled.
     """
     with terminal.users_output(as_json):
         written = autotuned.export(out, kernels, binaries=binaries, targets=targets)

@@ -27,26 +27,25 @@ _AGES = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0, "": 8
 
 def gc(
     max_size: Annotated[
-        str | None, typer.Option("--max-size", metavar="SIZE", help="Size of all records, such as 500M or 2GiB.")
+        str | None, typer.Option("--max-size", metavar="SIZE", help="Keep at most this size, such as 500M or 2GiB.")
     ] = None,
     max_age: Annotated[
-        str | None, typer.Option("--max-age", metavar="AGE", help="Time since the last use, such as 30d, 12h or 2w.")
+        str | None,
+        typer.Option("--max-age", metavar="AGE", help="Remove what was not used for this long: 30d, 12h or 2w."),
     ] = None,
     binaries: Annotated[
         Path | None,
-        typer.Option("--binaries", metavar="DIR", help="A folder of `run --binaries`, in the store's place."),
+        typer.Option("--binaries", metavar="DIR", help="Clean this folder of compiled kernels instead."),
     ] = None,
     as_json: terminal.AsJson = False,
 ) -> None:
     """Remove records that were not used for longest.
 
-    What killed processes left behind goes too. Without a limit those hold that are applied by themselves: 1 GiB, and a
-    year without use. Records whose search is under way stay, and so do config files and the binaries beside them. With
-    --binaries it is compiled kernels that `autotuned run --binaries DIR` keeps; where DIR holds config files, those
-    beside them that no entry names.
+    What killed processes left behind goes too. Without a limit the usual ones hold: 1 GiB, and a year without use.
+    Records of a running search stay, and so do config files.
 
-    JSON: `deleted` (records, or kernels), `leftovers` (other files), `freed_bytes`, `records` and `bytes` (what is
-    left), and `cache` (the folder).
+    --binaries cleans a folder of `autotuned run --binaries DIR` instead. If DIR holds config files, it removes the
+    compiled kernels that no entry names.
     """
     given = max_size is not None or max_age is not None
     max_bytes = _size(max_size) if max_size is not None else None if given else evict.DEFAULT_MAX_BYTES

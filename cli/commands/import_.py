@@ -18,11 +18,9 @@ def import_(
 ) -> None:
     """Write the choices of config files into the user's store.
 
-    A choice that was measured on this machine stays. What is wrong in a file is named and left out (exit code 3).
-    Compiled kernels beside the files are not taken: the store holds no code, and they serve from where they lie.
+    A choice that was measured on this machine stays. Compiled kernels are not imported: the store holds no code.
 
-    JSON: `written`, `same` (were there already), `kept` (measured here, left as they are), `binaries` (compiled kernels
-    that were not taken), `rules` (that stay in their files) and `faults`.
+    Exit codes: 0 done; 3 some of it could not be read and is left out; 1 none could.
     """
     result = autotuned.import_configs(paths)
     terminal.complain_of(result.faults)

@@ -30,16 +30,14 @@ TABLE_ROWS = 200  # more are written line by line: a table of them all would nee
 def list_(
     kernel: Annotated[
         str | None,
-        typer.Argument(
-            metavar="KERNEL", autocompletion=complete, help="Only kernels of this name, or whose name ends in it."
-        ),
+        typer.Argument(metavar="KERNEL", autocompletion=complete, help="Only this kernel: its name, or the end of it."),
     ] = None,
-    unused: Annotated[bool, typer.Option("--unused", help="Only what a recording never used.")] = False,
-    missing: Annotated[bool, typer.Option("--missing", help="What a recording used and is not tuned.")] = False,
+    unused: Annotated[bool, typer.Option("--unused", help="Choices that a recording never used.")] = False,
+    missing: Annotated[bool, typer.Option("--missing", help="Calls of a recording that are not tuned.")] = False,
     recorded: Annotated[
         Path | None, typer.Option("--calls", metavar="CALLS.jsonl", help="The recording; default: AUTOTUNED_RECORD.")
     ] = None,
-    digest: Annotated[bool, typer.Option("--digest", help="One line over all choices, and nothing else.")] = False,
+    digest: Annotated[bool, typer.Option("--digest", help="Print a checksum of all choices instead.")] = False,
     named: OnlyKernel = None,
     device: terminal.OnlyDevice = None,
     triton: terminal.OnlyTriton = None,
@@ -47,21 +45,11 @@ def list_(
 ) -> None:
     """List what is stored and what config files hold.
 
-    The config files of this package itself are listed only by a kernel's name.
+    The config files of this package are listed only if you name a kernel. --unused and --missing compare the choices
+    with the calls of a recording: what was tuned and never called, what was called and is not tuned.
 
-    With --digest one line is printed, of 64 hex digits: it is equal on two machines, ranks or runs exactly when the
-    choices are, whatever their times. The config files of this package count, and of a key that has several choices the
-    one that a call gets. What differs is found by `export` on either side and `diff --exit-code`.
-
-    With --unused and --missing the choices are compared with the calls of a recording: what was tuned, for a device of
-    the recording, and answers none of its calls; and what was called and is not tuned, with the parts in which the
-    nearest key differs.
-
-    JSON: `cache` (the store's folder) and `choices`, each with `kernel`, `digest`, `call`, `config` (null: a search
-    is not finished), `median_us`, `vs_default` (config files only; `show` has it of both), `quality` (records only),
-    `device`, `triton`, `source` ("store" or the file) and `path`. With --unused or --missing: `cache`, `calls` (the
-    recording), `unused` (choices) and `missing` (null if not asked for), each with `kernel`, `digest`, `call`, `count`,
-    `reason`, `nearest` (a digest) and `changes` (`path`, `stored`, `now`). With --digest: `digest`.
+    --digest prints 64 hex digits. They are equal on two machines, ranks or runs exactly when the choices are; to see
+    what differs, `export` on both and `diff`.
     """
     kernel = kernel_of(kernel, named)
     if (digest or unused or missing or recorded is not None) and (device or triton):

@@ -21,13 +21,11 @@ def merge(
 ) -> None:
     """Put config files together into new ones.
 
-    The inputs are never written. For a call that several have with other configs, the one that was measured better is
-    taken, and the conflict is reported: one with times before one without; then the larger gain over the default; then
-    the faster; then the first. A file that git left without commas, or with its marks, is read line by line.
+    The inputs are never written. Where several have another config for one call, stderr names the conflict, and the one
+    that was measured better wins: with times before without; then the larger gain over the default; then the faster;
+    then the first. A file with git's conflict marks is read line by line.
 
-    Exit codes: 0 done; 3 something in the inputs could not be read, and is left out; 1 nothing could.
-
-    JSON: `files`, `entries`, `conflicts` (each with `kernel`, `device`, `call`, `taken`, `left`, `why`) and `faults`.
+    Exit codes: 0 done; 3 some of the inputs could not be read and is left out; 1 none could.
     """
     merged = autotuned.merge(paths, out)
     terminal.complain_of(merged.faults)

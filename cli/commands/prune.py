@@ -22,25 +22,21 @@ HEADERS = ("call~", "config~", "toolchain=", "time>?", "binaries>?")
 
 def prune(
     paths: Annotated[list[Path], typer.Argument(metavar="PATH...", help="Config files, or folders of them.")],
-    unused: Annotated[bool, typer.Option("--unused", help="Entries that no call of a recording uses.")] = False,
+    unused: Annotated[bool, typer.Option("--unused", help="Remove entries that no call of a recording uses.")] = False,
     recorded: Annotated[
         Path | None, typer.Option("--calls", metavar="CALLS.jsonl", help="The recording; default: AUTOTUNED_RECORD.")
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="List what would go, and change nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="List what would be removed, and change nothing.")] = False,
     as_json: terminal.AsJson = False,
 ) -> None:
     """Take out of config files what a recording never calls.
 
-    Its entries are listed, and taken out after a question, or with --yes; compiled kernels that belong to them go too,
-    and a file goes with its last entry. Only entries for devices of the recording are looked at. An entry that differs
-    in sizes alone from a call without an entry stays: `nearest=` may serve it.
+    It lists the entries and asks before it removes them. Their compiled kernels go too, and a file goes with its last
+    entry. Entries for devices that the recording does not have stay, and so does one that differs in sizes alone from a
+    call without an entry: `nearest=` may serve it.
 
-    Exit codes: 0 done; 3 a file could not be read or changed, and is as it was; 1 none could, or the answer was no.
-
-    JSON: `entries` (each with `path`, `kernel`, `digest`, `device`, `triton`, `call`, `config` and `binaries`, the
-    compiled kernels that went with it), `kept` (how many stay), `files` (those that entries were in), `binaries` (all
-    compiled kernels that went) and `faults`.
+    Exit codes: 0 done; 3 a file could not be read or changed, and is as it was; 1 none could, or you answered no.
     """
     if not unused:
         raise typer.BadParameter("expected --unused, which says what is to go", param_hint="--unused")

@@ -22,14 +22,11 @@ def pull(
 ) -> None:
     """Bring the config files of a shared store into a folder.
 
-    Rules and binaries come with them. A config file that is there already is merged with the store's, as `merge` does,
-    with the binaries beside it; other files that are there stay. Nothing is served from the folder before a program, or
-    AUTOTUNED_CONFIG_PATH, names it.
+    Rules and binaries come with them. A config file that exists is merged with the store's, as `merge` does; other
+    files that exist stay. No program uses the folder until it, or AUTOTUNED_CONFIG_PATH, names it.
 
     Exit codes: 0 done; 3 something is left out, such as what AUTOTUNED_STORE_KEY does not verify; 1 the store cannot be
-    asked.
-
-    JSON: `files` (written), `same` (were there) and `faults`.
+    asked, or does not exist.
     """
     _print(autotuned.pull(url, out), as_json, "wrote", "written", "the store holds no config files")
 
@@ -41,13 +38,10 @@ def push(
 ) -> None:
     """Put the config files of a folder into a shared store.
 
-    Rules and binaries go with them. A config file that is there already is merged with the folder's, as `merge` does,
-    with the binaries beside it; other files take the place of those that are there. They are signed with
-    AUTOTUNED_STORE_KEY if it is set.
+    Rules and binaries go with them. A config file that exists there is merged with the folder's, as `merge` does; other
+    files are replaced. With AUTOTUNED_STORE_KEY set, all are signed.
 
     Exit codes: 0 done; 3 something is left out; 1 the store cannot be asked or written.
-
-    JSON: `files` (names in the store that are new or changed), `same` (were there) and `faults`.
     """
     _print(autotuned.push(folder, url), as_json, "sent", "sent", "the folder holds no config files")
 

@@ -25,10 +25,9 @@ def record(
 ) -> None:
     """Run a command and write the calls of its tuned kernels down.
 
-    Each distinct call goes into the file once, with its count. The command's output is its own, and what it starts is
-    recorded too. Exit code: that of the command; 1 if nothing was recorded.
+    Each distinct call goes into the file once, with its count. Processes that the command starts are recorded too.
 
-    JSON: on stderr, `path`, `kernels`, `distinct` (calls), `calls` and `exit_code`.
+    Exit code: that of the command; 1 if nothing was recorded.
     """
     if path.suffix != file.SUFFIX:
         text = f"expected a file whose name ends in {file.SUFFIX}, as `autotuned tune` takes it, got {str(path)!r}"

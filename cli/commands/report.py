@@ -33,9 +33,7 @@ ROWS = 100  # of a table; more are left out, and that is said
 def report(
     kernel: Annotated[
         str | None,
-        typer.Argument(
-            metavar="KERNEL", autocompletion=complete, help="Only kernels of this name, or whose name ends in it."
-        ),
+        typer.Argument(metavar="KERNEL", autocompletion=complete, help="Only this kernel: its name, or the end of it."),
     ] = None,
     named: OnlyKernel = None,
     device: terminal.OnlyDevice = None,
@@ -44,7 +42,9 @@ def report(
         tuple[str, str] | None,
         typer.Option(metavar="A B", help="Two side by side: device=NAME, triton=VERSION, config files or stores."),
     ] = None,
-    out: Annotated[Path | None, typer.Option(metavar="FILE.html", help="Write a page that needs no network.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE.html", help="Write a page for the browser, which needs no network.")
+    ] = None,
     recorded: Annotated[
         Path | None, typer.Option("--calls", metavar="CALLS.jsonl", help="Say how much of a recording is tuned.")
     ] = None,
@@ -52,25 +52,11 @@ def report(
 ) -> None:
     """Show what tuning bought over what calls without tuning run.
 
-    That is `default=`, or the first config of the list. A key counts once, with the choice that a call gets. Means are
-    geometric, and never over several devices or toolchains. Kernels that come with this package are shown only by name.
+    Without tuning a call runs `default=`, or the first config of the list. Means are geometric, and never over several
+    devices or toolchains. Kernels that come with this package are shown only if you name them.
 
-    With --compare the choices of A and B for the same calls stand side by side. Each is `device=h200`, `triton=3.6.0`,
-    both with a comma between, a config file, a folder of them, or the cache folder of another store.
-
-    JSON: `cases`, `devices`, `kernels`, `tunables`, `next`, `worst` (digests), `older` (choices for earlier sources,
-    left out) and `coverage` (null without --calls). Each case has the fields of `list --json`, and `toolchain`,
-    `vs_default` (speed-up), `spread` (slowest over fastest), `failed`, `wrong`, `seconds` (of the search), `count` (in
-    the recording) and `configs` (each with `config`, `label`, `median_us`, `low_us`, `high_us`, `samples`, `status`,
-    `error` and `roles`: "chosen", "default"). `devices` and `kernels` have, for each device and toolchain, `kernel`
-    (null for all), `interpreted`, `cases`, `vs_default` (geometric mean), `least` and `most` of it, `slower` (than
-    untuned, by over 1%), `tied`, `noisy` (unresolved ones too), `configs`, `failed` (wrong ones too) and `seconds`.
-    `tunables` have `cases`, `parameters` (`name`; `fixed`: cost of one value for all cases; `wrong`: cost of the worst
-    value; `values` with `value`, `cost` and how many cases have `chosen` it) and `one`, the best config for all
-    (`label`, `cost`, `worst`). `next` has `kind`, `count` and `text`. `coverage` has `distinct`, `tuned`, `calls`,
-    `tuned_calls` and `missing` (as of `list --missing --json`). With --compare: `a`, `b`, `pairs` (`ratio`: time of A
-    over that of B; `same_config`; `kept`: cost of A's config on B), `kernels` (also `faster`, `changed`), `only_a` and
-    `only_b`.
+    --compare puts the choices of A and B for the same calls side by side. Each is `device=h200`, `triton=3.6.0`, both
+    with a comma between, a config file, a folder of them, or the cache folder of another store.
     """
     kernel = kernel_of(kernel, named)
     if compare is not None:

@@ -18,27 +18,24 @@ def run(
         list[str], typer.Argument(metavar="-- COMMAND...", help="What to run: python app.py, torchrun ...")
     ],
     replace: Annotated[
-        bool, typer.Option("--replace", help="Also launch kernels decorated with triton.autotune by our launcher.")
+        bool, typer.Option("--replace", help="Also launch kernels under triton.autotune with our launcher.")
     ] = False,
     race: Annotated[
-        bool, typer.Option("--race", help="Measure by our search where Triton's benchmark would measure.")
+        bool, typer.Option("--race", help="Measure with our search in place of Triton's benchmark.")
     ] = False,
     binaries: Annotated[
         str | None,
-        typer.Option("--binaries", metavar="DIR", help="Keep what every Triton kernel compiled, for the next start."),
+        typer.Option("--binaries", metavar="DIR", help="Keep what Triton kernels compile here, for the next start."),
     ] = None,
     as_json: terminal.AsJson = False,
 ) -> None:
     """Run a command whose Triton kernels remember what was measured.
 
-    `autotuned.install()` runs in each of its Python processes. The command takes the place of this process: output,
-    signals and the exit code are its own.
+    It calls `autotuned.install()` in each of the command's Python processes. Output, signals and the exit code are the
+    command's own.
 
-    With --binaries every Triton kernel of the command, tuned or not, is looked for in DIR before it is compiled, and
-    put there after: the next start compiles nothing, in another container too. DIR holds code that runs on the GPU.
-
-    JSON: on stderr, before the command starts, `command`, `install` ("seed", "replace", "race" or "replace-race") and
-    `binaries` (the folder, or null).
+    --binaries also keeps what every Triton kernel of the command compiles in DIR, so that the next start compiles
+    nothing, in another container too. DIR then holds code that runs on your GPU.
     """
     spec = importlib.util.find_spec("autotuned")
     if spec is None or spec.origin is None:  # only of a package that was deleted while it runs

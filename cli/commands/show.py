@@ -25,8 +25,8 @@ def show(
         str | None,
         typer.Argument(metavar="KERNEL", autocompletion=complete, help="The kernel's name, or the end of it."),
     ] = None,
-    digest: Annotated[str | None, typer.Argument(metavar="KEY", help="Only keys that begin so.")] = None,
-    full: Annotated[bool, typer.Option("--full", help="Every config, and every part of the key.")] = False,
+    digest: Annotated[str | None, typer.Argument(metavar="KEY", help="Only keys that begin with this.")] = None,
+    full: Annotated[bool, typer.Option("--full", help="Show every config, and every part of the key.")] = False,
     named: OnlyKernel = None,
     device: terminal.OnlyDevice = None,
     triton: terminal.OnlyTriton = None,
@@ -34,12 +34,7 @@ def show(
 ) -> None:
     """Show a kernel's choices and its fastest configs.
 
-    With --full all that is known: every part of the key, the timings of every config, and what they were taken under.
-
-    JSON: `kernel` and `keys`, each with the fields of `list --json`, and `key` (`call` and `context`), `conditions`
-    (`restore` and `checks`: what it was measured under), `timings` (fastest first, then those that failed; each with
-    `config`, `median_us`, `low_us`, `high_us`, `samples`, `status`, `error`, `passed` and `failed`, as the record has
-    them) and `provenance`; the last two are null for config files.
+    --full adds every part of the key, the timings of every config, and the conditions they were measured under.
     """
     wanted = kernel_of(kernel, named)
     if wanted is None:

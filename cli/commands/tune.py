@@ -34,96 +34,55 @@ def tune(
     ],
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Write config files into this folder.")] = None,
     binaries: Annotated[
-        bool, typer.Option("--binaries", help="With --out: compile what the files need, and put it beside them.")
+        bool, typer.Option("--binaries", help="With --out: compile the winners too, into files beside them.")
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="Measure again what is stored.")] = False,
     budget: Annotated[
         float | None,
-        typer.Option(metavar="SECONDS", help="Measure for so long, all cases together; run again to go on."),
+        typer.Option(metavar="SECONDS", help="Stop after so long; the same command goes on."),
     ] = None,
     isolate: Annotated[
         bool | None,
-        typer.Option("--isolate/--in-process", help="Measure in a process that can be killed; on a GPU by default."),
+        typer.Option("--isolate/--in-process", help="Survive configs that hang or crash; the default on a GPU."),
     ] = None,
     devices: Annotated[
         str | None,
-        typer.Option(metavar="LIST", help="GPUs to tune on, a process each: all, or indices or UUIDs with commas."),
+        typer.Option(metavar="LIST", help="GPUs to tune on: all, or indices or UUIDs with commas."),
     ] = None,
     executor: Annotated[
         str, typer.Option(metavar="NAME", help="Where to tune: local, or ray for a cluster.")
     ] = "local",
     ray_address: Annotated[
-        str | None, typer.Option(metavar="ADDRESS", help="With --executor ray: the cluster; RAY_ADDRESS by default.")
+        str | None, typer.Option(metavar="ADDRESS", help="With --executor ray: the cluster; default: RAY_ADDRESS.")
     ] = None,
     follow: Annotated[
-        bool, typer.Option("--follow", help="Go on with what a service records into calls.jsonl, until Ctrl-C.")
+        bool, typer.Option("--follow", help="Keep tuning what a service records into calls.jsonl, until Ctrl-C.")
     ] = False,
     cover: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="SIZE=LOW:HIGH", help="Tune as few shapes of a range as it takes, as M=1:8192; repeatable."
-        ),
+        typer.Option(metavar="SIZE=LOW:HIGH", help="Tune few shapes that cover a range, as M=1:8192; repeatable."),
     ] = None,
     timeout: Annotated[
-        float, typer.Option(metavar="SECONDS", help="With --isolate: what one config may take to compile, or to run.")
+        float, typer.Option(metavar="SECONDS", help="With --isolate: limit for compiling a config, and for running it.")
     ] = 60.0,
     dry_run: Annotated[
         bool,
-        typer.Option("--dry-run", help="Measure nothing: say what would be, and for how long."),
+        typer.Option("--dry-run", help="Measure nothing: list what would be, and how long it takes."),
     ] = False,
     as_json: terminal.AsJson = False,
 ) -> None:
     """Measure every case of the targets and keep the choices.
 
-    Choices go into the store, with --out also into config files; files that are there already are added to. Cases
-    are registered by `@kernel.case`. The device is the GPU if there is one, else Triton's interpreter;
-    AUTOTUNED_DEVICE says otherwise. With --dry-run nothing is measured or written: what would be is listed, with how
-    long that takes one GPU, as far as earlier searches of the kernels tell.
+    Choices go into the store, and with --out into config files too; files that exist are added to. What is stored is
+    not measured again, unless it is noisy. After Ctrl-C the same command goes on where it stopped.
 
-    With --binaries the winners are compiled for the calls that were met, and once without assumptions on addresses and
-    integers, so that a program that loads them compiles nothing.
+    Cases come from `@kernel.case` in a module or file. Those of a recording are its calls, the most frequent first; a
+    script that it names runs only if it is a target too.
 
-    With --devices every GPU named has a process of its own, and cases are handed out one by one; GPUs of several kinds
-    each tune all cases, and their choices go into files of their own. A GPU is named by its index among those that are
-    visible (CUDA_VISIBLE_DEVICES, HIP_VISIBLE_DEVICES), or by its UUID (GPU-..., MIG-...) or the beginning of it.
-    With --executor ray the same is done on all GPUs of a Ray cluster.
+    The device is the GPU if there is one, else Triton's interpreter; AUTOTUNED_DEVICE overrides that. --devices takes
+    indices among the visible GPUs, or UUIDs (GPU-..., MIG-...) or how they begin. Each GPU has its own process.
 
-    With --cover, generators of cases that take sizes by keyword (`def cases(device, *, M=None)`) are asked for a few
-    shapes of the range, then for those between neighbours whose winners differ by a loss that matters, until calls
-    between them lose little as far as these tell, and for 40 shapes of a group of cases at most.
-
-    What is stored is not measured again, but for what is noisy.
-
-    With --isolate a config that hangs, or takes the process or the device along, costs that process: it is named,
-    left out, and the rest goes on in a new one. Its record says so; --force tries it again.
-    Of a recording, kernels of modules are imported by name; a file that it names, as of a script, is run only if it is
-    given as a target too. Its calls are tuned as they were made, those first that were made most often; of a --budget
-    each gets its share by count.
-
-    With --follow the recording may still be written, and the command goes on until Ctrl-C: it measures what takes most
-    time first, keeps what beats what is served, and sleeps. A line once a minute says how far it is, with --json an
-    object with `calls` (keys that were recorded), `waiting`, `chosen` and `measured`, `share` (of all recorded time, 0
-    to 1, what is chosen for), `latest` (a case as below), `problems` (lines), `strange` (lines of the file that are no
-    recorded calls), `interrupted` and `seconds`.
-
-    Exit codes: 0 done; 1 failed; 2 wrong usage; 3 some cases failed or were skipped; 130 interrupted (what was
-    measured is kept: run the same command again to go on).
-
-    JSON: `device` ("cuda" or "interpreter"), `devices` (with --devices or --executor: each with `name`, `product`,
-    `uuid`, `host`, `model`, `cases`, `restarts` and `given_up`, the reason or null), `cases`, `skipped` (kernels
-    without cases: `kernel` and `reason`), `files` (written by --out), `interrupted` and `seconds`. Each case has
-    `kernel`, `status` ("done", "failed", "skipped", or "empty" for a call that launches nothing), `reason` (unless
-    done), and, null where they are not known: `digest`, `device` (slug), `triton` (its version), `call`, `config`,
-    `median_us`, `vs_first` and `vs_default` (speed-up against the first config and against what runs untuned),
-    `quality`, `source` ("measured", "stored" or the config file), `configs` and `measured_configs` (how many there are
-    and how many have been measured), `remark` (a sentence, of a choice that is or was noisy) and `members` (the sizes
-    of the calls of its bucket that it was tuned on), and `sizes` and `group` (null without --cover). With --cover also
-    `cover`: for each group of cases `group`, `device`, `shapes`, `by`, `mean`, `worst`, `why` and `finished`. With
-    --binaries also `binaries.files`, each with `path`, `kernel`, `of` (entries), `entries` (those with binaries),
-    `variants`, `generic` (of them), `bytes` and `missing` (lines). With --dry-run: `device`, `cases` (each with
-    `kernel`, `status`: "stored", "measure", "empty" or "failed", `call`, `digest`, `device`, `triton`, `configs`,
-    `source`, `seconds` or null, `reason`), `skipped`, and of those to measure `measure` (how many), `configs`,
-    `seconds`, and `unknown` (how many have no `seconds`).
+    Exit codes: 0 done; 1 failed; 2 wrong usage; 3 some cases failed or are not finished; 130 interrupted.
     """
     from autotuned.offline import ranges
 

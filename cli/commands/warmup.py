@@ -20,24 +20,20 @@ HEADERS = ("kernel~", "call~", "config~")
 def warmup(
     path: Annotated[Path, typer.Argument(metavar="CALLS.jsonl", help="What `autotuned record` wrote.")],
     files: Annotated[
-        list[str] | None, typer.Argument(metavar="FILE.py...", help="Files that it names, and that may be run.")
+        list[str] | None, typer.Argument(metavar="FILE.py...", help="Scripts that it names, and that may be run.")
     ] = None,
     binaries: Annotated[
-        Path | None, typer.Option("--binaries", metavar="DIR", help="Compile what the config files of DIR need for it.")
+        Path | None,
+        typer.Option("--binaries", metavar="DIR", help="Compile them into files beside the config files of DIR too."),
     ] = None,
     as_json: terminal.AsJson = False,
 ) -> None:
     """Compile what the calls of a recording need.
 
-    Kernels of modules are imported by name. A file that the recording names, as of a script, is run only if it is given
-    too.
+    Each call gets its config and is compiled into Triton's cache, without a search or a launch. Kernels of modules are
+    imported by name; a script that the recording names runs only if you give it too.
 
-    Each is decided and compiled, without launching or searching; the binaries are in Triton's cache afterwards. With
-    --binaries they are put beside the config files of DIR too, where other machines load them. Exit codes: 0 all are
-    ready; 3 some are not tuned or failed; 1 all.
-
-    JSON: `calls`, each with `kernel`, `triton` (its version; null for a plain callable), `call`, `count`, `config`
-    (null if it is not ready) and `reason`; with --binaries also `binaries.files`, as `tune` has them.
+    Exit codes: 0 all are ready; 3 some are not tuned or failed; 1 all.
     """
     from autotuned.offline.warmup import warmup  # needs torch and triton, if they are there
 

@@ -17,6 +17,8 @@ import typer.main
 from autotuned.cli.views.names import complete
 from commands import ENTRY, run, run_json
 from fakes import FakeConfig, form, make_key
+from pages import read
+from typer.testing import CliRunner
 
 import autotuned
 from autotuned.store import records
@@ -70,6 +72,7 @@ def folder(write, tmp_path, monkeypatch):
     sys.path.insert(0, str(tmp_path))
     write("work.py", WORK)
     write("serve.py", SERVE)
+    (tmp_path / "shared").mkdir()
     run("tune", "work", "--out", "tuned")
     import work
 
@@ -119,15 +122,33 @@ def fields(data, opaque=frozenset(OPAQUE)):
     return data.keys() | {name for field in data.keys() - opaque for name in fields(data[field], opaque)}
 
 
+def documented(command):
+    """The row of a command in docs/schema.md, those below it that are a part of it, and what they refer to."""
+    rows = re.findall(
+        r"^\| (.*?) \| (.*) \|$", read("docs/schema.md").split("## What `--json` prints")[1], re.MULTILINE
+    )
+    found, is_of_it = [], False
+    for name, text in rows:
+        is_part = name.startswith("\u2013 ")
+        is_of_it = is_of_it if is_part else re.search(rf"`{command}\b", name) is not None
+        if is_of_it or name in ("\u2013 `binaries.files`", "`list`"):
+            found.append(text)
+    return " ".join(found)
+
+
 @pytest.mark.parametrize("command", EXAMPLES)
-def test_every_field_of_the_json_is_in_the_help(command, folder):
+def test_every_field_of_the_json_is_documented(command, folder):
     out, err = forms(command, "--json")
     written = {"configs", "context", "rule"} if command == "compress" else set()  # as config files hold them
     found = fields(json.loads(err.splitlines()[-1] if command in STARTS else out), OPAQUE | written)
-    helps = " ".join(
-        COMMANDS[name].help for name in (command, "list")
-    )  # whose choices are those of `show` and `report`
-    assert found and {name for name in found if not re.search(rf"\b{name}\b", helps)} == set()
+    assert found and {name for name in found if not re.search(rf"\b{name}\b", documented(command))} == set()
+
+
+@pytest.mark.parametrize("command", EXAMPLES)
+def test_help_is_what_a_person_types(command):
+    shown = CliRunner().invoke(ENTRY.load(), [command, "-h"], terminal_width=80, env={"COLUMNS": "80"}).stdout
+    before_options = shown.split("Options:")[0].splitlines()
+    assert "JSON:" not in shown and len(before_options) <= 32 and max(map(len, shown.splitlines())) <= 80
 
 
 @pytest.mark.parametrize("command", EXAMPLES)

@@ -1,8 +1,12 @@
 """`autotuned compress`: what it says, its exit codes, and wrong usage."""
 
 import json
+from types import SimpleNamespace
 
+import pytest
+from autotuned.cli.commands import compress
 from commands import run, run_json
+from fakes import make_key
 from ruled import TUNED, files, keep, keep_all, key
 
 from autotuned.store import layout
@@ -12,7 +16,7 @@ def test_it_says_what_came_of_it(tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "400")
     keep_all()
     done = run("compress", str(layout.kernel_folder("app.k")), "--within", "5%", "--out", str(tmp_path / "few"))
-    assert "80 calls, 2 -> 2 configs, worst loss 0.0%" in done.stdout
+    assert "80 calls, 2 configs, as before, worst loss 0.0%" in done.stdout
     assert "M: a rule of 2 leaves serves 100% of the calls left out" in done.stdout
     assert f"wrote {tmp_path / 'few'}" in done.stdout
 
@@ -34,3 +38,14 @@ def test_wrong_usage_is_two(tmp_path):
     done = run("compress", folder, "--within", "5%", "--max-configs", "0", "--out", str(tmp_path / "few"), code=2)
     assert "--max-configs" in done.stderr
     assert json.dumps(sorted(path.name for path in tmp_path.iterdir())) == "[]"
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "words"), [(1, 1, "3 calls, 1 config, as before"), (4, 2, "3 calls, 2 configs instead of 4")]
+)
+def test_counts_are_said_in_words(before, now, words):
+    context = {"device": make_key(1).context["device"]}
+    kernel = SimpleNamespace(
+        kernel="k", context=context, calls=3, before=before, configs=range(now), is_exact=True, least=now, worst=0.0
+    )
+    assert f": {words}, worst loss 0.0%" in compress._words(kernel)

@@ -12,7 +12,7 @@ def test_a_line_is_broken_at_spaces_and_goes_on_deeper():
     assert terminal.wrapped("a-name-without-any-space", 10, "    ") == "a-name-without-any-space"
 
 
-HEADERS = ("call~", "config~", "device=", "source=?", "time>", "vs first>?", "vs default>", "quality=")
+HEADERS = ("call~", "config~", "device=", "source=?", "time>", "spread>?", "vs default>", "quality=")
 ROWS = [
     (f"M={m} N=4096 K=4096 fp16", f"BLOCK_M={min(m, 128)} BLOCK_N=128 BLOCK_K=64 GROUP_M=8 num_warps={w} num_stages=3",
      "nvidia-h200-sm_90-132", "store", "644 us", "1.23x", "1.30x", "ok")
@@ -42,7 +42,7 @@ def test_each_row_is_one_line_that_fits(width, monkeypatch, capsys):
     assert all(
         block in line and "644 us" in line and "1.30x" in line for block, line in zip(("16", "128", "128"), lines)
     )
-    assert ("vs first" in header) is (width != 60)
+    assert ("spread" in header) is (width != 60)
 
 
 def test_names_stand_above_where_values_alone_have_room(monkeypatch, capsys):
@@ -65,6 +65,14 @@ def test_names_stand_above_where_values_alone_have_room(monkeypatch, capsys):
 def test_what_reads_is_no_terminal_and_nothing_is_cut(monkeypatch, capsys):
     lines = shown(monkeypatch, capsys, None, rows=[(*ROWS[0][:2], "a" * 300, *ROWS[0][3:])])
     assert len(lines) == 2 and all(cell in lines[1] for cell in (*ROWS[0][:2], "a" * 300))
+
+
+def test_what_is_piped_has_no_spaces_at_the_end_of_a_line(monkeypatch, capsys):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    terminal.print_table(("call~", "config~"), [("a", "short"), ("b", "much longer")], "heading")
+    terminal.print_facts([("name", "short"), ("other", "much longer")])
+    lines = capsys.readouterr().out.split("\n")
+    assert lines[-2:] == ["other  much longer", ""] and [line for line in lines if line.endswith(" ")] == []
 
 
 def test_a_cell_that_has_no_room_ends_in_an_ellipsis(monkeypatch, capsys):

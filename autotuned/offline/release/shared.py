@@ -43,6 +43,21 @@ def opened(url: str) -> tuple[Place, client.Backend]:
     return at, client.backend_of(at)
 
 
+def existing(url: str) -> tuple[Place, client.Backend]:
+    """A store to be read: as `opened` has it, and its folder, if it is one, exists.
+
+    Raises:
+        OptionError, StoreError: As `opened` does.
+        StoreError: The folder does not exist.
+    """
+    at, backend = opened(url)
+    folder = getattr(backend, "folder", None)
+    if folder is not None and not folder.is_dir():
+        wanted = f"expected an existing folder, found none at {folder}"
+        raise StoreError(f"shared store {at.words}: {wanted}. Check the URL; `autotuned push` creates a store.")
+    return at, backend
+
+
 @contextlib.contextmanager
 def _said(at: Place) -> Iterator[None]:
     """What a client raises, as an error of ours without secrets."""
@@ -69,9 +84,9 @@ def in_place(url: str, heads: bool = False) -> Iterator[None]:
         heads: Sizes and times alone, as bounding the store needs them.
 
     Raises:
-        StoreError: It cannot be asked.
+        StoreError: It cannot be asked, or does not exist.
     """
-    at, backend = opened(url)
+    at, backend = existing(url)
     with disk.temporary_folder() as folder, env.cache_dir_set(folder), stored.of_store():
         with _said(at):
             there = dict(_sized(at, backend) if heads else _copied(at, backend))
@@ -186,10 +201,10 @@ def pull(url: str, out: str | os.PathLike[str]) -> Moved:
         out: The folder.
 
     Raises:
-        StoreError: The store cannot be asked.
+        StoreError: The store cannot be asked, or does not exist.
         OutputError: The folder cannot be written.
     """
-    at, backend = opened(url)
+    at, backend = existing(url)
     moved, folder = Moved(), Path(out)
     with disk.temporary_folder() as copy:
         with _said(at):

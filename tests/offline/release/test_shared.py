@@ -183,6 +183,30 @@ def test_what_cannot_be_done_is_an_error_in_a_line(url: str, tmp_path: Path, mon
         autotuned.push(tmp_path / "one", url)
 
 
+@pytest.mark.parametrize(
+    "command", [["list", "--store"], ["report", "--store"], ["gc", "--store"], ["pull"]], ids=" ".join
+)
+def test_a_folder_that_does_not_exist_is_no_empty_store(command: list[str], tmp_path: Path) -> None:
+    more = ["--out", tmp_path / "out"] if command == ["pull"] else []
+    done = run(*command, f"file://{tmp_path}/typo", *more, code=1)
+    [line] = done.stderr.splitlines()
+    assert line.startswith("error: ") and f"expected an existing folder, found none at {tmp_path}/typo. Check" in line
+
+
+def test_a_path_in_place_of_a_url_is_named_with_its_url(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "there").mkdir()
+    for path, name in ((str(tmp_path), ""), ("./new", "/new"), ("there", "/there")):
+        done = run("pull", path, "--out", tmp_path / "out", code=2)
+        assert f"got the path {path}. Write file://{tmp_path}{name}\n" in done.stderr
+
+
+@pytest.mark.parametrize("text", ["me:hush@host/0", "/me:hush@host/0", "hush", "/folder?token=hush"])
+def test_what_may_be_a_secret_is_not_named(text: str, tmp_path: Path) -> None:
+    done = run("pull", text, "--out", tmp_path / "out", code=2)
+    assert "got ***" in done.stderr and "hush" not in done.stderr
+
+
 def test_a_store_that_is_away_is_one_line_without_its_password(tmp_path: Path) -> None:
     if why := servers.redis_missing():
         pytest.skip(why)
