@@ -124,9 +124,7 @@ def fields(data, opaque=frozenset(OPAQUE)):
 
 def documented(command):
     """The row of a command in docs/schema.md, those below it that are a part of it, and what they refer to."""
-    rows = re.findall(
-        r"^\| (.*?) \| (.*) \|$", read("docs/schema.md").split("## What `--json` prints")[1], re.MULTILINE
-    )
+    rows = re.findall(r"^\| (.*?) \| (.*) \|$", read("docs/schema.md").split("## JSON of commands")[1], re.MULTILINE)
     found, is_of_it = [], False
     for name, text in rows:
         is_part = name.startswith("\u2013 ")

@@ -53,8 +53,10 @@ def existing(url: str) -> tuple[Place, client.Backend]:
     at, backend = opened(url)
     folder = getattr(backend, "folder", None)
     if folder is not None and not folder.is_dir():
-        wanted = f"expected an existing folder, found none at {folder}"
-        raise StoreError(f"shared store {at.words}: {wanted}. Check the URL; `autotuned push` creates a store.")
+        raise StoreError(
+            f"shared store {at.words}: expected an existing folder, found none at {folder}. Check the URL; "
+            "`autotuned push` creates a store."
+        )
     return at, backend
 
 
